@@ -1,0 +1,153 @@
+package consumer
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+)
+
+func write(rkey, rev string) Event {
+	return Event{Kind: KindCommit, DID: "did:plc:a", TimeUS: 1, Operation: Create, Collection: "app.bsky.feed.post", Rkey: rkey, Rev: rev, Record: []byte(`{}`)}
+}
+
+func remove(rkey, rev string) Event {
+	return Event{Kind: KindCommit, DID: "did:plc:a", TimeUS: 1, Operation: Delete, Collection: "app.bsky.feed.post", Rkey: rkey, Rev: rev}
+}
+
+// TestFoldKeepsTheNewestWhateverTheOrder shuffles the events of a batch: the
+// tables may not depend on the order in which one batch happens to hold them.
+func TestFoldKeepsTheNewestWhateverTheOrder(t *testing.T) {
+	t.Parallel()
+	events := []Event{
+		write("x", "1"), write("x", "3"), write("x", "2"), // the newest write stays
+		write("y", "1"), remove("y", "2"), // deleted
+		remove("z", "1"), write("z", "2"), // made again after its deletion
+		write("w", "2"), remove("w", "2"), // of one revision: the deletion holds
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+		out := (&batch{events: events}).fold()
+		require.Equal(t, []string{"x=3", "z=2"}, revs(out.Writes, func(w schema.Write) string { return w.Rkey + "=" + w.Rev }))
+		require.Equal(t, []string{"w=2", "y=2", "z=1"}, revs(out.Deletions, func(d schema.Deletion) string { return d.Rkey + "=" + d.Rev }))
+	}
+}
+
+func revs[T any](all []T, of func(T) string) []string {
+	names := make([]string, len(all))
+	for i, v := range all {
+		names[i] = of(v)
+	}
+	return names
+}
+
+func TestFoldKeepsTheLastWordOfAnAccount(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
+	account := func(active bool, status string, at time.Time) Event {
+		return Event{Kind: KindAccount, DID: "did:plc:a", TimeUS: at.Add(time.Hour).UnixMicro(), Active: active, Status: status, At: at}
+	}
+	out := (&batch{events: []Event{
+		account(false, "takendown", at.Add(time.Second)),
+		account(true, "", at),
+	}}).fold()
+	require.Equal(t, []schema.Status{{DID: "did:plc:a", Status: "takendown", At: at.Add(time.Second)}}, out.Statuses)
+}
+
+// TestAccountEventFromTheFutureIsNotFinal: a status dated after its event would
+// outlive every later one.
+func TestAccountEventFromTheFutureIsNotFinal(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
+	ev := Event{Kind: KindAccount, DID: "did:plc:a", TimeUS: at.UnixMicro(), At: at.AddDate(1000, 0, 0)}
+	out := (&batch{events: []Event{ev}}).fold()
+	require.True(t, out.Statuses[0].At.Equal(at))
+	require.Equal(t, "inactive", out.Statuses[0].Status)
+}
+
+func TestSplitKeepsOrderAndPosition(t *testing.T) {
+	t.Parallel()
+	events := []Event{write("a", "1"), write("b", "1"), write("c", "1")}
+	for i := range events {
+		events[i].Seq = int64(i + 10)
+	}
+	end := schema.Position{Host: "h", CursorKind: "seq", Cursor: 99}
+	first, second := (&batch{events: events, last: &end, gap: &schema.Gap{}}).split()
+	require.Equal(t, int64(10), first.last.Cursor, "the first half leaves the stream at its own last event")
+	require.Equal(t, "h", first.last.Host)
+	require.NotNil(t, first.gap)
+	require.Nil(t, second.gap)
+	require.Equal(t, &end, second.last, "the second half leaves it where the whole batch did: ignored events included")
+	require.Equal(t, events, slices.Concat(first.events, second.events))
+}
+
+func TestCreatedAtIsClamped(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	tid := "3mptbyqhi7s2f" // 2026-07-04T14:38:…: later than the event
+	old := "3jzfcijpj2z2a" // 2023
+	for name, c := range map[string]struct {
+		record, rkey string
+		want         time.Time
+	}{
+		"as claimed":               {`{"createdAt":"2026-07-04T10:00:00.5Z"}`, "r", at.Add(-2*time.Hour + 500*time.Millisecond)},
+		"another zone":             {`{"text":"x","createdAt":"2026-07-04T12:00:00+03:00"}`, "r", at.Add(-3 * time.Hour)},
+		"the future":               {`{"createdAt":"2999-01-01T00:00:00Z"}`, "r", at},
+		"before there were clocks": {`{"createdAt":"0001-01-01T00:00:00Z"}`, "r", time.Unix(0, 0)},
+		"absent":                   {`{"text":"x"}`, "r", at},
+		"absent, rkey tells":       {`{"text":"x"}`, old, mustTID(t, old)},
+		"absent, rkey lies":        {`{"text":"x"}`, tid, at},
+		"not a time":               {`{"createdAt":"yesterday"}`, "r", at},
+		"not a string":             {`{"createdAt":12}`, "r", at},
+		"of another object":        {`{"embed":{"createdAt":"2001-01-01T00:00:00Z"}}`, "r", at},
+		"after another object":     {`{"embed":{"createdAt":"2001-01-01T00:00:00Z"},"createdAt":"2026-07-04T11:00:00Z"}`, "r", at.Add(-time.Hour)},
+	} {
+		ev := Event{TimeUS: at.UnixMicro(), Arrived: at.Add(time.Minute), Rkey: c.rkey, Record: []byte(c.record)}
+		got := createdAt(&ev)
+		require.True(t, got.Equal(c.want), "%s: %s, expected %s", name, got.UTC(), c.want.UTC())
+	}
+}
+
+func mustTID(t *testing.T, tid string) time.Time {
+	t.Helper()
+	at, ok := tidTime(tid)
+	require.True(t, ok)
+	return at
+}
+
+// TestServerClockIsNotTrusted: a server in the future would push the stream's
+// position there, and the next resume to the live tip.
+func TestServerClockIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ev := Event{TimeUS: now.AddDate(100, 0, 0).UnixMicro(), Arrived: now}
+	require.True(t, happened(&ev).Equal(now))
+}
+
+func TestBufferIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	b := newBuffer(100)
+	frame := func(n int) Frame { return Frame{Data: make([]byte, n)} }
+	require.True(t, b.put(frame(60)))
+	require.True(t, b.put(frame(40)))
+	require.False(t, b.put(frame(1)))
+	taken, more := b.take(nil)
+	require.Len(t, taken, 2)
+	require.True(t, more)
+	require.False(t, b.put(frame(1)), "what was taken and not decoded still counts")
+	b.release(taken[0])
+	require.True(t, b.put(frame(1)))
+	b.close()
+	require.False(t, b.put(frame(1)))
+	taken, more = b.take(nil)
+	require.Len(t, taken, 1)
+	require.False(t, more)
+
+	empty := newBuffer(10)
+	require.True(t, empty.put(frame(1000)), "a frame larger than the buffer passes an empty one: it would never pass otherwise")
+}

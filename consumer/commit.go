@@ -1,0 +1,125 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// commitTimeout bounds one try at a transaction: longer, and the server is
+// taken for dead and asked again.
+const commitTimeout = 30 * time.Second
+
+// committer turns batches into transactions, in order, for one lease.
+type committer struct {
+	pool    *pgxpool.Pool
+	enqueue Enqueue
+	lease   schema.Lease
+	log     *slog.Logger
+	metrics *metrics
+
+	// position is where the stream stands, as committed. It belongs to the
+	// goroutine that commits; the session reads it once that one has ended.
+	position schema.Position
+}
+
+// commit writes a batch, however long the database takes to come back. A batch
+// that the database refuses for what is in it is cut until the event at fault
+// is alone, and that one is parked. It returns schema.ErrFenced when the lease
+// is lost, ctx's error, or an error that no retry would cure.
+func (c *committer) commit(ctx context.Context, b *batch) error {
+	err := c.persist(ctx, b)
+	if err == nil || schema.Classify(err) != schema.Data {
+		return err
+	}
+	switch len(b.events) {
+	case 0:
+		return fmt.Errorf("commit a batch without events: %w", err)
+	case 1:
+		c.log.Warn("event_parked", "did", b.events[0].DID, "collection", b.events[0].Collection, "rkey", b.events[0].Rkey, "cause", err)
+		c.metrics.parked.WithLabelValues(schema.StageCommit).Inc()
+		return c.commit(ctx, b.parked(unwrapAll(err), time.Now()))
+	}
+	first, second := b.split()
+	if err := c.commit(ctx, first); err != nil {
+		return err
+	}
+	return c.commit(ctx, second)
+}
+
+// persist tries until the database answers something else than a passing error.
+func (c *committer) persist(ctx context.Context, b *batch) error {
+	write := b.fold()
+	wait := 50 * time.Millisecond
+	for try := 1; ; try++ {
+		started := time.Now()
+		err := c.try(ctx, b, write)
+		if err == nil {
+			c.metrics.committed(b, started)
+			if try > 1 {
+				c.log.Info("database_back", "tries", try)
+			}
+			return nil
+		}
+		if schema.Classify(err) != schema.Transient || ctx.Err() != nil {
+			return err
+		}
+		if try == 1 {
+			c.log.Warn("commit_waits_for_database", "cause", err)
+		}
+		c.metrics.commitRetries.Inc()
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, 2*time.Second)
+	}
+}
+
+// try is one transaction: the position, the records and their jobs.
+func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	write.Position = c.position
+	if b.last != nil {
+		write.Position = *b.last
+		write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)
+	}
+	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
+		written, err := write.Apply(ctx, tx, c.lease)
+		if err != nil || len(written) == 0 {
+			return err
+		}
+		return c.enqueue(ctx, tx, written)
+	})
+	if err == nil {
+		c.position = write.Position
+	}
+	return err
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// unwrapAll is the innermost error: what the database itself said.
+func unwrapAll(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}

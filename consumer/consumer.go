@@ -1,0 +1,305 @@
+// Package consumer turns a stream into transactions: each batch of events
+// commits its records, the stream's position and the jobs that will process
+// them together, or not at all. It promises that after any crash the tables
+// equal the fold of the stream, that one bad event never stops the others, and
+// that a process that lost its lease commits nothing. It refuses to know what a
+// record means: that is the workers' business.
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// ErrEnd is returned by Conn.Next when the source is finite and has been read
+// to its end: nothing will ever follow.
+var ErrEnd = errors.New("the stream has ended")
+
+// Enqueue adds the jobs for the records a commit wrote, in its transaction.
+type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Key) error
+
+// Config is what a consumer needs. Zero durations and sizes take the defaults.
+type Config struct {
+	Stream     string // the name of the stream's row
+	Wire       string // how the source speaks, for the row
+	Source     Source
+	Pool       *pgxpool.Pool
+	Enqueue    Enqueue
+	Wanted     func(collection string) bool // which collections are stored
+	FilterHash func() string                // names what the source filters; a cursor holds for one filter
+
+	Start  Cursor // where to start when nothing is stored; none: the live tip
+	Afresh bool   // ignore the stored position: the source always starts at its beginning
+
+	// Patient makes the reader wait for room in the buffer: for a source that
+	// nobody drops for being slow, and that cannot be resumed.
+	Patient bool
+
+	BatchEvents  int           // 500
+	BatchEvery   time.Duration // 100 ms
+	BufferBytes  int64         // 64 MiB
+	LeaseTTL     time.Duration // 10 s: how long a dead consumer keeps others waiting
+	LeasePoll    time.Duration // 1 s: how often a waiting consumer looks
+	Rewind       time.Duration // 5 min: how far before the position a resume by time starts
+	GapThreshold time.Duration // 5 min: a shorter hole is no gap
+	AnchorWithin time.Duration // 10 s: how long the anchor may take to be delivered
+	DrainWithin  time.Duration // 15 s: how long a stop may take to commit what was read
+
+	Owner      string // names this process in the lease
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer // nil: not exposed
+}
+
+// Consumer reads one stream into one database.
+type Consumer struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+
+	session atomic.Pointer[session] // the connection at work; nil between connections
+	trouble atomic.Pointer[string]  // why there is no connection; nil: none known
+}
+
+// New checks the configuration and fills in the defaults.
+func New(cfg Config) (*Consumer, error) {
+	switch {
+	case cfg.Stream == "" || cfg.Owner == "":
+		return nil, errors.New("a consumer needs the name of its stream and of its owner")
+	case cfg.Source == nil || cfg.Pool == nil || cfg.Enqueue == nil || cfg.Wanted == nil || cfg.Logger == nil:
+		return nil, errors.New("a consumer needs a source, a pool, a queue, a choice of collections and a logger")
+	}
+	if cfg.FilterHash == nil {
+		cfg.FilterHash = func() string { return "" }
+	}
+	setDefault(&cfg.BatchEvents, 500)
+	setDefault(&cfg.BatchEvery, 100*time.Millisecond)
+	setDefault(&cfg.BufferBytes, 64<<20)
+	setDefault(&cfg.LeaseTTL, 10*time.Second)
+	setDefault(&cfg.LeasePoll, time.Second)
+	setDefault(&cfg.Rewind, 5*time.Minute)
+	setDefault(&cfg.GapThreshold, 5*time.Minute)
+	setDefault(&cfg.AnchorWithin, 10*time.Second)
+	setDefault(&cfg.DrainWithin, 15*time.Second)
+	return &Consumer{cfg: cfg, log: cfg.Logger.With("stream", cfg.Stream), metrics: newMetrics(cfg.Registerer)}, nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Run consumes until ctx ends or a finite source has been read, and then
+// commits what was read and gives the lease back: it returns nil. While another
+// process holds the lease it waits. It returns an error only when no retry
+// would help.
+func (c *Consumer) Run(ctx context.Context) error {
+	waiting := false
+	for ctx.Err() == nil {
+		lease, ok, err := schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && schema.Classify(err) != schema.Transient:
+			return err
+		case err != nil || !ok:
+			if !waiting {
+				c.log.Info("waiting_for_lease", "cause", err)
+				waiting = true
+			}
+			sleep(ctx, c.cfg.LeasePoll)
+			continue
+		}
+		waiting = false
+		c.log.Info("lease_taken", "epoch", lease.Epoch, "cursor", lease.Position.Cursor, "host", lease.Position.Host)
+		switch err := c.hold(ctx, lease); {
+		case errors.Is(err, ErrEnd):
+			return nil
+		case errors.Is(err, schema.ErrFenced):
+			c.log.Warn("lease_lost", "epoch", lease.Epoch)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// hold works the stream for as long as the lease is ours. It returns nil when
+// ctx has ended, ErrEnd, ErrFenced or a fatal error.
+func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
+	c.metrics.epoch.Set(float64(lease.Epoch))
+	defer c.metrics.epoch.Set(0)
+	// Work outlives ctx by the time it takes to commit what was read.
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	stopDrain := context.AfterFunc(ctx, func() {
+		time.AfterFunc(c.cfg.DrainWithin, func() { cancel(fmt.Errorf("commits did not finish within %s of the stop", c.cfg.DrainWithin)) })
+	})
+	defer stopDrain()
+	stop, halt := context.WithCancel(ctx)
+	defer halt()
+
+	beat := make(chan error, 1)
+	go func() {
+		err := c.heartbeat(work, lease)
+		halt()
+		if err != nil {
+			cancel(err)
+		}
+		beat <- err
+	}()
+	err := c.connections(work, stop, lease)
+	cancel(err)
+	beatErr := <-beat
+	switch {
+	case errors.Is(err, schema.ErrFenced), errors.Is(beatErr, schema.ErrFenced):
+		return schema.ErrFenced
+	case err != nil && !errors.Is(err, ErrEnd):
+		return err
+	}
+	release, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer done()
+	return errors.Join(err, lease.Release(release, c.cfg.Pool))
+}
+
+// connections works one connection after another. work bounds the commits,
+// stop the reading.
+func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
+	if err := schema.EnsurePostPartitions(work, c.cfg.Pool, time.Now()); err != nil && schema.Classify(err) != schema.Transient {
+		return err
+	}
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, log: c.log, metrics: c.metrics, position: lease.Position}
+	if c.cfg.Afresh {
+		commits.position = schema.Position{}
+	}
+	byTime := false
+	for stop.Err() == nil {
+		s, err := c.connect(stop, commits.position, byTime)
+		if err != nil {
+			if stop.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		c.session.Store(s)
+		c.trouble.Store(nil)
+		c.log.Info("connected", "host", s.conn.Host(), "cursor", s.asked.Value, "cursor_kind", s.asked.Kind)
+		err = s.run(work, stop, commits)
+		commits.position.CaughtUp = later(commits.position.CaughtUp, s.caughtUp())
+		c.session.Store(nil)
+		byTime = errors.Is(err, errResume)
+		switch {
+		case errors.Is(err, ErrEnd):
+			return ErrEnd
+		case work.Err() != nil:
+			return context.Cause(work)
+		case stop.Err() != nil:
+			return nil
+		case byTime:
+			c.metrics.mismatches.Inc()
+			c.log.Warn("resume_by_time", "host", s.conn.Host(), "cause", err)
+		case errors.Is(err, schema.ErrFenced), s.broken.Load():
+			return err
+		default:
+			c.log.Warn("disconnected", "host", s.conn.Host(), "cause", err)
+		}
+	}
+	return nil
+}
+
+// connect makes the next connection and the session that will work it.
+func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime bool) (*session, error) {
+	filter := c.cfg.FilterHash()
+	plan := func(host string) *resume {
+		return &resume{from: from, exact: !byTime && exactFor(from, host, filter), threshold: c.cfg.GapThreshold}
+	}
+	asked := map[string]Cursor{}
+	at := func(host string) Cursor {
+		asked[host] = plan(host).cursor(c.cfg.Start, c.cfg.Rewind)
+		return asked[host]
+	}
+	report := func(a Attempt) {
+		detail := fmt.Sprintf("%s: %v", a.Endpoint, a.Err)
+		c.trouble.Store(&detail)
+	}
+	conn, err := c.cfg.Source.Connect(ctx, at, report)
+	if err != nil {
+		return nil, err
+	}
+	return &session{
+		cfg: &c.cfg, conn: conn, asked: asked[conn.Host()],
+		buf: newBuffer(c.cfg.BufferBytes), resume: plan(conn.Host()), commits: make(chan *batch),
+		log: c.log, metrics: c.metrics, counted: map[string]int{},
+		base: schema.Position{Host: conn.Host(), FilterHash: filter},
+	}, nil
+}
+
+// heartbeat renews the lease and writes down the stream's state until ctx ends
+// or the lease is lost. The database being away is no reason to stop: whoever
+// takes the lease meanwhile is protected by the fence.
+func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
+	tick := time.NewTicker(min(c.cfg.LeaseTTL/5, time.Second))
+	defer tick.Stop()
+	day := time.Now().UTC().YearDay()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			state, detail := c.state()
+			err := c.renew(ctx, lease, state, detail)
+			if errors.Is(err, schema.ErrFenced) {
+				return err
+			}
+			if today := now.UTC().YearDay(); err == nil && today != day {
+				if err := schema.EnsurePostPartitions(ctx, c.cfg.Pool, now); err != nil {
+					c.log.Warn("partitions_not_made", "cause", err)
+					continue
+				}
+				day = today
+			}
+		}
+	}
+}
+
+func (c *Consumer) renew(ctx context.Context, lease schema.Lease, state, detail string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/2)
+	defer cancel()
+	var caughtUp time.Time
+	if s := c.session.Load(); s != nil {
+		caughtUp = s.caughtUp()
+	}
+	return lease.Renew(ctx, c.cfg.Pool, state, detail, caughtUp)
+}
+
+// state is the stream's state in one word, and why.
+func (c *Consumer) state() (state, detail string) {
+	if s := c.session.Load(); s != nil {
+		return s.state()
+	}
+	if trouble := c.trouble.Load(); trouble != nil {
+		return schema.StateNoNetwork, *trouble
+	}
+	return schema.StateConnecting, ""
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

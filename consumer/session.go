@@ -1,0 +1,290 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// errResume ends a session whose connection did not start where it was asked
+// to: the next one asks by time.
+var errResume = errors.New("the server did not deliver the last event committed")
+
+// errOverflow ends a session whose buffer ran full.
+var errOverflow = errors.New("the buffer is full: the database is slower than the stream")
+
+// session is the life of one connection: one goroutine reads, one decodes, one
+// commits. Whatever ends the connection, what was read before is committed.
+type session struct {
+	cfg     *Config
+	conn    Conn
+	buf     *buffer
+	resume  *resume
+	commits chan *batch
+	log     *slog.Logger
+	metrics *metrics
+
+	base  schema.Position // host and filter of this connection
+	asked Cursor          // what the server was asked for
+
+	// Of the decoding goroutine.
+	open    *batch         // the batch being filled
+	counted map[string]int // events since the last flush, by kind
+
+	lastFrame  atomic.Int64 // arrival of the last frame, Unix nanoseconds
+	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
+	overflowed atomic.Bool
+	broken     atomic.Bool // the database refused for good: no reconnect helps
+}
+
+// liveWithin is how far behind its arrival an event may have happened for the
+// stream to count as live.
+const liveWithin = 10 * time.Second
+
+// quietAfter is how long a connection that answers pings must be idle to count
+// as having nothing unread.
+const quietAfter = 5 * time.Second
+
+// run works the connection until it ends, and says why it did. stop ends the
+// reading; commits go on until everything read is in the database, or ctx ends.
+func (s *session) run(ctx, stop context.Context, c *committer) error {
+	s.lastFrame.Store(time.Now().UnixNano())
+	reading, stopReading := context.WithCancel(stop)
+	defer stopReading()
+	decoding, stopDecoding := context.WithCancel(ctx)
+	defer stopDecoding()
+
+	read, decoded := make(chan error, 1), make(chan error, 1)
+	go func() {
+		defer s.buf.close()
+		read <- s.read(reading)
+	}()
+	go func() {
+		defer stopReading() // what is not decoded need not be read
+		defer close(s.commits)
+		decoded <- s.decode(decoding)
+	}()
+	var commitErr error
+	for b := range s.commits {
+		if commitErr != nil {
+			continue
+		}
+		if commitErr = c.commit(ctx, b); commitErr != nil {
+			s.broken.Store(true)
+			stopDecoding()
+		}
+	}
+	decodeErr := <-decoded
+	s.conn.Close() //nolint:errcheck // it is over either way
+	readErr := <-read
+	return cmp.Or(commitErr, decodeErr, readErr)
+}
+
+// read moves frames from the socket to the buffer and does nothing else.
+func (s *session) read(ctx context.Context) error {
+	for {
+		f, err := s.conn.Next(ctx)
+		if err != nil {
+			return err
+		}
+		s.lastFrame.Store(f.Arrived.UnixNano())
+		for !s.buf.put(f) {
+			if s.cfg.Patient {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-s.buf.room:
+				}
+				continue
+			}
+			s.overflowed.Store(true)
+			s.metrics.overflows.Inc()
+			return errOverflow
+		}
+	}
+}
+
+// decode turns frames into batches and hands them over to be committed.
+func (s *session) decode(ctx context.Context) error {
+	var frames []Frame
+	due := time.NewTimer(s.cfg.AnchorWithin)
+	defer due.Stop()
+	awaiting := !s.resume.settled && s.resume.exact
+	for more := true; more; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-due.C:
+			if awaiting {
+				return errResume // the anchor comes at once, or never
+			}
+			if err := s.flush(ctx); err != nil {
+				return err
+			}
+			continue
+		case <-s.buf.ready:
+		}
+		frames, more = s.buf.take(frames)
+		for i := range frames {
+			if err := s.frame(ctx, frames[i]); err != nil {
+				return err
+			}
+		}
+		s.metrics.bufferBytes.Set(float64(s.buf.size()))
+		if awaiting && !s.resume.settled {
+			continue
+		}
+		awaiting = false
+		if s.open == nil {
+			due.Reset(time.Hour)
+		} else {
+			due.Reset(max(0, s.cfg.BatchEvery-time.Since(s.open.oldest)))
+		}
+	}
+	return s.flush(ctx)
+}
+
+// frame adds one frame to the open batch.
+func (s *session) frame(ctx context.Context, f Frame) error {
+	defer s.buf.release(f)
+	ev, err := s.conn.Decode(f)
+	var bad *Malformed
+	switch {
+	case errors.As(err, &bad):
+		s.metrics.parked.WithLabelValues(schema.StageDecode).Inc()
+		s.log.Warn("frame_parked", "cause", bad.Error())
+		s.begin(f.Arrived)
+		s.open.letters = append(s.open.letters, schema.DeadLetter{Stage: schema.StageDecode, Cause: bad.Cause, Path: bad.Path,
+			Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: f.Arrived})
+		s.open.count++
+		s.open.bytes += len(f.Data)
+		return s.flushFull(ctx)
+	case err != nil:
+		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
+	}
+	switch s.resume.check(&ev) {
+	case mismatch:
+		return errResume
+	case known:
+		return nil
+	case missed:
+		gap := s.resume.gap(&ev)
+		s.metrics.gaps.Inc()
+		s.log.Error("gap_opened", "from", gap.From, "to", gap.To, "reason", gap.Reason)
+		s.begin(f.Arrived)
+		s.open.gap = gap
+	}
+	s.begin(f.Arrived)
+	s.add(ev, f.Arrived)
+	return s.flushFull(ctx)
+}
+
+func (s *session) begin(arrived time.Time) {
+	if s.open == nil {
+		s.open = &batch{oldest: arrived}
+	}
+}
+
+// add puts an event into the open batch.
+func (s *session) add(ev Event, arrived time.Time) {
+	b := s.open
+	b.count++
+	b.tail = ev
+	s.lag.Store(int64(arrived.Sub(happened(&ev))))
+	s.metrics.replaced.Add(float64(ev.Replaced))
+	keep, kind := s.keeps(&ev)
+	s.counted[kind]++
+	switch {
+	case keep && len(ev.Record) > maxRecord:
+		s.metrics.parked.WithLabelValues(schema.StageCommit).Inc()
+		b.letters = append(b.letters, tooLarge(&ev, arrived))
+		b.bytes += len(ev.Raw)
+	case keep:
+		b.events = append(b.events, ev)
+		b.bytes += len(ev.Raw)
+	}
+}
+
+// flushFull hands the open batch over when it is full.
+func (s *session) flushFull(ctx context.Context) error {
+	if s.open.count < s.cfg.BatchEvents && s.open.bytes < maxBatchBytes && time.Since(s.open.oldest) < s.cfg.BatchEvery {
+		return nil
+	}
+	return s.flush(ctx)
+}
+
+// flush closes the open batch, if there is one, and waits until the committer
+// takes it.
+func (s *session) flush(ctx context.Context) error {
+	b := s.open
+	if b == nil {
+		return nil
+	}
+	s.open = nil
+	if b.tail.DID != "" || b.tail.TimeUS != 0 {
+		at := s.base
+		move(&at, &b.tail)
+		if b.tail.Arrived.Sub(at.LastEvent) < liveWithin {
+			at.CaughtUp = at.LastEvent
+		}
+		b.last = &at
+	}
+	for kind, n := range s.counted {
+		s.metrics.events.WithLabelValues(kind).Add(float64(n))
+	}
+	clear(s.counted)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case s.commits <- b:
+		return nil
+	}
+}
+
+// caughtUp is the latest moment at which nothing was left unread: a connection
+// that has been idle and has answered a ping since. Zero while frames flow.
+func (s *session) caughtUp() time.Time {
+	last, proven := time.Unix(0, s.lastFrame.Load()), s.conn.Proven()
+	if proven.Sub(last) < quietAfter || s.buf.size() > 0 {
+		return time.Time{}
+	}
+	return proven
+}
+
+// state is the stream's state in one word, and its detail.
+func (s *session) state() (state, detail string) {
+	switch {
+	case s.overflowed.Load():
+		return schema.StateDraining, errOverflow.Error()
+	case !s.caughtUp().IsZero():
+		return schema.StateQuiet, ""
+	case time.Duration(s.lag.Load()) >= liveWithin:
+		return schema.StateCatchingUp, ""
+	}
+	return schema.StateLive, ""
+}
+
+// keeps answers whether an event writes something, and the word it is counted under.
+func (s *session) keeps(ev *Event) (bool, string) {
+	switch ev.Kind {
+	case KindCommit:
+		if !s.cfg.Wanted(ev.Collection) {
+			return false, "ignored"
+		}
+		if ev.Operation == Delete {
+			return true, "delete"
+		}
+		return true, "write"
+	case KindAccount:
+		return true, "account"
+	case KindIdentity:
+		return true, "identity"
+	}
+	return false, "ignored"
+}

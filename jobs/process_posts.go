@@ -1,0 +1,19 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// ProcessPosts projects the posts that one commit of a stream wrote into links
+// and shares. It names the records and carries none: the worker reads what is
+// stored when it runs.
+type ProcessPosts struct {
+	// Posts names the records of app.bsky.feed.post, each as "did/rkey".
+	Posts []string `json:"posts"`
+}
+
+// Kind is "process_posts".
+func (ProcessPosts) Kind() string { return "process_posts" }
+
+// InsertOpts puts the job into the process queue, first in line.
+func (ProcessPosts) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueProcess, Priority: 1}
+}

@@ -1,0 +1,232 @@
+package schema
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Key names a record.
+type Key struct {
+	Collection string
+	DID        string
+	Rkey       string
+}
+
+// Write is a record to store, if it is newer than what is stored.
+type Write struct {
+	Key
+	Rev       string
+	CID       string
+	CreatedAt time.Time
+	Record    []byte // JSON
+}
+
+// Deletion removes a record and leaves a tombstone.
+type Deletion struct {
+	Key
+	Rev string
+	At  time.Time
+}
+
+// Status is what an account event said.
+type Status struct {
+	DID    string
+	Status string
+	At     time.Time
+}
+
+// Handle is what an identity event said; "" when it named none.
+type Handle struct {
+	DID    string
+	Handle string
+	At     time.Time
+}
+
+// Batch is everything that one commit of a stream writes. At most one Write and
+// one Deletion per key, at most one Status and one Handle per DID, each slice
+// sorted by its key so that concurrent transactions lock rows in one order.
+type Batch struct {
+	Writes      []Write
+	Deletions   []Deletion
+	Statuses    []Status
+	Handles     []Handle
+	DeadLetters []DeadLetter
+	Gap         *Gap
+	Position    Position
+}
+
+// Apply writes a batch in one round trip, fenced by the lease, and answers the
+// keys of the records it wrote: those that were newer than what was stored. It
+// answers ErrFenced, and the transaction must be rolled back, when the lease is
+// lost.
+func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease) (written []Key, err error) {
+	q := &pgx.Batch{}
+	// A process paused between here and its commit would hold the stream's row,
+	// and with it the next holder, for as long as it sleeps.
+	q.Queue(`SET LOCAL idle_in_transaction_session_timeout = '5s'`)
+	b.queueAdvance(q, lease)
+	b.queueDeletions(q)
+	b.queueWrites(q, &written)
+	b.queueShares(q)
+	b.queueAccounts(q)
+	for i := range b.DeadLetters {
+		b.DeadLetters[i].queue(q, lease.Stream)
+	}
+	if b.Gap != nil {
+		b.Gap.queue(q, lease.Stream)
+	}
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		if Classify(err) == Fenced {
+			err = errors.Join(ErrFenced, err)
+		}
+		return nil, fmt.Errorf("commit to stream %s: %w", lease.Stream, err)
+	}
+	return written, nil
+}
+
+func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
+	const sql = `SELECT advance_stream($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	p := b.Position
+	q.Queue(sql, lease.Stream, lease.Epoch, lease.TTL, p.Host, p.CursorKind, p.Cursor, p.Anchor,
+		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash)
+}
+
+func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
+	if len(b.Writes) == 0 {
+		return
+	}
+	// A write that is not newer than the record or its tombstone is a
+	// redelivery, or an old record sent again: it changes nothing.
+	const sql = `
+INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
+SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[])
+     AS w (collection, did, rkey, rev, cid, created_at, record)
+WHERE NOT EXISTS (
+    SELECT FROM tombstones AS t
+    WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev
+)
+ON CONFLICT (collection, did, rkey) DO UPDATE
+SET rev        = excluded.rev,
+    cid        = excluded.cid,
+    created_at = excluded.created_at,
+    record     = excluded.record
+WHERE excluded.rev > r.rev
+RETURNING collection, did, rkey`
+	n := len(b.Writes)
+	keys := newKeyColumns(n)
+	rev, cid := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	createdAt := make(pgtype.FlatArray[time.Time], n)
+	record := make(pgtype.FlatArray[json.RawMessage], n)
+	for i := range b.Writes {
+		w := &b.Writes[i]
+		keys.set(i, w.Key)
+		rev[i], cid[i], createdAt[i], record[i] = w.Rev, w.CID, w.CreatedAt, w.Record
+	}
+	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, cid, createdAt, record).Query(func(rows pgx.Rows) error {
+		var err error
+		*written, err = pgx.AppendRows(make([]Key, 0, n), rows, pgx.RowToStructByPos[Key])
+		return err
+	})
+}
+
+func (b *Batch) queueDeletions(q *pgx.Batch) {
+	if len(b.Deletions) == 0 {
+		return
+	}
+	const tombstone = `
+INSERT INTO tombstones AS t (collection, did, rkey, rev, deleted_at)
+SELECT d.collection, d.did, d.rkey, d.rev, d.deleted_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[]) AS d (collection, did, rkey, rev, deleted_at)
+ON CONFLICT (collection, did, rkey) DO UPDATE
+SET rev = excluded.rev, deleted_at = excluded.deleted_at
+WHERE excluded.rev > t.rev`
+	const remove = `
+DELETE FROM records AS r
+USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, did, rkey, rev)
+WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev`
+	n := len(b.Deletions)
+	keys := newKeyColumns(n)
+	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[time.Time], n)
+	for i := range b.Deletions {
+		d := &b.Deletions[i]
+		keys.set(i, d.Key)
+		rev[i], at[i] = d.Rev, d.At
+	}
+	q.Queue(tombstone, keys.collection, keys.did, keys.rkey, rev, at)
+	q.Queue(remove, keys.collection, keys.did, keys.rkey, rev)
+}
+
+// queueShares removes the shares of deleted records. It is a statement after
+// the deletion, not part of it: the deletion has waited for a worker that was
+// projecting the record, and only a later snapshot sees what that worker wrote.
+func (b *Batch) queueShares(q *pgx.Batch) {
+	if len(b.Deletions) == 0 {
+		return
+	}
+	const sql = `
+DELETE FROM shares AS s
+USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
+WHERE s.collection = d.collection AND s.did = d.did AND s.rkey = d.rkey
+  AND NOT EXISTS (
+      SELECT FROM records AS r
+      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey
+  )`
+	keys := newKeyColumns(len(b.Deletions))
+	for i := range b.Deletions {
+		keys.set(i, b.Deletions[i].Key)
+	}
+	q.Queue(sql, keys.collection, keys.did, keys.rkey)
+}
+
+func (b *Batch) queueAccounts(q *pgx.Batch) {
+	if n := len(b.Statuses); n > 0 {
+		const sql = `
+INSERT INTO accounts AS a (did, status, status_at)
+SELECT s.did, s.status, s.status_at
+FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS s (did, status, status_at)
+ON CONFLICT (did) DO UPDATE
+SET status = excluded.status, status_at = excluded.status_at
+WHERE a.status_at IS NULL OR excluded.status_at >= a.status_at`
+		did, status := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+		at := make(pgtype.FlatArray[time.Time], n)
+		for i, s := range b.Statuses {
+			did[i], status[i], at[i] = s.DID, s.Status, s.At
+		}
+		q.Queue(sql, did, status, at)
+	}
+	if n := len(b.Handles); n > 0 {
+		// An identity event without a handle says that something changed, not
+		// that the handle is gone.
+		const sql = `
+INSERT INTO accounts AS a (did, handle, handle_at)
+SELECT h.did, nullif(h.handle, ''), h.handle_at
+FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS h (did, handle, handle_at)
+ON CONFLICT (did) DO UPDATE
+SET handle = coalesce(excluded.handle, a.handle), handle_at = excluded.handle_at
+WHERE a.handle_at IS NULL OR excluded.handle_at >= a.handle_at`
+		did, handle := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+		at := make(pgtype.FlatArray[time.Time], n)
+		for i, h := range b.Handles {
+			did[i], handle[i], at[i] = h.DID, h.Handle, h.At
+		}
+		q.Queue(sql, did, handle, at)
+	}
+}
+
+// keyColumns are the keys of many records, a column each, as unnest takes them.
+type keyColumns struct{ collection, did, rkey pgtype.FlatArray[string] }
+
+func newKeyColumns(n int) keyColumns {
+	return keyColumns{make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)}
+}
+
+func (c keyColumns) set(i int, k Key) {
+	c.collection[i], c.did[i], c.rkey[i] = k.Collection, k.DID, k.Rkey
+}

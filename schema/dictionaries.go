@@ -1,0 +1,35 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Dictionary is the compression dictionary with this sha256, in hex; ErrNoRows
+// when it has not been kept.
+func Dictionary(ctx context.Context, db DB, sha256 string) ([]byte, error) {
+	rows, err := db.Query(ctx, `SELECT bytes FROM dictionaries WHERE sha256 = $1`, sha256)
+	if err != nil {
+		return nil, fmt.Errorf("read the dictionary: %w", err)
+	}
+	bytes, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[[]byte])
+	if err != nil {
+		return nil, fmt.Errorf("read the dictionary: %w", err)
+	}
+	return bytes, nil
+}
+
+// KeepDictionary stores a verified dictionary, so that a restart needs no
+// download.
+func KeepDictionary(ctx context.Context, db DB, sha256, url string, bytes []byte, now time.Time) error {
+	const sql = `
+INSERT INTO dictionaries (sha256, url, bytes, fetched_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (sha256) DO NOTHING`
+	if _, err := db.Exec(ctx, sql, sha256, url, bytes, now); err != nil {
+		return fmt.Errorf("keep the dictionary: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Gap is an interval of a stream that a resume could not be shown to cover.
+type Gap struct {
+	Stream string // set when read
+	From   time.Time
+	To     time.Time
+	Reason string
+}
+
+func (g *Gap) queue(q *pgx.Batch, stream string) {
+	const sql = `
+INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ($1, $2, $3, $4, now())
+ON CONFLICT (stream, from_at, to_at) DO NOTHING`
+	q.Queue(sql, stream, g.From, g.To, g.Reason)
+}
+
+// OpenGaps lists the unclosed gaps that overlap an interval, oldest first, at
+// most a hundred.
+func OpenGaps(ctx context.Context, db DB, from, to time.Time) ([]Gap, error) {
+	const sql = `
+SELECT stream  AS stream,
+       from_at AS "from",
+       to_at   AS "to",
+       reason  AS reason
+FROM gaps
+WHERE closed_at IS NULL AND from_at < $2 AND to_at > $1
+ORDER BY from_at
+LIMIT 100`
+	rows, err := db.Query(ctx, sql, from, to)
+	if err != nil {
+		return nil, fmt.Errorf("read the gaps: %w", err)
+	}
+	gaps, err := pgx.CollectRows(rows, pgx.RowToStructByName[Gap])
+	if err != nil {
+		return nil, fmt.Errorf("read the gaps: %w", err)
+	}
+	return gaps, nil
+}

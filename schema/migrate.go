@@ -1,0 +1,231 @@
+package schema
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrationLock is the advisory lock that one migrating process holds.
+const migrationLock = 0x77656972 // "weir"
+
+// migration is one numbered file.
+type migration struct {
+	version int
+	name    string
+	sql     string
+}
+
+// TooNewError means that the database was migrated by a newer binary.
+type TooNewError struct {
+	What            string // whose migrations: "weir" or "river"
+	Database, Known int
+}
+
+func (e *TooNewError) Error() string {
+	return fmt.Sprintf("the database is at %s migration %d, this binary knows %d at most: run the newer binary, or restore a backup from before its upgrade",
+		e.What, e.Database, e.Known)
+}
+
+// Migrate brings the database to this binary's schema: River's tables by
+// River's migrator, then Weir's, each migration in a transaction of its own.
+// Several processes may call it at once: one works, the others wait and find
+// nothing left to do. A database that is newer than the binary gives a
+// *TooNewError and is not touched.
+func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	all, err := readMigrations()
+	if err != nil {
+		return err
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to migrate: %w", err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, migrationLock); err != nil {
+		return fmt.Errorf("lock for the migration: %w", err)
+	}
+	defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, migrationLock) //nolint:errcheck // ends with the session anyway
+
+	at, err := checkVersions(ctx, conn.Conn(), pool, all)
+	if err != nil {
+		return err
+	}
+	if err := migrateRiver(ctx, pool); err != nil {
+		return err
+	}
+	for _, m := range all {
+		if m.version <= at {
+			continue
+		}
+		if err := m.apply(ctx, conn.Conn()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check reports whether the database has exactly this binary's migrations.
+// *TooNewError where it has more; an error that names the command to run where
+// it has fewer.
+func Check(ctx context.Context, pool *pgxpool.Pool) error {
+	all, err := readMigrations()
+	if err != nil {
+		return err
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	defer conn.Release()
+	at, err := checkVersions(ctx, conn.Conn(), pool, all)
+	if err != nil {
+		return err
+	}
+	if known := all[len(all)-1].version; at < known {
+		return fmt.Errorf("the database is at weir migration %d of %d: run `weir migrate`", at, known)
+	}
+	return nil
+}
+
+// Fingerprint names the schema: a hash over the migrations and River's version.
+func Fingerprint() string {
+	h := sha256.New()
+	all, err := readMigrations()
+	if err != nil {
+		panic(err) // the files are embedded: only a broken build gets here
+	}
+	for _, m := range all {
+		fmt.Fprintf(h, "%s\n%s\n", m.name, m.sql)
+	}
+	river, err := rivermigrate.New(riverpgxv5.New(nil), nil)
+	if err != nil {
+		panic(err)
+	}
+	for _, m := range river.AllVersions() {
+		fmt.Fprintf(h, "river %d\n%s\n", m.Version, m.SQLUp)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+func readMigrations() ([]migration, error) {
+	names, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return nil, fmt.Errorf("list migrations: %w", err)
+	}
+	all := make([]migration, 0, len(names))
+	for i, path := range names {
+		sql, err := migrations.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read migration %s: %w", path, err)
+		}
+		name := strings.TrimSuffix(strings.TrimPrefix(path, "migrations/"), ".sql")
+		number, _, _ := strings.Cut(name, "_")
+		version, err := strconv.Atoi(number)
+		if err != nil || version != i+1 {
+			return nil, fmt.Errorf("migration %s is out of order: expected number %d", path, i+1)
+		}
+		all = append(all, migration{version: version, name: name, sql: string(sql)})
+	}
+	return all, nil
+}
+
+// checkVersions answers how far Weir's migrations have been applied.
+func checkVersions(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []migration) (int, error) {
+	const table = `CREATE TABLE IF NOT EXISTS weir_migration (
+		version    int PRIMARY KEY,
+		name       text        NOT NULL,
+		applied_at timestamptz NOT NULL DEFAULT now()
+	)`
+	var exists bool
+	if err := conn.QueryRow(ctx, `SELECT to_regclass('weir_migration') IS NOT NULL`).Scan(&exists); err != nil {
+		return 0, fmt.Errorf("look for weir_migration: %w", err)
+	}
+	if !exists {
+		if _, err := conn.Exec(ctx, table); err != nil {
+			return 0, fmt.Errorf("make weir_migration: %w", err)
+		}
+	}
+	var at int
+	if err := conn.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM weir_migration`).Scan(&at); err != nil {
+		return 0, fmt.Errorf("read weir_migration: %w", err)
+	}
+	if known := all[len(all)-1].version; at > known {
+		return 0, &TooNewError{What: "weir", Database: at, Known: known}
+	}
+	return at, checkRiver(ctx, pool)
+}
+
+func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
+	if err != nil {
+		return fmt.Errorf("open river's migrator: %w", err)
+	}
+	known := 0
+	for _, m := range migrator.AllVersions() {
+		known = max(known, m.Version)
+	}
+	at, err := riverVersion(ctx, pool)
+	if err != nil {
+		return err
+	}
+	if at > known {
+		return &TooNewError{What: "river", Database: at, Known: known}
+	}
+	return nil
+}
+
+// riverVersion is the newest migration of River's main line in the database; 0
+// where River's tables are not there yet.
+func riverVersion(ctx context.Context, pool *pgxpool.Pool) (int, error) {
+	var exists bool
+	if err := pool.QueryRow(ctx, `SELECT to_regclass('river_migration') IS NOT NULL`).Scan(&exists); err != nil {
+		return 0, fmt.Errorf("look for river_migration: %w", err)
+	}
+	if !exists {
+		return 0, nil
+	}
+	var at int
+	if err := pool.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM river_migration`).Scan(&at); err != nil {
+		return 0, fmt.Errorf("read river_migration: %w", err)
+	}
+	return at, nil
+}
+
+func migrateRiver(ctx context.Context, pool *pgxpool.Pool) error {
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
+	if err != nil {
+		return fmt.Errorf("open river's migrator: %w", err)
+	}
+	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
+		return fmt.Errorf("migrate river's tables: %w", err)
+	}
+	return nil
+}
+
+func (m migration) apply(ctx context.Context, conn *pgx.Conn) error {
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, m.sql); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO weir_migration (version, name) VALUES ($1, $2)`, m.version, m.name)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("apply migration %s: %w", m.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// PostCollection is the collection whose partition is posts.
+const PostCollection = "app.bsky.feed.post"
+
+// Post is a stored post.
+type Post struct {
+	DID       string
+	Rkey      string
+	Rev       string
+	CreatedAt time.Time
+	IndexedAt time.Time
+	Record    []byte // JSON; nil where a query leaves it out
+}
+
+// Posts reads the current rows of posts, in no order; those that are not stored
+// are left out.
+func Posts(ctx context.Context, db DB, keys []Key) ([]Post, error) {
+	const sql = `
+SELECT p.did        AS did,
+       p.rkey       AS rkey,
+       p.rev        AS rev,
+       p.created_at AS created_at,
+       p.indexed_at AS indexed_at,
+       p.record     AS record
+FROM unnest($1::text[], $2::text[]) AS k (did, rkey)
+JOIN posts AS p ON p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey`
+	return collectPosts(ctx, db, sql, keys)
+}
+
+// LockPosts locks the rows of posts against writers until the transaction ends,
+// in the order of the keys, and reads them without their records.
+func LockPosts(ctx context.Context, tx pgx.Tx, keys []Key) ([]Post, error) {
+	const sql = `
+SELECT p.did        AS did,
+       p.rkey       AS rkey,
+       p.rev        AS rev,
+       p.created_at AS created_at,
+       p.indexed_at AS indexed_at,
+       NULL::jsonb  AS record
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (did, rkey, n)
+JOIN posts AS p ON p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey
+ORDER BY k.n
+FOR SHARE OF p`
+	return collectPosts(ctx, tx, sql, keys)
+}
+
+func collectPosts(ctx context.Context, db DB, sql string, keys []Key) ([]Post, error) {
+	did, rkey := make(pgtype.FlatArray[string], len(keys)), make(pgtype.FlatArray[string], len(keys))
+	for i, k := range keys {
+		did[i], rkey[i] = k.DID, k.Rkey
+	}
+	rows, err := db.Query(ctx, sql, did, rkey)
+	if err != nil {
+		return nil, fmt.Errorf("read posts: %w", err)
+	}
+	posts, err := pgx.AppendRows(make([]Post, 0, len(keys)), rows, pgx.RowToStructByPos[Post])
+	if err != nil {
+		return nil, fmt.Errorf("read posts: %w", err)
+	}
+	return posts, nil
+}

@@ -1,0 +1,186 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Position is how far a stream has been committed. CursorKind "" means that
+// nothing has been read yet.
+type Position struct {
+	Host       string
+	CursorKind string // "", "seq" or "time"
+	Cursor     int64
+	Anchor     *Anchor
+	LastEvent  time.Time // when the last event happened, by the server's clock
+	CaughtUp   time.Time // zero: never
+	FilterHash string
+}
+
+// Anchor identifies the last event committed: a resume must deliver it again.
+type Anchor struct {
+	Seq        int64  `json:"seq,omitempty"`
+	TimeUS     int64  `json:"time_us"`
+	Kind       string `json:"kind"`
+	DID        string `json:"did"`
+	Operation  string `json:"operation,omitempty"`
+	Collection string `json:"collection,omitempty"`
+	Rkey       string `json:"rkey,omitempty"`
+	Rev        string `json:"rev,omitempty"`
+}
+
+// Lease is the right to commit to a stream until another process takes it.
+type Lease struct {
+	Stream   string
+	Owner    string
+	Epoch    int64
+	TTL      time.Duration
+	Position Position
+}
+
+// Stream states, as a person reads them on the page and in SQL.
+const (
+	StateStopped    = "stopped"
+	StateConnecting = "connecting"
+	StateCatchingUp = "catching up"
+	StateLive       = "live"
+	StateQuiet      = "quiet"
+	StateNoNetwork  = "not connected"
+	StateDraining   = "paused by backpressure"
+)
+
+// StreamStatus is what the page and a person want to know of a stream.
+type StreamStatus struct {
+	Name       string
+	Host       string
+	State      string
+	Detail     string
+	StateSince time.Time
+	LastEvent  *time.Time
+	CaughtUp   *time.Time
+	Leased     bool // a consumer holds the lease at this moment
+}
+
+// TakeLease tries to become the only writer of a stream, making its row at the
+// first call. ok is false while another owner's lease has not run out, by the
+// database's clock, or its transaction still holds the row.
+func TakeLease(ctx context.Context, db DB, stream, wire, owner string, ttl time.Duration) (lease Lease, ok bool, err error) {
+	const insert = `
+INSERT INTO streams (name, wire) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING`
+	if _, err := db.Exec(ctx, insert, stream, wire); err != nil {
+		return Lease{}, false, fmt.Errorf("make the row of stream %s: %w", stream, err)
+	}
+	// SKIP LOCKED: a paused holder may sit inside a transaction on this row.
+	const take = `
+WITH free AS (
+    SELECT name FROM streams
+    WHERE name = $1 AND (lease_owner IS NULL OR lease_owner = $2 OR lease_expires_at < clock_timestamp())
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE streams AS s
+SET lease_owner      = $2,
+    epoch            = s.epoch + 1,
+    lease_expires_at = clock_timestamp() + $3::interval,
+    state            = 'connecting',
+    state_detail     = '',
+    state_since      = now()
+FROM free
+WHERE s.name = free.name
+RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s.caught_up_at, s.filter_hash`
+	rows, err := db.Query(ctx, take, stream, owner, ttl)
+	if err != nil {
+		return Lease{}, false, fmt.Errorf("take the lease of stream %s: %w", stream, err)
+	}
+	lease = Lease{Stream: stream, Owner: owner, TTL: ttl}
+	p := &lease.Position
+	lease, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (Lease, error) {
+		var lastEvent, caughtUp *time.Time
+		err := row.Scan(&lease.Epoch, &p.Host, &p.CursorKind, &p.Cursor, &p.Anchor, &lastEvent, &caughtUp, &p.FilterHash)
+		p.LastEvent, p.CaughtUp = deref(lastEvent), deref(caughtUp)
+		return lease, err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Lease{}, false, nil
+	}
+	if err != nil {
+		return Lease{}, false, fmt.Errorf("take the lease of stream %s: %w", stream, err)
+	}
+	return lease, true, nil
+}
+
+// Release gives the lease back, so that a waiting consumer takes over at once.
+func (l Lease) Release(ctx context.Context, db DB) error {
+	const sql = `
+UPDATE streams
+SET lease_owner = NULL, lease_expires_at = NULL, state = 'stopped', state_detail = '', state_since = now()
+WHERE name = $1 AND epoch = $2`
+	if _, err := db.Exec(ctx, sql, l.Stream, l.Epoch); err != nil {
+		return fmt.Errorf("release the lease of stream %s: %w", l.Stream, err)
+	}
+	return nil
+}
+
+// Renew extends the lease and says what state the stream is in. caughtUp, where
+// not zero, moves the stream's caught_up_at forward. It answers ErrFenced when
+// the lease has been lost.
+func (l Lease) Renew(ctx context.Context, db DB, state, detail string, caughtUp time.Time) error {
+	const sql = `
+UPDATE streams
+SET lease_expires_at = clock_timestamp() + $3::interval,
+    state_since      = CASE WHEN state = $4 THEN state_since ELSE now() END,
+    state            = $4,
+    state_detail     = $5,
+    caught_up_at     = greatest(caught_up_at, $6)
+WHERE name = $1 AND epoch = $2`
+	tag, err := db.Exec(ctx, sql, l.Stream, l.Epoch, l.TTL, state, detail, nilTime(caughtUp))
+	if err != nil {
+		return fmt.Errorf("renew the lease of stream %s: %w", l.Stream, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("renew the lease of stream %s: %w", l.Stream, ErrFenced)
+	}
+	return nil
+}
+
+// StreamStatuses lists every stream, by name.
+func StreamStatuses(ctx context.Context, db DB) ([]StreamStatus, error) {
+	const sql = `
+SELECT name          AS name,
+       host          AS host,
+       state         AS state,
+       state_detail  AS detail,
+       state_since   AS state_since,
+       last_event_at AS last_event,
+       caught_up_at  AS caught_up,
+       coalesce(lease_expires_at > clock_timestamp(), false) AS leased
+FROM streams
+ORDER BY name`
+	rows, err := db.Query(ctx, sql)
+	if err != nil {
+		return nil, fmt.Errorf("read the streams: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[StreamStatus])
+	if err != nil {
+		return nil, fmt.Errorf("read the streams: %w", err)
+	}
+	return all, nil
+}
+
+func deref(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}
+
+// nilTime makes the zero time NULL.
+func nilTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
