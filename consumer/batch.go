@@ -27,6 +27,8 @@ type batch struct {
 	count   int              // events seen, the ignored ones included
 	bytes   int
 	oldest  time.Time // arrival of the first event
+	opened  time.Time // when its decoding began: later than oldest where frames wait
+	folded  *schema.Batch
 }
 
 // split cuts a batch of several events in two. Each half leaves the stream
@@ -64,6 +66,16 @@ func move(p *schema.Position, ev *Event) {
 	}
 	p.LastEvent = happened(ev)
 	p.Anchor = anchorOf(ev)
+}
+
+// write is the folded batch. The decoding goroutine calls it first, while the
+// batch before is being committed.
+func (b *batch) write() *schema.Batch {
+	if b.folded == nil {
+		out := b.fold()
+		b.folded = &out
+	}
+	return b.folded
 }
 
 // fold reduces the events to what the tables will hold after them: for each

@@ -17,6 +17,10 @@ import (
 // taken for dead and asked again.
 const commitTimeout = 30 * time.Second
 
+// carefulFor is how many batches are applied carefully after one held a record
+// that was stored already: redeliveries come in runs.
+const carefulFor = 50
+
 // committer turns batches into transactions, in order, for one lease.
 type committer struct {
 	pool    *pgxpool.Pool
@@ -25,8 +29,11 @@ type committer struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	// position is where the stream stands, as committed. It belongs to the
-	// goroutine that commits; the session reads it once that one has ended.
+	// careful is for how many more batches not to hope that all records are new.
+	careful int
+
+	// position is where the stream stands, as committed. Both belong to
+	// the goroutine that commits, and to others once that one has ended.
 	position schema.Position
 }
 
@@ -56,12 +63,13 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 
 // persist tries until the database answers something else than a passing error.
 func (c *committer) persist(ctx context.Context, b *batch) error {
-	write := b.fold()
+	write := *b.write()
 	wait := 50 * time.Millisecond
 	for try := 1; ; try++ {
 		started := time.Now()
 		err := c.try(ctx, b, write)
 		if err == nil {
+			c.careful = max(0, c.careful-1)
 			c.metrics.committed(b, started)
 			if try > 1 {
 				c.log.Info("database_back", "tries", try)
@@ -70,6 +78,10 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 		}
 		if schema.Classify(err) != schema.Transient || ctx.Err() != nil {
 			return err
+		}
+		if errors.Is(err, schema.ErrStored) {
+			c.careful = carefulFor
+			continue
 		}
 		if try == 1 {
 			c.log.Warn("commit_waits_for_database", "cause", err)
@@ -94,7 +106,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 		write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)
 	}
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
-		written, err := write.Apply(ctx, tx, c.lease)
+		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err != nil || len(written) == 0 {
 			return err
 		}

@@ -144,7 +144,7 @@ func (s *session) decode(ctx context.Context) error {
 		if s.open == nil {
 			due.Reset(time.Hour)
 		} else {
-			due.Reset(max(0, s.cfg.BatchEvery-time.Since(s.open.oldest)))
+			due.Reset(max(0, s.cfg.BatchEvery-time.Since(s.open.opened)))
 		}
 	}
 	return s.flush(ctx)
@@ -187,7 +187,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
-		s.open = &batch{oldest: arrived}
+		s.open = &batch{oldest: arrived, opened: time.Now()}
 	}
 }
 
@@ -213,7 +213,7 @@ func (s *session) add(ev Event, arrived time.Time) {
 
 // flushFull hands the open batch over when it is full.
 func (s *session) flushFull(ctx context.Context) error {
-	if s.open.count < s.cfg.BatchEvents && s.open.bytes < maxBatchBytes && time.Since(s.open.oldest) < s.cfg.BatchEvery {
+	if s.open.count < s.cfg.BatchEvents && s.open.bytes < maxBatchBytes && time.Since(s.open.opened) < s.cfg.BatchEvery {
 		return nil
 	}
 	return s.flush(ctx)
@@ -239,6 +239,7 @@ func (s *session) flush(ctx context.Context) error {
 		s.metrics.events.WithLabelValues(kind).Add(float64(n))
 	}
 	clear(s.counted)
+	b.write()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

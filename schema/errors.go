@@ -13,6 +13,10 @@ import (
 // committed, and nothing may be until the lease is held again.
 var ErrFenced = errors.New("another process holds the lease of this stream")
 
+// ErrStored means that one of the records that a batch would copy is stored
+// already, perhaps in an older revision: apply the batch carefully.
+var ErrStored = errors.New("a record of this batch is stored already")
+
 // ErrNoRows means that what was asked for is not stored.
 var ErrNoRows = pgx.ErrNoRows
 
@@ -35,8 +39,11 @@ const (
 // Classify reads a database error. It answers Transient for every loss of the
 // connection.
 func Classify(err error) Class {
-	if errors.Is(err, ErrFenced) {
+	switch {
+	case errors.Is(err, ErrFenced):
 		return Fenced
+	case errors.Is(err, ErrStored):
+		return Transient
 	}
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+//go:generate env WEIR_WRITE_SCHEMA=1 go test -count=1 -run TestDumpIsTrue .
+
 // DB is what a query needs: a pool, a connection or a transaction.
 type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)

@@ -69,12 +69,16 @@ type StreamStatus struct {
 // first call. ok is false while another owner's lease has not run out, by the
 // database's clock, or its transaction still holds the row.
 func TakeLease(ctx context.Context, db DB, stream, wire, owner string, ttl time.Duration) (lease Lease, ok bool, err error) {
+	// A paused holder may sit inside a transaction on the row, and even ON
+	// CONFLICT DO NOTHING would wait for it: hence the look first, and SKIP
+	// LOCKED below.
 	const insert = `
-INSERT INTO streams (name, wire) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING`
+INSERT INTO streams (name, wire)
+SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM streams WHERE name = $1)
+ON CONFLICT (name) DO NOTHING`
 	if _, err := db.Exec(ctx, insert, stream, wire); err != nil {
 		return Lease{}, false, fmt.Errorf("make the row of stream %s: %w", stream, err)
 	}
-	// SKIP LOCKED: a paused holder may sit inside a transaction on this row.
 	const take = `
 WITH free AS (
     SELECT name FROM streams

@@ -33,7 +33,7 @@ CREATE TABLE records (
     rev        text COLLATE "C" NOT NULL,
     cid        text             NOT NULL,
     created_at timestamptz      NOT NULL,
-    indexed_at timestamptz      NOT NULL,
+    indexed_at timestamptz      NOT NULL DEFAULT now(),
     record     jsonb            NOT NULL,
     PRIMARY KEY (collection, did, rkey)
 ) PARTITION BY LIST (collection);

@@ -1,0 +1,293 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/recording"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// base32 is the alphabet of a TID.
+const base32 = "234567abcdefghijklmnopqrstuvwxyz"
+
+// rev is the n-th of a rising series of TIDs.
+func rev(n int) string {
+	return fmt.Sprintf("3mptbyqh%c%c%c22", base32[n/1024%32], base32[n/32%32], base32[n%32])
+}
+
+// line is a post as a v1 server sends it. n numbers it: its time, its rkey and its rev.
+func line(n int, record string) string {
+	return fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"create",`+
+		`"collection":"app.bsky.feed.post","rkey":"r%d","record":%s,"cid":"bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu"}}`,
+		1783175888000000+n, rev(n), n, record)
+}
+
+const plainRecord = `{"$type":"app.bsky.feed.post","text":"hello","createdAt":"2026-07-04T12:00:00Z"}`
+
+// played is a consumer over a recording of these lines.
+func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consumer.Config)) *consumer.Consumer {
+	t.Helper()
+	cfg := consumer.Config{
+		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), Afresh: true, Patient: true,
+		Source:  &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Decode: jetstream.DecodeEvent},
+		Enqueue: func(context.Context, pgx.Tx, []schema.Key) error { return nil },
+		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
+		Logger:  slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	c, err := consumer.New(cfg)
+	require.NoError(t, err)
+	return c
+}
+
+func count(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	require.NoError(t, pool.QueryRow(t.Context(), sql, args...).Scan(&n))
+	return n
+}
+
+// TestPoisonIsParkedAndTheRestGoesOn puts events that only the database can
+// refuse in the middle of a batch.
+func TestPoisonIsParkedAndTheRestGoesOn(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	var lines []string
+	const n = 300
+	poison := map[int]bool{0: true, 57: true, 58: true, 200: true, n - 1: true}
+	for i := range n {
+		record := plainRecord
+		if poison[i] {
+			record = `{"text":"x","n":1e999999}` // valid JSON that jsonb cannot hold
+		}
+		lines = append(lines, line(i, record))
+	}
+	require.NoError(t, played(t, pool, lines, nil).Run(t.Context()))
+	require.Equal(t, n-len(poison), count(t, pool, `SELECT count(*) FROM posts`))
+	require.Equal(t, len(poison), count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'commit' AND cause LIKE '%numeric%' AND rkey IS NOT NULL`))
+	require.Equal(t, 1783175888000000+n-1, count(t, pool, `SELECT cursor FROM streams`))
+}
+
+// TestBadInputNeverStopsTheStream sends everything a broken or hostile server
+// could, each between two good events.
+func TestBadInputNeverStopsTheStream(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	bad := map[string]string{
+		"not JSON":           `{"did":`,
+		"not UTF-8":          "{\"did\":\"\xff\xfe\"}",
+		"nested too deep":    line(1, `{"a":`+strings.Repeat(`[`, 10000)+strings.Repeat(`]`, 10000)+`}`),
+		"nested without end": strings.Repeat(`[`, 100000),
+		"no DID":             strings.Replace(line(2, plainRecord), `"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa",`, ``, 1),
+		"bad DID":            strings.Replace(line(3, plainRecord), `did:plc:aaaa`, `did:PLC:aaaa`, 1),
+		"bad rkey":           strings.Replace(line(4, plainRecord), `"rkey":"r4"`, `"rkey":"a/b"`, 1),
+		"bad rev":            strings.Replace(line(5, plainRecord), rev(5), `now`, 1),
+		"bad collection":     strings.Replace(line(6, plainRecord), `app.bsky.feed.post"`, `post"`, 1),
+		"no record":          strings.Replace(line(7, plainRecord), `"record":`+plainRecord+`,`, ``, 1),
+		"record no object":   line(8, `"text"`),
+		"unknown operation":  strings.Replace(line(9, plainRecord), `"create"`, `"destroy"`, 1),
+		"time is text":       strings.Replace(line(10, plainRecord), `"time_us":`, `"time_us":"x","y":`, 1),
+		"too large":          line(11, `{"text":"`+strings.Repeat("x", 10<<20)+`"}`),
+	}
+	ignored := []string{
+		`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000001,"kind":"sync","sync":{}}`,
+		strings.Replace(line(12, plainRecord), `app.bsky.feed.post"`, `com.example.unheard.of"`, 1),
+	}
+	var lines []string
+	good := 0
+	next := func() {
+		lines = append(lines, line(100+good, plainRecord))
+		good++
+	}
+	next()
+	for _, l := range bad {
+		lines = append(lines, l)
+		next()
+	}
+	for _, l := range ignored {
+		lines = append(lines, l)
+		next()
+	}
+	require.NoError(t, played(t, pool, lines, nil).Run(t.Context()))
+	require.Equal(t, good, count(t, pool, `SELECT count(*) FROM posts`))
+	rows, err := pool.Query(t.Context(), `SELECT stage || ': ' || cause || ' ' || path FROM dead_letters`)
+	require.NoError(t, err)
+	causes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Len(t, causes, len(bad), "%s", strings.Join(causes, "\n"))
+}
+
+// TestStrangeButLegalPostsAreStored: odd text and odd clocks are the author's
+// right.
+func TestStrangeButLegalPostsAreStored(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	records := []string{
+		`{"text":"no time"}`,
+		`{"text":"absurd","createdAt":"-99999-99-99"}`,
+		`{"text":"future","createdAt":"2999-01-01T00:00:00Z"}`,
+		`{"text":"before Christ","createdAt":"-0100-01-01T00:00:00Z"}`,
+		`{"text":"nul \u0000 and lone \ud800 surrogate","createdAt":"2026-07-04T12:00:00Z"}`,
+		`{"text":"\\u0000 is no NUL","createdAt":"2026-07-04T12:00:00Z"}`,
+		`{}`,
+	}
+	var lines []string
+	for i, r := range records {
+		lines = append(lines, line(i, r))
+	}
+	require.NoError(t, played(t, pool, lines, nil).Run(t.Context()))
+	require.Equal(t, len(records), count(t, pool, `SELECT count(*) FROM posts`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts WHERE created_at > to_timestamp($1::bigint / 1e6)`, 1783175888000000+len(records)))
+	var text, escaped string
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT record->>'text' FROM posts WHERE rkey = 'r4'`).Scan(&text))
+	require.Equal(t, "nul \uFFFD and lone \uFFFD surrogate", text)
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT record->>'text' FROM posts WHERE rkey = 'r5'`).Scan(&escaped))
+	require.Equal(t, `\u0000 is no NUL`, escaped)
+}
+
+// TestReplayTwiceChangesNothing, and enqueues nothing either.
+func TestReplayTwiceChangesNothing(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	var lines []string
+	for i := range 50 {
+		lines = append(lines, line(i, plainRecord))
+	}
+	lines = append(lines, strings.Replace(strings.Replace(line(60, plainRecord), `"create"`, `"delete"`, 1), `"r60"`, `"r7"`, 1))
+	enqueued := 0
+	counting := func(cfg *consumer.Config) {
+		cfg.BatchEvents = 7
+		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key) error {
+			enqueued += len(written)
+			return nil
+		}
+	}
+	snapshot := func() (s string) {
+		require.NoError(t, pool.QueryRow(t.Context(), `
+			SELECT string_agg(r::text, E'\n' ORDER BY r.rkey) || (SELECT string_agg(x::text, '') FROM tombstones x) FROM records r`).Scan(&s))
+		return s
+	}
+	require.NoError(t, played(t, pool, lines, counting).Run(t.Context()))
+	first := snapshot()
+	require.Equal(t, 50, enqueued)
+	require.NoError(t, played(t, pool, lines, counting).Run(t.Context()))
+	require.Equal(t, first, snapshot())
+	require.Equal(t, 50, enqueued)
+}
+
+// TestJobsAndRecordsAreOneTransaction: when the jobs cannot be written, neither
+// are the records nor the cursor.
+func TestJobsAndRecordsAreOneTransaction(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	full := errors.New("no room in the queue")
+	err := played(t, pool, []string{line(1, plainRecord)}, func(cfg *consumer.Config) {
+		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key) error { return full }
+	}).Run(t.Context())
+	require.ErrorIs(t, err, full)
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts`))
+	require.Zero(t, count(t, pool, `SELECT cursor FROM streams`))
+}
+
+// TestDeadlockIsRetriedInOrder has the first try of a commit fail as a
+// deadlock's victim would.
+func TestDeadlockIsRetriedInOrder(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	tries := 0
+	require.NoError(t, played(t, pool, []string{line(1, plainRecord), line(2, plainRecord)}, func(cfg *consumer.Config) {
+		cfg.BatchEvents = 1
+		cfg.Enqueue = func(ctx context.Context, tx pgx.Tx, written []schema.Key) error {
+			if tries++; tries == 1 {
+				_, err := tx.Exec(ctx, `DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$`)
+				return err
+			}
+			return nil
+		}
+	}).Run(t.Context()))
+	require.Equal(t, 3, tries)
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts`))
+}
+
+// TestStopCommitsWhatWasRead and gives the lease back.
+func TestStopCommitsWhatWasRead(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var lines []string
+	for i := range 20000 {
+		lines = append(lines, line(i, plainRecord))
+	}
+	stored := 0
+	require.NoError(t, played(t, pool, lines, func(cfg *consumer.Config) {
+		cfg.Patient, cfg.BufferBytes = true, 64<<10 // most lines are not read yet
+		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key) error {
+			stored += len(written)
+			cancel() // in the middle of the first commit
+			return nil
+		}
+	}).Run(ctx))
+	require.Positive(t, stored)
+	require.Less(t, stored, len(lines))
+	require.Equal(t, stored, count(t, pool, `SELECT count(*) FROM posts`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
+}
+
+// TestSecondConsumerWaitsAndTakesOver: one lease, one writer.
+func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	dead, ok, err := schema.TakeLease(t.Context(), pool, "s", "recording", "dead", 2*time.Second)
+	require.NoError(t, err)
+	require.True(t, ok)
+	started := time.Now()
+	second := played(t, pool, []string{line(1, plainRecord)}, func(cfg *consumer.Config) { cfg.LeasePoll = 50 * time.Millisecond })
+	require.NoError(t, second.Run(t.Context()))
+	require.GreaterOrEqual(t, time.Since(started), time.Second, "the lease had not run out")
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM posts`))
+	require.ErrorIs(t, dead.Renew(t.Context(), pool, schema.StateLive, "", time.Time{}), schema.ErrFenced)
+}
+
+// TestPostgresRestartIsTransient restarts the server at once, as a crash would,
+// while a recording is consumed.
+func TestPostgresRestartIsTransient(t *testing.T) {
+	t.Parallel()
+	server := schematest.Server(t)
+	pool, err := pgxpool.New(t.Context(), server.URL("weir"))
+	require.NoError(t, err)
+	defer pool.Close()
+	require.NoError(t, schema.Migrate(t.Context(), pool))
+	var lines bytes.Buffer
+	const n = 3000
+	for i := range n {
+		lines.WriteString(line(i, plainRecord) + "\n")
+	}
+	commits := 0
+	require.NoError(t, played(t, pool, []string{lines.String()}, func(cfg *consumer.Config) {
+		cfg.BatchEvents = 50
+		cfg.Enqueue = func(ctx context.Context, _ pgx.Tx, _ []schema.Key) error {
+			if commits++; commits%20 == 10 {
+				return server.RestartImmediate(context.WithoutCancel(ctx)) // inside the transaction
+			}
+			return nil
+		}
+	}).Run(t.Context()))
+	require.Greater(t, commits, n/50, "the commits the restarts broke were tried again")
+	require.Equal(t, n, count(t, pool, `SELECT count(*) FROM posts`))
+}

@@ -1,0 +1,114 @@
+// Package recording is a stream read from a file: one event of a wire per line,
+// as a server sent it. It starts at its first line and ends at its last; it
+// cannot be resumed, and knows no database.
+package recording
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// maxLine bounds one line, in bytes; a longer one is delivered truncated.
+const maxLine = 16 << 20
+
+// kept is how much of a line that is too long is delivered.
+const kept = 64 << 10
+
+// Source is a recorded stream.
+type Source struct {
+	// Name stands where a live stream has its host.
+	Name string
+	// Lines is read once, to its end.
+	Lines io.Reader
+	// Decode reads one line.
+	Decode func(line []byte, arrived time.Time) (consumer.Event, error)
+}
+
+// Connect starts at the first line.
+func (s *Source) Connect(context.Context, func(host string) consumer.Cursor, func(consumer.Attempt)) (consumer.Conn, error) {
+	if s.Lines == nil {
+		return nil, errors.New("a recording is read once")
+	}
+	c := &conn{source: s, lines: bufio.NewReaderSize(s.Lines, 1<<20)}
+	s.Lines = nil
+	return c, nil
+}
+
+type conn struct {
+	source *Source
+	lines  *bufio.Reader
+	number int
+	slab   []byte
+}
+
+func (c *conn) Host() string      { return c.source.Name }
+func (c *conn) Proven() time.Time { return time.Time{} }
+func (c *conn) Close() error      { return nil }
+
+// Next is the next line that is not blank; consumer.ErrEnd after the last.
+func (c *conn) Next(ctx context.Context) (consumer.Frame, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return consumer.Frame{}, err
+		}
+		line, truncated, err := c.line()
+		c.number++
+		switch {
+		case err != nil && !errors.Is(err, io.EOF):
+			return consumer.Frame{}, fmt.Errorf("read line %d of %s: %w", c.number, c.source.Name, err)
+		case len(bytes.TrimSpace(line)) > 0:
+			return consumer.Frame{Data: line, Truncated: truncated, Arrived: time.Now()}, nil
+		case err != nil:
+			return consumer.Frame{}, consumer.ErrEnd
+		}
+	}
+}
+
+// line reads up to the next newline into memory of its own.
+func (c *conn) line() (line []byte, truncated bool, err error) {
+	var long []byte
+	for {
+		part, err := c.lines.ReadSlice('\n')
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			if len(long)+len(part) <= maxLine {
+				long = append(long, part...)
+			} else {
+				truncated = true
+			}
+			continue
+		case long != nil || truncated:
+			long = append(long, part...)
+			if len(long) > maxLine || truncated {
+				return long[:min(len(long), kept)], true, err
+			}
+			return bytes.TrimSpace(long), false, err
+		}
+		return c.keep(bytes.TrimSpace(part)), false, err
+	}
+}
+
+// keep copies a line into a slab shared by many: one allocation for hundreds.
+func (c *conn) keep(line []byte) []byte {
+	if len(c.slab)+len(line) > cap(c.slab) {
+		c.slab = make([]byte, 0, max(256<<10, len(line)))
+	}
+	at := len(c.slab)
+	c.slab = append(c.slab, line...)
+	return c.slab[at:len(c.slab):len(c.slab)]
+}
+
+// Decode reads a line.
+func (c *conn) Decode(f consumer.Frame) (consumer.Event, error) {
+	if f.Truncated {
+		return consumer.Event{}, &consumer.Malformed{Cause: "the line is too long", Expected: fmt.Sprintf("at most %d bytes", maxLine), Received: "more", Raw: f.Data}
+	}
+	return c.source.Decode(f.Data, f.Arrived)
+}

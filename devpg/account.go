@@ -1,0 +1,103 @@
+package devpg
+
+import (
+	"fmt"
+	"hash/fnv"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// account is who runs the server. Postgres refuses to be root.
+type account struct {
+	other    bool // not who we are
+	uid, gid int
+}
+
+// serverAccount is ourselves, or, for root, an account without privileges.
+func serverAccount() (*account, error) {
+	if os.Geteuid() != 0 {
+		return &account{uid: os.Geteuid(), gid: os.Getegid()}, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uidErr := strconv.Atoi(u.Uid)
+		gid, gidErr := strconv.Atoi(u.Gid)
+		if uidErr == nil && gidErr == nil {
+			return &account{other: true, uid: uid, gid: gid}, nil
+		}
+	}
+	return nil, fmt.Errorf("Postgres refuses to run as root, and there is no account postgres or nobody: run as another user") //nolint:staticcheck // a name
+}
+
+// attributes make a process run as the account, apart from our terminal: a
+// Ctrl-C is for us, and we stop the server in order.
+func (a *account) attributes() *syscall.SysProcAttr {
+	attributes := &syscall.SysProcAttr{Setpgid: true}
+	if a.other {
+		attributes.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+	}
+	return attributes
+}
+
+// home is the folder for the server's files: dir itself, or, where the account
+// cannot get there, one beside the machine's temporary files.
+func (a *account) home(dir string) (string, error) {
+	if !a.other {
+		return dir, os.Chmod(dir, 0o700)
+	}
+	if !a.enters(dir) {
+		h := fnv.New64a()
+		h.Write([]byte(dir)) //nolint:errcheck // never fails
+		dir = filepath.Join("/var/tmp", fmt.Sprintf("weir-postgres-%x", h.Sum64()))
+		if !exists(filepath.Dir(dir)) {
+			dir = filepath.Join(os.TempDir(), filepath.Base(dir))
+		}
+	}
+	return dir, a.folder(dir)
+}
+
+// enters answers whether everybody may pass through the folders above dir.
+func (a *account) enters(dir string) bool {
+	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
+		info, err := os.Stat(above)
+		if err != nil || info.Mode().Perm()&0o001 == 0 {
+			return false
+		}
+		if above == filepath.Dir(above) {
+			return true
+		}
+	}
+}
+
+// folder makes a folder that only the account can enter. One that somebody else
+// has made is refused.
+func (a *account) folder(path string) error {
+	if err := os.Mkdir(path, 0o700); err != nil && !os.IsExist(err) {
+		return fmt.Errorf("make the folder of Postgres: %w", err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return fmt.Errorf("make the folder of Postgres: %w", err)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || !ok || (int(owner.Uid) != a.uid && int(owner.Uid) != os.Geteuid()) {
+		return fmt.Errorf("the folder %s belongs to somebody else: remove it, or set WEIR_HOME to another place", path)
+	}
+	if err := os.Chown(path, a.uid, a.gid); err != nil {
+		return fmt.Errorf("make the folder of Postgres: %w", err)
+	}
+	return os.Chmod(path, 0o700)
+}
+
+// write makes a file that only the account can read.
+func (a *account) write(path, text string) error {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("write for Postgres: %w", err)
+	}
+	return os.Chown(path, a.uid, a.gid)
+}

@@ -1,0 +1,227 @@
+package schema_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+const ttl = 10 * time.Second
+
+func take(t *testing.T, pool *pgxpool.Pool, owner string) schema.Lease {
+	t.Helper()
+	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", owner, ttl)
+	require.NoError(t, err)
+	require.True(t, ok)
+	return lease
+}
+
+func apply(ctx context.Context, pool *pgxpool.Pool, lease schema.Lease, b schema.Batch) (written []schema.Key, err error) {
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		written, err = b.Apply(ctx, tx, lease, false)
+		return err
+	})
+	return written, err
+}
+
+func key(rkey string) schema.Key {
+	return schema.Key{Collection: schema.PostCollection, DID: "did:plc:a", Rkey: rkey}
+}
+
+func post(rkey, rev string) schema.Write {
+	return schema.Write{Key: key(rkey), Rev: rev, CID: "c" + rev, CreatedAt: time.Unix(1, 0), Record: []byte(fmt.Sprintf(`{"rev":%q}`, rev))}
+}
+
+func deletion(rkey, rev string) schema.Deletion {
+	return schema.Deletion{Key: key(rkey), Rev: rev, At: time.Unix(2, 0)}
+}
+
+// revs is what posts hold, by rkey.
+func revs(t *testing.T, pool *pgxpool.Pool) map[string]string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT rkey, rev FROM posts`)
+	require.NoError(t, err)
+	all := map[string]string{}
+	var rkey, rev string
+	_, err = pgx.ForEachRow(rows, []any{&rkey, &rev}, func() error { all[rkey] = rev; return nil })
+	require.NoError(t, err)
+	return all
+}
+
+func TestOnlyANewerRevisionIsWritten(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	for _, step := range []struct {
+		writes  []schema.Write
+		deletes []schema.Deletion
+		written int
+		want    map[string]string
+	}{
+		{writes: []schema.Write{post("a", "2"), post("b", "2")}, written: 2, want: map[string]string{"a": "2", "b": "2"}},
+		{writes: []schema.Write{post("a", "1"), post("b", "2")}, written: 0, want: map[string]string{"a": "2", "b": "2"}},
+		{writes: []schema.Write{post("a", "3")}, written: 1, want: map[string]string{"a": "3", "b": "2"}},
+		{deletes: []schema.Deletion{deletion("a", "2")}, want: map[string]string{"a": "3", "b": "2"}},
+		{deletes: []schema.Deletion{deletion("a", "4"), deletion("c", "5")}, want: map[string]string{"b": "2"}},
+		{writes: []schema.Write{post("a", "4"), post("c", "1")}, written: 0, want: map[string]string{"b": "2"}},
+		{writes: []schema.Write{post("a", "5"), post("c", "6")}, written: 2, want: map[string]string{"a": "5", "b": "2", "c": "6"}},
+		{deletes: []schema.Deletion{deletion("b", "9")}, writes: []schema.Write{post("b", "10")}, written: 0, want: map[string]string{"a": "5", "c": "6"}},
+	} {
+		written, err := apply(t.Context(), pool, lease, schema.Batch{Writes: step.writes, Deletions: step.deletes})
+		require.NoError(t, err)
+		require.Len(t, written, step.written)
+		require.Equal(t, step.want, revs(t, pool))
+	}
+}
+
+// TestFenceRefusesThePreviousHolder is the promise that a process that wakes up
+// after losing its lease commits nothing.
+func TestFenceRefusesThePreviousHolder(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	old := take(t, pool, "first")
+	_, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "second", ttl)
+	require.NoError(t, err)
+	require.False(t, ok, "the lease has not run out")
+
+	_, err = pool.Exec(t.Context(), `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`)
+	require.NoError(t, err)
+	current := take(t, pool, "second")
+	require.Greater(t, current.Epoch, old.Epoch)
+
+	_, err = apply(t.Context(), pool, old, schema.Batch{Writes: []schema.Write{post("a", "1")}})
+	require.ErrorIs(t, err, schema.ErrFenced)
+	require.Equal(t, schema.Fenced, schema.Classify(err))
+	require.ErrorIs(t, old.Renew(t.Context(), pool, schema.StateLive, "", time.Time{}), schema.ErrFenced)
+	require.NoError(t, old.Release(t.Context(), pool))
+	require.Empty(t, revs(t, pool))
+
+	_, err = apply(t.Context(), pool, current, schema.Batch{Writes: []schema.Write{post("a", "1")}})
+	require.NoError(t, err)
+	require.Len(t, revs(t, pool), 1)
+}
+
+func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	first := take(t, pool, "first")
+	require.NoError(t, first.Release(t.Context(), pool))
+	second := take(t, pool, "second")
+	require.Equal(t, first.Epoch+1, second.Epoch)
+}
+
+// TestWaitingForTheLeaseNeverBlocks: a paused holder may sit inside a
+// transaction that has locked the stream's row.
+func TestWaitingForTheLeaseNeverBlocks(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "first")
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
+	_, err = (&schema.Batch{}).Apply(t.Context(), tx, lease, false)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, ok, err := schema.TakeLease(ctx, pool, "s", "wire", "second", ttl)
+	require.NoError(t, err)
+	require.False(t, ok)
+}
+
+func TestPositionSurvives(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	at := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	want := schema.Position{Host: "h:1", CursorKind: "seq", Cursor: 42, FilterHash: "f", LastEvent: at, CaughtUp: at.Add(time.Second),
+		Anchor: &schema.Anchor{Seq: 42, TimeUS: at.UnixMicro(), Kind: "commit", DID: "did:plc:a", Operation: "create", Collection: "c", Rkey: "r", Rev: "v"}}
+	_, err := apply(t.Context(), pool, lease, schema.Batch{Position: want})
+	require.NoError(t, err)
+	require.NoError(t, lease.Release(t.Context(), pool))
+	got := take(t, pool, "other").Position
+	require.True(t, got.LastEvent.Equal(want.LastEvent) && got.CaughtUp.Equal(want.CaughtUp))
+	got.LastEvent, got.CaughtUp = want.LastEvent, want.CaughtUp
+	require.Equal(t, want, got)
+}
+
+func TestNewestStatusOfAnAccountStays(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	say := func(status string, at int64, handle string) {
+		_, err := apply(t.Context(), pool, lease, schema.Batch{
+			Statuses: []schema.Status{{DID: "did:plc:a", Status: status, At: time.Unix(at, 0)}},
+			Handles:  []schema.Handle{{DID: "did:plc:a", Handle: handle, At: time.Unix(at, 0)}},
+		})
+		require.NoError(t, err)
+	}
+	now := func() (status, handle string) {
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT status, handle FROM accounts`).Scan(&status, &handle))
+		return status, handle
+	}
+	say("takendown", 10, "a.example")
+	say("active", 5, "old.example") // an older event, sent again
+	status, handle := now()
+	require.Equal(t, "takendown", status)
+	require.Equal(t, "a.example", handle)
+	say("active", 11, "")
+	status, handle = now()
+	require.Equal(t, "active", status)
+	require.Equal(t, "a.example", handle, "an event without a handle does not take it away")
+}
+
+func TestPoisonIsTheDatasFault(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	for _, record := range []string{`{"a":"\u0000"}`, `{"a":1e999999}`, `{"a"`} {
+		bad := post("a", "1")
+		bad.Record = []byte(record)
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{bad}})
+		require.Error(t, err)
+		require.Equal(t, schema.Data, schema.Classify(err), "%s: %v", record, err)
+	}
+}
+
+func TestLossOfTheConnectionIsTransient(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `SELECT pg_terminate_backend(pg_backend_pid())`)
+	require.Error(t, err)
+	require.Equal(t, schema.Transient, schema.Classify(err))
+	_, err = conn.Exec(t.Context(), `SELECT 1`)
+	require.Error(t, err)
+	require.Equal(t, schema.Transient, schema.Classify(err), "the pool may hand out a connection that has just died: %v", err)
+	_, err = pool.Exec(t.Context(), `SELECT * FROM nowhere`)
+	require.Equal(t, schema.Fatal, schema.Classify(err))
+}
+
+func TestDeadLetterIsOneRowHoweverOftenItIsSeen(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	letter := schema.DeadLetter{Stage: schema.StageDecode, Cause: "bad\x00cause\xff", Raw: []byte("\x00\xffraw"), At: time.Unix(5, 0)}
+	require.NoError(t, letter.Park(t.Context(), pool, "s"))
+	letter.At = time.Unix(9, 0)
+	require.NoError(t, letter.Park(t.Context(), pool, "s"))
+	huge := schema.DeadLetter{Stage: schema.StageDecode, Cause: "big", Raw: make([]byte, 3<<20), At: time.Unix(5, 0)}
+	require.NoError(t, huge.Park(t.Context(), pool, "s"))
+	var count, kept, size int
+	var first, last time.Time
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count, first_seen, last_seen FROM dead_letters WHERE raw = $1`, letter.Raw).Scan(&count, &first, &last))
+	require.Equal(t, 2, count)
+	require.True(t, first.Equal(time.Unix(5, 0)) && last.Equal(time.Unix(9, 0)))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT octet_length(raw), raw_bytes FROM dead_letters WHERE cause = 'big'`).Scan(&kept, &size))
+	require.Equal(t, 1<<20, kept)
+	require.Equal(t, 3<<20, size)
+}

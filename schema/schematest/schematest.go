@@ -1,0 +1,148 @@
+// Package schematest gives every test a database of its own with Weir's schema:
+// a copy of a template that is migrated once. The server is the one that
+// WEIR_TEST_DATABASE_URL names, or one that devpg starts for this test process.
+package schematest
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/schema"
+)
+
+// started is the server of this test process. It is kept here because it ends
+// when nothing refers to it, at the latest with the process.
+var started = sync.OnceValues(func() (*devpg.Server, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return devpg.Start(ctx, devpg.Options{})
+})
+
+// shared is the URL of the server that the tests share.
+func shared() (string, error) {
+	if given := os.Getenv("WEIR_TEST_DATABASE_URL"); given != "" {
+		return given, nil
+	}
+	server, err := started()
+	if err != nil {
+		return "", err
+	}
+	return server.URL("postgres"), nil
+}
+
+// template is the name of the migrated database on the shared server.
+var template = sync.OnceValues(func() (string, error) {
+	admin, err := shared()
+	if err != nil {
+		return "", err
+	}
+	name := "weir_template_" + schema.Fingerprint()[:16]
+	return name, makeTemplate(admin, name)
+})
+
+// makeTemplate migrates a database once, however many test processes ask for it
+// on one server.
+func makeTemplate(admin, name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, admin)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx) //nolint:errcheck // nothing left to say
+	const lock = 0x7765697274657374
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, int64(lock)); err != nil {
+		return err
+	}
+	var there bool
+	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, name).Scan(&there); err != nil || there {
+		return err
+	}
+	unfinished := name + "_unfinished"
+	for _, sql := range []string{`DROP DATABASE IF EXISTS ` + unfinished, `CREATE DATABASE ` + unfinished} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	pool, err := pgxpool.New(ctx, in(admin, unfinished))
+	if err != nil {
+		return err
+	}
+	err = schema.Migrate(ctx, pool)
+	pool.Close()
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, `ALTER DATABASE `+unfinished+` RENAME TO `+name)
+	return err
+}
+
+// NewURL makes a database for the test and answers where it is. It is dropped
+// when the test has passed, else kept and named in the log.
+func NewURL(t testing.TB) string {
+	t.Helper()
+	from, err := template()
+	require.NoError(t, err)
+	admin, err := shared()
+	require.NoError(t, err)
+	name := "weir_test_" + strings.ToLower(rand.Text()[:12])
+	execute(t, admin, `CREATE DATABASE `+name+` TEMPLATE `+from)
+	at := in(admin, name)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the test's database is %s (kept where the server outlives the test)", at)
+			return
+		}
+		execute(t, admin, `DROP DATABASE `+name+` WITH (FORCE)`)
+	})
+	return at
+}
+
+// New makes a database for the test and opens a pool on it.
+func New(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(context.Background(), NewURL(t))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// Server starts a server that is the test's alone, to be stopped and restarted.
+// It has an empty database named weir.
+func Server(t testing.TB) *devpg.Server {
+	t.Helper()
+	server, err := devpg.Start(context.Background(), devpg.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
+	return server
+}
+
+func execute(t testing.TB, admin, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), admin)
+	require.NoError(t, err)
+	defer conn.Close(context.Background()) //nolint:errcheck // nothing left to say
+	_, err = conn.Exec(context.Background(), sql)
+	require.NoError(t, err)
+}
+
+// in is the URL of another database of the same server.
+func in(admin, database string) string {
+	u, err := url.Parse(admin)
+	if err != nil {
+		return admin
+	}
+	u.Path = "/" + database
+	return u.String()
+}
