@@ -24,7 +24,8 @@ type Conn interface {
 
 	// Next blocks for the next frame. The frame's bytes belong to the caller.
 	// It is called from one goroutine, which must always be inside it: answers
-	// to the server's pings are sent from here. Any error ends the connection.
+	// to the server's pings are sent from here. Any error ends the connection,
+	// and so does the end of ctx, which is the same in every call.
 	Next(ctx context.Context) (Frame, error)
 
 	// Decode reads a frame. It is called from one goroutine, another than

@@ -1,0 +1,195 @@
+package jetstream
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// check looks at what an event says of itself, and takes over its record.
+func (d *decoder) check(ev *consumer.Event) error {
+	switch d.kind {
+	case "":
+		return d.refuse("the kind is missing", "/kind", "commit, identity or account", "nothing")
+	case "commit":
+		ev.Kind = consumer.KindCommit
+	case "identity":
+		ev.Kind = consumer.KindIdentity
+	case "account":
+		ev.Kind = consumer.KindAccount
+	}
+	if err := d.checkTime(ev); err != nil || ev.Kind == consumer.KindOther {
+		return err
+	}
+	if !d.found {
+		return d.refuse("the event has no body", "/"+d.kind, "an object", "nothing")
+	}
+	if ev.Kind == consumer.KindCommit && ev.Collection != "" && d.wanted != nil && !d.wanted(ev.Collection) {
+		return nil
+	}
+	if !isDID(ev.DID) {
+		return d.refuse("not a DID", "/did", "a DID", ev.DID)
+	}
+	switch ev.Kind {
+	case consumer.KindCommit:
+		return d.checkCommit(ev)
+	case consumer.KindIdentity:
+		return d.checkIdentity(ev)
+	}
+	return d.checkAccount(ev)
+}
+
+// checkTime refuses times that would lead the stream's position astray. An
+// event of an unknown kind may have none.
+func (d *decoder) checkTime(ev *consumer.Event) error {
+	if ev.Seq < 0 {
+		return d.refuse("not a sequence number", "/cursor", "a number from 0", strconv.FormatInt(ev.Seq, 10))
+	}
+	if (ev.TimeUS <= 0 || ev.TimeUS > maxTimeUS) && !(ev.Kind == consumer.KindOther && ev.TimeUS == 0) {
+		return d.refuse("missing or absurd time", "/time_us", "microseconds since 1970, up to the year 9999", strconv.FormatInt(ev.TimeUS, 10))
+	}
+	return nil
+}
+
+func (d *decoder) checkCommit(ev *consumer.Event) error {
+	switch {
+	case ev.Operation == 0:
+		return d.refuse("unknown operation", "/commit/operation", "create, update or delete", "something else")
+	case !isNSID(ev.Collection):
+		return d.refuse("not a collection", "/commit/collection", "an NSID", ev.Collection)
+	case !isRecordKey(ev.Rkey):
+		return d.refuse("not a record key", "/commit/rkey", "a record key", ev.Rkey)
+	case !isTID(ev.Rev):
+		return d.refuse("not a revision", "/commit/rev", "a TID", ev.Rev)
+	case ev.Operation == consumer.Delete:
+		ev.CID = ""
+		return nil
+	case d.record == nil:
+		return d.refuse("the record is missing", "/commit/record", "an object", "nothing")
+	case d.record.Kind() != '{':
+		return d.refuse("wrong type", "/commit/record", "an object", string(d.record[:min(len(d.record), 2*shown)]))
+	case ev.CID != "" && !isCID(ev.CID):
+		return d.refuse("not a CID", "/commit/cid", "a CID", ev.CID)
+	}
+	return d.takeRecord(ev)
+}
+
+func (d *decoder) checkIdentity(ev *consumer.Event) error {
+	if d.repeated != "" && d.repeated != ev.DID {
+		return d.agree("/identity/did", ev.DID, d.repeated)
+	}
+	if ev.Handle == "" {
+		return nil
+	}
+	if _, err := syntax.ParseHandle(ev.Handle); err != nil {
+		return d.refuse("not a handle", "/identity/handle", "a handle", ev.Handle)
+	}
+	return nil
+}
+
+// maxStatus bounds an account's status, in bytes: the known ones are words.
+const maxStatus = 64
+
+func (d *decoder) checkAccount(ev *consumer.Event) error {
+	switch {
+	case d.repeated != "" && d.repeated != ev.DID:
+		return d.agree("/account/did", ev.DID, d.repeated)
+	case !d.active:
+		return d.refuse("the account's state is missing", "/account/active", "true or false", "nothing")
+	case len(ev.Status) > maxStatus:
+		return d.refuse("not a status", "/account/status", "a word", ev.Status)
+	}
+	return nil
+}
+
+// isDID and its siblings answer what the library answers, without its regular
+// expressions for what is usual.
+func isDID(s string) bool {
+	_, err := syntax.ParseDID(s)
+	return err == nil
+}
+
+func isTID(s string) bool {
+	if len(s) != 13 || s[0] > 'j' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '2' || c > '7') {
+			return false
+		}
+	}
+	return true
+}
+
+func isRecordKey(s string) bool {
+	if len(s) == 0 || len(s) > 512 {
+		return false
+	}
+	for i := range len(s) {
+		if !isAlphanumeric(s[i]) {
+			_, err := syntax.ParseRecordKey(s)
+			return err == nil
+		}
+	}
+	return true
+}
+
+func isNSID(s string) bool {
+	if usualNSID(s) {
+		return true
+	}
+	_, err := syntax.ParseNSID(s)
+	return err == nil
+}
+
+// usualNSID answers true for NSIDs of three or more short parts of letters: a
+// part of the truth, at the price of one look at each byte.
+func usualNSID(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	dots, part := 0, 0
+	for i := range len(s) {
+		switch c := s[i] | 0x20; {
+		case s[i] == '.':
+			if part == 0 || part > 63 {
+				return false
+			}
+			dots, part = dots+1, 0
+		case c >= 'a' && c <= 'z':
+			part++
+		default:
+			return false
+		}
+	}
+	return dots >= 2 && part > 0 && part <= 63
+}
+
+func isCID(s string) bool {
+	if len(s) < 8 || len(s) > 256 {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !isAlphanumeric(c) && c != '+' && c != '=' {
+			return false
+		}
+	}
+	return true
+}
+
+func isAlphanumeric(c byte) bool {
+	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
+}
+
+// isPattern answers whether a server takes s as a wanted collection: an NSID,
+// or the beginning of one followed by ".*".
+func isPattern(s string) bool {
+	head, prefix := strings.CutSuffix(s, ".*")
+	if !prefix {
+		return isNSID(s)
+	}
+	return isNSID(head + ".x") // a beginning may have two parts, an NSID has three
+}

@@ -1,0 +1,527 @@
+package jetstream_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/simnet"
+)
+
+func tip(string) consumer.Cursor { return consumer.Cursor{} }
+func oldest(string) consumer.Cursor {
+	return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}
+}
+
+// everyone asks for everything of everybody, at intervals that suit a test.
+func everyone(endpoints ...string) jetstream.Config {
+	return jetstream.Config{Endpoints: endpoints, Filter: jetstream.Filter{Everyone: true}, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond}
+}
+
+func client(t *testing.T, cfg jetstream.Config) *jetstream.Client {
+	t.Helper()
+	c, err := jetstream.New(cfg)
+	require.NoError(t, err)
+	return c
+}
+
+func network(t *testing.T, cfg simnet.Config) *simnet.Net {
+	t.Helper()
+	cfg.Seed, cfg.Accounts = 7, 200
+	n, err := simnet.New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	return n
+}
+
+func connect(t *testing.T, c *jetstream.Client, at func(string) consumer.Cursor) consumer.Conn {
+	t.Helper()
+	conn, err := c.Connect(t.Context(), at, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() }) //nolint:errcheck // never fails
+	return conn
+}
+
+// events reads n frames and decodes them.
+func events(t *testing.T, conn consumer.Conn, n int) []consumer.Event {
+	t.Helper()
+	read := make([]consumer.Event, 0, n)
+	for range n {
+		f, err := conn.Next(t.Context())
+		require.NoError(t, err)
+		ev, err := conn.Decode(f)
+		require.NoError(t, err, string(f.Data))
+		read = append(read, ev)
+	}
+	return read
+}
+
+// server is a Jetstream that does what the test says. It lives as long as the test.
+func server(t *testing.T, serve func(ctx context.Context, ws *websocket.Conn, r *http.Request)) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer ws.CloseNow() //nolint:errcheck // the end
+		ws.SetReadLimit(10_000_000)
+		serve(t.Context(), ws, r)
+	}))
+	t.Cleanup(s.Close)
+	return "ws" + strings.TrimPrefix(s.URL, "http")
+}
+
+const anEvent = `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177200000000,"kind":"identity","identity":{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","seq":1,"time":"2026-07-04T15:00:00Z"}}`
+
+// held waits until the other side hangs up.
+func held(ctx context.Context, ws *websocket.Conn) {
+	_, _, _ = ws.Read(ctx) //nolint:errcheck // the end is what we wait for
+}
+
+func TestReadsWhatTheServerSays(t *testing.T) {
+	t.Parallel()
+	for _, generation := range []simnet.Generation{simnet.V1, simnet.V2} {
+		for _, compress := range []bool{false, true} {
+			t.Run(fmt.Sprintf("generation %d, zstd %t", generation, compress), func(t *testing.T) {
+				t.Parallel()
+				n := network(t, simnet.Config{History: 3000, Generation: generation, Mix: simnet.MixNetwork})
+				cfg := everyone(n.URL())
+				cfg.Compress = compress
+				cfg.Dictionary = func(ctx context.Context) ([]byte, error) {
+					return jetstream.Dictionary(ctx, http.DefaultClient, n.DictionaryURL(), n.DictionarySHA256())
+				}
+				read := events(t, connect(t, client(t, cfg), oldest), 3000)
+				for i, want := range n.Log().Entries() {
+					got := read[i]
+					require.Equal(t, want.DID, got.DID)
+					require.Equal(t, want.Collection, got.Collection)
+					require.Equal(t, want.Rkey, got.Rkey)
+					require.Equal(t, want.Rev, got.Rev)
+					require.Equal(t, want.CID, got.CID)
+					require.Equal(t, string(want.Record), string(got.Record))
+					require.Equal(t, want.Handle, got.Handle)
+					require.Equal(t, want.Active, got.Active)
+					require.Equal(t, want.Status, got.Status)
+					require.Equal(t, map[string]consumer.Kind{"commit": consumer.KindCommit, "identity": consumer.KindIdentity, "account": consumer.KindAccount}[want.Kind], got.Kind)
+					if generation == simnet.V2 {
+						require.Equal(t, want.Seq, got.Seq)
+						require.Equal(t, want.TimeUS, got.TimeUS)
+					} else {
+						require.Zero(t, got.Seq)
+						require.Equal(t, want.UniqueUS, got.TimeUS)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestFramesArePlainWithoutTheDictionary(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{History: 10})
+	var log lockedBuffer
+	cfg := everyone(n.URL())
+	cfg.Compress, cfg.Logger = true, slog.New(slog.NewTextHandler(&log, nil))
+	cfg.Dictionary = func(ctx context.Context) ([]byte, error) {
+		return jetstream.Dictionary(ctx, http.DefaultClient, n.DictionaryURL(), strings.Repeat("0", 64))
+	}
+	c := client(t, cfg)
+	for range 2 {
+		conn := connect(t, c, oldest)
+		events(t, conn, 10)
+		conn.Close() //nolint:errcheck // never fails
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "plain_frames"), "said once")
+	require.Contains(t, log.String(), "is another one: expected SHA-256 0000")
+}
+
+// TestAnotherDictionaryIsNoPoison: frames that our dictionary cannot open are
+// asked for again, plain; none is parked.
+func TestAnotherDictionaryIsNoPoison(t *testing.T) {
+	t.Parallel()
+	n, other := network(t, simnet.Config{History: 10}), network(t, simnet.Config{History: 0})
+	cfg := everyone(n.URL())
+	cfg.Compress = true
+	cfg.Dictionary = func(ctx context.Context) ([]byte, error) {
+		dictionary, err := jetstream.Dictionary(ctx, http.DefaultClient, other.DictionaryURL(), other.DictionarySHA256())
+		if err == nil {
+			dictionary[4] ^= 0xff // its ID
+		}
+		return dictionary, err
+	}
+	c := client(t, cfg)
+	conn := connect(t, c, oldest)
+	f, err := conn.Next(t.Context())
+	require.NoError(t, err)
+	_, err = conn.Decode(f)
+	var parked *consumer.Malformed
+	require.False(t, errors.As(err, &parked))
+	require.ErrorContains(t, err, "another dictionary")
+	conn.Close() //nolint:errcheck // never fails
+	events(t, connect(t, c, oldest), 10)
+}
+
+func TestDictionaryIsPinned(t *testing.T) {
+	t.Parallel()
+	body := []byte("a dictionary")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/gone" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Write(body) //nolint:errcheck // the test would fail
+	}))
+	defer s.Close()
+	sum := sha256.Sum256(body)
+	got, err := jetstream.Dictionary(t.Context(), s.Client(), s.URL, hex.EncodeToString(sum[:]))
+	require.NoError(t, err)
+	require.Equal(t, body, got)
+	_, err = jetstream.Dictionary(t.Context(), s.Client(), s.URL+"/gone", hex.EncodeToString(sum[:]))
+	require.ErrorContains(t, err, "404")
+	body = []byte("another dictionary")
+	_, err = jetstream.Dictionary(t.Context(), s.Client(), s.URL, hex.EncodeToString(sum[:]))
+	require.ErrorContains(t, err, "expected SHA-256")
+}
+
+func TestFailsOverToTheNextEndpoint(t *testing.T) {
+	t.Parallel()
+	down, up := network(t, simnet.Config{History: 5}), network(t, simnet.Config{History: 5})
+	require.NoError(t, down.Do(simnet.Refuse))
+	c := client(t, everyone(down.URL(), up.URL()))
+	var tried []consumer.Attempt
+	conn, err := c.Connect(t.Context(), oldest, func(a consumer.Attempt) { tried = append(tried, a) })
+	require.NoError(t, err)
+	defer conn.Close() //nolint:errcheck // never fails
+	require.Equal(t, host(t, up.URL()), conn.Host())
+	require.Len(t, tried, 1)
+	require.Equal(t, 1, tried[0].Failed)
+	require.ErrorContains(t, tried[0].Err, host(t, down.URL())+": the server answered 503: service not ready")
+}
+
+// TestComesBackToTheSameEndpoint: there the cursor is exact.
+func TestComesBackToTheSameEndpoint(t *testing.T) {
+	t.Parallel()
+	first, second := network(t, simnet.Config{History: 5}), network(t, simnet.Config{History: 5})
+	c := client(t, everyone(first.URL(), second.URL()))
+	conn := connect(t, c, oldest)
+	events(t, conn, 5)
+	require.NoError(t, first.Do(simnet.Cut))
+	_, err := conn.Next(t.Context())
+	require.Error(t, err)
+	require.Equal(t, host(t, first.URL()), connect(t, c, oldest).Host())
+}
+
+// TestBackoffIsResetByAnEventNotByADial counts the failures of a server that
+// accepts every connection and says nothing.
+func TestBackoffIsResetByAnEventNotByADial(t *testing.T) {
+	t.Parallel()
+	dials := atomic.Int64{}
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
+		if dials.Add(1) == 4 {
+			require.NoError(t, ws.Write(ctx, websocket.MessageText, []byte(anEvent)))
+		}
+	})
+	c := client(t, everyone(address))
+	var failed []int
+	for range 6 {
+		conn, err := c.Connect(t.Context(), tip, func(a consumer.Attempt) { failed = append(failed, a.Failed) })
+		require.NoError(t, err)
+		_, err = conn.Next(t.Context())
+		if err == nil {
+			_, err = conn.Next(t.Context())
+		}
+		require.Error(t, err)
+	}
+	require.Equal(t, []int{1, 2, 3, 1}, failed, "the fourth brought an event, and the fifth did not")
+}
+
+func TestManyFailuresAreAnError(t *testing.T) {
+	t.Parallel()
+	var log lockedBuffer
+	cfg := everyone("ws://127.0.0.1:1")
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	c := client(t, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	tries := 0
+	_, err := c.Connect(ctx, tip, func(consumer.Attempt) {
+		if tries++; tries == 13 {
+			cancel()
+		}
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 9, strings.Count(log.String(), "level=WARN msg=not_connected"))
+	require.Equal(t, 4, strings.Count(log.String(), "level=ERROR msg=not_connected"))
+	require.Contains(t, log.String(), "connection refused")
+}
+
+// TestManyDIDsAreSaidAfterTheDial, and few in the URL.
+func TestManyDIDsAreSaidAfterTheDial(t *testing.T) {
+	t.Parallel()
+	type hello struct {
+		query   url.Values
+		payload map[string]any
+	}
+	heard := make(chan hello, 1)
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, r *http.Request) {
+		h := hello{query: r.URL.Query()}
+		if h.query.Get("requireHello") == "true" {
+			_, message, err := ws.Read(ctx)
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(message, &h.payload))
+		}
+		heard <- h
+		held(ctx, ws)
+	})
+	for _, many := range []int{1, 100, 101, 10_000} {
+		cfg := everyone(address)
+		cfg.Filter = jetstream.Filter{Collections: []string{"app.bsky.feed.post"}, DIDs: dids(many)}
+		connect(t, client(t, cfg), oldest)
+		h := <-heard
+		require.Equal(t, "0", h.query.Get("cursor"))
+		if many <= 100 {
+			require.Len(t, h.query["wantedDids"], many)
+			require.Equal(t, []string{"app.bsky.feed.post"}, h.query["wantedCollections"])
+			require.Empty(t, h.query.Get("requireHello"))
+			continue
+		}
+		require.Empty(t, h.query["wantedDids"])
+		require.Equal(t, "options_update", h.payload["type"])
+		payload := h.payload["payload"].(map[string]any) //nolint:forcetypeassert // or the test fails
+		require.Len(t, payload["wantedDids"], many)
+		require.Equal(t, []any{"app.bsky.feed.post"}, payload["wantedCollections"])
+	}
+	_, err := jetstream.New(jetstream.Config{Endpoints: []string{address}, Filter: jetstream.Filter{DIDs: dids(10_001)}})
+	require.ErrorContains(t, err, "10000 DIDs at most, not 10001")
+}
+
+// TestNobodyIsNotEverybody: a server takes an empty list for the whole network.
+func TestNobodyIsNotEverybody(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{History: 100})
+	someone := n.Log().Entries()[0].DID
+	cfg := everyone(n.URL())
+	cfg.Filter = jetstream.Filter{DIDs: []string{someone}}
+	c := client(t, cfg)
+	conn := connect(t, c, oldest)
+	require.Equal(t, someone, events(t, conn, 1)[0].DID)
+
+	// The last one is unfollowed: what comes afterwards is not for us.
+	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{}))
+	nobody := connect(t, c, oldest)
+	arrived := make(chan consumer.Event, 1)
+	go func() {
+		f, err := nobody.Next(t.Context())
+		if err == nil {
+			ev, _ := nobody.Decode(f) //nolint:errcheck // then it is none of those waited for
+			arrived <- ev
+		}
+	}()
+	n.Play(500)
+	unwanted := n.Log().Last().Seq
+	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{Everyone: true}))
+	require.Eventually(t, func() bool {
+		n.Play(1)
+		select {
+		case ev := <-arrived:
+			require.Greater(t, ev.Seq, unwanted)
+			return true
+		default:
+			return false
+		}
+	}, 10*time.Second, time.Millisecond)
+}
+
+// TestFilterChangesWithoutANewDial follows one account, then another.
+func TestFilterChangesWithoutANewDial(t *testing.T) {
+	t.Parallel()
+	dials := atomic.Int64{}
+	updates := make(chan []byte, 1)
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
+		dials.Add(1)
+		for {
+			_, message, err := ws.Read(ctx)
+			if err != nil {
+				return
+			}
+			updates <- message
+		}
+	})
+	cfg := everyone(address)
+	cfg.Filter = jetstream.Filter{DIDs: dids(1)}
+	c := client(t, cfg)
+	conn := connect(t, c, tip)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Next(t.Context())
+		ended <- err
+	}()
+	before := c.FilterHash()
+	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{DIDs: dids(2)}))
+	require.JSONEq(t, fmt.Sprintf(`{"type":"options_update","payload":{"wantedCollections":[],"wantedDids":[%q,%q],"maxMessageSizeBytes":0}}`,
+		dids(2)[0], dids(2)[1]), string(<-updates))
+	require.NotEqual(t, before, c.FilterHash())
+	require.EqualValues(t, 1, dials.Load())
+	require.ErrorContains(t, c.SetFilter(t.Context(), jetstream.Filter{DIDs: []string{"nobody"}}), `"nobody" is no DID`)
+	conn.Close() //nolint:errcheck // never fails
+	require.Error(t, <-ended)
+}
+
+// TestSilentServerIsDead: one that answers pings is quiet, one that does not is
+// left.
+func TestSilentServerIsDead(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{History: 5})
+	cfg := everyone(n.URL())
+	cfg.QuietAfter, cfg.PongWithin = 20*time.Millisecond, 300*time.Millisecond
+	conn := connect(t, client(t, cfg), oldest)
+	events(t, conn, 5)
+	last := time.Now()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Next(t.Context())
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return conn.Proven().After(last) }, 10*time.Second, time.Millisecond, "it answers")
+	select {
+	case err := <-ended:
+		require.NoError(t, err, "a quiet connection is no dead one")
+	default:
+	}
+	require.NoError(t, n.Do(simnet.Stall))
+	require.ErrorContains(t, <-ended, "does not answer a ping")
+}
+
+func TestLongFrameIsParkedAndTheNextOneRead(t *testing.T) {
+	t.Parallel()
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
+		require.NoError(t, ws.Write(ctx, websocket.MessageText, append([]byte(`{"did":"`), bytes.Repeat([]byte("x"), 17<<20)...)))
+		require.NoError(t, ws.Write(ctx, websocket.MessageText, []byte(anEvent)))
+		held(ctx, ws)
+	})
+	conn := connect(t, client(t, everyone(address)), tip)
+	f, err := conn.Next(t.Context())
+	require.NoError(t, err)
+	require.True(t, f.Truncated)
+	_, err = conn.Decode(f)
+	var parked *consumer.Malformed
+	require.ErrorAs(t, err, &parked)
+	require.Equal(t, "the frame is too long", parked.Cause)
+	require.LessOrEqual(t, len(parked.Raw), 64<<10)
+	require.Equal(t, "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", events(t, conn, 1)[0].DID)
+}
+
+func TestBrokenZstdIsParked(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{})
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
+		require.NoError(t, ws.Write(ctx, websocket.MessageBinary, []byte("no zstd")))
+		require.NoError(t, ws.Write(ctx, websocket.MessageText, []byte(anEvent)))
+		held(ctx, ws)
+	})
+	cfg := everyone(address)
+	cfg.Compress = true
+	cfg.Dictionary = func(ctx context.Context) ([]byte, error) {
+		return jetstream.Dictionary(ctx, http.DefaultClient, n.DictionaryURL(), n.DictionarySHA256())
+	}
+	conn := connect(t, client(t, cfg), tip)
+	f, err := conn.Next(t.Context())
+	require.NoError(t, err)
+	_, err = conn.Decode(f)
+	var parked *consumer.Malformed
+	require.ErrorAs(t, err, &parked)
+	require.Contains(t, parked.Cause, "cannot be decompressed")
+	events(t, conn, 1)
+}
+
+func TestCloseCodeIsSaid(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{History: 1})
+	conn := connect(t, client(t, everyone(n.URL())), oldest)
+	events(t, conn, 1)
+	stopped := make(chan error, 1)
+	go func() { stopped <- n.Restart() }()
+	_, err := conn.Next(t.Context())
+	require.ErrorContains(t, err, "the server closed the connection: 1001 server shutting down")
+	require.NoError(t, <-stopped)
+}
+
+func TestStopEndsEveryWait(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{})
+	conn := connect(t, client(t, everyone(n.URL())), tip)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Next(ctx)
+		ended <- err
+	}()
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+func TestConfigurationIsChecked(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]jetstream.Config{
+		"name at least one":     {},
+		"is no Jetstream":       {Endpoints: []string{"jetstream"}},
+		"received ftp":          {Endpoints: []string{"ftp://example.com"}},
+		`"post" is no coll`:     {Endpoints: []string{"ws://a.example"}, Filter: jetstream.Filter{Collections: []string{"post"}}},
+		`"x" is no DID`:         {Endpoints: []string{"ws://a.example"}, Filter: jetstream.Filter{DIDs: []string{"x"}}},
+		"100 collections at mo": {Endpoints: []string{"ws://a.example"}, Filter: jetstream.Filter{Collections: make([]string, 101)}},
+	} {
+		_, err := jetstream.New(cfg)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func dids(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("did:plc:%024d", i)
+	}
+	return all
+}
+
+func host(t *testing.T, raw string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	require.NoError(t, err)
+	return u.Host
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

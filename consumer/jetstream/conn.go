@@ -1,0 +1,243 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// kept is how much of a frame beyond the read limit is kept, in bytes.
+const kept = 64 << 10
+
+// slabBytes is what frames are read into: many share one allocation.
+const slabBytes = 256 << 10
+
+// conn is one connection. Next belongs to one goroutine, Decode to another; a
+// third watches that the server lives.
+type conn struct {
+	client *Client
+	host   string
+	ws     *websocket.Conn
+	zip    *zstd.Decoder // nil: frames are plain
+
+	once  sync.Once
+	done  chan struct{}
+	cause error // why it was closed from this side; set before done closes
+
+	lastFrame atomic.Int64 // Unix nanoseconds
+	proven    atomic.Int64 // Unix nanoseconds
+
+	// Of the reading goroutine.
+	slab     []byte
+	received bool        // an event came
+	stop     func() bool // ends the wait for the context of Next
+
+	// Of the decoding goroutine.
+	decode   decoder
+	unzipped []byte
+}
+
+func newConn(c *Client, host string, ws *websocket.Conn, zip *zstd.Decoder) *conn {
+	k := &conn{client: c, host: host, ws: ws, zip: zip, done: make(chan struct{}), decode: decoder{wanted: c.cfg.Wanted}}
+	now := time.Now().UnixNano()
+	k.lastFrame.Store(now)
+	k.proven.Store(now)
+	go k.watch()
+	return k
+}
+
+// Host is the host and port dialled.
+func (k *conn) Host() string { return k.host }
+
+// Proven is when the connection was last known to be alive.
+func (k *conn) Proven() time.Time { return time.Unix(0, k.proven.Load()) }
+
+// Close ends the connection at once.
+func (k *conn) Close() error {
+	k.fail(nil)
+	return nil
+}
+
+// fail ends the connection, for a reason that Next answers.
+func (k *conn) fail(cause error) {
+	k.once.Do(func() {
+		k.cause = cause
+		close(k.done)
+		k.client.forget(k)
+		k.ws.CloseNow() //nolint:errcheck // it is over either way
+	})
+}
+
+func (c *Client) forget(k *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.live == k {
+		c.live = nil
+	}
+}
+
+// ask replaces the filter of the connection.
+func (k *conn) ask(ctx context.Context, f Filter) error {
+	message, err := f.update()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.client.cfg.DialTimeout)
+	defer cancel()
+	return k.ws.Write(ctx, websocket.MessageText, message)
+}
+
+// Next reads the next frame.
+func (k *conn) Next(ctx context.Context) (consumer.Frame, error) {
+	if k.stop == nil {
+		k.stop = context.AfterFunc(ctx, func() { k.fail(ctx.Err()) })
+	}
+	f, err := k.read()
+	if err != nil {
+		return consumer.Frame{}, k.ended(ctx, err)
+	}
+	now := f.Arrived.UnixNano()
+	k.lastFrame.Store(now)
+	k.proven.Store(now)
+	k.client.metrics.bytes.Add(float64(len(f.Data)))
+	if !k.received {
+		k.received = true
+		k.client.fruitful()
+	}
+	return f, nil
+}
+
+// ended says why the connection is over.
+func (k *conn) ended(ctx context.Context, err error) error {
+	k.fail(nil) // the watch ends too
+	k.stop()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	<-k.done
+	if k.cause != nil {
+		err = k.cause
+	}
+	var closed websocket.CloseError
+	switch {
+	case errors.As(err, &closed):
+		err = fmt.Errorf("the server closed the connection: %d %s", closed.Code, shorten(closed.Reason))
+	case errors.Is(err, io.EOF):
+		err = errors.New("the connection broke off")
+	}
+	if !k.received {
+		k.client.fruitless(fmt.Errorf("no event arrived: %w", err))
+	}
+	return err
+}
+
+// read reads one message into memory that nothing else uses. The reads have no
+// context of their own: one that ends closes the connection, see Next.
+func (k *conn) read() (consumer.Frame, error) {
+	kind, message, err := k.ws.Reader(context.Background())
+	if err != nil {
+		return consumer.Frame{}, err
+	}
+	f := consumer.Frame{Compressed: kind == websocket.MessageBinary}
+	if cap(k.slab)-len(k.slab) < 4<<10 {
+		k.slab = make([]byte, 0, slabBytes)
+	}
+	start := len(k.slab)
+	for {
+		if len(k.slab) == cap(k.slab) { // the frame goes on in a larger slab
+			larger := make([]byte, len(k.slab)-start, max(slabBytes, 2*(len(k.slab)-start)))
+			copy(larger, k.slab[start:])
+			k.slab, start = larger, 0
+		}
+		n, err := message.Read(k.slab[len(k.slab):cap(k.slab)])
+		k.slab = k.slab[:len(k.slab)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			f.Data, f.Arrived = k.slab[start:len(k.slab):len(k.slab)], time.Now()
+			return f, nil
+		case err != nil:
+			return consumer.Frame{}, err
+		case int64(len(k.slab)-start) > k.client.cfg.ReadLimit:
+			f.Data = append([]byte(nil), k.slab[start:start+int(min(kept, k.client.cfg.ReadLimit))]...)
+			f.Truncated, k.slab = true, nil
+			if err := k.discard(message); err != nil {
+				return consumer.Frame{}, err
+			}
+			f.Arrived = time.Now()
+			return f, nil
+		}
+	}
+}
+
+// discard reads a message to its end. It may be of any length: each part of it
+// shows that the server lives.
+func (k *conn) discard(message io.Reader) error {
+	part := make([]byte, 64<<10)
+	for {
+		_, err := message.Read(part)
+		k.lastFrame.Store(time.Now().UnixNano())
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// watch asks a server that has been silent whether it lives, and ends the
+// connection when it does not answer.
+func (k *conn) watch() {
+	quiet := k.client.cfg.QuietAfter
+	timer := time.NewTimer(quiet)
+	defer timer.Stop()
+	for {
+		select {
+		case <-k.done:
+			return
+		case <-timer.C:
+		}
+		idle := time.Since(time.Unix(0, k.lastFrame.Load()))
+		if idle < quiet {
+			timer.Reset(quiet - idle)
+			continue
+		}
+		sent := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), k.client.cfg.PongWithin)
+		err := k.ws.Ping(ctx)
+		cancel()
+		switch {
+		case err == nil:
+			k.proven.Store(sent.UnixNano())
+		case time.Since(time.Unix(0, k.lastFrame.Load())) >= k.client.cfg.PongWithin:
+			k.fail(fmt.Errorf("the server has been silent for %s and does not answer a ping", time.Since(sent.Add(-idle)).Round(time.Second)))
+			return
+		}
+		timer.Reset(quiet)
+	}
+}
+
+// Decode reads a frame.
+func (k *conn) Decode(f consumer.Frame) (consumer.Event, error) {
+	if f.Truncated {
+		return consumer.Event{}, &consumer.Malformed{Cause: "the frame is too long",
+			Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more", Raw: f.Data}
+	}
+	data := f.Data
+	if f.Compressed {
+		var err error
+		if data, err = k.unzip(f.Data); err != nil {
+			return consumer.Event{}, err
+		}
+	}
+	return k.decode.event(data, f.Arrived)
+}

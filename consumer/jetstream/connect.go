@@ -1,0 +1,176 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// Connect dials one endpoint after another until one accepts or ctx ends. After
+// a connection that brought events the same endpoint comes first: its cursor is
+// the exact one. Waits double until an event arrives; a server that accepts and
+// says nothing counts as failed.
+func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
+	if report == nil {
+		report = func(consumer.Attempt) {}
+	}
+	for {
+		if c.dialed {
+			if err := c.wait(ctx, report); err != nil {
+				return nil, err
+			}
+		}
+		c.dialed = true
+		e := c.endpoints[c.at]
+		conn, err := c.dial(ctx, e, at(e.host))
+		if err == nil {
+			c.metrics.connects.WithLabelValues(e.host, "accepted").Inc()
+			return conn, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		c.metrics.connects.WithLabelValues(e.host, "failed").Inc()
+		c.fruitless(err)
+	}
+}
+
+// fruitless counts a try that brought no event; the next one goes elsewhere.
+func (c *Client) fruitless(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed++
+	c.because = fmt.Errorf("%s: %w", c.endpoints[c.at].host, err)
+	c.metrics.failed.Set(float64(c.failed))
+	c.at = (c.at + 1) % len(c.endpoints)
+}
+
+// fruitful forgets the failures: an event has arrived.
+func (c *Client) fruitful() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed, c.because = 0, nil
+	c.metrics.failed.Set(0)
+}
+
+// wait tells of the last failure and waits before the next try.
+func (c *Client) wait(ctx context.Context, report func(consumer.Attempt)) error {
+	c.mu.Lock()
+	failed, because := c.failed, c.because
+	c.mu.Unlock()
+	pause := backoff(failed, c.cfg.MinWait, c.cfg.MaxWait)
+	if because != nil {
+		next := c.endpoints[c.at].url.String()
+		report(consumer.Attempt{Endpoint: next, Failed: failed, Err: because, Wait: pause})
+		level := slog.LevelWarn
+		if failed >= c.cfg.AlertAfter {
+			level = slog.LevelError
+		}
+		c.log.Log(ctx, level, "not_connected", "failed", failed, "cause", because, "next", next, "wait", pause)
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// backoff is the wait after a number of failures: doubled for each after the
+// first, up to the longest, and then shortened by up to half, so that many
+// clients do not come back in step.
+func backoff(failed int, shortest, longest time.Duration) time.Duration {
+	d := shortest
+	for range failed - 1 {
+		if d *= 2; d >= longest {
+			d = longest
+			break
+		}
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+// dial makes one connection, and says what is wanted on it.
+func (c *Client) dial(ctx context.Context, e endpoint, from consumer.Cursor) (*conn, error) {
+	zip := c.decoder(ctx)
+	c.mu.Lock()
+	filter := c.filter
+	c.mu.Unlock()
+	u := *e.url
+	q := u.Query()
+	for name, values := range filter.query(from, zip != nil) {
+		q[name] = append(q[name], values...)
+	}
+	u.RawQuery = q.Encode()
+
+	dialing, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+	defer cancel()
+	header := http.Header{}
+	if c.cfg.UserAgent != "" {
+		header.Set("User-Agent", c.cfg.UserAgent)
+	}
+	ws, response, err := websocket.Dial(dialing, u.String(), &websocket.DialOptions{HTTPClient: c.cfg.HTTPClient, HTTPHeader: header,
+		CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		return nil, refusal(err, response)
+	}
+	ws.SetReadLimit(-1) // bounded where frames are read: a long one is parked, not fatal
+	conn := newConn(c, e.host, ws, zip)
+	if !filter.inURL() {
+		if err := conn.ask(dialing, filter); err != nil {
+			conn.Close() //nolint:errcheck // it failed already
+			return nil, fmt.Errorf("say hello: %w", err)
+		}
+	}
+	c.mu.Lock()
+	c.live = conn
+	latest := c.filter
+	c.mu.Unlock()
+	if latest.hash() != filter.hash() { // it changed while we dialled
+		if err := conn.ask(dialing, latest); err != nil {
+			conn.Close() //nolint:errcheck // it failed already
+			return nil, fmt.Errorf("change the filter: %w", err)
+		}
+	}
+	return conn, nil
+}
+
+// refusal says why a dial failed, in the server's words where it has some.
+func refusal(err error, response *http.Response) error {
+	if response == nil {
+		return unwrapDial(err)
+	}
+	words := ""
+	if response.Body != nil {
+		body, readErr := io.ReadAll(io.LimitReader(response.Body, 512))
+		if readErr == nil {
+			words = ": " + shorten(strings.TrimSpace(string(body)))
+		}
+	}
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return unwrapDial(err)
+	}
+	return fmt.Errorf("the server answered %d%s", response.StatusCode, words)
+}
+
+// unwrapDial leaves out what a dial's error repeats: the URL with every DID.
+func unwrapDial(err error) error {
+	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
+		if deeper := errors.Unwrap(inner); deeper == nil || strings.HasPrefix(inner.Error(), "dial ") {
+			return inner
+		}
+	}
+	return err
+}

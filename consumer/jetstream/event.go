@@ -1,0 +1,197 @@
+package jetstream
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// maxTimeUS is the last microsecond of the year 9999, more or less: what
+// Postgres and RFC 3339 can both write down.
+const maxTimeUS = 253402300799000000
+
+// DecodeEvent reads one event of the v1 wire: a JSON object. Everything it
+// refuses gives a *consumer.Malformed and nothing else does. The event's
+// strings and bytes are parts of data, which must not be written to afterwards.
+//
+// Unknown fields are ignored and an unknown kind is no error, but a name that
+// occurs twice in one object is: two readers of it would not read the same.
+func DecodeEvent(data []byte, arrived time.Time) (consumer.Event, error) {
+	return new(decoder).event(data, arrived)
+}
+
+// decoder reads one event after another. It is used by one goroutine.
+type decoder struct {
+	wanted func(collection string) bool // nil: every collection is
+
+	json   jsontext.Decoder
+	buf    bytes.Buffer
+	raw    []byte
+	kind   string
+	body   map[string]jsontext.Value // bodies met before the kind was
+	found  bool                      // the body of this kind was read
+	record jsontext.Value
+	active bool // the account's field active was there
+
+	repeated string // the DID in the body, met before the frame's own
+}
+
+// event reads data, see DecodeEvent. The record of a commit to a collection
+// that is not wanted is left out, and the syntax of its identity is not checked.
+func (d *decoder) event(data []byte, arrived time.Time) (consumer.Event, error) {
+	data = data[:len(data):len(data)]
+	d.raw, d.kind, d.found, d.record, d.active, d.repeated = data, "", false, nil, false, ""
+	clear(d.body)
+	ev := consumer.Event{Arrived: arrived, Raw: data}
+	if err := d.frame(&ev); err != nil {
+		return consumer.Event{}, err
+	}
+	if err := d.check(&ev); err != nil {
+		return consumer.Event{}, err
+	}
+	return ev, nil
+}
+
+func (d *decoder) frame(ev *consumer.Event) error {
+	switch {
+	case !utf8.Valid(d.raw):
+		return &consumer.Malformed{Cause: "the frame is not UTF-8", Raw: d.raw}
+	case tooDeep(d.raw):
+		return &consumer.Malformed{Cause: "the frame is nested too deeply", Expected: strconv.Itoa(maxDepth) + " levels in a record at most",
+			Received: "more", Raw: d.raw}
+	}
+	d.read(d.raw)
+	if err := d.object("", func(name string) error { return d.envelope(name, ev) }); err != nil {
+		return err
+	}
+	if _, err := d.json.ReadToken(); !errors.Is(err, io.EOF) {
+		return &consumer.Malformed{Cause: "something follows the event in its frame", Raw: d.raw}
+	}
+	if body, ok := d.body[d.kind]; ok && !d.found {
+		d.read(body)
+		return d.content(d.kind, ev)
+	}
+	return nil
+}
+
+// read starts reading JSON that is known to be UTF-8. Surrogates that stand
+// alone pass here: in a record they are replaced, elsewhere refused.
+func (d *decoder) read(data []byte) {
+	d.buf = *bytes.NewBuffer(data)
+	d.json.Reset(&d.buf, jsontext.AllowInvalidUTF8(true))
+}
+
+// envelope reads the value of one field of the frame.
+func (d *decoder) envelope(name string, ev *consumer.Event) error {
+	switch name {
+	case "did":
+		return d.text("/did", &ev.DID)
+	case "time_us":
+		return d.integer("/time_us", &ev.TimeUS)
+	case "cursor":
+		return d.integer("/cursor", &ev.Seq)
+	case "kind":
+		return d.text("/kind", &d.kind)
+	case "commit", "identity", "account":
+		if name == d.kind {
+			return d.content(name, ev)
+		}
+		body, err := d.value()
+		if err == nil && d.kind == "" {
+			if d.body == nil {
+				d.body = make(map[string]jsontext.Value)
+			}
+			d.body[name] = body
+		}
+		return err
+	}
+	return d.skip()
+}
+
+// content reads the object that is named after the event's kind.
+func (d *decoder) content(kind string, ev *consumer.Event) error {
+	d.found = true
+	switch kind {
+	case "commit":
+		return d.object("/commit", func(name string) error { return d.commit(name, ev) })
+	case "identity":
+		return d.object("/identity", func(name string) error { return d.identity(name, ev) })
+	}
+	return d.object("/account", func(name string) error { return d.account(name, ev) })
+}
+
+func (d *decoder) commit(name string, ev *consumer.Event) error {
+	switch name {
+	case "rev":
+		return d.text("/commit/rev", &ev.Rev)
+	case "operation":
+		var word string
+		err := d.text("/commit/operation", &word)
+		ev.Operation = operation(word)
+		return err
+	case "collection":
+		return d.text("/commit/collection", &ev.Collection)
+	case "rkey":
+		return d.text("/commit/rkey", &ev.Rkey)
+	case "cid":
+		return d.text("/commit/cid", &ev.CID)
+	case "record":
+		var err error
+		d.record, err = d.value()
+		return err
+	}
+	return d.skip()
+}
+
+func (d *decoder) identity(name string, ev *consumer.Event) error {
+	switch name {
+	case "did":
+		return d.sameDID("/identity/did", ev)
+	case "handle":
+		return d.text("/identity/handle", &ev.Handle)
+	case "time":
+		return d.datetime("/identity/time", &ev.At)
+	}
+	return d.skip()
+}
+
+func (d *decoder) account(name string, ev *consumer.Event) error {
+	switch name {
+	case "did":
+		return d.sameDID("/account/did", ev)
+	case "active":
+		d.active = true
+		return d.boolean("/account/active", &ev.Active)
+	case "status":
+		return d.text("/account/status", &ev.Status)
+	case "time":
+		return d.datetime("/account/time", &ev.At)
+	}
+	return d.skip()
+}
+
+func operation(word string) consumer.Operation {
+	switch word {
+	case "create":
+		return consumer.Create
+	case "update":
+		return consumer.Update
+	case "delete":
+		return consumer.Delete
+	}
+	return 0
+}
+
+// alias is b as a string in the same memory: no frame is written to after it
+// was read, neither by its owner nor here.
+func alias(b []byte) string {
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}

@@ -1,0 +1,194 @@
+package jetstream
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// shown is how much of an offending value a Malformed quotes, in bytes.
+const shown = 80
+
+// object reads an object and calls field with each name, to read its value.
+func (d *decoder) object(path string, field func(name string) error) error {
+	if k := d.json.PeekKind(); k != '{' {
+		return d.wrongType(path, "an object")
+	}
+	if _, err := d.json.ReadToken(); err != nil {
+		return d.syntax(err)
+	}
+	for {
+		switch d.json.PeekKind() {
+		case '}':
+			_, err := d.json.ReadToken()
+			return d.syntax(err)
+		case '"':
+			name, err := d.json.ReadValue()
+			if err != nil {
+				return d.syntax(err)
+			}
+			word, _ := unquote(name) // a name that cannot be read is of no known field
+			if err := field(word); err != nil {
+				return err
+			}
+		default:
+			_, err := d.json.ReadToken() // says what is wrong
+			return d.syntax(err)
+		}
+	}
+}
+
+// text reads a string into s: part of the frame where nothing is escaped.
+func (d *decoder) text(path string, s *string) error {
+	if d.json.PeekKind() != '"' {
+		return d.wrongType(path, "a string")
+	}
+	v, err := d.json.ReadValue()
+	if err != nil {
+		return d.syntax(err)
+	}
+	var ok bool
+	if *s, ok = unquote(v); !ok {
+		return d.refuse("a character that cannot be stored", path, "no NUL and no lone surrogate", string(v))
+	}
+	return nil
+}
+
+// unquote is the content of a JSON string. It answers false where that is no
+// text: it holds a NUL or half of a surrogate pair.
+func unquote(v jsontext.Value) (string, bool) {
+	inside := v[1 : len(v)-1]
+	if bytes.IndexByte(inside, '\\') < 0 {
+		return alias(inside), true
+	}
+	b, err := jsontext.AppendUnquote(nil, v)
+	return string(b), err == nil && bytes.IndexByte(b, 0) < 0
+}
+
+// integer reads a number that is written without fraction and exponent.
+func (d *decoder) integer(path string, n *int64) error {
+	if d.json.PeekKind() != '0' {
+		return d.wrongType(path, "an integer")
+	}
+	v, err := d.json.ReadValue()
+	if err != nil {
+		return d.syntax(err)
+	}
+	if *n, err = strconv.ParseInt(alias(v), 10, 64); err != nil {
+		return d.refuse("not an integer of 64 bits", path, "an integer", string(v))
+	}
+	return nil
+}
+
+func (d *decoder) boolean(path string, b *bool) error {
+	t, err := d.json.ReadToken()
+	if err != nil {
+		return d.syntax(err)
+	}
+	switch t.Kind() {
+	case 't', 'f':
+		*b = t.Bool()
+		return nil
+	}
+	return d.refuse("wrong type", path, "true or false", t.Kind().String())
+}
+
+// datetime reads a time as the network writes it, or in the looser forms that
+// it tolerates.
+func (d *decoder) datetime(path string, at *time.Time) error {
+	var s string
+	if err := d.text(path, &s); err != nil {
+		return err
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		lenient, err := syntax.ParseDatetimeLenient(s[:min(len(s), 65)])
+		if err != nil {
+			return d.refuse("not a time", path, "a datetime of RFC 3339", s)
+		}
+		t = lenient.Time()
+	}
+	*at = t.UTC()
+	return nil
+}
+
+// sameDID reads the DID that a body repeats. A frame may name only one.
+func (d *decoder) sameDID(path string, ev *consumer.Event) error {
+	var did string
+	if err := d.text(path, &did); err != nil {
+		return err
+	}
+	if ev.DID == "" { // the frame's own comes later, or is missing
+		d.repeated = did
+		return nil
+	}
+	return d.agree(path, ev.DID, did)
+}
+
+func (d *decoder) agree(path, did, repeated string) error {
+	if did != repeated {
+		return d.refuse("the event names two DIDs", path, did, repeated)
+	}
+	return nil
+}
+
+// value reads any JSON value as it stands in the frame.
+func (d *decoder) value() (jsontext.Value, error) {
+	v, err := d.json.ReadValue()
+	return v[:len(v):len(v)], d.syntax(err)
+}
+
+func (d *decoder) skip() error { return d.syntax(d.json.SkipValue()) }
+
+// wrongType says that the next value is not what the field must hold, or that
+// it is not even JSON.
+func (d *decoder) wrongType(path, expected string) error {
+	v, err := d.value()
+	if err != nil {
+		return err
+	}
+	cause := "wrong type"
+	if path == "" {
+		cause = "the frame is not an event"
+	}
+	return d.refuse(cause, path, expected, string(v[:min(len(v), 2*shown)]))
+}
+
+func (d *decoder) refuse(cause, path, expected, received string) *consumer.Malformed {
+	return &consumer.Malformed{Cause: cause, Path: path, Expected: expected, Received: shorten(received), Raw: d.raw}
+}
+
+// syntax turns what the JSON reader says into a Malformed.
+func (d *decoder) syntax(err error) error {
+	var wrong *jsontext.SyntacticError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		return &consumer.Malformed{Cause: "the frame is empty", Raw: d.raw}
+	case errors.As(err, &wrong):
+		cause := fmt.Sprintf("not JSON at byte %d: %v", wrong.ByteOffset, wrong.Err)
+		if errors.Is(err, jsontext.ErrDuplicateName) {
+			cause = fmt.Sprintf("a name occurs twice in one object, at byte %d", wrong.ByteOffset)
+		}
+		return &consumer.Malformed{Cause: shorten(cause), Path: shorten(string(wrong.JSONPointer)), Raw: d.raw}
+	}
+	return &consumer.Malformed{Cause: shorten(err.Error()), Raw: d.raw}
+}
+
+// shorten makes a stranger's text fit to be shown and stored.
+func shorten(s string) string {
+	if len(s) > shown {
+		s = s[:shown] + "…"
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}

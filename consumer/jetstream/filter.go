@@ -1,0 +1,151 @@
+package jetstream
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+const (
+	maxCollections = 100    // the server's limit
+	maxDIDs        = 10_000 // the server's limit
+	maxDIDsInURL   = 100    // proxies cut longer URLs; the rest is said after the dial
+)
+
+// nobody is sent in place of an empty list of DIDs, which a server takes for
+// the whole network: a DID that nothing can ever resolve.
+const nobody = "did:web:nobody.invalid"
+
+// Filter is what the server is asked to send.
+type Filter struct {
+	// Collections are NSIDs, or beginnings of them as in app.bsky.feed.*; none:
+	// all collections. Account and identity events come in any case.
+	Collections []string
+	// Everyone asks for the whole network. Else the events of DIDs come, and
+	// where that list is empty, nothing does.
+	Everyone bool
+	DIDs     []string
+}
+
+// check says what a server would refuse.
+func (f Filter) check() error {
+	if len(f.Collections) > maxCollections {
+		return fmt.Errorf("a stream can ask for %d collections at most, not %d: use a pattern such as app.bsky.feed.*", maxCollections, len(f.Collections))
+	}
+	for _, c := range f.Collections {
+		if !isPattern(c) {
+			return fmt.Errorf("%q is no collection: expected an NSID such as app.bsky.feed.post, or a pattern such as app.bsky.feed.*", c)
+		}
+	}
+	if f.Everyone {
+		return nil
+	}
+	if len(f.DIDs) > maxDIDs {
+		return fmt.Errorf("a stream can ask for %d DIDs at most, not %d: split them over several streams, or ask for everyone", maxDIDs, len(f.DIDs))
+	}
+	for _, did := range f.DIDs {
+		if !isDID(did) {
+			return fmt.Errorf("%q is no DID", did)
+		}
+	}
+	return nil
+}
+
+// sorted is a copy in which everything comes once and in order.
+func (f Filter) sorted() Filter {
+	f.Collections = slices.Compact(slices.Sorted(slices.Values(f.Collections)))
+	f.DIDs = slices.Compact(slices.Sorted(slices.Values(f.DIDs)))
+	if f.Everyone {
+		f.DIDs = nil
+	}
+	return f
+}
+
+// wantedDIDs is the list to send: never empty unless everyone is meant.
+func (f Filter) wantedDIDs() []string {
+	if !f.Everyone && len(f.DIDs) == 0 {
+		return []string{nobody}
+	}
+	return f.DIDs
+}
+
+// inURL answers whether the filter fits into the URL of the dial.
+func (f Filter) inURL() bool { return len(f.DIDs) <= maxDIDsInURL }
+
+// query is the filter and the cursor as parameters.
+func (f Filter) query(from consumer.Cursor, compress bool) url.Values {
+	q := url.Values{}
+	if from.Kind != consumer.CursorNone {
+		q.Set("cursor", strconv.FormatInt(from.Value, 10))
+	}
+	if compress {
+		q.Set("compress", "true")
+	}
+	if !f.inURL() {
+		q.Set("requireHello", "true")
+		return q
+	}
+	q["wantedCollections"] = f.Collections
+	q["wantedDids"] = f.wantedDIDs()
+	return q
+}
+
+// update is the message that replaces the filter of a connection.
+func (f Filter) update() ([]byte, error) {
+	type payload struct {
+		Collections []string `json:"wantedCollections"`
+		DIDs        []string `json:"wantedDids"`
+		MaxSize     int      `json:"maxMessageSizeBytes"`
+	}
+	return json.Marshal(struct {
+		Type    string  `json:"type"`
+		Payload payload `json:"payload"`
+	}{"options_update", payload{Collections: append([]string{}, f.Collections...), DIDs: append([]string{}, f.wantedDIDs()...)}})
+}
+
+// hash names the filter: equal filters have equal names.
+func (f Filter) hash() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%t", f.Everyone)
+	for _, list := range [][]string{f.Collections, f.DIDs} {
+		h.Write([]byte{0}) //nolint:errcheck // never fails
+		for _, s := range list {
+			h.Write([]byte(s + "\n")) //nolint:errcheck // never fails
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// FilterHash names what the client asks for. A cursor holds for one filter.
+func (c *Client) FilterHash() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.filter.hash()
+}
+
+// SetFilter changes what the client asks for: on the connection at work without
+// a new dial, and on those to come. An error of the connection ends it, and the
+// next one has the new filter.
+func (c *Client) SetFilter(ctx context.Context, f Filter) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.filter = f.sorted()
+	f, live := c.filter, c.live
+	c.mu.Unlock()
+	if live == nil {
+		return nil
+	}
+	if err := live.ask(ctx, f); err != nil {
+		live.fail(fmt.Errorf("change the filter: %w", err))
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package jetstream
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// maxDepth bounds the nesting of a record, in levels.
+const maxDepth = 200
+
+// tooDeep answers whether a record in the frame is nested deeper than maxDepth.
+// Most frames have too few brackets for that, which is fast to see.
+func tooDeep(frame []byte) bool {
+	const above = 2 // the frame and its commit
+	if bytes.Count(frame, []byte("{"))+bytes.Count(frame, []byte("[")) <= maxDepth+above {
+		return false
+	}
+	depth := 0
+	for i := 0; i < len(frame); i++ {
+		switch frame[i] {
+		case '"':
+			for i++; i < len(frame) && frame[i] != '"'; i++ {
+				if frame[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			if depth++; depth > maxDepth+above {
+				return true
+			}
+		case '}', ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// takeRecord gives the event its record, without the characters that jsonb
+// refuses.
+func (d *decoder) takeRecord(ev *consumer.Event) error {
+	ev.Record = d.record
+	if !bytes.Contains(d.record, []byte(`\u`)) {
+		return nil
+	}
+	ev.Record, ev.Replaced = replaced(d.record)
+	if ev.Replaced == 0 {
+		return nil
+	}
+	// Names that differed in what was replaced may have become the same.
+	if !jsontext.Value(ev.Record).IsValid() {
+		return d.refuse("two names differ only in characters that cannot be stored", "/commit/record", "names that differ", "the same name twice")
+	}
+	return nil
+}
+
+// replaced writes U+FFFD in place of every escaped NUL and every escaped
+// surrogate that has no other half, and answers how many it wrote. Where there
+// are none it answers the record itself, else a copy.
+func replaced(record []byte) ([]byte, int) {
+	out, n := record, 0
+	replace := func(at int) {
+		if n == 0 {
+			out = slices.Clone(record)
+		}
+		copy(out[at:], `\ufffd`)
+		n++
+	}
+	for i := 0; i < len(record); {
+		next := bytes.IndexByte(record[i:], '\\')
+		if next < 0 {
+			break
+		}
+		i += next
+		if record[i+1] != 'u' {
+			i += 2 // the escaped character may be a backslash
+			continue
+		}
+		switch unit := hex4(record[i+2:]); {
+		case unit == 0, unit >= 0xDC00 && unit <= 0xDFFF:
+			replace(i)
+		case unit >= 0xD800 && unit <= 0xDBFF:
+			if rest := record[i+6:]; len(rest) >= 6 && rest[0] == '\\' && rest[1] == 'u' {
+				if low := hex4(rest[2:]); low >= 0xDC00 && low <= 0xDFFF {
+					i += 12
+					continue
+				}
+			}
+			replace(i)
+		}
+		i += 6
+	}
+	return out, n
+}
+
+// hex4 reads the four hexadecimal digits of an escape that is known to be valid.
+func hex4(b []byte) rune {
+	var r rune
+	for _, c := range b[:4] {
+		switch {
+		case c <= '9':
+			r = r<<4 | rune(c-'0')
+		default:
+			r = r<<4 | rune(c|0x20-'a'+10)
+		}
+	}
+	return r
+}

@@ -1,0 +1,88 @@
+package link
+
+import (
+	"slices"
+	"strings"
+)
+
+// sharesNothing says whether a link to a host is no share of a page.
+func sharesNothing(host string) bool {
+	for _, domain := range [...]string{
+		// Animated pictures: the network carries them as links to their hosts.
+		"tenor.com", "tenor.co", "giphy.com", "gph.is", "klipy.com", "gfycat.com",
+		// The network itself: a way to a post or a profile.
+		"bsky.app", "bsky.social",
+	} {
+		if isUnder(host, domain) {
+			return true
+		}
+	}
+	return false
+}
+
+// alias is the host that a host is another door of: "www." and "m." mean nothing
+// by themselves, so each name is listed.
+func alias(host string) string {
+	switch host {
+	case "www.youtube.com", "m.youtube.com", "youtube-nocookie.com", "www.youtube-nocookie.com":
+		return "youtube.com"
+	case "www.youtu.be":
+		return "youtu.be"
+	case "twitter.com", "www.twitter.com", "mobile.twitter.com", "m.twitter.com", "www.x.com", "mobile.x.com":
+		return "x.com"
+	case "facebook.com", "m.facebook.com", "mobile.facebook.com":
+		return "www.facebook.com"
+	case "instagram.com", "m.instagram.com":
+		return "www.instagram.com"
+	case "reddit.com", "m.reddit.com", "old.reddit.com", "new.reddit.com", "np.reddit.com":
+		return "www.reddit.com"
+	}
+	for _, project := range [...]string{".wikipedia.org", ".wiktionary.org", ".wikiquote.org", ".wikisource.org", ".wikibooks.org", ".wikinews.org", ".wikivoyage.org", ".wikimedia.org"} {
+		if language, ok := strings.CutSuffix(host, project); ok {
+			for strings.HasSuffix(language, ".m") { // the mobile edition
+				language = strings.TrimSuffix(language, ".m")
+			}
+			return language + project
+		}
+	}
+	return host
+}
+
+// applyHostRules applies what is known of single sites.
+func (a *address) applyHostRules() {
+	if a.port != "" {
+		return // somebody's own server
+	}
+	a.host = alias(a.host)
+	if id := a.video(); id != "" {
+		a.host, a.path = "youtube.com", "/watch"
+		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == "v" })
+		at, _ := slices.BinarySearchFunc(a.query, "v", func(p parameter, name string) int { return strings.Compare(p.exact(), name) })
+		a.query = slices.Insert(a.query, at, newParameter("v="+id))
+	}
+	a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return tracksOn(a.host, p.name) })
+}
+
+// video is the identifier of the YouTube video that a path names, or "".
+func (a *address) video() string {
+	id := ""
+	switch a.host {
+	case "youtu.be":
+		id = a.path[1:]
+	case "youtube.com":
+		kind, rest, _ := strings.Cut(a.path[1:], "/")
+		switch kind {
+		case "shorts", "live", "embed", "v":
+			id = rest
+		}
+	}
+	if len(id) != 11 || id == "videoseries" || id == "live_stream" {
+		return ""
+	}
+	for i := range len(id) {
+		if c := id[i]; !hostCharacter(c) && (c < 'A' || c > 'Z') {
+			return ""
+		}
+	}
+	return id
+}

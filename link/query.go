@@ -1,0 +1,117 @@
+package link
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// parameter is one part of a query.
+type parameter struct {
+	name string // lower case, as the tables spell it
+	text string // as it is written: "name=value", or "name"
+}
+
+// parameters are those of a query that say which page it is, ordered by name;
+// equal names keep their order, since lists are written that way.
+func parameters(query string) []parameter {
+	var all []parameter
+	for text := range strings.SplitSeq(query, "&") {
+		if text == "" {
+			continue
+		}
+		p := newParameter(escape(text))
+		if !tracks(p) {
+			all = append(all, p)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b parameter) int { return cmp.Compare(a.exact(), b.exact()) })
+	return all
+}
+
+func newParameter(text string) parameter {
+	name, _, _ := strings.Cut(text, "=")
+	return parameter{name: strings.ToLower(name), text: text}
+}
+
+// exact is the name as it is written: the letters' case may matter to the site.
+func (p parameter) exact() string {
+	name, _, _ := strings.Cut(p.text, "=")
+	return name
+}
+
+func (p parameter) value() string {
+	_, value, _ := strings.Cut(p.text, "=")
+	return value
+}
+
+// tracks says whether a parameter only tells where the reader came from. Names
+// that some site gives a meaning ("ref", "source", "id", "token") are none.
+func tracks(p parameter) bool {
+	// A page whose escaping went wrong writes "&amp;utm_source=".
+	name := strings.TrimPrefix(p.name, "amp;")
+	if strings.HasPrefix(name, "utm_") {
+		return true
+	}
+	switch name {
+	case "fbclid", "mibextid", "fb_action_ids", "fb_action_types", "fb_source", // Facebook
+		"gclid", "gclsrc", "dclid", "gbraid", "wbraid", "gad_source", "gad_campaignid", "srsltid", "_gl", "_ga", // Google
+		"msclkid", "yclid", "ymclid", "_openstat", "twclid", "ttclid", "li_fat_id", "epik", "rdt_cid", "sccid", "s_kwcid", // other advertisers
+		"igshid", "igsh", // Instagram
+		"mc_cid", "mc_eid", "_hsenc", "_hsmi", "__hssc", "__hstc", "__hsfp", "hsctatracking", "mkt_tok", // newsletters
+		"vero_id", "vero_conv", "oly_enc_id", "oly_anon_id", "ck_subscriber_id", "_ke", "_kx", "dm_i", "ml_subscriber", "ml_subscriber_hash",
+		"spm", "scm", "cmpid", "wt.mc_id", "wt.mc_ev", "wt.srch", "wt.tsrc", "at_medium", "at_campaign", "ns_campaign", "ns_mchannel", "ns_source",
+		"ref_src", "ref_url", "guccounter", "guce_referrer", "guce_referrer_sig", "__twitter_impression":
+		return true
+	case "amp":
+		// The value tells the switch from, say, a shop's amplifier.
+		switch p.value() {
+		case "", "1", "true":
+			return true
+		}
+	case "outputtype":
+		return strings.EqualFold(p.value(), "amp")
+	}
+	return false
+}
+
+// tracksOn says the same of names that mean it on one site alone, host being
+// that site or below it. A code that opens a page of a paywalled site to the
+// reader of a gift is another one for every giver: the page is the same.
+func tracksOn(host, name string) bool {
+	switch {
+	case isUnder(host, "youtube.com"):
+		switch name {
+		case "si", "feature", "t", "pp", "ab_channel", "app", "time_continue":
+			return true
+		}
+	case isUnder(host, "spotify.com"):
+		return name == "si"
+	case isUnder(host, "x.com"):
+		return name == "t" || name == "s"
+	case isUnder(host, "tiktok.com"):
+		switch name {
+		case "_t", "_r", "is_from_webapp", "sender_device", "web_id":
+			return true
+		}
+	case isUnder(host, "reddit.com"):
+		return name == "share_id" || name == "rdt"
+	case isUnder(host, "nytimes.com"):
+		switch name {
+		case "unlocked_article_code", "smid", "smtyp", "referringsource":
+			return true
+		}
+	case isUnder(host, "theatlantic.com"):
+		return name == "gift"
+	case isUnder(host, "washingtonpost.com"):
+		switch name {
+		case "pwapi_token", "itid", "wpisrc", "wpmk":
+			return true
+		}
+	case isUnder(host, "wsj.com"):
+		return name == "st" || name == "reflink"
+	case isUnder(host, "bloomberg.com"):
+		return name == "accesstoken" || name == "leadsource"
+	}
+	return false
+}

@@ -1,0 +1,136 @@
+package link
+
+import (
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// record is what is read of a post. Each of its types reads a value of another
+// type as its zero value, so that one wrong field costs nothing but itself.
+type record struct {
+	Text   str               `json:"text"`
+	Facets list[facet]       `json:"facets"`
+	Embed  object[embedding] `json:"embed"`
+}
+
+type facet struct {
+	Index    object[index] `json:"index"`
+	Features list[feature] `json:"features"`
+}
+
+type index struct {
+	Start integer `json:"byteStart"`
+	End   integer `json:"byteEnd"`
+}
+
+type feature struct {
+	Type str `json:"$type"`
+	URI  str `json:"uri"`
+}
+
+type embedding struct {
+	Type     str              `json:"$type"`
+	External object[external] `json:"external"`
+	Media    object[media]    `json:"media"`
+}
+
+type media struct {
+	Type     str              `json:"$type"`
+	External object[external] `json:"external"`
+}
+
+type external struct {
+	URI         str          `json:"uri"`
+	Title       str          `json:"title"`
+	Description str          `json:"description"`
+	Thumb       object[blob] `json:"thumb"`
+}
+
+type blob struct {
+	Ref object[reference] `json:"ref"`
+}
+
+type reference struct {
+	Link str `json:"$link"`
+}
+
+// str is a string, or "".
+type str string
+
+// UnmarshalJSONFrom reads a value of any type.
+func (s *str) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	*s = ""
+	if d.PeekKind() != '"' {
+		return d.SkipValue()
+	}
+	token, err := d.ReadToken()
+	if err != nil {
+		return err
+	}
+	*s = str(token.String())
+	return nil
+}
+
+// integer is a whole number.
+type integer struct {
+	is    bool
+	value int
+}
+
+// UnmarshalJSONFrom reads a value of any type.
+func (n *integer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	*n = integer{}
+	if d.PeekKind() != '0' {
+		return d.SkipValue()
+	}
+	token, err := d.ReadToken()
+	if err != nil {
+		return err
+	}
+	value, err := strconv.Atoi(token.String())
+	*n = integer{err == nil, value}
+	return nil
+}
+
+// object is a JSON object, or the zero value.
+type object[T any] struct{ fields T }
+
+// UnmarshalJSONFrom reads a value of any type.
+func (o *object[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	*o = object[T]{}
+	if d.PeekKind() != '{' {
+		return d.SkipValue()
+	}
+	return json.UnmarshalDecode(d, &o.fields)
+}
+
+// list holds the objects of a JSON array, the first maxList of its elements.
+type list[T any] []T
+
+// UnmarshalJSONFrom reads a value of any type.
+func (l *list[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	*l = nil
+	if d.PeekKind() != '[' {
+		return d.SkipValue()
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return err
+	}
+	for n := 0; d.PeekKind() != ']'; n++ {
+		if n >= maxList || d.PeekKind() != '{' {
+			if err := d.SkipValue(); err != nil {
+				return err
+			}
+			continue
+		}
+		var element T
+		if err := json.UnmarshalDecode(d, &element); err != nil {
+			return err
+		}
+		*l = append(*l, element)
+	}
+	_, err := d.ReadToken()
+	return err
+}

@@ -1,0 +1,141 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+)
+
+func TestAPIAnswersTheRanking(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.stream("jetstream", schema.StateLive, "")
+	r.exec(`UPDATE streams SET state_since = $1, caught_up_at = $1`, r.now.Add(-time.Hour))
+	r.share("https://a.example/?a=1&b=2", "did:plc:aaa", 90*time.Minute)
+	r.share("https://a.example/?a=1&b=2", "did:plc:bbb", time.Minute)
+	r.exec(`UPDATE links SET image = 'blob:did:plc:abc/bafkreiabcdefgh', card_from = 'at://did:plc:abc/app.bsky.feed.post/3k', title = 'T'`)
+	rec := r.do(http.MethodGet, "/api/v1/trending?window=3h&limit=10")
+	require.Equal(t, "application/json", rec.Header().Get("Content-Type"))
+	require.JSONEq(t, `{
+		"window": "3h", "generated_at": "2026-05-04T12:00:00Z",
+		"stream": [{"name": "jetstream", "host": "host.example", "state": "live", "detail": "", "state_since": "2026-05-04T11:00:00Z",
+			"last_event": "2026-05-04T11:59:30Z", "caught_up": "2026-05-04T11:00:00Z"}],
+		"gaps": [],
+		"links": [{"url": "https://a.example/?a=1&b=2", "site": "site.example", "title": "T", "image": "https://images.example/did:plc:abc/bafkreiabcdefgh",
+			"card_from": "at://did:plc:abc/app.bsky.feed.post/3k", "sharers": 2,
+			"first_shared": "2026-05-04T10:30:00Z", "last_shared": "2026-05-04T11:59:00Z", "shared_by": ["did:plc:bbb", "did:plc:aaa"]}]
+	}`, rec.Body.String())
+}
+
+func TestAPIOfAFreshDatabaseHasEmptyLists(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	require.JSONEq(t, `{"window":"6h","generated_at":"2026-05-04T12:00:00Z","stream":[],"gaps":[],"links":[]}`, r.get("/api/v1/trending"))
+}
+
+func TestAPIAnswersAtMostItsLimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`WITH l AS (
+			INSERT INTO links (url, site, first_seen) SELECT 'https://a.example/' || n, 'a.example', $1 FROM generate_series(1, 250) AS n RETURNING id
+		) INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:a', 'c', 'r', id, 'post', $1 FROM l`, r.now)
+	for query, want := range map[string]int{"": 50, "?limit=1": 1, "?limit=50": 50, "?limit=200": 200} {
+		var answer trendingJSON
+		require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending"+query)), &answer))
+		require.Len(t, answer.Links, want, query)
+	}
+}
+
+func TestAPISaysWhatToSendInstead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for query, want := range map[string]string{
+		"window=2h":                             `window is "2h": send one of 1h, 3h, 6h, 12h, 24h`,
+		"window=":                               `window is "": send one of 1h, 3h, 6h, 12h, 24h`,
+		"window=6H":                             `window is "6H": send one of 1h, 3h, 6h, 12h, 24h`,
+		"window=1h&window=3h":                   `window is given 2 times: send it once`,
+		"limit=0":                               `limit is "0": send a whole number from 1 to 200`,
+		"limit=201":                             `limit is "201": send a whole number from 1 to 200`,
+		"limit=-1":                              `limit is "-1": send a whole number from 1 to 200`,
+		"limit=ten":                             `limit is "ten": send a whole number from 1 to 200`,
+		"limit=1.5":                             `limit is "1.5": send a whole number from 1 to 200`,
+		"limit=99999999999999999999":            `limit is "99999999999999999999": send a whole number from 1 to 200`,
+		"limit=1&limit=1":                       `limit is given 2 times: send it once`,
+		"windw=6h":                              `there is no parameter "windw": send window and limit, or nothing`,
+		"window=%zz":                            `the query cannot be read: send one like window=6h&limit=50`,
+		"window=6h;limit=50":                    `the query cannot be read: send one like window=6h&limit=50`,
+		"window=" + url.QueryEscape("<script>"): `window is "<script>": send one of 1h, 3h, 6h, 12h, 24h`,
+	} {
+		rec := r.do(http.MethodGet, "/api/v1/trending?"+query)
+		require.Equal(t, http.StatusBadRequest, rec.Code, query)
+		var answer map[string]string
+		require.NoError(t, json.Unmarshal(rec.Body.Bytes(), &answer), query)
+		require.Equal(t, map[string]string{"error": want}, answer)
+		require.Equal(t, "application/json", rec.Header().Get("Content-Type"))
+	}
+}
+
+func TestDatabaseThatIsGoneGivesAClear503(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.pool.Close()
+	for i, target := range []string{"/", "/fragment?window=1h", "/api/v1/trending"} {
+		rec := r.do(http.MethodGet, target)
+		require.Equal(t, http.StatusServiceUnavailable, rec.Code, target)
+		require.Contains(t, rec.Body.String(), "The database does not answer", target)
+		require.NotContains(t, rec.Body.String(), "pool", "the cause is for the log")
+		require.Equal(t, "5", rec.Header().Get("Retry-After"))
+		require.Equal(t, "no-store", rec.Header().Get("Cache-Control"))
+		require.Empty(t, rec.Header().Get("ETag"))
+		require.Equal(t, i+1, r.log.count(), "one line for each")
+	}
+	var answer map[string]string
+	require.NoError(t, json.Unmarshal(r.do(http.MethodGet, "/api/v1/trending").Body.Bytes(), &answer))
+	require.Contains(t, answer["error"], "try again")
+}
+
+// hung is a database whose server has stopped answering.
+type hung struct{}
+
+func (hung) Exec(ctx context.Context, _ string, _ ...any) (pgconn.CommandTag, error) {
+	<-ctx.Done()
+	return pgconn.CommandTag{}, ctx.Err()
+}
+
+func (hung) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestHungDatabaseIsWaitedForFiveSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		handler, err := Handler(Config{DB: hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		began := time.Now()
+		rec := httptest.NewRecorder()
+		handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+		require.Equal(t, http.StatusServiceUnavailable, rec.Code)
+		require.Equal(t, 5*time.Second, time.Since(began))
+	})
+}
+
+func TestCountsAreGroupedByThousands(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", 100000: "100,000"} {
+		require.Equal(t, want, grouped(n), strconv.Itoa(n))
+	}
+}

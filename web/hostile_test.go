@@ -1,0 +1,168 @@
+package web
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+)
+
+// audit walks a page as a browser builds it: nothing a stranger wrote may have
+// become an element, an attribute or an address that runs.
+func (r *rig) audit(body string) {
+	r.t.Helper()
+	elements := map[string]bool{}
+	for _, name := range strings.Fields("html head meta title link script noscript body header div h1 a img p nav main strong span time " +
+		"details summary ul li ol h2 bdi footer") {
+		elements[name] = true
+	}
+	for _, n := range find(r.parse(body), func(*html.Node) bool { return true }) {
+		require.True(r.t, elements[n.Data], "element %s", n.Data)
+		if n.Data == "script" {
+			require.True(r.t, strings.HasPrefix(attr(n, "src"), "/static/"), attr(n, "src"))
+		}
+		for _, a := range n.Attr {
+			require.False(r.t, strings.HasPrefix(a.Key, "on") || a.Key == "style" || a.Key == "srcdoc", a.Key)
+			if a.Key != "href" && a.Key != "src" {
+				continue
+			}
+			u, err := url.Parse(a.Val)
+			require.NoError(r.t, err)
+			ours := u.Scheme == "" && u.Host == "" && strings.HasPrefix(a.Val, "/")
+			require.True(r.t, ours || u.Scheme == "https" || u.Scheme == "http", a.Val)
+		}
+	}
+}
+
+func hostileTexts() []string {
+	return []string{
+		`<script>alert(1)</script>`, `</title><script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `<!--`, `]]>`,
+		`{{.}}`, `javascript:alert(1)`, `&lt;script&gt;`, "\u202Etxt.exe\u2066", "a\nb\tc\x01\x1b[31m", "\u0000x", `</ol></main><a href="javascript:alert(1)">x</a>`,
+		strings.Repeat("W", 20000), strings.Repeat("\u0301", 500) + "e" + strings.Repeat("\u0301", 500), "\u3164", "🏴󠁧󠁢󠁥󠁮󠁧󠁿 مرحبا שלום",
+	}
+}
+
+// Every column that a stranger fills, with everything a stranger may try.
+func TestWhatStrangersWriteStaysText(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.stream("jetstream", "not connected", "")
+	r.share("https://a.example/", "did:plc:aaa", time.Minute)
+	r.share("https://a.example/", "did:plc:bbb", time.Minute)
+	r.exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:aaa', '')`)
+	r.exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', $1, $2, '', now())`, r.now.Add(-time.Hour), r.now.Add(-time.Minute))
+	for _, text := range hostileTexts() {
+		text = strings.ReplaceAll(text, "\x00", "") // Postgres stores none
+		r.exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
+		r.exec(`UPDATE accounts SET handle = $1`, text)
+		r.exec(`UPDATE streams SET state_detail = $1, host = $1`, text)
+		r.exec(`UPDATE gaps SET reason = $1`, text)
+		for _, target := range []string{"/", "/fragment"} {
+			body := r.get(target)
+			r.audit(body)
+			require.Len(t, find(r.parse(body), class("link")), 1)
+			require.Less(t, len(body), 12000, "a long text is cut")
+			for _, override := range []string{"\u202A", "\u202B", "\u202D", "\u202E", "\u2066", "\u2067", "\u2068"} {
+				require.NotContains(t, body, override)
+			}
+		}
+		r.get("/api/v1/trending")
+	}
+}
+
+// What is harmless must also be readable: escaped once, not twice, and isolated
+// from the text around it.
+func TestHostileTitleIsShownAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.share("https://a.example/", "did:plc:aaa", time.Minute)
+	r.exec(`UPDATE links SET title = $1`, `"Q" & <script>alert('1')</script> `+"\u202Egnp.exe")
+	require.Equal(t, `"Q" & <script>alert('1')</script> gnp.exe`, r.rows("/")[0].title)
+	require.Equal(t, "auto", attr(find(r.parse(r.get("/")), func(n *html.Node) bool { return n.Data == "h2" })[0], "dir"))
+}
+
+func TestOnlyHTTPLinksAreShown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := []string{
+		"javascript:alert(1)", "JavaScript:alert(1)//https://x.example/", "data:text/html,<script>alert(1)</script>", "vbscript:x", "//x.example/",
+		"/relative", "https:opaque", "https://", "http:///path", " https://x.example/", "https://x.example/\x7f", "file:///etc/passwd", "blob:https://x.example/1",
+	}
+	for _, u := range bad {
+		r.share(u, "did:plc:aaa", time.Minute)
+	}
+	good := []string{"https://ok.example/a;b,c@d:e=1+2$3!~*?q=%27&x=1;2&y[]=%2F#/route", "http://ok.example/", "https://xn--caf-dma.example/%C3%A9"}
+	for _, u := range good {
+		r.share(u, "did:plc:aaa", time.Minute)
+	}
+	body := r.get("/")
+	r.audit(body)
+	shown := map[string]bool{}
+	for _, li := range find(r.parse(body), class("link")) {
+		a := find(li, func(n *html.Node) bool { return n.Data == "h2" })[0].FirstChild
+		shown[attr(a, "href")] = true
+	}
+	require.Len(t, shown, len(good))
+	for _, u := range good {
+		require.True(t, shown[u], "%s keeps its exact address: %v", u, shown)
+	}
+	api := r.get("/api/v1/trending")
+	require.NotContains(t, strings.ToLower(api), `"url":"javascript`)
+	require.Equal(t, 1, r.log.count(), "corruption is told, once")
+}
+
+func TestNameThatIsNoHandleIsNotLinked(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]person{
+		"alice.example":                    {"@alice.example", "https://bsky.app/profile/alice.example"},
+		"did:plc:z72i7hdynmk6r22z27h6tvur": {"did:plc:z72i…tvur", "https://bsky.app/profile/did:plc:z72i7hdynmk6r22z27h6tvur"},
+		"did:web:a.example":                {"did:web:a.example", "https://bsky.app/profile/did:web:a.example"},
+		"../../settings":                   {"../../settings", ""},
+		"alice.example/../x":               {"alice.example/../x", ""},
+		`a" onclick="x`:                    {`a" onclick="x`, ""},
+		"handle.invalid":                   {"handle.invalid", ""}, // the network's word for a handle that does not hold
+		"":                                 {"", ""},
+	} {
+		require.Equal(t, want, newPerson(name), name)
+	}
+}
+
+func TestCardLinksOnlyToPosts(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "https://bsky.app/profile/did:plc:abc/post/3kabc", postURL("at://did:plc:abc/app.bsky.feed.post/3kabc"))
+	for _, uri := range []string{"", "at://did:plc:abc", "at://did:plc:abc/app.bsky.feed.like/3kabc", "at://did:plc:abc/app.bsky.feed.post", "https://x.example/", "javascript:alert(1)"} {
+		require.Empty(t, postURL(uri), uri)
+	}
+}
+
+func TestPlainTextIsOneVisibleLine(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"  a \n\t b\u2028c\u00a0d ":    "a b c d",
+		"a\x00b\x1b[31mc\u0085d":       "a b [31mc d",
+		"\u202Eabc\u202C\u2067d\ufeff": "abcd",
+		"\u200f\u200eא":                "\u200f\u200eא",
+		"bad \xff utf8":                "bad \uFFFD utf8",
+		" \u200b\u200d\u3164\u2800 ":   "",
+		"":                             "",
+		"0123456789012":                "01234567890…",
+		"e\u0301\u0301\u0301\u0301\u0301\u0301\u0301\u0301x": "e\u0301\u0301\u0301\u0301\u0301\u0301x",
+	} {
+		require.Equal(t, want, plain(in, 12), "%q", in)
+	}
+}
+
+func FuzzPlainTextNeverReordersOrBreaksTheLine(f *testing.F) {
+	for _, s := range hostileTexts() {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := plain(s, 50)
+		require.LessOrEqual(t, len([]rune(got)), 50)
+		require.False(t, strings.ContainsAny(got, "\u202A\u202B\u202C\u202D\u202E\u2066\u2067\u2068\u2069\n\r\t\x00\u2028\u2029"), "%q", got)
+		require.Equal(t, got, plain(got, 50), "cleaning twice is cleaning once")
+	})
+}

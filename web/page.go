@@ -1,0 +1,228 @@
+package web
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// pageLinks is how many links the page shows.
+const pageLinks = defaultLimit
+
+// pageView is the whole page.
+type pageView struct {
+	Title   string
+	Window  window
+	Windows []windowView
+	Live    liveView
+	CSS, JS string
+	Icon    string
+}
+
+type windowView struct {
+	window
+	Current bool
+}
+
+// liveView is the part of the page that the script refreshes.
+type liveView struct {
+	At       string
+	ETag     string
+	Statuses []statusView
+	Gaps     []gapView
+	Links    []linkView
+	Empty    *emptyView // set where there are no links
+}
+
+// gapView is an interval the counts may lack.
+type gapView struct {
+	From, To clock
+	Reason   string
+	Stream   string // its name, where there are several
+}
+
+// GapsVersion is the same as long as the gaps are.
+func (v liveView) GapsVersion() (string, error) { return version(v.Gaps) }
+
+// linkView is one line of the ranking. Its rank is its place in the list.
+type linkView struct {
+	ID          string // the same for the same URL at every refresh
+	Version     string // the same as long as nothing but relative times changes
+	Href        string
+	Title       string
+	Site        string
+	Description string
+	Image       string
+	Sharers     string
+	SharedBy    []person // the latest first
+	Last        *moment
+	CardFrom    string
+}
+
+func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
+	snap, ok := s.requested(w, r)
+	if !ok {
+		return
+	}
+	page := pageView{
+		Title: s.title, Window: snap.window, CSS: s.assets.url("page.css"), JS: s.assets.url("page.js"), Icon: s.assets.url("icon.svg"),
+	}
+	for _, each := range windows() {
+		page.Windows = append(page.Windows, windowView{each, each == snap.window})
+	}
+	var err error
+	if page.Live, err = newLive(snap); err != nil {
+		s.broken(w, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-cache") // asked for anew, yet kept for the way back
+	s.render(w, http.StatusOK, "page", page)
+}
+
+func (s *server) serveFragment(w http.ResponseWriter, r *http.Request) {
+	snap, ok := s.requested(w, r)
+	if !ok || snap.unchanged(w, r) {
+		return
+	}
+	live, err := newLive(snap)
+	if err != nil {
+		s.broken(w, err)
+		return
+	}
+	s.render(w, http.StatusOK, "live", live)
+}
+
+// requested counts the window that a page or a fragment asks for. ok is false
+// when the request has been answered.
+func (s *server) requested(w http.ResponseWriter, r *http.Request) (snap *snapshot, ok bool) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		s.refuse(w, r, http.StatusBadRequest, "The query of this address cannot be read: leave it out, or send one like ?window=6h.")
+		return nil, false
+	}
+	window, err := parseWindow(query)
+	if err != nil {
+		s.refuse(w, r, http.StatusBadRequest, err.Error())
+		return nil, false
+	}
+	snap, err = s.snapshot(r.Context(), window, pageLinks)
+	if err != nil {
+		s.unavailable(w, r)
+		return nil, false
+	}
+	return snap, true
+}
+
+func newLive(snap *snapshot) (liveView, error) {
+	statuses, err := newStatuses(snap.streams, snap.at)
+	if err != nil {
+		return liveView{}, err
+	}
+	live := liveView{At: snap.at.Format(time.RFC3339), ETag: snap.etag, Statuses: statuses}
+	for _, g := range snap.gaps {
+		view := gapView{From: newClock(g.From), To: newClock(g.To), Reason: plain(g.Reason, maxDetail)}
+		if len(snap.streams) > 1 {
+			view.Stream = plain(g.Stream, maxName)
+		}
+		live.Gaps = append(live.Gaps, view)
+	}
+	for i := range snap.links {
+		link, err := newLink(&snap.links[i], snap.at)
+		if err != nil {
+			return liveView{}, err
+		}
+		live.Links = append(live.Links, link)
+	}
+	if len(live.Links) == 0 {
+		empty := newEmpty(snap.streams, snap.window)
+		live.Empty = &empty
+	}
+	return live, nil
+}
+
+func newLink(l *schema.TrendingLink, now time.Time) (linkView, error) {
+	u, ok := parseLink(l.URL)
+	if !ok {
+		return linkView{}, fmt.Errorf("show the link %q: it is not http or https", l.URL)
+	}
+	v, err := version(l)
+	if err != nil {
+		return linkView{}, err
+	}
+	id := sha256.Sum256([]byte(l.URL))
+	view := linkView{
+		ID:          "link-" + hex.EncodeToString(id[:8]),
+		Version:     v,
+		Href:        l.URL,
+		Title:       plain(l.Title, maxTitle),
+		Site:        plain(l.Site, maxSite),
+		Description: plain(l.Description, maxDescription),
+		Image:       l.Image,
+		Sharers:     grouped(l.Sharers),
+		Last:        newMoment(l.LastShared, now),
+		CardFrom:    postURL(l.CardFrom),
+	}
+	if view.Title == "" {
+		view.Title = readable(u)
+	}
+	if view.Site == "" {
+		view.Site = plain(u.Hostname(), maxSite)
+	}
+	for _, name := range l.SharedBy {
+		if p := newPerson(name); p.Name != "" {
+			view.SharedBy = append(view.SharedBy, p)
+		}
+	}
+	return view, nil
+}
+
+// version is a short hash of what a piece of the page shows.
+func version(of any) (string, error) {
+	content, err := json.Marshal(of)
+	if err != nil {
+		return "", fmt.Errorf("hash a piece of the page: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:6]), nil
+}
+
+// grouped writes a count with a comma between thousands.
+func grouped(n int) string {
+	digits := strconv.Itoa(n)
+	var b strings.Builder
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteRune(d)
+	}
+	return b.String()
+}
+
+// render writes a template. It is executed whole first: a page that breaks
+// midway would be sent as if it were complete.
+func (s *server) render(w http.ResponseWriter, code int, name string, view any) {
+	var b bytes.Buffer
+	if err := s.templates.ExecuteTemplate(&b, name, view); err != nil {
+		s.broken(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	w.Write(b.Bytes()) //nolint:errcheck // the client has gone
+}
+
+// broken answers for a bug of ours.
+func (s *server) broken(w http.ResponseWriter, err error) {
+	s.log.Error("page_not_rendered", "error", err)
+	http.Error(w, "The page is broken; the log says why.", http.StatusInternalServerError)
+}

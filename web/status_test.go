@@ -1,0 +1,171 @@
+package web
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+
+	"github.com/weir-social/weir/schema"
+)
+
+func (r *rig) statuses() (all []string) {
+	r.t.Helper()
+	for _, n := range find(r.parse(r.get("/")), class("status")) {
+		all = append(all, text(n))
+	}
+	return all
+}
+
+func (r *rig) empty(target string) string {
+	r.t.Helper()
+	found := find(r.parse(r.get(target)), class("empty"))
+	require.Len(r.t, found, 1)
+	return text(found[0])
+}
+
+// apiState is the state of the only stream, as the API tells it.
+func (r *rig) apiState() string {
+	r.t.Helper()
+	var answer trendingJSON
+	require.NoError(r.t, json.Unmarshal([]byte(r.get("/api/v1/trending")), &answer))
+	require.Len(r.t, answer.Stream, 1)
+	return answer.Stream[0].State
+}
+
+func TestStatusSaysInWordsWhatHolds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		state, detail   string
+		status, heading string
+	}{
+		{schema.StateLive, "", "Live reading host.example last event 30 s ago", "Nobody shared a link in the last 6 hours"},
+		{schema.StateQuiet, "", "Quiet connected to host.example, which has nothing new last event 30 s ago", "Nobody shared a link in the last 6 hours"},
+		{schema.StateCatchingUp, "", "Catching up reading what host.example kept meanwhile; the counts still rise last event 30 s ago", "Catching up"},
+		{schema.StateConnecting, "", "Connecting nothing new is counted until the stream answers last event 30 s ago", "Connecting"},
+		{schema.StateNoNetwork, "dial tcp: no <such> host", "Not connected trying again; nothing new is counted meanwhile (dial tcp: no <such> host) last event 30 s ago", "Not connected"},
+		{schema.StateDraining, "the buffer is full", "Paused by backpressure storing what was read; the stream resumes by itself (the buffer is full) last event 30 s ago", "Catching up"},
+		{"something later", "its detail", "something later its detail last event 30 s ago", "Nobody shared a link in the last 6 hours"},
+	} {
+		t.Run(c.state, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.stream("jetstream", c.state, c.detail)
+			require.Equal(t, []string{c.status}, r.statuses())
+			require.Contains(t, r.empty("/"), c.heading+" ")
+			require.Equal(t, c.state, r.apiState())
+		})
+	}
+}
+
+// A dead consumer's last words must not pass for the state of the stream.
+func TestConsumerThatFellSilentIsNotConnected(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateConnecting, schema.StateNoNetwork} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.stream("jetstream", state, "an old detail")
+			r.exec(`UPDATE streams SET lease_expires_at = now() - interval '1 second'`)
+			require.Equal(t, []string{"Not connected the consumer has fallen silent; nothing new is counted until it or another one reads on last event 30 s ago"}, r.statuses())
+			require.Contains(t, r.empty("/"), "Not connected The consumer has fallen silent.")
+			require.Equal(t, schema.StateNoNetwork, r.apiState())
+		})
+	}
+}
+
+func TestStreamThatItsConsumerLeftSaysThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	lease, ok, err := schema.TakeLease(t.Context(), r.pool, "jetstream", "jetstream", "me", time.Hour)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, []string{"Connecting nothing new is counted until the stream answers no event yet"}, r.statuses())
+	require.NoError(t, lease.Release(t.Context(), r.pool))
+	require.Equal(t, []string{"No consumer is running nothing new is counted until one starts no event yet"}, r.statuses())
+	require.Contains(t, r.empty("/"), "Start one with “weir serve”")
+	require.Equal(t, "no consumer is running", r.apiState())
+}
+
+func TestFreshDatabaseSaysThatNothingWasRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	require.Equal(t, []string{"No consumer is running nothing new is counted until one starts no event yet"}, r.statuses())
+	require.Contains(t, r.empty("/"), "Nothing has been read yet")
+	r.stream("jetstream", schema.StateLive, "")
+	r.exec(`UPDATE streams SET last_event_at = NULL`)
+	require.Contains(t, r.empty("/"), "Just started")
+	require.Equal(t, []string{"Live reading host.example no event yet"}, r.statuses())
+}
+
+func TestEmptyWindowOffersALongerOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.stream("jetstream", schema.StateLive, "")
+	require.Contains(t, r.empty("/?window=1h"), "Look at 24h instead")
+	require.NotContains(t, r.empty("/?window=24h"), "instead")
+	r.share("https://a.example/", "did:plc:aaa", time.Minute)
+	require.Empty(t, find(r.parse(r.get("/")), class("empty")))
+}
+
+func TestSeveralStreamsAreNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.stream("two", schema.StateQuiet, "")
+	r.stream("one", schema.StateNoNetwork, "")
+	require.Equal(t, []string{
+		"Not connected one trying again; nothing new is counted meanwhile last event 30 s ago",
+		"Quiet two connected to host.example, which has nothing new last event 30 s ago",
+	}, r.statuses())
+}
+
+func TestOpenGapInTheWindowIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gap := func(from, to time.Duration, reason string) {
+		r.exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', $1, $2, $3, now())`,
+			r.now.Add(-from), r.now.Add(-to), reason)
+	}
+	notice := func(target string) string {
+		found := find(r.parse(r.get(target)), class("gaps"))
+		if len(found) == 0 {
+			return ""
+		}
+		return text(found[0])
+	}
+	gap(5*time.Hour, 3*time.Hour, "the <b>server</b> forgot")
+	require.Equal(t, "The counts may be too low. Weir may have missed what was shared between 4 May, 07:00 UTC and 4 May, 09:00 UTC. Why "+
+		"4 May, 07:00 UTC – 4 May, 09:00 UTC: the <b>server</b> forgot", notice("/?window=6h"))
+	require.Empty(t, notice("/?window=3h"), "the gap ends where the window begins")
+	require.Empty(t, notice("/?window=1h"))
+	gap(30*time.Minute, 20*time.Minute, "another")
+	require.Contains(t, notice("/?window=12h"), "in 2 intervals of this window.")
+	require.Contains(t, notice("/?window=1h"), "another")
+
+	var answer trendingJSON
+	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending?window=6h")), &answer))
+	require.Equal(t, gapJSON{Stream: "jetstream", From: r.now.Add(-5 * time.Hour), To: r.now.Add(-3 * time.Hour), Reason: "the <b>server</b> forgot"}, answer.Gaps[0])
+
+	r.exec(`UPDATE gaps SET closed_at = now()`)
+	require.Empty(t, notice("/?window=12h"))
+}
+
+func TestTimesAreMachineReadable(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.stream("jetstream", schema.StateLive, "")
+	stamp := find(r.parse(r.get("/")), func(n *html.Node) bool { return n.Data == "time" })[0]
+	require.Equal(t, "2026-05-04T11:59:30Z", attr(stamp, "datetime"))
+}
+
+func TestAgeIsInWords(t *testing.T) {
+	t.Parallel()
+	for d, words := range map[time.Duration]string{
+		-time.Hour: "just now", 0: "just now", 5*time.Second - 1: "just now", 5 * time.Second: "5 s ago", time.Minute - 1: "59 s ago",
+		time.Minute: "1 min ago", time.Hour - 1: "59 min ago", time.Hour: "1 h ago", 48*time.Hour - 1: "47 h ago", 48 * time.Hour: "2 days ago",
+	} {
+		require.Equal(t, words, age(d), d.String())
+	}
+}

@@ -1,0 +1,238 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/schema"
+)
+
+// ProcessPosts projects a batch of posts into links and shares. It reads the
+// rows as they are now and writes under their lock what they share now, so that
+// any order and any repetition of jobs ends in the same tables; working it
+// twice changes nothing the second time.
+type ProcessPosts struct {
+	river.WorkerDefaults[jobs.ProcessPosts]
+	pool   *pgxpool.Pool
+	log    *slog.Logger
+	posts  prometheus.Counter
+	parked prometheus.Counter
+	delay  prometheus.Histogram
+
+	// project is link.InPost.
+	project func(did string, record []byte) (link.Post, error)
+}
+
+func newProcessPosts(cfg Config) *ProcessPosts {
+	f := promauto.With(cfg.Registerer)
+	return &ProcessPosts{
+		pool: cfg.Pool,
+		log:  cfg.Logger,
+		posts: f.NewCounter(prometheus.CounterOpts{Name: "weir_process_posts_total",
+			Help: "Posts projected into links and shares."}),
+		parked: f.NewCounter(prometheus.CounterOpts{Name: "weir_process_parked_total",
+			Help: "Posts that could not be projected, set aside in dead_letters. Expect zero."}),
+		delay: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_row_to_ranking_seconds",
+			Help: "From the commit of a batch to its links counting.", Buckets: prometheus.ExponentialBuckets(0.005, 1.7, 20)}),
+		project: link.InPost,
+	}
+}
+
+// Work projects the job's posts.
+func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
+	keys := postKeys(job.Args.Posts)
+	posts, err := schema.Posts(ctx, w.pool, keys)
+	if err != nil {
+		return err
+	}
+	sharing, err := schema.Sharing(ctx, w.pool, keys)
+	if err != nil {
+		return err
+	}
+	p := projection{worker: w, shares: map[schema.Key][]schema.Share{}, revs: map[schema.Key]string{}}
+	for i := range posts {
+		p.add(&posts[i])
+	}
+	// A post that shares nothing and has never shared needs no lock: a job that
+	// saw another revision of it holds its own.
+	for _, key := range sharing {
+		p.touch(key)
+	}
+	if err := w.write(ctx, &p, p.keys()); err != nil {
+		return err
+	}
+	for i := range p.letters {
+		w.parked.Inc()
+		if err := p.letters[i].Park(ctx, w.pool, ""); err != nil {
+			return err
+		}
+	}
+	w.posts.Add(float64(len(posts)))
+	w.delay.Observe(time.Since(job.CreatedAt).Seconds())
+	return nil
+}
+
+// write stores what the posts under keys share. When the database refuses it
+// for what is in it, the posts are written one by one and the one at fault is
+// parked.
+func (w *ProcessPosts) write(ctx context.Context, p *projection, keys []schema.Key) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	err := w.replace(ctx, p, keys)
+	for try := 1; try <= 3 && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
+		err = w.replace(ctx, p, keys) // most often a deadlock's victim
+	}
+	if err == nil || schema.Classify(err) != schema.Data {
+		return err
+	}
+	if len(keys) == 1 {
+		p.park(keys[0], nil, fmt.Errorf("store its links: %w", err))
+		return nil
+	}
+	for _, key := range keys {
+		if err := w.write(ctx, p, []schema.Key{key}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace is the transaction: lock, look again at what has changed since it was
+// read, write.
+func (w *ProcessPosts) replace(ctx context.Context, p *projection, keys []schema.Key) error {
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		locked, err := schema.LockPosts(ctx, tx, keys)
+		if err != nil {
+			return err
+		}
+		var changed []schema.Key
+		there := make(map[schema.Key]bool, len(locked))
+		for i := range locked {
+			key := postKey(locked[i].DID, locked[i].Rkey)
+			there[key] = true
+			if p.revs[key] != locked[i].Rev {
+				changed = append(changed, key)
+			}
+		}
+		if len(changed) > 0 {
+			again, err := schema.Posts(ctx, tx, changed)
+			if err != nil {
+				return err
+			}
+			for i := range again {
+				p.add(&again[i])
+			}
+		}
+		var shares []schema.Share
+		for _, key := range keys {
+			if there[key] {
+				shares = append(shares, p.shares[key]...)
+			}
+		}
+		return schema.ReplaceShares(ctx, tx, keys, shares, time.Now())
+	})
+}
+
+// projection is what the posts of one job share.
+type projection struct {
+	worker  *ProcessPosts
+	shares  map[schema.Key][]schema.Share // only of those that share, or did
+	revs    map[schema.Key]string         // the revision projected
+	letters []schema.DeadLetter
+}
+
+func (p *projection) touch(key schema.Key) {
+	if _, ok := p.shares[key]; !ok {
+		p.shares[key] = nil
+	}
+}
+
+// keys are the records to write, sorted: concurrent jobs lock in one order.
+func (p *projection) keys() []schema.Key {
+	keys := make([]schema.Key, 0, len(p.shares))
+	for key := range p.shares {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b schema.Key) int { return cmp.Or(cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey)) })
+	return keys
+}
+
+// add projects one post, replacing an earlier revision of it.
+func (p *projection) add(post *schema.Post) {
+	key := postKey(post.DID, post.Rkey)
+	p.revs[key] = post.Rev
+	found, err := p.worker.find(post)
+	if err != nil {
+		p.park(key, post.Record, err)
+		return
+	}
+	if len(found.Links) == 0 {
+		if _, ok := p.shares[key]; ok {
+			p.shares[key] = nil
+		}
+		return
+	}
+	how := "post"
+	if found.Quote {
+		how = "quote"
+	}
+	uri := "at://" + post.DID + "/" + schema.PostCollection + "/" + post.Rkey
+	shares := make([]schema.Share, 0, len(found.Links))
+	for _, l := range found.Links {
+		shares = append(shares, schema.Share{
+			Key: key, URL: l.URL, Site: l.Site, How: how, SharedAt: post.CreatedAt,
+			Card: schema.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
+		})
+	}
+	p.shares[key] = shares
+}
+
+func (p *projection) park(key schema.Key, record []byte, cause error) {
+	p.worker.log.Warn("post_parked", "did", key.DID, "rkey", key.Rkey, "cause", cause)
+	p.letters = append(p.letters, schema.DeadLetter{Stage: schema.StageProcess, Key: key, Cause: cause.Error(), Raw: record, At: time.Now()})
+}
+
+// find reads the links of a post. One post that makes it panic must not take
+// the rest of the batch along.
+func (w *ProcessPosts) find(post *schema.Post) (found link.Post, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			w.log.Error("projection_panic", "did", post.DID, "rkey", post.Rkey, "panic", r, "stack", string(debug.Stack()))
+			err = errors.New("finding its links failed: " + fmt.Sprint(r))
+		}
+	}()
+	return w.project(post.DID, post.Record)
+}
+
+func postKey(did, rkey string) schema.Key {
+	return schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
+}
+
+// postKeys reads the job's "did/rkey" names, each once. What is no such name is
+// of no record, and left out.
+func postKeys(names []string) []schema.Key {
+	keys := make([]schema.Key, 0, len(names))
+	for _, name := range names {
+		if did, rkey, ok := strings.Cut(name, "/"); ok {
+			keys = append(keys, postKey(did, rkey))
+		}
+	}
+	slices.SortFunc(keys, func(a, b schema.Key) int { return cmp.Or(cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey)) })
+	return slices.Compact(keys)
+}

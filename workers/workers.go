@@ -1,0 +1,112 @@
+// Package workers does what the jobs say: a file per job kind. A worker may be
+// run twice, killed in the middle, or meet another on the same records, and the
+// tables end the same. It ends by an error value: nil, an error to be retried,
+// a cancel when no retry would help, a snooze for not yet.
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// Config is what the workers of one process need.
+type Config struct {
+	Pool        *pgxpool.Pool
+	ID          string        // names this process in river_job.attempted_by
+	Process     int           // process_posts at once; 8 when zero
+	JobTimeout  time.Duration // 1 min when zero
+	RescueAfter time.Duration // 5 min when zero: how long a killed process's jobs stay "running"
+	Logger      *slog.Logger
+	Registerer  prometheus.Registerer // nil: not exposed
+}
+
+// New builds the client that works every queue. Start it, and stop it by its
+// context: running jobs get 20 s to finish.
+func New(cfg Config) (*river.Client[pgx.Tx], error) {
+	if cfg.Process == 0 {
+		cfg.Process = 8
+	}
+	if cfg.JobTimeout == 0 {
+		cfg.JobTimeout = time.Minute
+	}
+	if cfg.RescueAfter == 0 {
+		cfg.RescueAfter = 5 * time.Minute
+	}
+	bundle := river.NewWorkers()
+	river.AddWorker(bundle, newProcessPosts(cfg))
+	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
+		ID:      cfg.ID,
+		Logger:  quiet(cfg.Logger),
+		Workers: bundle,
+		Queues: map[string]river.QueueConfig{
+			jobs.QueueProcess: {MaxWorkers: cfg.Process, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second},
+		},
+		JobTimeout:                  cfg.JobTimeout,
+		RescueStuckJobsAfter:        cfg.RescueAfter,
+		SoftStopTimeout:             20 * time.Second,
+		CompletedJobRetentionPeriod: time.Hour,
+		DiscardedJobRetentionPeriod: 30 * 24 * time.Hour,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the workers: %w", err)
+	}
+	return client, nil
+}
+
+// Queue is a client that enqueues and works nothing.
+func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) {
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet(log)})
+	if err != nil {
+		return nil, fmt.Errorf("set up the queue: %w", err)
+	}
+	return client, nil
+}
+
+// Enqueue adds the jobs for the records that a commit wrote, in its
+// transaction: one job for all the posts among them. A retried or edited post
+// is simply processed again.
+func Enqueue(client *river.Client[pgx.Tx]) func(ctx context.Context, tx pgx.Tx, written []schema.Key) error {
+	return func(ctx context.Context, tx pgx.Tx, written []schema.Key) error {
+		var job jobs.ProcessPosts
+		for _, key := range written {
+			if key.Collection == schema.PostCollection {
+				job.Posts = append(job.Posts, key.DID+"/"+key.Rkey)
+			}
+		}
+		if len(job.Posts) == 0 {
+			return nil
+		}
+		if _, err := client.InsertTx(ctx, tx, job, nil); err != nil {
+			return fmt.Errorf("enqueue %s: %w", job.Kind(), err)
+		}
+		return nil
+	}
+}
+
+// quiet leaves River's warnings and errors in the log, and drops the rest.
+func quiet(log *slog.Logger) *slog.Logger {
+	return slog.New(atLeast{log.Handler()})
+}
+
+// atLeast is a handler that drops what is below a warning.
+type atLeast struct{ slog.Handler }
+
+func (h atLeast) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
+}
+
+func (h atLeast) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return atLeast{h.Handler.WithAttrs(attrs)}
+}
+func (h atLeast) WithGroup(name string) slog.Handler { return atLeast{h.Handler.WithGroup(name)} }
