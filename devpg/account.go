@@ -1,6 +1,7 @@
 package devpg
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -32,7 +33,7 @@ func serverAccount() (*account, error) {
 			return &account{other: true, uid: uid, gid: gid}, nil
 		}
 	}
-	return nil, fmt.Errorf("Postgres refuses to run as root, and there is no account postgres or nobody: run as another user") //nolint:staticcheck // a name
+	return nil, errors.New("no account can run Postgres, which refuses root: there is no account postgres or nobody; run as another user")
 }
 
 // attributes make a process run as the account, apart from our terminal: a

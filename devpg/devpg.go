@@ -246,7 +246,7 @@ func (s *Server) ready(ctx context.Context) error {
 		}
 		select {
 		case <-s.exited:
-			return errors.New("Postgres ended while it started") //nolint:staticcheck // a name
+			return errors.New("the Postgres server ended while it started")
 		case <-ctx.Done():
 			return fmt.Errorf("wait for Postgres: %w", err)
 		case <-time.After(20 * time.Millisecond):

@@ -1,0 +1,42 @@
+# `make demo` and `make test` need Go, make and a package manager. The rest is done here.
+SHELL := /bin/bash
+PKG   ?= ./...
+
+.PHONY: help postgres build demo run test lint bench chaos fuzz clean
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+postgres: ## provide PostgreSQL's server binaries where they are missing
+	@scripts/postgres.sh
+
+build: ## build bin/weir
+	go build -o bin/weir ./cmd/weir
+
+demo: postgres build ## everything, on a simulated network, with nothing to configure
+	bin/weir demo
+
+run: postgres build ## everything, on the public Jetstream
+	bin/weir dev
+
+test: postgres ## the whole suite, against a real Postgres that it starts itself
+	go test -timeout 20m $(PKG)
+
+lint: ## what the compiler does not see
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+
+bench: postgres build ## throughput, as ratios to what COPY does in the same run
+	go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 30m
+
+chaos: postgres ## the kill test, with many kills
+	WEIR_KILLS=$${WEIR_KILLS:-100} go test ./cmd/weir -run Kill -count 1 -timeout 2h -v
+
+fuzz: ## a minute for every fuzz target
+	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \
+		for f in $$(grep -hoE '^func Fuzz[A-Za-z]+' $$target/*_test.go | cut -c6-); do \
+			echo "$$target $$f"; go test $$target -run '^$$' -fuzz "^$$f\$$" -fuzztime 60s || exit 1; done; done
+
+clean: ## remove what was built; the databases of run and demo too
+	rm -rf bin .weir

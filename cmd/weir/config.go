@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/caarlos0/env/v11"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// config is every variable Weir reads, in the order of the README.
+type config struct {
+	// DatabaseURL is the Postgres to use, as a postgres:// URL.
+	DatabaseURL string `env:"DATABASE_URL"`
+
+	// Jetstream lists the endpoints to read from, in order of preference.
+	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
+	// Stream names the row in streams: one name, one cursor, one consumer at work.
+	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
+	// Collections lists the collections to store.
+	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post"`
+	// Start says where a stream without a position begins: tip or oldest.
+	Start string `env:"WEIR_START" envDefault:"tip"`
+	// Compress asks for zstd frames.
+	Compress bool `env:"WEIR_COMPRESS" envDefault:"true"`
+	// DictionaryURL is where the zstd dictionary comes from; it is kept in the database.
+	DictionaryURL string `env:"WEIR_DICTIONARY_URL" envDefault:"https://raw.githubusercontent.com/bluesky-social/jetstream/main/pkg/models/zstd_dictionary"`
+	// DictionarySHA256 pins it.
+	DictionarySHA256 string `env:"WEIR_DICTIONARY_SHA256" envDefault:"b8d77b46933aceecbdd5275a01241efc985c970c78162b8150cf67a26522f70c"`
+
+	// BatchEvents and BatchEvery close a batch, whichever comes first.
+	BatchEvents int           `env:"WEIR_BATCH_EVENTS" envDefault:"500"`
+	BatchEvery  time.Duration `env:"WEIR_BATCH_EVERY" envDefault:"100ms"`
+	// BufferBytes bounds what is read and not yet stored.
+	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"67108864"`
+	// LeaseTTL is how long a dead consumer keeps the next one waiting, at most.
+	LeaseTTL time.Duration `env:"WEIR_LEASE_TTL" envDefault:"10s"`
+	// GapThreshold is the shortest hole in a stream that is recorded as a gap.
+	GapThreshold time.Duration `env:"WEIR_GAP_THRESHOLD" envDefault:"5m"`
+
+	// Workers is how many process_posts jobs run at once.
+	Workers int `env:"WEIR_WORKERS" envDefault:"8"`
+	// JobTimeout ends a job that takes longer.
+	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`
+	// RescueAfter is when the jobs of a killed process are taken up again.
+	RescueAfter time.Duration `env:"WEIR_RESCUE_AFTER" envDefault:"5m"`
+
+	// Listen is the address of the page and the API.
+	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
+	// ImageBase is where the pictures of cards come from; empty: no pictures.
+	ImageBase string `env:"WEIR_IMAGE_BASE" envDefault:"https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg"`
+
+	// LogLevel is debug, info, warn or error; LogFormat is json or text.
+	LogLevel  slog.Level `env:"WEIR_LOG_LEVEL" envDefault:"info"`
+	LogFormat string     `env:"WEIR_LOG_FORMAT" envDefault:"json"`
+	// Home is where dev and demo keep their Postgres.
+	Home string `env:"WEIR_HOME" envDefault:".weir"`
+}
+
+// foreign are the variables of this prefix that other parts of the project read.
+func foreign() []string {
+	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_KILLS", "WEIR_WRITE_SCHEMA"}
+}
+
+func readConfig() (config, error) {
+	c, err := env.ParseAs[config]()
+	if err != nil {
+		var all env.AggregateError
+		if errors.As(err, &all) && len(all.Errors) > 0 {
+			err = all.Errors[0]
+		}
+		return config{}, fmt.Errorf("read the environment: %w", err)
+	}
+	switch {
+	case c.Start != "tip" && c.Start != "oldest":
+		return config{}, fmt.Errorf("WEIR_START is %q: expected tip or oldest", c.Start)
+	case c.LogFormat != "json" && c.LogFormat != "text":
+		return config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
+	case c.BatchEvents < 1 || c.BatchEvery <= 0:
+		return config{}, errors.New("WEIR_BATCH_EVENTS and WEIR_BATCH_EVERY must be more than nothing")
+	case c.Workers < 1:
+		return config{}, errors.New("WEIR_WORKERS must be 1 or more")
+	case c.LeaseTTL < time.Second:
+		return config{}, errors.New("WEIR_LEASE_TTL must be 1s or more: a slow commit would lose the lease")
+	case c.RescueAfter <= c.JobTimeout:
+		return config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
+	case len(c.Collections) == 0:
+		return config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
+	}
+	return c, nil
+}
+
+// start is where a stream without a position begins.
+func (c config) start() consumer.Cursor {
+	if c.Start == "oldest" {
+		return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}
+	}
+	return consumer.Cursor{}
+}
+
+func (c config) logger() *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == "text" {
+		return slog.New(slog.NewTextHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, options))
+}
+
+// checkVariables refuses a variable that looks like Weir's and is none: a
+// misspelt setting would otherwise silently keep its default.
+func checkVariables(environ []string) error {
+	known := foreign()
+	fields := reflect.TypeFor[config]()
+	for i := range fields.NumField() {
+		known = append(known, fields.Field(i).Tag.Get("env"))
+	}
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) {
+			continue
+		}
+		nearest := slices.MinFunc(known, func(a, b string) int {
+			return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
+		})
+		return fmt.Errorf("%s is no variable of weir: did you mean %s? (the README lists them all)", name, nearest)
+	}
+	return nil
+}

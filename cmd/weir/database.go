@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/schema"
+)
+
+// connectTimeout bounds one try to reach Postgres: a firewall that drops
+// packets would otherwise keep a person waiting for minutes.
+const connectTimeout = 10 * time.Second
+
+// database opens the pool that the configuration names: DATABASE_URL, or the
+// server of a `weir dev` or `weir demo` that runs beside this process.
+func (c config) database(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
+	url := c.DatabaseURL
+	if url == "" {
+		running, ok := devpg.Running(c.Home)
+		if !ok {
+			return nil, errors.New("DATABASE_URL is not set and no `weir dev` or `weir demo` runs here: set it, for example DATABASE_URL=postgres://user:password@localhost:5432/weir")
+		}
+		url = running
+	}
+	return openPool(ctx, url, connections)
+}
+
+// openPool connects once, so that a wrong URL is said at once and in one
+// sentence.
+func openPool(ctx context.Context, raw string, connections int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(raw)
+	if err != nil {
+		return nil, fmt.Errorf("DATABASE_URL cannot be read: expected postgres://user:password@host:5432/database, received %s", redact(raw))
+	}
+	cfg.MaxConns = max(cfg.MaxConns, connections)
+	cfg.ConnConfig.ConnectTimeout = connectTimeout
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "weir"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("DATABASE_URL does not lead to a database: %w", err)
+	}
+	return pool, nil
+}
+
+// migrated is a pool on a database that has this binary's schema.
+func (c config) migrated(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
+	pool, err := c.database(ctx, connections)
+	if err != nil {
+		return nil, err
+	}
+	if err := schema.Check(ctx, pool); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+// redact hides the password of a URL.
+func redact(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "something that is no URL"
+	}
+	return u.Redacted()
+}

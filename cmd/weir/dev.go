@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/schema"
+)
+
+func devCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything on a Postgres of its own, against the public Jetstream",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := readConfig()
+			if err != nil {
+				return err
+			}
+			if _, asked := os.LookupEnv("WEIR_LOG_FORMAT"); !asked {
+				cfg.LogFormat = "text"
+			}
+			ctx := cmd.Context()
+			return withServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
+				l, err := listenNear(cfg.Listen)
+				if err != nil {
+					return err
+				}
+				p := newParts(cfg, pool)
+				announce(cmd.OutOrStdout(), "Weir reads the public Jetstream.", l)
+				return p.everything(ctx, l)
+			})
+		},
+	}
+}
+
+// withServer runs f on a Postgres that lives as long as f does, migrated.
+func withServer(ctx context.Context, cfg config, options devpg.Options, f func(*pgxpool.Pool) error) error {
+	options.Logger = cfg.logger()
+	server, err := devpg.Start(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if err := server.Stop(stop); err != nil {
+			options.Logger.Error("postgres_not_stopped", "cause", err)
+		}
+	}()
+	pool, err := openPool(ctx, server.URL("weir"), cfg.connections())
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := schema.Migrate(ctx, pool); err != nil {
+		return err
+	}
+	return f(pool)
+}
+
+// listenNear listens on the address, or on any free port where that one is
+// taken: a demo should not fail because something else runs.
+func listenNear(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		return l, nil
+	}
+	host, _, splitErr := net.SplitHostPort(address)
+	if splitErr != nil {
+		return nil, fmt.Errorf("listen on WEIR_LISTEN=%s: %w", address, err)
+	}
+	l, anyErr := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if anyErr != nil {
+		return nil, fmt.Errorf("listen on WEIR_LISTEN=%s: %w", address, err)
+	}
+	return l, nil
+}
+
+// announce tells a person where to look.
+func announce(w io.Writer, what string, l net.Listener) {
+	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   bin/weir trending   (in another terminal)\n    stop          Ctrl-C\n\n", what, l.Addr())
+}

@@ -1,0 +1,38 @@
+// Command weir follows a social stream, stores its posts in Postgres and ranks
+// the links they share.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := root().ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "weir: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "weir",
+		Short:         "The links your network shares, ranked, live, in one Postgres",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return checkVariables(os.Environ())
+		},
+	}
+	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
+		migrateCommand(), replayCommand(), trendingCommand(), simnetCommand())
+	return cmd
+}

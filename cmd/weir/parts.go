@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/workers"
+)
+
+// parts is what one process runs: the same pool, log and metrics for each.
+type parts struct {
+	cfg     config
+	pool    *pgxpool.Pool
+	log     *slog.Logger
+	metrics *prometheus.Registry
+}
+
+// owner names this process in leases and jobs.
+func owner() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%d", host, os.Getpid(), time.Now().UnixMilli())
+}
+
+// consume reads the stream until ctx ends.
+func (p parts) consume(ctx context.Context) error {
+	source, err := jetstream.New(jetstream.Config{
+		Endpoints:  p.cfg.Jetstream,
+		Filter:     jetstream.Filter{Collections: p.cfg.Collections, Everyone: true},
+		Compress:   p.cfg.Compress,
+		Dictionary: p.dictionary,
+		Wanted:     p.wanted(),
+		Logger:     p.log,
+		Registerer: p.metrics,
+		UserAgent:  "weir (+https://github.com/weir-social/weir)",
+	})
+	if err != nil {
+		return err
+	}
+	c, err := p.consumer(consumer.Config{
+		Stream: p.cfg.Stream, Wire: "jetstream-v1", Source: source, FilterHash: source.FilterHash,
+		Start: p.cfg.start(), BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: p.cfg.BufferBytes,
+		LeaseTTL: p.cfg.LeaseTTL, GapThreshold: p.cfg.GapThreshold,
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// consumer fills in what every source shares.
+func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
+	queue, err := workers.Queue(p.pool, p.log)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
+	cfg.Owner, cfg.Logger, cfg.Registerer = owner(), p.log, p.metrics
+	return consumer.New(cfg)
+}
+
+// wanted answers which collections are stored.
+func (p parts) wanted() func(string) bool {
+	return func(collection string) bool { return slices.Contains(p.cfg.Collections, collection) }
+}
+
+// dictionary is the zstd dictionary: from the database, or from its URL at the
+// first use.
+func (p parts) dictionary(ctx context.Context) ([]byte, error) {
+	kept, err := schema.Dictionary(ctx, p.pool, p.cfg.DictionarySHA256)
+	if err == nil {
+		return kept, nil
+	}
+	if !errors.Is(err, schema.ErrNoRows) {
+		return nil, err
+	}
+	fetched, err := jetstream.Dictionary(ctx, http.DefaultClient, p.cfg.DictionaryURL, p.cfg.DictionarySHA256)
+	if err != nil {
+		return nil, err
+	}
+	if err := schema.KeepDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
+		p.log.Warn("dictionary_not_kept", "cause", err)
+	}
+	return fetched, nil
+}
+
+// work runs the workers until ctx ends and the running jobs are done.
+func (p parts) work(ctx context.Context) error {
+	client, err := workers.New(workers.Config{
+		Pool: p.pool, ID: owner(), Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
+		Logger: p.log, Registerer: p.metrics,
+	})
+	if err != nil {
+		return err
+	}
+	if err := client.Start(ctx); err != nil {
+		return fmt.Errorf("start the workers: %w", err)
+	}
+	<-client.Stopped()
+	return nil
+}
+
+// serve answers for the page and the API on l until ctx ends.
+func (p parts) serve(ctx context.Context, l net.Listener) error {
+	handler, err := web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Logger: p.log})
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second, // a client that sends its request drop by drop
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
+	}
+	stop := context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		server.Shutdown(ctx) //nolint:errcheck // what is left is cut off
+	})
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the page: %w", err)
+	}
+	return nil
+}
+
+func (c config) listen() (net.Listener, error) {
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen on WEIR_LISTEN=%s: %w", c.Listen, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/recording"
+)
+
+func replayCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "replay FILE",
+		Short: "Feed a recorded stream (JSON lines; - for standard input) through the consumer",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				file, size, err := openRecording(args[0])
+				if err != nil {
+					return err
+				}
+				defer file.Close()
+				lines := progress(file, size)
+				if err := p.replay(ctx, args[0], lines); err != nil {
+					return err
+				}
+				return p.report(cmd.OutOrStdout())
+			})
+		},
+	}
+}
+
+// replay commits every event of a recording. It does not wait for the workers.
+func (p parts) replay(ctx context.Context, name string, lines io.Reader) error {
+	source := &recording.Source{Name: "recording:" + name, Lines: lines, Decode: jetstream.Lines(p.wanted())}
+	c, err := p.consumer(consumer.Config{
+		Stream: p.cfg.Stream + "-replay", Wire: "recording", Source: source, Afresh: true, Patient: true,
+		BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+func openRecording(name string) (io.ReadCloser, int64, error) {
+	if name == "-" {
+		return os.Stdin, -1, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, 0, fmt.Errorf("open the recording: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close() //nolint:errcheck // nothing was written
+		return nil, 0, fmt.Errorf("open the recording: %w", err)
+	}
+	return f, info.Size(), nil
+}
+
+// progress draws a bar on a terminal, and nothing elsewhere.
+func progress(r io.Reader, size int64) io.Reader {
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
+		return r
+	}
+	bar := progressbar.DefaultBytes(size, "replaying")
+	reader := progressbar.NewReader(r, bar)
+	return &reader
+}
+
+// report says what a replay did, from the process's own counters.
+func (p parts) report(w io.Writer) error {
+	families, err := p.metrics.Gather()
+	if err != nil {
+		return fmt.Errorf("read the counters: %w", err)
+	}
+	counts := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			name := family.GetName()
+			for _, label := range m.GetLabel() {
+				name += "/" + label.GetValue()
+			}
+			counts[name] = m.GetCounter().GetValue()
+		}
+	}
+	events := func(kind string) float64 { return counts["weir_consumer_events_total/"+kind] }
+	fmt.Fprintf(w, "writes %.0f, deletes %.0f, accounts %.0f, identities %.0f, ignored %.0f, parked %.0f, characters replaced %.0f\n",
+		events("write"), events("delete"), events("account"), events("identity"), events("ignored"),
+		counts["weir_consumer_parked_total/decode"]+counts["weir_consumer_parked_total/commit"], counts["weir_consumer_replaced_characters_total"])
+	return nil
+}

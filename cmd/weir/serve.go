@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// connections is the size of a process's pool: the workers' transactions, the
+// consumer's, the page's queries, and River's own five.
+func (c config) connections() int32 { return int32(c.Workers) + 10 }
+
+func newParts(cfg config, pool *pgxpool.Pool) parts {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return parts{cfg: cfg, pool: pool, log: cfg.logger(), metrics: metrics}
+}
+
+// everything runs the consumer, the workers and the page, and stops them all
+// when one fails or ctx ends.
+func (p parts) everything(ctx context.Context, l net.Listener) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.consume(ctx) })
+	g.Go(func() error { return p.work(ctx) })
+	g.Go(func() error { return p.serve(ctx, l) })
+	return g.Wait()
+}
+
+func serveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run the consumer, the workers and the page on DATABASE_URL",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				l, err := p.cfg.listen()
+				if err != nil {
+					return err
+				}
+				p.log.Info("serving", "url", "http://"+l.Addr().String()+"/")
+				return p.everything(ctx, l)
+			})
+		},
+	}
+}
+
+func consumeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "consume",
+		Short: "Run the consumer alone; a second one waits for the first one's end",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error { return p.consume(ctx) })
+		},
+	}
+}
+
+func workCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "work",
+		Short: "Run workers alone; start as many processes as there is work",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error { return p.work(ctx) })
+		},
+	}
+}
+
+func webCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "web",
+		Short: "Serve the page and the API alone",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				l, err := p.cfg.listen()
+				if err != nil {
+					return err
+				}
+				p.log.Info("serving", "url", "http://"+l.Addr().String()+"/")
+				return p.serve(ctx, l)
+			})
+		},
+	}
+}
+
+// withParts runs f on the database that the environment names.
+func withParts(ctx context.Context, f func(context.Context, parts) error) error {
+	cfg, err := readConfig()
+	if err != nil {
+		return err
+	}
+	pool, err := cfg.migrated(ctx, cfg.connections())
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return f(ctx, newParts(cfg, pool))
+}
+
+func migrateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "migrate",
+		Short: "Bring DATABASE_URL to this binary's schema",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := readConfig()
+			if err != nil {
+				return err
+			}
+			pool, err := cfg.database(cmd.Context(), 4)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			if err := schema.Migrate(cmd.Context(), pool); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "the database has this binary's schema")
+			return nil
+		},
+	}
+}

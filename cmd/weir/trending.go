@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/schema"
+)
+
+func trendingCommand() *cobra.Command {
+	var (
+		window time.Duration
+		limit  int
+		asJSON bool
+		at     string
+	)
+	cmd := &cobra.Command{
+		Use:   "trending",
+		Short: "Print the links shared most, by distinct accounts",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			now, err := moment(at)
+			if err != nil {
+				return err
+			}
+			if !validWindow(window) {
+				return fmt.Errorf("--window is %s: expected 1h, 3h, 6h, 12h or 24h", window)
+			}
+			if limit < 1 || limit > 1000 {
+				return fmt.Errorf("--limit is %d: expected 1 to 1000", limit)
+			}
+			cfg, err := readConfig()
+			if err != nil {
+				return err
+			}
+			pool, err := cfg.migrated(cmd.Context(), 2)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			links, err := schema.TrendingLinks(cmd.Context(), pool, now, window, limit)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				encoder := json.NewEncoder(cmd.OutOrStdout())
+				encoder.SetEscapeHTML(false)
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(links)
+			}
+			printLinks(cmd.OutOrStdout(), links, now, window)
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&window, "window", 6*time.Hour, "how far back to count: 1h, 3h, 6h, 12h or 24h")
+	cmd.Flags().IntVar(&limit, "limit", 20, "how many links")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&at, "at", "", "the end of the window, as 2026-07-04T15:00:00Z; now when not given")
+	return cmd
+}
+
+func moment(at string) (time.Time, error) {
+	if at == "" {
+		return time.Now(), nil
+	}
+	t, err := time.Parse(time.RFC3339, at)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("--at is %q: expected a time such as 2026-07-04T15:00:00Z", at)
+	}
+	return t, nil
+}
+
+func validWindow(d time.Duration) bool {
+	switch d {
+	case time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour:
+		return true
+	}
+	return false
+}
+
+// printLinks prints two lines a link. What strangers wrote is made harmless for
+// a terminal.
+func printLinks(w io.Writer, links []schema.TrendingLink, now time.Time, window time.Duration) {
+	if len(links) == 0 {
+		fmt.Fprintf(w, "no link was shared in the %s before %s\n", window, now.UTC().Format(time.RFC3339))
+		return
+	}
+	for i, l := range links {
+		title := l.Title
+		if title == "" {
+			title = l.URL
+		}
+		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s ago)\n", i+1, l.Sharers, plain(title), plain(l.URL), now.Sub(l.LastShared).Round(time.Second))
+	}
+}
+
+// plain drops the characters by which a stranger's text could drive a terminal
+// or turn the line around.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r < ' ', r >= 0x7f && r < 0xa0, r >= 0x200e && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
+			return -1
+		}
+		return r
+	}, s)
+}

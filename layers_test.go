@@ -1,0 +1,73 @@
+package weir_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/weir-social/weir"
+
+// layers says which of our packages each of our packages may import: one way,
+// from the commands down to the leaves. A new edge is one reviewed line here.
+func layers() map[string][]string {
+	return map[string][]string{
+		"cmd/weir": {"consumer", "consumer/jetstream", "consumer/recording", "devpg", "schema", "simnet", "web", "workers"},
+
+		"consumer":           {"schema"},
+		"consumer/jetstream": {"consumer"},
+		"consumer/recording": {"consumer"},
+		"workers":            {"jobs", "link", "schema"},
+		"web":                {"schema"},
+
+		"devpg":             {},
+		"jobs":              {},
+		"link":              {},
+		"schema":            {},
+		"schema/schematest": {"devpg", "schema"},
+		"simnet":            {},
+	}
+}
+
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+}
+
+// TestImportsRunOneWay also catches a package that has no place yet: it is not
+// in the table.
+func TestImportsRunOneWay(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
+	require.NoError(t, err)
+	allowed := layers()
+	decoder := json.NewDecoder(strings.NewReader(string(out)))
+	seen := 0
+	for {
+		var p goPackage
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		name := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		if name == "" {
+			continue
+		}
+		seen++
+		edges, ok := allowed[name]
+		require.True(t, ok, "package %s is not in the table of layers", name)
+		for _, imported := range p.Imports {
+			if ours, ok := strings.CutPrefix(imported, module+"/"); ok {
+				require.True(t, slices.Contains(edges, ours), "%s may not import %s: add the edge to layers() if it must", name, ours)
+			}
+		}
+	}
+	require.Equal(t, len(allowed), seen, "the table names packages that are gone")
+}

@@ -1,0 +1,150 @@
+package simnet
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Fault is something that can go wrong.
+type Fault string
+
+// The faults.
+const (
+	Cut       Fault = "cut"       // every connection ends without a close frame
+	Stall     Fault = "stall"     // every connection stays open and nothing passes, pings included
+	Garbage   Fault = "garbage"   // a frame that is no JSON
+	NotUTF8   Fault = "not-utf8"  // a frame that is no text
+	Oversized Fault = "oversized" // a frame of 17 MiB to everybody connected; it is not replayed, for nobody would get past it
+	Duplicate Fault = "duplicate" // the last ten events once more
+	Renumber  Fault = "renumber"  // the server restarts, and every event has another sequence number
+	Restart   Fault = "restart"   // the server restarts
+	TooOld    Fault = "too-old"   // the server forgets everything up to now: older cursors are clamped
+	Refuse    Fault = "refuse"    // connections are answered 503 until Accept
+	Accept    Fault = "accept"    // ends Refuse
+)
+
+// Faults lists them.
+func Faults() []Fault {
+	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Renumber, Restart, TooOld, Refuse, Accept}
+}
+
+// renumbering is by how much Renumber lowers every number. Lower is the
+// dangerous direction: a client that resumes by number misses events.
+const renumbering = 4
+
+// firedCounts is how often each fault has really happened to somebody.
+type firedCounts struct {
+	mu     sync.Mutex
+	counts map[Fault]int
+}
+
+func (f *firedCounts) add(fault Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.counts == nil {
+		f.counts = map[Fault]int{}
+	}
+	f.counts[fault]++
+}
+
+// Fired is how often each fault has really happened: connections cut or stalled,
+// frames sent, cursors clamped, connections refused, servers restarted. A fault
+// that reached nobody has not fired.
+func (n *Net) Fired() map[Fault]int {
+	n.fired.mu.Lock()
+	defer n.fired.mu.Unlock()
+	return maps.Clone(n.fired.counts)
+}
+
+// Do makes a fault happen.
+func (n *Net) Do(f Fault) error {
+	switch f {
+	case Cut, Stall:
+		for _, w := range n.streams() {
+			n.fired.add(f)
+			if f == Cut {
+				w.Close() //nolint:errcheck // without a close frame
+			} else {
+				w.stall()
+			}
+		}
+	case Garbage:
+		n.put(&item{raw: []byte(`{"did": this is not JSON`), fault: f})
+	case NotUTF8:
+		n.put(&item{raw: []byte("{\"did\":\"did:plc:\xff\xfe\xfa\"}"), fault: f})
+	case Oversized:
+		raw := append(append([]byte(`{"kind":"`), bytes.Repeat([]byte("x"), 17<<20)...), `"}`...)
+		n.put(&item{raw: raw, fault: f, passing: true})
+	case Duplicate:
+		n.duplicate(10)
+	case Renumber, Restart:
+		return n.again(f)
+	case TooOld:
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		items, _ := n.log.from(0)
+		n.floor.Store(int64(len(items)))
+	case Refuse:
+		n.refuse.Store(true)
+	case Accept:
+		n.refuse.Store(false)
+		n.fired.add(f)
+	default:
+		return fmt.Errorf("no fault is called %q: expected one of %v", f, Faults())
+	}
+	return nil
+}
+
+// again restarts the server. Numbers change while it is down, so that no
+// connection sees both.
+func (n *Net) again(f Fault) error {
+	n.life.Lock()
+	defer n.life.Unlock()
+	if err := n.restart(func() {
+		if f == Renumber {
+			n.shift.Add(-renumbering)
+		}
+	}); err != nil {
+		return err
+	}
+	n.fired.add(f)
+	return nil
+}
+
+// streams are the Jetstream connections of this moment.
+func (n *Net) streams() []*wire {
+	n.life.Lock()
+	defer n.life.Unlock()
+	if n.listener == nil {
+		return nil
+	}
+	return slices.DeleteFunc(n.listener.all(), func(w *wire) bool { return !w.isStream() })
+}
+
+// Inject puts a frame into the stream as it is, for those who listen and those
+// who replay.
+func (n *Net) Inject(raw []byte) { n.put(&item{raw: slices.Clone(raw)}) }
+
+func (n *Net) put(items ...*item) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.log.add(items...)
+}
+
+// duplicate sends the latest events once more, as they were.
+func (n *Net) duplicate(count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	items, _ := n.log.from(0)
+	var again []*item
+	for i := len(items) - 1; i >= 0 && len(again) < count; i-- {
+		if items[i].entry != nil {
+			again = append(again, &item{again: items[i], fault: Duplicate})
+		}
+	}
+	slices.Reverse(again)
+	n.log.add(again...)
+}

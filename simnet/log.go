@@ -1,0 +1,197 @@
+package simnet
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Generation is which Jetstream server is imitated.
+type Generation int
+
+const (
+	// V2 is the rewrite: events carry a sequence number as "cursor", and the
+	// operations of one commit share their time.
+	V2 Generation = iota
+	// V1 is the legacy server: no sequence numbers, a unique rising time.
+	V1
+)
+
+// Entry is one thing that happened, as a judge wants to know it.
+type Entry struct {
+	Seq        int64           `json:"seq"`      // rising by one, before any renumbering
+	TimeUS     int64           `json:"time_us"`  // shared by the operations of a commit
+	UniqueUS   int64           `json:"unique"`   // unique and rising: what a V1 server calls time_us
+	DID        string          `json:"did"`      //
+	Kind       string          `json:"kind"`     // commit, identity, account
+	Operation  string          `json:"op"`       // of a commit: create, update, delete
+	Collection string          `json:"coll"`     //
+	Rkey       string          `json:"rkey"`     //
+	Rev        string          `json:"rev"`      //
+	CID        string          `json:"cid"`      //
+	Record     json.RawMessage `json:"record"`   // nil on delete
+	CreatedAt  time.Time       `json:"created"`  // what the record claims
+	Links      []string        `json:"links"`    // of a post: the pages it shares, as their publishers would write them
+	Handle     string          `json:"handle"`   // of an identity
+	Active     bool            `json:"active"`   // of an account
+	Status     string          `json:"status"`   // of an account that is not active
+	RelaySeq   int64           `json:"relayseq"` // of an identity or account
+}
+
+// item is what the server sends: an entry; or, once more, an earlier item; or
+// raw bytes that somebody injected.
+type item struct {
+	entry *Entry
+	again *item
+	raw   []byte
+
+	fault   Fault // that this item is the effect of
+	passing bool  // for those connected at this moment, not for those who replay
+
+	plain atomic.Pointer[encoded]
+	zstd  atomic.Pointer[encoded]
+}
+
+// encoded is a frame as one generation of servers sends it, under one numbering.
+type encoded struct {
+	generation Generation
+	shift      int64
+	data       []byte
+}
+
+// Log is everything that happened, in order. It only grows.
+type Log struct {
+	mu    sync.RWMutex
+	items []*item
+	last  *Entry
+	grown chan struct{} // closed and replaced when items are added
+}
+
+func newLog() *Log { return &Log{grown: make(chan struct{})} }
+
+func (l *Log) add(items ...*item) {
+	if len(items) == 0 {
+		return
+	}
+	l.mu.Lock()
+	l.items = append(l.items, items...)
+	for _, it := range items {
+		if it.entry != nil {
+			l.last = it.entry
+		}
+	}
+	close(l.grown)
+	l.grown = make(chan struct{})
+	l.mu.Unlock()
+}
+
+// from answers the items from a place on, and a channel that closes when there
+// are more.
+func (l *Log) from(at int) ([]*item, <-chan struct{}) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.items[min(at, len(l.items)):len(l.items):len(l.items)], l.grown
+}
+
+// size is the number of items: the place of the next.
+func (l *Log) size() int {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return len(l.items)
+}
+
+// Entries is everything that happened so far, injected frames apart.
+func (l *Log) Entries() []*Entry {
+	items, _ := l.from(0)
+	entries := make([]*Entry, 0, len(items))
+	for _, it := range items {
+		if it.entry != nil {
+			entries = append(entries, it.entry)
+		}
+	}
+	return entries
+}
+
+// Last is the latest entry; nil before the first.
+func (l *Log) Last() *Entry {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.last
+}
+
+// WriteJSONL writes the log as a server of this generation sends it, an event a
+// line, injected frames included.
+func (l *Log) WriteJSONL(w io.Writer, g Generation) error {
+	out := bufio.NewWriterSize(w, 1<<20)
+	items, _ := l.from(0)
+	for _, it := range items {
+		if _, err := out.Write(it.frame(g, 0)); err != nil {
+			return fmt.Errorf("write the log: %w", err)
+		}
+		if err := out.WriteByte('\n'); err != nil {
+			return fmt.Errorf("write the log: %w", err)
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write the log: %w", err)
+	}
+	return nil
+}
+
+// frame is the item's JSON under a numbering.
+func (it *item) frame(g Generation, shift int64) []byte {
+	switch {
+	case it.again != nil:
+		return it.again.frame(g, shift)
+	case it.entry == nil:
+		return it.raw
+	}
+	if e := it.plain.Load(); e != nil && e.generation == g && e.shift == shift {
+		return e.data
+	}
+	data := it.entry.encode(g, shift)
+	it.plain.Store(&encoded{g, shift, data})
+	return data
+}
+
+// encode writes the event as the v1 wire has it.
+func (e *Entry) encode(g Generation, shift int64) []byte {
+	b := make([]byte, 0, 256+len(e.Record))
+	b = append(b, `{"did":"`...)
+	b = append(b, e.DID...)
+	b = append(b, `","time_us":`...)
+	if g == V1 {
+		b = strconv.AppendInt(b, e.UniqueUS, 10)
+	} else {
+		b = strconv.AppendInt(b, e.TimeUS, 10)
+		b = append(b, `,"cursor":`...)
+		b = strconv.AppendInt(b, e.Seq+shift, 10)
+	}
+	b = append(b, `,"kind":"`...)
+	b = append(b, e.Kind...)
+	at := time.UnixMicro(e.TimeUS).UTC().Format("2006-01-02T15:04:05.000Z")
+	switch e.Kind {
+	case "commit":
+		b = fmt.Appendf(b, `","commit":{"rev":"%s","operation":"%s","collection":"%s","rkey":"%s"`, e.Rev, e.Operation, e.Collection, e.Rkey)
+		if e.Record != nil {
+			b = append(b, `,"record":`...)
+			b = append(b, e.Record...)
+			b = append(b, `,"cid":"`...)
+			b = append(b, e.CID...)
+			b = append(b, '"')
+		}
+	case "identity":
+		b = fmt.Appendf(b, `","identity":{"did":"%s","handle":"%s","seq":%d,"time":"%s"`, e.DID, e.Handle, e.RelaySeq, at)
+	case "account":
+		b = fmt.Appendf(b, `","account":{"active":%t,"did":"%s","seq":%d,"time":"%s"`, e.Active, e.DID, e.RelaySeq, at)
+		if e.Status != "" {
+			b = fmt.Appendf(b, `,"status":"%s"`, e.Status)
+		}
+	}
+	return append(b, "}}"...)
+}

@@ -1,0 +1,373 @@
+package simnet
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Mix is what the network is made of.
+type Mix int
+
+const (
+	// MixPosts is nearly all posts: for a lively demo, and for benchmarks in
+	// which every event is stored.
+	MixPosts Mix = iota
+	// MixNetwork is what the real network sends: two thirds likes, a tenth posts.
+	MixNetwork
+)
+
+// share is how often something happens, in a thousandth.
+type share struct {
+	what string
+	of   int
+}
+
+// What happens beside the writing of records.
+const (
+	edit       = "edit"
+	deletion   = "deletion"
+	identity   = "identity"
+	account    = "account"
+	unlike     = "unlike"
+	everything = 1000
+)
+
+func (m Mix) shares() []share {
+	if m == MixNetwork {
+		return []share{{post, 108}, {like, 680}, {repost, 95}, {follow, 50}, {block, 8}, {profile, 4}, {foreign, 4},
+			{edit, 1}, {deletion, 8}, {unlike, 36}, {identity, 4}, {account, 2}}
+	}
+	return []share{{post, 900}, {like, 10}, {repost, 20}, {edit, 20}, {deletion, 40}, {identity, 6}, {account, 4}}
+}
+
+// person is an account of the network.
+type person struct {
+	did    string
+	handle string
+	status string // "" while active
+	name   int    // how often the handle changed
+}
+
+// reference is a record that can be edited, deleted or referred to.
+type reference struct {
+	account    *person
+	collection string
+	rkey       string
+}
+
+// story is a page that people share for a while.
+type story struct {
+	url, title, summary string
+	born                time.Time
+	weight              float64
+	life                time.Duration // after which interest has halved
+}
+
+// firstSeq is above 1 because servers that renumber count lower, and no server
+// counts below 1.
+const firstSeq = 100_001
+
+// model makes events: the same for the same seed.
+type model struct {
+	rng      *rand.Rand
+	mix      []share
+	accounts []*person
+	zipf     *rand.Zipf
+	recent   []reference // posts, the latest few thousand
+	likes    []reference
+	stories  []*story
+
+	sites            []site
+	topics           map[string]topic
+	chatter, remarks []string
+	first, last      []string // names
+
+	now     time.Time // of the last event
+	unique  int64     // the last unique time, µs
+	lastTID int64
+	seq     int64
+	same    *Entry  // the event whose commit may hold one more operation
+	author  *person // of that event
+	born    int     // accounts so far
+}
+
+func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
+	rng := rand.New(rand.NewPCG(seed, 0x77656972))
+	m := &model{rng: rng, mix: mix.shares(), zipf: rand.NewZipf(rng, 1.15, 12, uint64(accounts-1)),
+		sites: sites(), topics: topics(), chatter: chatter(), remarks: remarks(),
+		first: firstNames(), last: lastNames(), now: start, seq: firstSeq - 1}
+	for range accounts {
+		m.accounts = append(m.accounts, m.join())
+	}
+	for range 25 {
+		m.publish(start.Add(-time.Duration(rng.IntN(6*3600)) * time.Second))
+	}
+	return m
+}
+
+// join makes a new account.
+func (m *model) join() *person {
+	const letters = "abcdefghijklmnopqrstuvwxyz234567"
+	id := make([]byte, 24)
+	for i := range id {
+		id[i] = letters[m.rng.IntN(len(letters))]
+	}
+	handle := fmt.Sprintf("%s-%s-%d.example", pick(m.rng, m.first), pick(m.rng, m.last), m.born)
+	m.born++
+	return &person{did: "did:plc:" + string(id), handle: handle}
+}
+
+// anyAccount is drawn by a long tail: few write much, most write little.
+func (m *model) anyAccount() *person { return m.accounts[m.zipf.Uint64()] }
+
+// active is an account that may write.
+func (m *model) active() *person {
+	for {
+		if a := m.anyAccount(); a.status == "" {
+			return a
+		}
+	}
+}
+
+// publish makes a new story.
+func (m *model) publish(at time.Time) {
+	s := pick(m.rng, m.sites)
+	t := m.topics[pick(m.rng, s.topics)]
+	title := pick(m.rng, t.subjects) + " " + pick(m.rng, t.tails)
+	st := &story{
+		url:     fmt.Sprintf("https://%s/%s/%s-%d", s.host, at.UTC().Format("2006/01"), slug(title), m.rng.IntN(9000)+1000),
+		title:   title,
+		summary: pick(m.rng, t.summaries),
+		born:    at,
+		weight:  math.Pow(m.rng.Float64(), -0.7), // a few are talked about by everybody
+		life:    time.Duration(1+m.rng.IntN(8)) * time.Hour,
+	}
+	m.stories = append(m.stories, st)
+	if len(m.stories) > 60 {
+		m.stories = slices.Delete(m.stories, 0, 1)
+	}
+}
+
+// story is one that people share at this moment.
+func (m *model) story() *story {
+	if m.rng.IntN(40) == 0 {
+		m.publish(m.now)
+	}
+	total := 0.0
+	weights := make([]float64, len(m.stories))
+	for i, s := range m.stories {
+		age := m.now.Sub(s.born)
+		weights[i] = s.weight * math.Exp2(-float64(age)/float64(s.life))
+		total += weights[i]
+	}
+	x := m.rng.Float64() * total
+	for i, w := range weights {
+		if x -= w; x <= 0 {
+			return m.stories[i]
+		}
+	}
+	return m.stories[len(m.stories)-1]
+}
+
+// variant is the story's address as somebody copied it from somewhere.
+func (m *model) variant(s *story) string {
+	switch m.rng.IntN(10) {
+	case 0:
+		return s.url + "?utm_source=bluesky&utm_medium=social"
+	case 1:
+		return s.url + "?fbclid=IwAR" + m.cidOf(rawData)[10:30]
+	case 2:
+		return s.url + "#comments"
+	}
+	return s.url
+}
+
+// tid is a timestamp identifier: unique, and rising with time.
+func (m *model) tid(at time.Time) string {
+	us := max(at.UnixMicro(), m.lastTID+1)
+	m.lastTID = us
+	const alphabet = "234567abcdefghijklmnopqrstuvwxyz"
+	v := uint64(us)<<10 | 7
+	out := make([]byte, 13)
+	for i := 12; i >= 0; i-- {
+		out[i] = alphabet[v&31]
+		v >>= 5
+	}
+	return string(out)
+}
+
+// next is the event that happens at a moment, which must not lie before the
+// last one.
+func (m *model) next(at time.Time) *Entry {
+	if at.Before(m.now) {
+		at = m.now
+	}
+	m.now = at
+	m.seq++
+	m.unique = max(m.unique+1, at.UnixMicro())
+	e := &Entry{Seq: m.seq, TimeUS: at.UnixMicro(), UniqueUS: m.unique, RelaySeq: 9_000_000 + m.seq}
+	if m.same != nil && m.rng.IntN(10) == 0 {
+		m.another(e)
+		return e
+	}
+	m.same = nil
+	n := m.rng.IntN(everything)
+	what := post
+	for _, s := range m.mix {
+		if n -= s.of; n < 0 {
+			what = s.what
+			break
+		}
+	}
+	m.fill(e, what, at)
+	return e
+}
+
+// another is one more operation of the commit before: a second record of the
+// same kind, as of a thread or of many follows at once.
+func (m *model) another(e *Entry) {
+	at := time.UnixMicro(m.same.TimeUS)
+	e.TimeUS, e.Rev = m.same.TimeUS, m.same.Rev
+	e.Kind, e.DID, e.Operation, e.Collection = "commit", m.same.DID, "create", m.same.Collection
+	m.compose(e, at)
+	e.Rkey = m.tid(at)
+	m.remember(reference{m.author, e.Collection, e.Rkey})
+	m.same = nil
+}
+
+func (m *model) fill(e *Entry, what string, at time.Time) {
+	switch what {
+	case identity:
+		m.rename(e)
+	case account:
+		m.changeStatus(e)
+	case edit:
+		m.rewrite(e, at)
+	case deletion:
+		m.remove(e, &m.recent, post, at)
+	case unlike:
+		m.remove(e, &m.likes, like, at)
+	default:
+		m.write(e, what, at)
+	}
+}
+
+func (m *model) write(e *Entry, collection string, at time.Time) {
+	a := m.active()
+	e.Kind, e.DID, e.Operation, e.Collection = "commit", a.did, "create", collection
+	m.compose(e, at)
+	e.Rkey = m.tid(at)
+	if collection == profile {
+		e.Rkey, e.Operation = "self", "update"
+	}
+	e.Rev = m.tid(at)
+	m.remember(reference{a, collection, e.Rkey})
+	if collection != profile {
+		m.same, m.author = e, a
+	}
+}
+
+// remember keeps what may be edited, deleted or referred to later.
+func (m *model) remember(r reference) {
+	switch r.collection {
+	case post:
+		m.recent = keep(m.recent, r)
+	case like:
+		m.likes = keep(m.likes, r)
+	}
+}
+
+// compose writes the record of an event.
+func (m *model) compose(e *Entry, at time.Time) {
+	e.CreatedAt = at.Add(-time.Duration(m.rng.IntN(2000)) * time.Millisecond).Truncate(time.Millisecond)
+	if e.Collection == post {
+		d := m.writePost(e.CreatedAt)
+		e.Record, e.Links = m.marshal(d.record), d.links
+	} else {
+		e.Record = m.marshal(m.writeOther(e.Collection, e.CreatedAt))
+	}
+	e.CID = m.cidOf(dagCBOR)
+}
+
+func keep(all []reference, r reference) []reference {
+	if len(all) >= 4000 {
+		all = slices.Delete(all, 0, 1000)
+	}
+	return append(all, r)
+}
+
+// take removes a reference whose account may write; ok is false when there is none.
+func (m *model) take(all *[]reference, remove bool) (r reference, ok bool) {
+	for range 20 {
+		if len(*all) == 0 {
+			break
+		}
+		i := m.rng.IntN(len(*all))
+		if r = (*all)[i]; r.account.status != "" {
+			continue
+		}
+		if remove {
+			*all = slices.Delete(*all, i, i+1)
+		}
+		return r, true
+	}
+	return reference{}, false
+}
+
+func (m *model) rewrite(e *Entry, at time.Time) {
+	r, ok := m.take(&m.recent, false)
+	if !ok {
+		m.write(e, post, at)
+		return
+	}
+	e.Kind, e.DID, e.Operation, e.Collection, e.Rkey = "commit", r.account.did, "update", post, r.rkey
+	m.compose(e, at)
+	e.Rev = m.tid(at)
+}
+
+func (m *model) remove(e *Entry, all *[]reference, collection string, at time.Time) {
+	r, ok := m.take(all, true)
+	if !ok {
+		m.write(e, collection, at)
+		return
+	}
+	e.Kind, e.DID, e.Operation, e.Collection, e.Rkey, e.Rev = "commit", r.account.did, "delete", r.collection, r.rkey, m.tid(at)
+}
+
+func (m *model) rename(e *Entry) {
+	a := m.active()
+	a.name++
+	a.handle = fmt.Sprintf("renamed-%d-%s", a.name, a.handle)
+	if len(a.handle) > 60 {
+		a.handle = fmt.Sprintf("renamed-%d-%s.example", a.name, a.did[8:16])
+	}
+	e.Kind, e.DID, e.Handle = "identity", a.did, a.handle
+}
+
+// changeStatus hides an account, or shows a hidden one again. A quarter of the
+// accounts are hidden at most, so that the network stays alive however long it
+// runs, and a new account takes the place of a deleted one.
+func (m *model) changeStatus(e *Entry) {
+	e.Kind = "account"
+	var hidden []*person
+	for _, a := range m.accounts {
+		if a.status != "" {
+			hidden = append(hidden, a)
+		}
+	}
+	if len(hidden) > 0 && (m.rng.IntN(2) == 0 || len(hidden) >= len(m.accounts)/4) {
+		a := pick(m.rng, hidden)
+		a.status = ""
+		e.DID, e.Active = a.did, true
+		return
+	}
+	a := m.active()
+	a.status = pick(m.rng, []string{"deactivated", "deactivated", "deactivated", "takendown", "suspended", "deleted"})
+	e.DID, e.Status = a.did, a.status
+	if a.status == "deleted" {
+		m.accounts[slices.Index(m.accounts, a)] = m.join()
+	}
+}

@@ -1,0 +1,252 @@
+package simnet_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+func TestFramesAreTheLogOfTheGeneration(t *testing.T) {
+	t.Parallel()
+	for _, g := range []simnet.Generation{simnet.V1, simnet.V2} {
+		n := network(t, simnet.Config{Seed: 4, History: 500, Generation: g})
+		c := dial(t, n, "cursor", "0")
+		for _, line := range lines(t, n, g) {
+			require.Equal(t, string(line), string(c.frame()))
+		}
+	}
+}
+
+// dictionary fetches the dictionary and checks what pins it.
+func dictionary(t testing.TB, n *simnet.Net) []byte {
+	t.Helper()
+	response, dict := request(t, http.MethodGet, n.DictionaryURL())
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	sum := sha256.Sum256(dict)
+	require.Equal(t, n.DictionarySHA256(), hex.EncodeToString(sum[:]))
+	return dict
+}
+
+func (c *client) decodes(dict []byte) *client {
+	c.t.Helper()
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderDicts(dict), zstd.WithDecoderConcurrency(1))
+	require.NoError(c.t, err)
+	c.t.Cleanup(decoder.Close)
+	c.zstd = decoder
+	return c
+}
+
+// requireCompressed wants the frames of a network to be the log, made small
+// with the dictionary.
+func requireCompressed(t *testing.T, n *simnet.Net) {
+	t.Helper()
+	dict := dictionary(t, n)
+	inspected, err := zstd.InspectDictionary(dict)
+	require.NoError(t, err)
+	all := lines(t, n, simnet.V2)
+	header := http.Header{"Socket-Encoding": {"zstd"}}
+	for _, c := range []*client{dial(t, n, "cursor", "0", "compress", "true"), dialWith(t, n, &websocket.DialOptions{HTTPHeader: header}, "cursor", "0")} {
+		c.decodes(dict)
+		small, large := 0, 0
+		for _, line := range all {
+			kind, data, err := c.raw()
+			require.NoError(t, err)
+			require.Equal(t, websocket.MessageBinary, kind)
+			var h zstd.Header
+			require.NoError(t, h.Decode(data))
+			require.Equal(t, inspected.ID(), h.DictionaryID)
+			plain, err := c.zstd.DecodeAll(data, nil)
+			require.NoError(t, err)
+			require.Equal(t, string(line), string(plain))
+			small, large = small+len(data), large+len(plain)
+		}
+		require.Less(t, small, large*6/10, "frames are compressed: %d of %d bytes", small, large)
+	}
+}
+
+func TestCompressedFramesDecodeWithTheDictionaryServed(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 1000})
+	requireCompressed(t, n)
+}
+
+// The dictionary of the real servers, where WEIR_TESTDATA names a folder that
+// has it; else one that another network has made.
+func TestAnyDictionaryCanBeServed(t *testing.T) {
+	t.Parallel()
+	var dict []byte
+	if folder := os.Getenv("WEIR_TESTDATA"); folder != "" {
+		read, err := os.ReadFile(filepath.Join(folder, "jetstream-v1.zdict"))
+		require.NoError(t, err)
+		dict = read
+	} else {
+		dict = dictionary(t, network(t, simnet.Config{Seed: 900}))
+	}
+	n := network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 1000, Dictionary: dict})
+	require.Equal(t, dict, dictionary(t, n))
+	requireCompressed(t, n)
+}
+
+func TestADictionaryThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := simnet.New(simnet.Config{Dictionary: []byte("not a dictionary")})
+	require.ErrorContains(t, err, "dictionary")
+}
+
+func TestTwoCompressionsAtOnceAreRefused(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 4, History: 5})
+	status, _ := refusal(t, n, &websocket.DialOptions{CompressionMode: websocket.CompressionContextTakeover}, "compress", "true")
+	require.Equal(t, http.StatusBadRequest, status)
+	c := dialWith(t, n, &websocket.DialOptions{CompressionMode: websocket.CompressionContextTakeover}, "cursor", "0")
+	require.Len(t, c.seqs(5), 5)
+}
+
+func TestPingsArriveAndWhoDoesNotAnswerIsCutOff(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: 200 * time.Millisecond})
+	pings := make(chan struct{}, 100)
+	alive := dialWith(t, n, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
+		select {
+		case pings <- struct{}{}:
+		default:
+		}
+		return true
+	}})
+	events := alive.pump()
+	for range 5 {
+		<-pings
+	}
+	mute := dialWith(t, n, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { return false }})
+	frames, err := mute.ending()
+	require.Zero(t, frames)
+	require.EqualValues(t, -1, websocket.CloseStatus(err), "no close frame: %v", err)
+	n.Play(1)
+	require.Equal(t, n.Log().Last().Seq, *(<-events).Cursor, "who answers stays")
+}
+
+// A hole, a repetition or a change of order where history meets the present
+// would break the row of numbers.
+func TestReplayBecomesLiveWithoutASeam(t *testing.T) {
+	t.Parallel()
+	dict := dictionary(t, network(t, simnet.Config{Seed: 900})) // once, for all of the rounds
+	for round := range 15 {
+		n := network(t, simnet.Config{Seed: uint64(round), History: 400, Dictionary: dict})
+		const batches, size = 40, 25
+		var playing sync.WaitGroup
+		playing.Go(func() {
+			for range batches {
+				n.Play(size)
+			}
+		})
+		var reading sync.WaitGroup
+		for i := range 4 {
+			pairs := []string{"cursor", "0"}
+			if i%2 == 1 {
+				pairs = append(pairs, "compress", "true")
+			}
+			c := dial(t, n, pairs...)
+			if i%2 == 1 {
+				c.decodes(dict)
+			}
+			reading.Go(func() {
+				defer c.conn.CloseNow() //nolint:errcheck // all is read
+				want := n.Log().Entries()[0].Seq
+				for range 400 + batches*size {
+					e := c.next()
+					if *e.Cursor != want {
+						t.Errorf("event %d came where %d was due", *e.Cursor, want)
+						return
+					}
+					want++
+				}
+			})
+		}
+		playing.Wait()
+		reading.Wait()
+		dial(t, n).nothingMore(n)
+	}
+}
+
+func TestStopTellsEveryClient(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 4, History: 20_000})
+	waiting := dial(t, n, "requireHello", "true")
+	idle := dial(t, n)
+	busy := dial(t, n, "cursor", "0")
+	busy.next()
+	ends := make(chan error, 3)
+	for _, c := range []*client{waiting, idle, busy} {
+		go func() {
+			_, err := c.ending()
+			ends <- err
+		}()
+	}
+	began := time.Now()
+	n.Stop()
+	require.Less(t, time.Since(began), 900*time.Millisecond, "clients that answer are not waited for")
+	for range 3 {
+		err := <-ends
+		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
+	}
+	n.Stop() // twice is once
+	require.NoError(t, n.Restart())
+	require.Len(t, dial(t, n, "cursor", "0").seqs(10), 10)
+	require.Error(t, n.Start("127.0.0.1:0"), "it serves already")
+}
+
+func TestANetworkThatNeverServedCannotRestart(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.New(simnet.Config{})
+	require.NoError(t, err)
+	n.Stop()
+	require.NoError(t, n.Do(simnet.Cut))
+	require.ErrorContains(t, n.Restart(), "never started")
+	require.ErrorContains(t, n.Do(simnet.Renumber), "never started")
+	require.Zero(t, n.Fired()[simnet.Renumber])
+}
+
+// The client writes, to learn of the end without reading.
+func TestAClientTooSlowIsCutOffWithoutACloseFrame(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 4, WriteLimit: 100 * time.Millisecond})
+	n.Inject(make([]byte, 40<<20)) // more than the buffers between the two hold
+	slow := dial(t, n, "cursor", "0")
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return slow.conn.Write(ctx, websocket.MessageText, []byte(`{}`)) != nil
+	}, patience, 10*time.Millisecond)
+	_, err := slow.ending()
+	require.EqualValues(t, -1, websocket.CloseStatus(err), "%v", err)
+}
+
+func TestLiveKeepsItsRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, err := simnet.New(simnet.Config{Seed: 4, Accounts: 50})
+		require.NoError(t, err)
+		for _, rate := range []float64{0.5, 30, 500} {
+			before := len(n.Log().Entries())
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			n.Live(ctx, rate)
+			cancel()
+			require.InDelta(t, 20*rate, len(n.Log().Entries())-before, 1+rate/50)
+		}
+		last := n.Log().Last()
+		require.WithinDuration(t, time.Now(), time.UnixMicro(last.TimeUS), 100*time.Millisecond)
+	})
+}
