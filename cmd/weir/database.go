@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -49,9 +51,21 @@ func openPool(ctx context.Context, raw string, connections int32) (*pgxpool.Pool
 	}
 	if err := pool.Ping(ctx); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("DATABASE_URL does not lead to a database: %w", err)
+		return nil, fmt.Errorf("DATABASE_URL does not lead to a database: %s", sentence(err))
 	}
 	return pool, nil
+}
+
+// sentence is an error on one line, each of its lines once: one for every
+// address that was tried.
+func sentence(err error) string {
+	var parts []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); !slices.Contains(parts, line) {
+			parts = append(parts, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": ")
 }
 
 // migrated is a pool on a database that has this binary's schema.

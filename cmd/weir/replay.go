@@ -5,20 +5,24 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/recording"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
 )
 
 func replayCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "replay FILE",
-		Short: "Feed a recorded stream (JSON lines; - for standard input) through the consumer",
+		Short: "Feed a recorded stream (JSON lines; - for standard input) through the consumer and the workers",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
@@ -31,14 +35,50 @@ func replayCommand() *cobra.Command {
 				if err := p.replay(ctx, args[0], lines); err != nil {
 					return err
 				}
-				return p.report(cmd.OutOrStdout())
+				return p.report(context.WithoutCancel(ctx), cmd.OutOrStdout())
 			})
 		},
 	}
 }
 
-// replay commits every event of a recording. It does not wait for the workers.
+// replay commits every event of a recording, and works the jobs that come of
+// it. It ends when none is left that could be worked now, or with ctx.
 func (p parts) replay(ctx context.Context, name string, lines io.Reader) error {
+	g, ctx := errgroup.WithContext(ctx)
+	working, stop := context.WithCancel(ctx)
+	g.Go(func() error { return p.work(working) })
+	g.Go(func() error {
+		defer stop()
+		if err := p.commitAll(ctx, name, lines); err != nil {
+			return err
+		}
+		return p.drained(ctx)
+	})
+	return g.Wait()
+}
+
+// drained waits until no job is at work or could be.
+func (p parts) drained(ctx context.Context) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left, err := schema.UnfinishedJobs(ctx, p.pool, jobs.ProcessPosts{}.Kind())
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if err == nil && left.Ready == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// commitAll commits every event of a recording.
+func (p parts) commitAll(ctx context.Context, name string, lines io.Reader) error {
 	source := &recording.Source{Name: "recording:" + name, Lines: lines, Decode: jetstream.Lines(p.wanted())}
 	c, err := p.consumer(consumer.Config{
 		Stream: p.cfg.Stream + "-replay", Wire: "recording", Source: source, Afresh: true, Patient: true,
@@ -77,7 +117,7 @@ func progress(r io.Reader, size int64) io.Reader {
 }
 
 // report says what a replay did, from the process's own counters.
-func (p parts) report(w io.Writer) error {
+func (p parts) report(ctx context.Context, w io.Writer) error {
 	families, err := p.metrics.Gather()
 	if err != nil {
 		return fmt.Errorf("read the counters: %w", err)
@@ -96,5 +136,10 @@ func (p parts) report(w io.Writer) error {
 	fmt.Fprintf(w, "writes %.0f, deletes %.0f, accounts %.0f, identities %.0f, ignored %.0f, parked %.0f, characters replaced %.0f\n",
 		events("write"), events("delete"), events("account"), events("identity"), events("ignored"),
 		counts["weir_consumer_parked_total/decode"]+counts["weir_consumer_parked_total/commit"], counts["weir_consumer_replaced_characters_total"])
+	left, err := schema.UnfinishedJobs(ctx, p.pool, jobs.ProcessPosts{}.Kind())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "posts processed %.0f, jobs left %d\n", counts["weir_process_posts_total"], left.Ready+left.Waiting)
 	return nil
 }

@@ -45,8 +45,8 @@ func (d *decoder) check(ev *consumer.Event) error {
 // checkTime refuses times that would lead the stream's position astray. An
 // event of an unknown kind may have none.
 func (d *decoder) checkTime(ev *consumer.Event) error {
-	if ev.Seq < 0 {
-		return d.refuse("not a sequence number", "/cursor", "a number from 0", strconv.FormatInt(ev.Seq, 10))
+	if ev.Seq < 0 || ev.Seq > maxSeq {
+		return d.refuse("not a sequence number", "/cursor", "a number from 0, below 1e15", strconv.FormatInt(ev.Seq, 10))
 	}
 	if (ev.TimeUS <= 0 || ev.TimeUS > maxTimeUS) && !(ev.Kind == consumer.KindOther && ev.TimeUS == 0) {
 		return d.refuse("missing or absurd time", "/time_us", "microseconds since 1970, up to the year 9999", strconv.FormatInt(ev.TimeUS, 10))
@@ -78,7 +78,7 @@ func (d *decoder) checkCommit(ev *consumer.Event) error {
 }
 
 func (d *decoder) checkIdentity(ev *consumer.Event) error {
-	if d.repeated != "" && d.repeated != ev.DID {
+	if d.repeats && d.repeated != ev.DID {
 		return d.agree("/identity/did", ev.DID, d.repeated)
 	}
 	if ev.Handle == "" {
@@ -95,7 +95,7 @@ const maxStatus = 64
 
 func (d *decoder) checkAccount(ev *consumer.Event) error {
 	switch {
-	case d.repeated != "" && d.repeated != ev.DID:
+	case d.repeats && d.repeated != ev.DID:
 		return d.agree("/account/did", ev.DID, d.repeated)
 	case !d.active:
 		return d.refuse("the account's state is missing", "/account/active", "true or false", "nothing")
@@ -169,7 +169,7 @@ func usualNSID(s string) bool {
 }
 
 func isCID(s string) bool {
-	if len(s) < 8 || len(s) > 256 {
+	if len(s) < 8 || len(s) > 256 || strings.HasPrefix(s, "Qmb") { // a CID of version 0
 		return false
 	}
 	for i := range len(s) {

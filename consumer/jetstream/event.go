@@ -18,6 +18,9 @@ import (
 // Postgres and RFC 3339 can both write down.
 const maxTimeUS = 253402300799000000
 
+// maxSeq is the highest sequence number: servers take a larger cursor for a time.
+const maxSeq = 1e15 - 1
+
 // DecodeEvent reads one event of the v1 wire: a JSON object. Everything it
 // refuses gives a *consumer.Malformed and nothing else does. The event's
 // strings and bytes are parts of data, which must not be written to afterwards.
@@ -42,13 +45,15 @@ type decoder struct {
 	active bool // the account's field active was there
 
 	repeated string // the DID in the body, met before the frame's own
+	repeats  bool   // there was one
 }
 
 // event reads data, see DecodeEvent. The record of a commit to a collection
 // that is not wanted is left out, and the syntax of its identity is not checked.
 func (d *decoder) event(data []byte, arrived time.Time) (consumer.Event, error) {
 	data = data[:len(data):len(data)]
-	d.raw, d.kind, d.found, d.record, d.active, d.repeated = data, "", false, nil, false, ""
+	d.raw, d.kind, d.found, d.record, d.active = data, "", false, nil, false
+	d.repeated, d.repeats = "", false
 	clear(d.body)
 	ev := consumer.Event{Arrived: arrived, Raw: data}
 	if err := d.frame(&ev); err != nil {

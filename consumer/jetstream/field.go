@@ -128,7 +128,7 @@ func (d *decoder) sameDID(path string, ev *consumer.Event) error {
 		return err
 	}
 	if ev.DID == "" { // the frame's own comes later, or is missing
-		d.repeated = did
+		d.repeated, d.repeats = did, true
 		return nil
 	}
 	return d.agree(path, ev.DID, did)

@@ -3,6 +3,7 @@ package jetstream
 import (
 	"bytes"
 	"slices"
+	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -39,9 +40,17 @@ func tooDeep(frame []byte) bool {
 	return false
 }
 
+// maxExponent bounds the exponents of a record's numbers: what a double holds.
+// Postgres would take more, up to a limit, but writes such a number out in full:
+// a record of 60 kB becomes a gigabyte when it is read.
+const maxExponent = 324
+
 // takeRecord gives the event its record, without the characters that jsonb
 // refuses.
 func (d *decoder) takeRecord(ev *consumer.Event) error {
+	if n := absurdNumber(d.record); n != nil {
+		return d.refuse("a number that no double holds", "/commit/record", "exponents up to "+strconv.Itoa(maxExponent), string(n))
+	}
 	ev.Record = d.record
 	if !bytes.Contains(d.record, []byte(`\u`)) {
 		return nil
@@ -55,6 +64,45 @@ func (d *decoder) takeRecord(ev *consumer.Event) error {
 		return d.refuse("two names differ only in characters that cannot be stored", "/commit/record", "names that differ", "the same name twice")
 	}
 	return nil
+}
+
+// absurdNumber is the first number of a record whose exponent is beyond
+// maxExponent, from its "e" on. It jumps over strings, most of a record.
+func absurdNumber(record []byte) []byte {
+	for i := 0; i < len(record); i++ {
+		switch c := record[i]; {
+		case c == '"':
+			i = closing(record, i)
+		case c|0x20 == 'e' && record[i-1] <= '9': // not that of true and false
+			exponent, n := record[i+1:], 0
+			if exponent[0] == '+' || exponent[0] == '-' {
+				exponent = exponent[1:]
+			}
+			for _, digit := range exponent {
+				if digit < '0' || digit > '9' {
+					break
+				}
+				if n = 10*n + int(digit-'0'); n > maxExponent {
+					return record[i:]
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// closing is where the string ends that begins at i.
+func closing(record []byte, i int) int {
+	for {
+		i += 1 + bytes.IndexByte(record[i+1:], '"')
+		escapes := 0
+		for record[i-1-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return i
+		}
+	}
 }
 
 // replaced writes U+FFFD in place of every escaped NUL and every escaped

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// network is a simulated one with so many events behind it.
+func network(t *testing.T, history int) *simnet.Net {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: history, HistorySpan: time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	return n
+}
+
+// reads is the environment of a process that reads a simulated network into a
+// database.
+func reads(n *simnet.Net, database string) []string {
+	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
+		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=2s", "WEIR_RESCUE_AFTER=3s",
+		"WEIR_LOG_LEVEL=info"}
+}
+
+func get(url string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+var address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/`)
+
+// page is where the process serves its page.
+func (p *process) page(t *testing.T) string {
+	t.Helper()
+	var url string
+	require.Eventually(t, func() bool {
+		url = address.FindString(p.stdout.String() + p.stderr.String())
+		return url != ""
+	}, time.Minute, 10*time.Millisecond)
+	return url
+}
+
+// TestDemoShowsRankedLinks with no configuration, and leaves nothing behind.
+func TestDemoShowsRankedLinks(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	env := []string{"WEIR_HOME=" + home, "WEIR_LISTEN=127.0.0.1:0"}
+	demo := start(t, env, "demo")
+	url := demo.page(t)
+	require.Eventually(t, func() bool {
+		page, err := get(url)
+		return err == nil && strings.Contains(page, ".example/")
+	}, time.Minute, 50*time.Millisecond)
+	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "it finds the demo's Postgres")
+	demo.signal(syscall.SIGINT)
+	require.Zero(t, demo.wait(t, time.Minute))
+	require.NoDirExists(t, home+"/demo")
+}
+
+// TestUnreachableJetstreamIsSaid, on the page and in the log, and retried.
+func TestUnreachableJetstreamIsSaid(t *testing.T) {
+	t.Parallel()
+	url := schematest.NewURL(t)
+	n := network(t, 200)
+	env := reads(n, url)
+	n.Stop()
+	serve := start(t, env, "serve")
+	page := serve.page(t)
+	require.Eventually(t, func() bool {
+		html, err := get(page)
+		return err == nil && strings.Contains(strings.ToLower(html), "not connected")
+	}, time.Minute, 50*time.Millisecond)
+	require.Contains(t, serve.stderr.String(), "connection refused")
+	require.NoError(t, n.Restart())
+	pool := open(t, url)
+	require.Eventually(t, func() bool {
+		state, err := tryCount(pool, `SELECT count(*) FROM streams WHERE state IN ('live', 'quiet', 'catching_up')`)
+		return err == nil && state == 1
+	}, time.Minute, 50*time.Millisecond, "it kept trying")
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL`))
+}
+
+// TestMistakesAreOneSentence: each ends the command at once, says what to do,
+// and nothing else.
+func TestMistakesAreOneSentence(t *testing.T) {
+	t.Parallel()
+	database := schematest.NewURL(t)
+	for want, c := range map[string]struct {
+		env  []string
+		args string
+	}{
+		"DATABASE_URL is not set and no `weir dev` or `weir demo` runs here": {nil, "serve"},
+		"DATABASE_URL cannot be read: expected postgres://":                  {[]string{"DATABASE_URL=postgres://u:secret@h:port/x"}, "serve"},
+		"DATABASE_URL does not lead to a database":                           {[]string{"DATABASE_URL=postgres://u:secret@127.0.0.1:1/x"}, "serve"},
+		"password authentication failed":                                     {[]string{"DATABASE_URL=" + regexp.MustCompile(`:[^:@]+@`).ReplaceAllString(database, ":secret@")}, "serve"},
+		"did you mean WEIR_BATCH_EVENTS?":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENT=5"}, "serve"},
+		"WEIR_WORKERS must be 1 or more":                                     {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
+		`"BatchEvery"`:                                                       {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVERY=fast"}, "consume"},
+		`"nonsense" is no Jetstream endpoint`:                                {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
+		`"post" is no collection`:                                            {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
+		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
+		"--window is 2h0m0s: expected 1h, 3h, 6h, 12h or 24h":                {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
+		"no such file":           {[]string{"DATABASE_URL=" + database}, "replay nowhere.jsonl"},
+		`unknown command "serv"`: {nil, "serv"},
+	} {
+		t.Run(c.args+": "+want, func(t *testing.T) {
+			t.Parallel()
+			_, stderr, code := weir(t, c.env, strings.Fields(c.args)...)
+			require.Equal(t, 1, code)
+			require.Contains(t, stderr, want)
+			require.Equal(t, 1, strings.Count(strings.TrimSpace(stderr), "\n")+1, stderr)
+			require.NotContains(t, stderr, "secret")
+		})
+	}
+}
+
+func TestUnknownCommandIsAnError(t *testing.T) {
+	t.Parallel()
+	_, stderr, code := weir(t, nil, "serv")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, `unknown command "serv"`)
+	require.Contains(t, stderr, "serve")
+}
+
+// TestUnmigratedDatabaseNamesTheCommand to run.
+func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
+	t.Parallel()
+	server := schematest.Server(t)
+	env := []string{"DATABASE_URL=" + server.URL("weir")}
+	_, stderr, code := weir(t, env, "serve")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "run `weir migrate`")
+	succeed(t, env, "migrate")
+	succeed(t, env, "migrate")
+	require.Contains(t, succeed(t, env, "trending"), "no link was shared")
+}

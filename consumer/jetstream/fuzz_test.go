@@ -1,0 +1,212 @@
+package jetstream
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// agreesWithEncodingJSON compares an event with what another reader of JSON
+// finds in the frame.
+func agreesWithEncodingJSON(t testing.TB, frame []byte, ev *consumer.Event) {
+	t.Helper()
+	var outer map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(frame, &outer))
+	var kind string
+	require.NoError(t, json.Unmarshal(outer["kind"], &kind))
+	same(t, outer, "did", ev.DID)
+	same(t, outer, "time_us", ev.TimeUS)
+	same(t, outer, "cursor", ev.Seq)
+	require.Equal(t, map[string]consumer.Kind{"commit": consumer.KindCommit, "identity": consumer.KindIdentity, "account": consumer.KindAccount}[kind], ev.Kind)
+	if ev.Kind == consumer.KindOther {
+		return
+	}
+	var inner map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(outer[kind], &inner))
+	switch ev.Kind {
+	case consumer.KindCommit:
+		same(t, inner, "rev", ev.Rev)
+		same(t, inner, "operation", ev.Operation.String())
+		same(t, inner, "collection", ev.Collection)
+		same(t, inner, "rkey", ev.Rkey)
+		if ev.Operation == consumer.Delete {
+			require.Empty(t, ev.CID)
+			require.Nil(t, ev.Record)
+			return
+		}
+		same(t, inner, "cid", ev.CID)
+		sameRecord(t, inner["record"], ev)
+	case consumer.KindIdentity:
+		same(t, inner, "handle", ev.Handle)
+		same(t, inner, "did", ev.DID)
+	case consumer.KindAccount:
+		same(t, inner, "active", ev.Active)
+		same(t, inner, "status", ev.Status)
+		same(t, inner, "did", ev.DID)
+	}
+}
+
+// same compares a field that is there.
+func same[T any](t testing.TB, in map[string]json.RawMessage, name string, got T) {
+	t.Helper()
+	raw, ok := in[name]
+	if !ok {
+		return
+	}
+	var want T
+	require.NoError(t, json.Unmarshal(raw, &want), name)
+	require.Equal(t, want, got, name)
+}
+
+// sameRecord compares an event's record with the frame's. encoding/json, too,
+// reads half a surrogate pair as U+FFFD; a NUL it leaves.
+func sameRecord(t testing.TB, raw json.RawMessage, ev *consumer.Event) {
+	t.Helper()
+	require.True(t, jsontext.Value(ev.Record).IsValid(), "%s", ev.Record)
+	require.Equal(t, jsontext.KindBeginObject, jsontext.Value(ev.Record).Kind())
+	want, got := tokens(t, raw), tokens(t, ev.Record)
+	for i := range want {
+		if s, ok := want[i].(string); ok {
+			want[i] = strings.ReplaceAll(s, "\x00", "\uFFFD")
+		}
+	}
+	require.Equal(t, want, got)
+	if ev.Replaced == 0 {
+		require.Equal(t, []byte(raw), ev.Record)
+	}
+}
+
+func tokens(t testing.TB, data []byte) []any {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	var all []any
+	for d.InputOffset() < int64(len(data)) {
+		token, err := d.Token()
+		require.NoError(t, err)
+		all = append(all, token)
+	}
+	return all
+}
+
+func FuzzDecodeEvent(f *testing.F) {
+	for _, frame := range []string{frameCreate, frameDelete, frameHandle, frameStatus} {
+		f.Add([]byte(frame))
+	}
+	for _, record := range []string{`{"a\u0000":"\ud800\udc00\ud800","b":["\\u0000",1e400000,-0.5E-7,null]}`, `{"\u0000":1,"\ufffd":2}`,
+		`{"a":"é\uDBFF\"","b":{"a":{},"b":[[],[{}]]}}`, `{"a":1,"a":2}`} {
+		f.Add([]byte(with(f, frameCreate, `{"text":"hi"}`, record)))
+	}
+	f.Add([]byte(`{"commit":{"rev":"3mptbypluud2a"},"account":{"active":true,"did":"did:web:a"},"kind":"account","time_us":1,"did":"did:web:a"}`))
+	f.Add([]byte(`{"kind":"\u0063ommit","d\u0069d":"did:plc:\u0061","time_us":1,"x":"\ud800"}`))
+	f.Add([]byte("{\"kind\":\"\xff\"}"))
+	f.Add([]byte(`{"x":` + strings.Repeat(`[`, 300)))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		ev, bad := decode(t, frame)
+		if bad != nil {
+			if !json.Valid(frame) {
+				return
+			}
+			mayRefuse(t, frame, bad)
+			return
+		}
+		require.True(t, json.Valid(frame))
+		agreesWithEncodingJSON(t, frame, &ev)
+	})
+}
+
+// mayRefuse fails where a frame has all that a deletion needs, by another
+// reader of JSON and the library of the network's syntax, and is refused all
+// the same: a deletion is what has the fewest parts that may be wrong.
+func mayRefuse(t testing.TB, frame []byte, bad *consumer.Malformed) {
+	t.Helper()
+	if strings.Contains(bad.Cause, "twice") || strings.Contains(bad.Cause, "UTF-8") || strings.Contains(bad.Cause, "nested") || bytes.Contains(frame, []byte(`\u`)) {
+		return
+	}
+	var outer, inner map[string]json.RawMessage
+	if json.Unmarshal(frame, &outer) != nil || json.Unmarshal(outer["commit"], &inner) != nil {
+		return
+	}
+	at, cursor := int64(0), int64(0)
+	if !reads(outer, "time_us", &at) || at <= 0 || at > maxTimeUS || (outer["cursor"] != nil && !reads(outer, "cursor", &cursor)) || cursor < 0 || cursor > maxSeq {
+		return
+	}
+	parts := map[string]string{}
+	for _, name := range []string{"did", "kind", "rev", "operation", "collection", "rkey"} {
+		var s string
+		if !reads(outer, name, &s) && !reads(inner, name, &s) {
+			return
+		}
+		parts[name] = s
+	}
+	if inner["cid"] != nil && inner["cid"][0] != '"' {
+		return
+	}
+	_, badDID := syntax.ParseDID(parts["did"])
+	_, badRev := syntax.ParseTID(parts["rev"])
+	_, badCollection := syntax.ParseNSID(parts["collection"])
+	_, badRkey := syntax.ParseRecordKey(parts["rkey"])
+	if parts["kind"] == "commit" && parts["operation"] == "delete" && badDID == nil && badRev == nil && badCollection == nil && badRkey == nil {
+		require.Fail(t, "a good deletion was refused", "%s: %s", bad, frame)
+	}
+}
+
+// reads answers whether a field is there and of the type of v.
+func reads(in map[string]json.RawMessage, name string, v any) bool {
+	return in[name] != nil && string(in[name]) != "null" && json.Unmarshal(in[name], v) == nil
+}
+
+// FuzzSyntax compares the shortcuts with the library they stand for.
+func FuzzSyntax(f *testing.F) {
+	for _, c := range syntaxCases() {
+		f.Add(c.text)
+	}
+	f.Fuzz(func(t *testing.T, s string) { sameSyntax(t, s) })
+}
+
+func sameSyntax(t testing.TB, s string) {
+	t.Helper()
+	_, did := syntax.ParseDID(s)
+	_, tid := syntax.ParseTID(s)
+	_, rkey := syntax.ParseRecordKey(s)
+	_, nsid := syntax.ParseNSID(s)
+	_, cid := syntax.ParseCID(s)
+	require.Equal(t, []bool{did == nil, tid == nil, rkey == nil, nsid == nil, cid == nil},
+		[]bool{isDID(s), isTID(s), isRecordKey(s), isNSID(s), isCID(s)}, "DID, TID, record key, NSID, CID: %q", s)
+}
+
+// Every byte in every place of what is usual, and every length, is a corpus of
+// its own.
+func TestSyntaxIsTheLibrarys(t *testing.T) {
+	t.Parallel()
+	for _, c := range syntaxCases() {
+		sameSyntax(t, c.text)
+	}
+	for _, usual := range []string{"did:plc:wq4aajammjtxdomz3e23667t", "did:web:a.b", "3mptbypluud2a", "app.bsky.feed.post", "a.b.c",
+		"bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i", "Qmbcdefgh", "self", ".."} {
+		for i := range len(usual) {
+			for b := range 256 {
+				sameSyntax(t, usual[:i]+string([]byte{byte(b)})+usual[i+1:])
+				sameSyntax(t, usual[:i]+string([]byte{byte(b)})+usual[i:])
+			}
+			sameSyntax(t, usual[:i]+"é"+usual[i:])
+		}
+		sameSyntax(t, usual+"\n")
+	}
+	for n := range 2100 {
+		sameSyntax(t, strings.Repeat("a", n))
+		sameSyntax(t, "did:web:"+strings.Repeat("a", n))
+		sameSyntax(t, fmt.Sprintf("a.%s.b", strings.Repeat("c", n)))
+		sameSyntax(t, fmt.Sprintf("%s.b.c", strings.Repeat("a", n)))
+		sameSyntax(t, fmt.Sprintf("a.b.%s", strings.Repeat("c", n)))
+		sameSyntax(t, strings.Repeat("aa.", n/3)+"b")
+	}
+}
