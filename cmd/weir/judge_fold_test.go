@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,18 +68,22 @@ func TestJudgeFoldsTheLastWordOfAnAccount(t *testing.T) {
 
 func TestJudgeRanksBySharersThenByTheLastShareThenByURL(t *testing.T) {
 	t.Parallel()
-	const many, late, soon, more = "https://many.example/", "https://late.example/", "https://b.example/", "https://a.example/"
+	const many, late, end = "https://many.example/", "https://late.example/", "https://end.example/"
+	tied := []string{"https://g.example/", "https://b.example/", "https://e.example/", "https://a.example/", "https://f.example/"}
 	entries := []*simnet.Entry{
 		wrote("a", "1", "r", 50*time.Minute, many), wrote("b", "1", "r", 50*time.Minute, many),
 		wrote("c", "1", "r", time.Minute, late), wrote("c", "2", "r", 2*time.Minute, late), // one account counts once
-		wrote("d", "1", "r", 5*time.Minute, soon, more), // at the same moment
-		wrote("e", "1", "r", 0, "https://end.example/"),
+		wrote("d", "1", "r", 5*time.Minute, tied...), // at the same moment
+		wrote("e", "1", "r", 0, end),
 		wrote("e", "2", "r", time.Hour, "https://out.example/"), // the window does not hold its beginning
 		wrote("e", "3", "r", -time.Microsecond, "https://future.example/"),
 		wrote("f", "1", "r", time.Minute, many, "https://hidden.example/"), {Kind: "account", DID: "f", Status: "deactivated"},
 	}
 	tr := fold(entries)
-	want := []ranked{{many, 2}, {"https://end.example/", 1}, {late, 1}, {more, 1}, {soon, 1}}
+	want := []ranked{{many, 2}, {end, 1}, {late, 1}}
+	for _, url := range slices.Sorted(slices.Values(tied)) {
+		want = append(want, ranked{url, 1})
+	}
 	require.Equal(t, want, tr.ranking(judgedEnd, time.Hour, 0))
 	require.Equal(t, want[:3], tr.ranking(judgedEnd, time.Hour, 3))
 
@@ -122,6 +127,33 @@ func TestJudgeAllowsALinkThatOutlivesItsShares(t *testing.T) {
 	problems, err = tr.problems(t.Context(), pool, judgedEnd)
 	require.NoError(t, err)
 	require.Empty(t, problems)
+}
+
+func TestJudgeSeesALinkTwice(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example/")})
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
+	for _, sql := range []string{
+		`ALTER TABLE links DROP CONSTRAINT links_url_key`, // as a corrupt index would
+		`INSERT INTO links (url, site, first_seen) SELECT url, site, first_seen FROM links`,
+	} {
+		_, err := pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	problems, err := tr.problems(t.Context(), pool, judgedEnd)
+	require.NoError(t, err)
+	require.Equal(t, []string{"links: https://a.example/: expected one row, found another"}, problems)
+}
+
+func TestJudgeReadsWhatJSONMeans(t *testing.T) {
+	t.Parallel()
+	for _, same := range []string{`{"a":[1.50,{"b":100,"c":null}],"d":"é"}`, `{"d":"\u00e9", "a":[1.5, {"c":null, "b":1e2}]}`} {
+		require.Empty(t, unequalJSON([]byte(`{"a":[1.5,{"b":100,"c":null}],"d":"é"}`), []byte(same)))
+	}
+	for _, other := range []string{`{"a":9007199254740993}`, `{"a":"9007199254740992"}`, `{"a":null}`, `{}`, `{"a":[9007199254740992]}`, `null`, `[]`} {
+		require.NotEmpty(t, unequalJSON([]byte(`{"a":9007199254740992}`), []byte(other)), other)
+	}
 }
 
 func TestJudgeOfAnEmptyDatabaseNamesEveryTableInTwentyLines(t *testing.T) {

@@ -20,7 +20,8 @@ import (
 )
 
 func replayCommand() *cobra.Command {
-	return &cobra.Command{
+	work := true
+	cmd := &cobra.Command{
 		Use:   "replay FILE",
 		Short: "Feed a recorded stream (JSON lines; - for standard input) through the consumer and the workers",
 		Args:  cobra.ExactArgs(1),
@@ -32,18 +33,23 @@ func replayCommand() *cobra.Command {
 				}
 				defer file.Close()
 				lines := progress(file, size)
-				if err := p.replay(ctx, args[0], lines); err != nil {
+				if err := p.replay(ctx, args[0], lines, work); err != nil {
 					return err
 				}
 				return p.report(context.WithoutCancel(ctx), cmd.OutOrStdout())
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&work, "work", true, "work the jobs that come of it too; else they wait for other workers")
+	return cmd
 }
 
 // replay commits every event of a recording, and works the jobs that come of
-// it. It ends when none is left that could be worked now, or with ctx.
-func (p parts) replay(ctx context.Context, name string, lines io.Reader) error {
+// it: then it ends when none is left that could be worked now. Or with ctx.
+func (p parts) replay(ctx context.Context, name string, lines io.Reader, work bool) error {
+	if !work {
+		return p.commitAll(ctx, name, lines)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(ctx)
 	g.Go(func() error { return p.work(working) })
