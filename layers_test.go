@@ -18,7 +18,7 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"consumer", "consumer/jetstream", "consumer/recording", "devpg", "schema", "simnet", "web", "workers"},
+		"cmd/weir": {"consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "schema", "simnet", "web", "workers"},
 
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},

@@ -64,6 +64,9 @@ func TestATimeCursorMayStartCoarselyEarlier(t *testing.T) {
 	require.InDelta(t, entries[640].Seq, first, 2, "an hour earlier, at an event a minute")
 	c = dial(t, n, "cursor", digits(entries[700].Seq))
 	require.Equal(t, entries[700].Seq, *c.next().Cursor, "a number stays exact")
+	c = dial(t, n, "cursor", digits(time.Now().Add(time.Minute).UnixMicro()))
+	n.Play(1)
+	require.Equal(t, n.Log().Last().Seq, *c.next().Cursor, "the future is the tip all the same")
 }
 
 func TestFutureCursorsAndNoCursorMeanTheTip(t *testing.T) {

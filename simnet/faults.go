@@ -19,6 +19,7 @@ const (
 	NotUTF8   Fault = "not-utf8"  // a frame that is no text
 	Oversized Fault = "oversized" // a frame of 17 MiB to everybody connected; it is not replayed, for nobody would get past it
 	Duplicate Fault = "duplicate" // the last ten events once more
+	Stale     Fault = "stale"     // old revisions, of records edited or deleted since, once more
 	Renumber  Fault = "renumber"  // the server restarts, and every event has another sequence number
 	Restart   Fault = "restart"   // the server restarts
 	TooOld    Fault = "too-old"   // the server forgets everything up to now: older cursors are clamped
@@ -28,7 +29,7 @@ const (
 
 // Faults lists them.
 func Faults() []Fault {
-	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Renumber, Restart, TooOld, Refuse, Accept}
+	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Stale, Renumber, Restart, TooOld, Refuse, Accept}
 }
 
 // renumbering is by how much Renumber lowers every number. Lower is the
@@ -66,7 +67,7 @@ func (n *Net) Do(f Fault) error {
 		for _, w := range n.streams() {
 			n.fired.add(f)
 			if f == Cut {
-				w.Close() //nolint:errcheck // without a close frame
+				w.cut()
 			} else {
 				w.stall()
 			}
@@ -80,6 +81,8 @@ func (n *Net) Do(f Fault) error {
 		n.put(&item{raw: raw, fault: f, passing: true})
 	case Duplicate:
 		n.duplicate(10)
+	case Stale:
+		n.stale(20)
 	case Renumber, Restart:
 		return n.again(f)
 	case TooOld:
@@ -146,5 +149,26 @@ func (n *Net) duplicate(count int) {
 		}
 	}
 	slices.Reverse(again)
+	n.log.add(again...)
+}
+
+// stale sends revisions that are no longer the newest once more.
+func (n *Net) stale(count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	items, _ := n.log.from(0)
+	changed := map[string]bool{}
+	var again []*item
+	for i := len(items) - 1; i >= 0 && len(again) < count; i-- {
+		e := items[i].entry
+		if e == nil || e.Kind != "commit" {
+			continue
+		}
+		key := e.DID + "/" + e.Collection + "/" + e.Rkey
+		if changed[key] && e.Record != nil {
+			again = append(again, &item{again: items[i], fault: Stale})
+		}
+		changed[key] = true
+	}
 	n.log.add(again...)
 }

@@ -48,11 +48,12 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 // The server gives the client up, but that stays unknown to it.
 func TestStallIsSilenceUntilTheServerStops(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 6, PingEvery: 10 * time.Millisecond, WriteLimit: 30 * time.Millisecond})
+	n := network(t, simnet.Config{Seed: 6, WriteLimit: 50 * time.Millisecond})
 	c := dial(t, n)
 	do(t, n, simnet.Stall)
 	require.Equal(t, 1, n.Fired()[simnet.Stall])
 	n.Play(5)
+	requireNobody(t, n)
 	type outcome struct {
 		frames int
 		err    error
@@ -79,10 +80,29 @@ func TestAStalledClientThatLeavesIsLetGo(t *testing.T) {
 	c := dial(t, n)
 	do(t, n, simnet.Stall)
 	require.NoError(t, c.conn.CloseNow())
+	requireNobody(t, n)
+}
+
+// requireNobody waits until the server has given up the last stream: then there
+// is none to stall.
+func requireNobody(t *testing.T, n *simnet.Net) {
+	t.Helper()
 	require.Eventually(t, func() bool {
-		before := n.Fired()[simnet.Cut]
-		return n.Do(simnet.Cut) == nil && n.Fired()[simnet.Cut] == before
-	}, patience, time.Millisecond, "the server keeps a connection that is gone")
+		before := n.Fired()[simnet.Stall]
+		return n.Do(simnet.Stall) == nil && n.Fired()[simnet.Stall] == before
+	}, patience, time.Millisecond)
+}
+
+func TestAStalledClientCanBeCut(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 6})
+	c := dial(t, n)
+	do(t, n, simnet.Stall)
+	n.Play(5)
+	do(t, n, simnet.Cut)
+	frames, err := c.ending()
+	require.Zero(t, frames)
+	require.EqualValues(t, -1, websocket.CloseStatus(err), "%v", err)
 }
 
 func TestGarbageAndBytesThatAreNoTextArriveAndStay(t *testing.T) {
@@ -250,4 +270,25 @@ func TestInjectedFramesComeAsTheyAre(t *testing.T) {
 		c.seqs(2)
 		require.Equal(t, `{"did":"did:plc:x","kind":"unheard of"}`, string(c.frame()))
 	}
+}
+
+// TestStaleSendsOldRevisions, none of which is the newest of its record.
+func TestStaleSendsOldRevisions(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 6, History: 3000})
+	newest := map[string]int64{}
+	bySeq := map[int64]*simnet.Entry{}
+	for _, e := range n.Log().Entries() {
+		newest[e.DID+e.Collection+e.Rkey] = e.Seq
+		bySeq[e.Seq] = e
+	}
+	c := dial(t, n)
+	do(t, n, simnet.Stale)
+	for _, seq := range c.seqs(20) {
+		e := bySeq[seq]
+		require.NotNil(t, e.Record)
+		require.Greater(t, newest[e.DID+e.Collection+e.Rkey], seq)
+	}
+	require.Equal(t, 20, n.Fired()[simnet.Stale])
+	require.Len(t, n.Log().Entries(), 3000)
 }

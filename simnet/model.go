@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -340,10 +341,8 @@ func (m *model) remove(e *Entry, all *[]reference, collection string, at time.Ti
 func (m *model) rename(e *Entry) {
 	a := m.active()
 	a.name++
-	a.handle = fmt.Sprintf("renamed-%d-%s", a.name, a.handle)
-	if len(a.handle) > 60 {
-		a.handle = fmt.Sprintf("renamed-%d-%s.example", a.name, a.did[8:16])
-	}
+	name, domain, _ := strings.Cut(a.handle, ".")
+	a.handle = fmt.Sprintf("%s-v%d.%s", strings.TrimSuffix(name, fmt.Sprintf("-v%d", a.name)), a.name+1, domain)
 	e.Kind, e.DID, e.Handle = "identity", a.did, a.handle
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
@@ -189,6 +190,7 @@ func TestABadUpdateClosesWithAReason(t *testing.T) {
 			require.ErrorAs(t, err, &closed)
 			require.Equal(t, websocket.StatusPolicyViolation, closed.Code)
 			require.Contains(t, closed.Reason, "invalid")
+			require.True(t, utf8.ValidString(closed.Reason))
 		}
 	}
 }

@@ -111,7 +111,7 @@ func (l *listener) drain(d time.Duration) {
 	case <-limit.C:
 	}
 	for _, w := range l.all() {
-		w.Close() //nolint:errcheck // cut off
+		w.cut()
 	}
 }
 
@@ -249,6 +249,17 @@ func (w *wire) Close() error {
 	}
 	defer w.home.forget(w)
 	return w.Conn.Close()
+}
+
+// cut ends the connection for both sides, stalled or not, without a close frame.
+func (w *wire) cut() {
+	w.mu.Lock()
+	if !isClosed(w.gone) {
+		close(w.gone)
+	}
+	w.mu.Unlock()
+	w.home.forget(w)
+	w.Conn.Close() //nolint:errcheck // it is cut
 }
 
 // ghost is the connection once more, which stays when this end of it is closed.

@@ -170,9 +170,9 @@ func exact(v any) any {
 	switch v := v.(type) {
 	case json.Number:
 		if n, ok := new(big.Rat).SetString(v.String()); ok {
-			return n.RatString()
+			return json.Number(n.RatString()) // no string equals it
 		}
-		return v.String()
+		return v
 	case []any:
 		for i := range v {
 			v[i] = exact(v[i])

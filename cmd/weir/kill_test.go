@@ -53,7 +53,7 @@ func blows() []blow {
 		}}
 	}
 	return []blow{
-		kill, fault(simnet.Duplicate), fault(simnet.Garbage),
+		kill, fault(simnet.Duplicate), fault(simnet.Stale), fault(simnet.Garbage),
 		{"Postgres restarts at once", func(k *killing) { require.NoError(k.t, k.server.RestartImmediate(context.Background())) }},
 		kill, fault(simnet.Cut), fault(simnet.NotUTF8), fault(simnet.Renumber), kill,
 		{"SIGTERM", func(k *killing) {

@@ -34,62 +34,47 @@ func (p parts) everything(ctx context.Context, l net.Listener) error {
 	return g.Wait()
 }
 
-func serveCommand() *cobra.Command {
+// partsCommand is a command that runs on the database that the environment
+// names, with nothing on its command line.
+func partsCommand(use, short string, run func(context.Context, parts) error) *cobra.Command {
 	return &cobra.Command{
-		Use:   "serve",
-		Short: "Run the consumer, the workers and the page on DATABASE_URL",
+		Use:   use,
+		Short: short,
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				l, err := p.cfg.listen()
-				if err != nil {
-					return err
-				}
-				p.log.Info("serving", "url", "http://"+l.Addr().String()+"/")
-				return p.everything(ctx, l)
-			})
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return withParts(cmd.Context(), run) },
 	}
+}
+
+func serveCommand() *cobra.Command {
+	return partsCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", func(ctx context.Context, p parts) error {
+		return p.listening(func(l net.Listener) error { return p.everything(ctx, l) })
+	})
 }
 
 func consumeCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "consume",
-		Short: "Run the consumer alone; a second one waits for the first one's end",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error { return p.consume(ctx) })
-		},
-	}
+	return partsCommand("consume", "Run the consumer alone; a second one waits for the first one's end",
+		func(ctx context.Context, p parts) error { return p.consume(ctx) })
 }
 
 func workCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "work",
-		Short: "Run workers alone; start as many processes as there is work",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error { return p.work(ctx) })
-		},
-	}
+	return partsCommand("work", "Run workers alone; start as many processes as there is work",
+		func(ctx context.Context, p parts) error { return p.work(ctx) })
 }
 
 func webCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "web",
-		Short: "Serve the page and the API alone",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				l, err := p.cfg.listen()
-				if err != nil {
-					return err
-				}
-				p.log.Info("serving", "url", "http://"+l.Addr().String()+"/")
-				return p.serve(ctx, l)
-			})
-		},
+	return partsCommand("web", "Serve the page and the API alone", func(ctx context.Context, p parts) error {
+		return p.listening(func(l net.Listener) error { return p.serve(ctx, l) })
+	})
+}
+
+// listening runs f with the listener of the page.
+func (p parts) listening(f func(net.Listener) error) error {
+	l, err := p.cfg.listen()
+	if err != nil {
+		return err
 	}
+	p.log.Info("serving", "url", "http://"+l.Addr().String()+"/")
+	return f(l)
 }
 
 // withParts runs f on the database that the environment names.
