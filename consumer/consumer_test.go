@@ -73,7 +73,7 @@ func TestPoisonIsParkedAndTheRestGoesOn(t *testing.T) {
 	for i := range n {
 		record := plainRecord
 		if poison[i] {
-			record = `{"text":"x","n":1e999999}` // valid JSON that jsonb cannot hold
+			record = `{"text":"x","n":` + strings.Repeat("9", 131073) + `}` // valid JSON that jsonb cannot hold
 		}
 		lines = append(lines, line(i, record))
 	}

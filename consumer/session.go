@@ -168,6 +168,10 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	case err != nil:
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
 	}
+	if ev.TimeUS == 0 { // of a kind we do not know, and without a place in the stream
+		s.counted["ignored"]++
+		return nil
+	}
 	switch s.resume.check(&ev) {
 	case mismatch:
 		return errResume

@@ -11,7 +11,7 @@ import (
 )
 
 // splitAuthority gives the host and the port, in normal form.
-func splitAuthority(authority string, insecure bool) (host, port string, err error) {
+func splitAuthority(authority, scheme string) (host, port string, err error) {
 	if strings.IndexByte(authority, '@') >= 0 {
 		return "", "", errors.New("URL holds a user name")
 	}
@@ -22,7 +22,7 @@ func splitAuthority(authority string, insecure bool) (host, port string, err err
 	if host == "" {
 		return "", "", errors.New("host is empty")
 	}
-	if port, err = normalPort(port, insecure); err != nil {
+	if port, err = normalPort(port, scheme); err != nil {
 		return "", "", err
 	}
 	if host, err = normalHost(host); err != nil {
@@ -31,7 +31,7 @@ func splitAuthority(authority string, insecure bool) (host, port string, err err
 	return host, port, nil
 }
 
-func normalPort(port string, insecure bool) (string, error) {
+func normalPort(port, scheme string) (string, error) {
 	if port == "" {
 		return "", nil
 	}
@@ -39,7 +39,7 @@ func normalPort(port string, insecure bool) (string, error) {
 	if err != nil || n == 0 {
 		return "", errors.New("port is no number from 1 to 65535")
 	}
-	if n == 443 || n == 80 && insecure {
+	if n == 443 && scheme == "https" || n == 80 && scheme == "http" {
 		return "", nil
 	}
 	return strconv.FormatUint(n, 10), nil

@@ -24,8 +24,8 @@ func sharesNothing(host string) bool {
 // by themselves, so each name is listed.
 func alias(host string) string {
 	switch host {
-	case "www.youtube.com", "m.youtube.com", "youtube-nocookie.com", "www.youtube-nocookie.com":
-		return "youtube.com"
+	case "youtube.com", "m.youtube.com", "youtube-nocookie.com", "www.youtube-nocookie.com":
+		return "www.youtube.com"
 	case "www.youtu.be":
 		return "youtu.be"
 	case "twitter.com", "www.twitter.com", "mobile.twitter.com", "m.twitter.com", "www.x.com", "mobile.x.com":
@@ -48,30 +48,46 @@ func alias(host string) string {
 	return host
 }
 
+// secure says whether a site is known to answer at https alone.
+func secure(host string) bool {
+	for _, domain := range [...]string{"youtube.com", "youtu.be", "x.com", "facebook.com", "instagram.com", "reddit.com", "wikipedia.org"} {
+		if isUnder(host, domain) {
+			return true
+		}
+	}
+	return false
+}
+
 // applyHostRules applies what is known of single sites.
 func (a *address) applyHostRules() {
 	if a.port != "" {
 		return // somebody's own server
 	}
 	a.host = alias(a.host)
+	if secure(a.host) {
+		a.scheme = "https"
+	}
 	if id := a.video(); id != "" {
-		a.host, a.path = "youtube.com", "/watch"
+		a.host, a.path = "www.youtube.com", "/watch"
 		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == "v" })
-		at, _ := slices.BinarySearchFunc(a.query, "v", func(p parameter, name string) int { return strings.Compare(p.exact(), name) })
-		a.query = slices.Insert(a.query, at, newParameter("v="+id))
+		a.query = slices.Insert(a.query, 0, newParameter("v="+id))
 	}
 	a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return tracksOn(a.host, p.name) })
 }
 
-// video is the identifier of the YouTube video that a path names, or "".
+// video is the identifier of the YouTube video that the URL names, or "".
 func (a *address) video() string {
-	id := ""
+	id, path := "", strings.TrimSuffix(a.path[1:], "/")
 	switch a.host {
 	case "youtu.be":
-		id = a.path[1:]
-	case "youtube.com":
-		kind, rest, _ := strings.Cut(a.path[1:], "/")
+		id = path
+	case "www.youtube.com":
+		kind, rest, _ := strings.Cut(path, "/")
 		switch kind {
+		case "watch":
+			if at := slices.IndexFunc(a.query, func(p parameter) bool { return p.name == "v" }); at >= 0 && rest == "" {
+				id = a.query[at].value()
+			}
 		case "shorts", "live", "embed", "v":
 			id = rest
 		}

@@ -1,10 +1,10 @@
 // Package link finds the links that a post shares and gives each the one
 // spelling under which its shares are counted.
 //
-// It promises that normalising twice is normalising once and that a normalised
-// URL is printable ASCII. Spellings meet where browsers and servers take them for
-// one page: http and https, a trailing slash, the order of parameters; beyond
-// that only by a rule for the site. Everything it reads was written by a
+// It promises that normalising twice is normalising once, that a normalised URL
+// is printable ASCII, and that two pages never become one: what servers may tell
+// apart stays apart (http and https, a trailing slash, the order of parameters),
+// unless there is a rule for the site. Everything it reads was written by a
 // stranger: the work per post is bounded, and what is wrong in one field costs
 // that field. It knows no database and makes no network call.
 package link
@@ -26,6 +26,7 @@ const maxRawBytes = 16 * 1024
 // address is a URL taken apart: its parts are in normal form from the moment
 // they are set.
 type address struct {
+	scheme   string // http or https
 	host     string // lower-case ASCII, no trailing dot
 	port     string // "" for the default one
 	path     string // begins with "/"
@@ -35,7 +36,7 @@ type address struct {
 
 // Normalise gives the one spelling of a URL under which its shares are counted;
 // an error says why it is no link, and is never a reason to try again. The
-// result is an https URL of printable ASCII, at most MaxBytes long.
+// result is an http or https URL of printable ASCII, at most MaxBytes long.
 func Normalise(raw string) (url string, err error) {
 	a, err := take(raw)
 	if err != nil {
@@ -55,8 +56,8 @@ func take(raw string) (address, error) {
 		return a, err
 	}
 	scheme, rest, ok := strings.Cut(raw, "://")
-	insecure := strings.EqualFold(scheme, "http")
-	if !ok || !insecure && !strings.EqualFold(scheme, "https") {
+	a.scheme = strings.ToLower(scheme)
+	if !ok || a.scheme != "http" && a.scheme != "https" {
 		return a, errors.New("scheme is neither http nor https")
 	}
 	rest, fragment, _ := strings.Cut(rest, "#")
@@ -66,7 +67,7 @@ func take(raw string) (address, error) {
 		authority, path = rest[:i], rest[i:]
 	}
 	var err error
-	if a.host, a.port, err = splitAuthority(authority, insecure); err != nil {
+	if a.host, a.port, err = splitAuthority(authority, a.scheme); err != nil {
 		return a, err
 	}
 	a.path = normalPath(path)
@@ -79,7 +80,8 @@ func take(raw string) (address, error) {
 // spell writes the URL in its normal form.
 func (a *address) spell() (string, error) {
 	var b strings.Builder
-	b.WriteString("https://")
+	b.WriteString(a.scheme)
+	b.WriteString("://")
 	b.WriteString(a.host)
 	if a.port != "" {
 		b.WriteByte(':')
@@ -116,14 +118,13 @@ func checkCharacters(raw string) error {
 	return nil
 }
 
-// normalPath resolves dot segments and drops trailing slashes. Empty segments
-// inside the path stay: servers may tell them apart.
+// normalPath resolves dot segments. Empty segments stay, and so does a slash at
+// the end: servers may tell them apart.
 func normalPath(path string) string {
 	path = escape(path)
 	if strings.Contains(path, "/.") {
 		path = resolveDots(path)
 	}
-	path = strings.TrimRight(path, "/")
 	if path == "" {
 		return "/"
 	}
@@ -132,12 +133,15 @@ func normalPath(path string) string {
 
 func resolveDots(path string) string {
 	var kept []string
-	for segment := range strings.SplitSeq(path[1:], "/") {
+	segments := strings.Split(path[1:], "/")
+	for i, segment := range segments {
 		switch segment {
-		case ".":
-		case "..":
-			if len(kept) > 0 {
+		case ".", "..":
+			if segment == ".." && len(kept) > 0 {
 				kept = kept[:len(kept)-1]
+			}
+			if i == len(segments)-1 {
+				kept = append(kept, "") // what it names is a folder
 			}
 		default:
 			kept = append(kept, segment)

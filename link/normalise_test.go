@@ -94,7 +94,7 @@ func requireNormal(t testing.TB, normal string) {
 	}
 	u, err := url.Parse(normal)
 	require.NoError(t, err)
-	require.Equal(t, "https", u.Scheme)
+	require.Contains(t, []string{"http", "https"}, u.Scheme)
 	require.Nil(t, u.User)
 	require.Contains(t, u.Hostname(), ".")
 	require.True(t, strings.HasPrefix(u.Path, "/"))

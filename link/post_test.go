@@ -52,7 +52,7 @@ func TestOneLinkInSeveralSpellingsIsFoundOnce(t *testing.T) {
 	t.Parallel()
 	text := "https://a.example/x?fbclid=1 and here"
 	require.Equal(t, []string{"https://a.example/x"}, inPost(t, textPost(t, text,
-		`"facets":[`+linked(text, "here", "http://a.example/x#comments")+`,`+linked(text, "here", "https://a.example/x/")+`]`,
+		`"facets":[`+linked(text, "here", "HTTPS://a.example:443/x#comments")+`,`+linked(text, "here", "https://a.example/./x?")+`]`,
 		`"embed":`+card("https://a.example/x?utm_source=b", ""))))
 }
 
@@ -62,7 +62,7 @@ func TestCardFillsItsLinkWhereverItStands(t *testing.T) {
 	thumb := `,"thumb":{"$type":"blob","ref":{"$link":"bafkreiabc"},"mimeType":"image/jpeg","size":1}`
 	p, err := InPost(poster, []byte(textPost(t, text,
 		`"facets":[`+linked(text, "first", "https://www.news.example/1")+`,`+linked(text, "second", "https://b.example/2")+`]`,
-		`"embed":`+card("http://www.news.example/1?utm_source=x", `,"title":" A  title\n","description":"About\u0000 it"`+thumb))))
+		`"embed":`+card("https://www.news.example/1?utm_source=x", `,"title":" A  title\n","description":"About\u0000 it"`+thumb))))
 	require.NoError(t, err)
 	require.Equal(t, Post{Links: []Found{
 		{URL: "https://www.news.example/1", Site: "news.example", Card: Card{Title: "A title", Description: "About it", Image: "blob:did:plc:abc/bafkreiabc"}},

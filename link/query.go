@@ -1,10 +1,6 @@
 package link
 
-import (
-	"cmp"
-	"slices"
-	"strings"
-)
+import "strings"
 
 // parameter is one part of a query.
 type parameter struct {
@@ -12,8 +8,7 @@ type parameter struct {
 	text string // as it is written: "name=value", or "name"
 }
 
-// parameters are those of a query that say which page it is, ordered by name;
-// equal names keep their order, since lists are written that way.
+// parameters are those of a query that say which page it is, in their order.
 func parameters(query string) []parameter {
 	var all []parameter
 	for text := range strings.SplitSeq(query, "&") {
@@ -25,19 +20,12 @@ func parameters(query string) []parameter {
 			all = append(all, p)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b parameter) int { return cmp.Compare(a.exact(), b.exact()) })
 	return all
 }
 
 func newParameter(text string) parameter {
 	name, _, _ := strings.Cut(text, "=")
 	return parameter{name: strings.ToLower(name), text: text}
-}
-
-// exact is the name as it is written: the letters' case may matter to the site.
-func (p parameter) exact() string {
-	name, _, _ := strings.Cut(p.text, "=")
-	return name
 }
 
 func (p parameter) value() string {
@@ -60,7 +48,7 @@ func tracks(p parameter) bool {
 		"igshid", "igsh", // Instagram
 		"mc_cid", "mc_eid", "_hsenc", "_hsmi", "__hssc", "__hstc", "__hsfp", "hsctatracking", "mkt_tok", // newsletters
 		"vero_id", "vero_conv", "oly_enc_id", "oly_anon_id", "ck_subscriber_id", "_ke", "_kx", "dm_i", "ml_subscriber", "ml_subscriber_hash",
-		"spm", "scm", "cmpid", "wt.mc_id", "wt.mc_ev", "wt.srch", "wt.tsrc", "at_medium", "at_campaign", "ns_campaign", "ns_mchannel", "ns_source",
+		"spm", "cmpid", "wt.mc_id", "wt.mc_ev", "wt.srch", "wt.tsrc", "at_medium", "at_campaign", "ns_campaign", "ns_mchannel", "ns_source",
 		"ref_src", "ref_url", "guccounter", "guce_referrer", "guce_referrer_sig", "__twitter_impression":
 		return true
 	case "amp":

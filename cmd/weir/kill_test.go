@@ -77,14 +77,14 @@ func blows() []blow {
 // tables with the fold of the log. WEIR_KILLS says how often the process is
 // killed; a few times when it is not set.
 //
-// It has been seen to fail, each time by hand, when:
+// It has been seen to fail when, by hand,
 //   - the stream's row is moved in a transaction of its own before the batch's
 //     (records missing after a kill between the two);
-//   - the rev guard is removed from the writes (an older revision comes back
-//     with a replay);
-//   - tombstones are not looked at (deleted posts come back with a replay);
-//   - the job is enqueued after the commit (shares missing);
-//   - the anchor is not verified (records missing after a renumbered restart).
+//   - the rev guard is removed from the writes (older revisions stay);
+//   - tombstones are not looked at (deleted posts come back);
+//   - the anchor is not verified (records missing after a renumbered restart);
+//   - the job is enqueued in a transaction after the batch's (shares missing;
+//     in every second run, since a kill must fall between the two).
 func TestKill(t *testing.T) {
 	t.Parallel()
 	wanted := 4
@@ -190,7 +190,9 @@ type move struct {
 // take over, and lets the first go on: what it had read and not committed stays
 // uncommitted.
 //
-// It has been seen to fail when advance_stream does not ask for the epoch.
+// Two things hold it back: the fence in the commit, and the heartbeat that
+// learns of the lost lease. It passes with the heartbeat made deaf, and fails
+// when advance_stream does not ask for the epoch either.
 func TestPausedConsumerCommitsNothing(t *testing.T) {
 	t.Parallel()
 	n := network(t, 5000)
@@ -217,8 +219,11 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	first.signal(syscall.SIGSTOP)
 	second := start(t, env("second"), "consume")
 	require.Eventually(t, func() bool { return moves("second") > 20 }, time.Minute, 5*time.Millisecond, "it takes over")
+	paused := moves("first")
 	first.signal(syscall.SIGCONT)
-	require.Eventually(t, func() bool { return strings.Contains(first.stderr.String(), "lease_lost") }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(first.stderr.String(), "lease_lost") || moves("first") > paused
+	}, time.Minute, 5*time.Millisecond)
 	before := moves("second")
 	require.Eventually(t, func() bool { return moves("second") > before+20 }, time.Minute, 5*time.Millisecond)
 	stop()

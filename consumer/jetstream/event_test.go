@@ -47,7 +47,8 @@ func decode(t testing.TB, frame []byte) (consumer.Event, *consumer.Malformed) {
 	before := maphash.Bytes(seed, frame)
 	ev, err := DecodeEvent(frame, arrival())
 	used := new(decoder)
-	for _, other := range []string{with(t, frameHandle, `"kind":"identity",`, "")[:120], frameStatus,
+	for _, other := range []string{with(t, frameHandle, `"kind":"identity",`, "")[:120], frameStatus, frameCreate,
+		`{"kind":"identity","identity":{"did":"did:plc:x"}}`,
 		`{"identity":{"did":"did:plc:x"},"account":1,"commit":[],"kind":"none"}`} {
 		used.event([]byte(other), arrival()) //nolint:errcheck // only to leave traces in the decoder
 	}

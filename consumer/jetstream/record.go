@@ -49,7 +49,7 @@ const maxExponent = 324
 // refuses.
 func (d *decoder) takeRecord(ev *consumer.Event) error {
 	if n := absurdNumber(d.record); n != nil {
-		return d.refuse("a number that no double holds", "/commit/record", "exponents up to "+strconv.Itoa(maxExponent), string(n))
+		return d.refuse("a number that no double holds", "/commit/record", "exponents up to "+strconv.Itoa(maxExponent), string(n[:min(len(n), 2*shown)]))
 	}
 	ev.Record = d.record
 	if !bytes.Contains(d.record, []byte(`\u`)) {
@@ -94,7 +94,11 @@ func absurdNumber(record []byte) []byte {
 // closing is where the string ends that begins at i.
 func closing(record []byte, i int) int {
 	for {
-		i += 1 + bytes.IndexByte(record[i+1:], '"')
+		length := bytes.IndexByte(record[i+1:], '"')
+		if length < 0 {
+			return len(record)
+		}
+		i += 1 + length
 		escapes := 0
 		for record[i-1-escapes] == '\\' {
 			escapes++

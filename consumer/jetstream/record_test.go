@@ -35,6 +35,7 @@ func replacements() []replacement {
 		{`{"a":"\ud800\u0000"}`, `{"a":"\ufffd\ufffd"}`, 2},
 		{`{"a":"\ud800\u0061"}`, `{"a":"\ufffd\u0061"}`, 1},
 		{`{"a":"\ud800\\udc00"}`, `{"a":"\ufffd\\udc00"}`, 1},
+		{`{"a":"\ud800\ue000\udbff\uffff"}`, `{"a":"\ufffd\ue000\ufffd\uffff"}`, 2},
 		{`{"a":"\ud800\n"}`, `{"a":"\ufffd\n"}`, 1},
 		{`{"a":"\ud800","b":"\udc00"}`, `{"a":"\ufffd","b":"\ufffd"}`, 2},
 		{`{"\ud800":"\ud800"}`, `{"\ufffd":"\ufffd"}`, 2},
