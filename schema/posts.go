@@ -23,7 +23,8 @@ type Post struct {
 }
 
 // Posts reads the current rows of posts, in no order; those that are not stored
-// are left out.
+// are left out. LATERAL and LIMIT keep it a look into one partition's index per
+// post: left to itself the planner may read a whole day for a few hundred.
 func Posts(ctx context.Context, db DB, keys []Key) ([]Post, error) {
 	const sql = `
 SELECT p.did        AS did,
@@ -33,7 +34,12 @@ SELECT p.did        AS did,
        p.indexed_at AS indexed_at,
        p.record     AS record
 FROM unnest($1::text[], $2::text[]) AS k (did, rkey)
-JOIN posts AS p ON p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey`
+CROSS JOIN LATERAL (
+    SELECT p.did, p.rkey, p.rev, p.created_at, p.indexed_at, p.record
+    FROM posts AS p
+    WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey
+    LIMIT 1
+) AS p`
 	return collectPosts(ctx, db, sql, keys)
 }
 

@@ -64,9 +64,36 @@ func ReplaceShares(ctx context.Context, tx pgx.Tx, records []Key, shares []Share
 	return nil
 }
 
-func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
-	// One line per URL, with its earliest card; sorted, so that transactions
-	// that meet on links lock them in one order.
+// insertLinks adds the links that are not there, in the order of their URLs.
+const insertLinks = `
+INSERT INTO links (url, site, first_seen)
+SELECT i.url, i.site, $3
+FROM unnest($1::text[], $2::text[]) AS i (url, site)
+WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.url = i.url)
+ORDER BY i.url
+ON CONFLICT (url) DO NOTHING`
+
+// EnsureLinks adds the links that are not there yet, in a transaction as short
+// as can be: while a popular link is new, everybody who shares it waits for the
+// one who adds it. ReplaceShares would add them too.
+func EnsureLinks(ctx context.Context, db DB, shares []Share, now time.Time) error {
+	links := distinctLinks(shares)
+	if len(links) == 0 {
+		return nil
+	}
+	url, site := make(pgtype.FlatArray[string], len(links)), make(pgtype.FlatArray[string], len(links))
+	for i, s := range links {
+		url[i], site[i] = s.URL, s.Site
+	}
+	if _, err := db.Exec(ctx, insertLinks, url, site, now); err != nil {
+		return fmt.Errorf("add links: %w", err)
+	}
+	return nil
+}
+
+// distinctLinks is one share per URL, the one with the earliest card; sorted, so
+// that transactions that meet on links lock them in one order.
+func distinctLinks(shares []Share) []*Share {
 	best := make(map[string]*Share, len(shares))
 	for i := range shares {
 		s := &shares[i]
@@ -79,6 +106,11 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 		links = append(links, s)
 	}
 	slices.SortFunc(links, func(a, b *Share) int { return cmp.Compare(a.URL, b.URL) })
+	return links
+}
+
+func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
+	links := distinctLinks(shares)
 	n := len(links)
 	if n == 0 {
 		return
@@ -91,27 +123,29 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 		return all
 	}
 	url := column(func(s *Share) string { return s.URL })
-	const insert = `
-INSERT INTO links (url, site, first_seen)
-SELECT i.url, i.site, $3
-FROM unnest($1::text[], $2::text[]) AS i (url, site)
-WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.url = i.url)
-ORDER BY i.url
-ON CONFLICT (url) DO NOTHING`
-	q.Queue(insert, url, column(func(s *Share) string { return s.Site }), now)
+	q.Queue(insertLinks, url, column(func(s *Share) string { return s.Site }), now)
 
 	// The earliest stored post with a card describes the link, whatever the
-	// order in which posts are processed; and its edits are followed.
+	// order in which posts are processed; and its edits are followed. The rows
+	// are locked in one order by everybody.
 	const describe = `
+WITH better AS (
+    SELECT l.id, i.title, i.description, i.image, i.card_from, i.card_at
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (url, title, description, image, card_from, card_at)
+    JOIN links AS l ON l.url = i.url
+    WHERE i.title <> ''
+      AND CASE
+          WHEN l.card_from = i.card_from
+              THEN (l.title, l.description, l.image, l.card_at) IS DISTINCT FROM (i.title, i.description, i.image, i.card_at)
+          ELSE l.card_at IS NULL OR (i.card_at, i.card_from) < (l.card_at, l.card_from)
+      END
+    ORDER BY l.url
+    FOR NO KEY UPDATE OF l
+)
 UPDATE links AS l
-SET title = i.title, description = i.description, image = i.image, card_from = i.card_from, card_at = i.card_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (url, title, description, image, card_from, card_at)
-WHERE l.url = i.url AND i.title <> ''
-  AND CASE
-      WHEN l.card_from = i.card_from
-          THEN (l.title, l.description, l.image, l.card_at) IS DISTINCT FROM (i.title, i.description, i.image, i.card_at)
-      ELSE l.card_at IS NULL OR (i.card_at, i.card_from) < (l.card_at, l.card_from)
-  END`
+SET title = b.title, description = b.description, image = b.image, card_from = b.card_from, card_at = b.card_at
+FROM better AS b
+WHERE l.id = b.id`
 	at := make(pgtype.FlatArray[time.Time], n)
 	for i, s := range links {
 		at[i] = s.Card.At

@@ -73,6 +73,9 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 	for _, key := range sharing {
 		p.touch(key)
 	}
+	if err := schema.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
+		return err // what is the data's fault is found again where it can be parked
+	}
 	if err := w.write(ctx, &p, p.keys()); err != nil {
 		return err
 	}
@@ -161,6 +164,15 @@ func (p *projection) touch(key schema.Key) {
 	if _, ok := p.shares[key]; !ok {
 		p.shares[key] = nil
 	}
+}
+
+// all are the shares of every post.
+func (p *projection) all() []schema.Share {
+	var shares []schema.Share
+	for _, s := range p.shares {
+		shares = append(shares, s...)
+	}
+	return shares
 }
 
 // keys are the records to write, sorted: concurrent jobs lock in one order.
