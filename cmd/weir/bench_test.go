@@ -37,7 +37,7 @@ const (
 func benchServer(b *testing.B) *devpg.Server {
 	b.Helper()
 	server, err := devpg.Start(context.Background(), devpg.Options{Fsync: true, Settings: map[string]string{
-		"shared_buffers": "512MB", "max_wal_size": "8GB", "track_commit_timestamp": "on", "shared_preload_libraries": "pg_stat_statements"}})
+		"shared_buffers": "512MB", "max_wal_size": "8GB", "track_commit_timestamp": "on"}})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, server.Stop(context.Background())) })
 	return server
