@@ -158,3 +158,22 @@ func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 	succeed(t, env, "migrate")
 	require.Contains(t, succeed(t, env, "trending"), "no link was shared")
 }
+
+// TestDictionaryIsKept after the first download: a later start needs no network
+// for it.
+func TestDictionaryIsKept(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	first := start(t, reads(n, database), "consume")
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 0 }, time.Minute, 10*time.Millisecond)
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dictionaries`))
+	first.signal(syscall.SIGTERM)
+	require.Zero(t, first.wait(t, time.Minute))
+	n.Play(200)
+	second := start(t, append(reads(n, database), "WEIR_DICTIONARY_URL=http://127.0.0.1:1/"), "consume")
+	last := n.Log().Last().Seq
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) == int(last) }, time.Minute, 10*time.Millisecond)
+	require.NotContains(t, second.stderr.String(), "plain_frames")
+}
