@@ -1,11 +1,6 @@
 package schema_test
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/devpg"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -82,31 +76,4 @@ func TestPostsFindTheirPartition(t *testing.T) {
 	require.Equal(t, "posts_20260704", in("3mptbyqhi7s2f"))
 	require.Equal(t, "posts_default", in("self"))
 	require.Equal(t, "posts_default", in("3jzfcijpj2z2a"))
-}
-
-// TestDumpIsTrue keeps schema.sql, which people read, equal to what the
-// migrations make. `go generate ./schema` rewrites it.
-func TestDumpIsTrue(t *testing.T) {
-	t.Parallel()
-	url := schematest.NewURL(t)
-	dump := dump(t, url)
-	if os.Getenv("WEIR_WRITE_SCHEMA") != "" {
-		require.NoError(t, os.WriteFile("schema.sql", []byte(dump), 0o644))
-	}
-	committed, err := os.ReadFile("schema.sql")
-	require.NoError(t, err)
-	require.Equal(t, string(committed), dump, "run `go generate ./schema`")
-}
-
-// dump is pg_dump's schema without what differs between its versions.
-func dump(t *testing.T, url string) string {
-	t.Helper()
-	bin, _, err := devpg.Find()
-	require.NoError(t, err)
-	out, err := exec.Command(filepath.Join(bin, "pg_dump"), "--schema-only", "--no-owner", "--no-privileges", "--exclude-table=river_*", "--exclude-table=weir_migration", url).Output()
-	require.NoError(t, err)
-	noise := regexp.MustCompile(`(?m)^(--.*|SET .*|SELECT pg_catalog\.set_config.*|\\(un)?restrict .*)\n`)
-	text := noise.ReplaceAllString(string(out), "")
-	text = regexp.MustCompile(`\n{3,}`).ReplaceAllString(text, "\n\n")
-	return "-- What the migrations make, as pg_dump shows it; River's own tables are left out. Written by `go generate ./schema`.\n\n" + strings.TrimSpace(text) + "\n"
 }

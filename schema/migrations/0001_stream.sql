@@ -49,6 +49,7 @@ CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX records_created_at ON records (created_at);
 
 COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, a partition a day of rkey: a TID sorts by time.';
+COMMENT ON TABLE records_other IS 'The records of every other collection that is stored.';
 COMMENT ON TABLE posts_default IS 'Posts whose rkey is no TID, or names a day that has no partition.';
 
 CREATE TABLE tombstones (
