@@ -18,14 +18,15 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "schema", "simnet", "web", "workers"},
+		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "schema", "simnet", "web", "workers"},
 
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
 		"consumer/recording": {"consumer"},
-		"workers":            {"jobs", "link", "schema"},
+		"workers":            {"bluesky", "jobs", "link", "schema"},
 		"web":                {"schema"},
 
+		"bluesky":           {},
 		"devpg":             {},
 		"jobs":              {},
 		"link":              {},

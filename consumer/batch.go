@@ -123,7 +123,7 @@ func (f *folding) add(ev *Event) {
 			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Rev > old.Rev })
 			return
 		}
-		w := schema.Write{Key: key, Rev: ev.Rev, CID: ev.CID, CreatedAt: createdAt(ev), Record: ev.Record}
+		w := schema.Write{Key: key, Rev: ev.Rev, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Rkey, happened(ev)), Record: ev.Record}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
 	case KindAccount:
 		s := schema.Status{DID: ev.DID, Status: status(ev), At: said(ev)}

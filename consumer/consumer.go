@@ -36,6 +36,7 @@ type Config struct {
 	Pool       *pgxpool.Pool
 	Enqueue    Enqueue
 	Wanted     func(collection string) bool // which collections are stored
+	Follows    func(did string) bool        // whose events are applied; nil: everyone's
 	FilterHash func() string                // names what the source filters; a cursor holds for one filter
 
 	Start  Cursor // where to start when nothing is stored; none: the live tip

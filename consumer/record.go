@@ -1,12 +1,6 @@
 package consumer
 
-import (
-	"bytes"
-	"time"
-
-	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/go-json-experiment/json/jsontext"
-)
+import "time"
 
 // happened is when an event happened: the server's clock, but never later than
 // the event's arrival, so that a server with a wrong clock cannot push the
@@ -17,82 +11,4 @@ func happened(ev *Event) time.Time {
 		return ev.Arrived
 	}
 	return at
-}
-
-// createdAt is when a record says it was made, clamped between 1970 and the
-// event that brought it. A record that does not say, or says nonsense, was made
-// when its rkey says, where that is a TID, and else when the event happened.
-func createdAt(ev *Event) time.Time {
-	at := happened(ev)
-	claim, ok := claimedTime(ev.Record)
-	if !ok {
-		claim, ok = tidTime(ev.Rkey)
-		if !ok || claim.After(at) {
-			return at
-		}
-	}
-	switch {
-	case claim.After(at):
-		return at
-	case claim.Before(time.Unix(0, 0)):
-		return time.Unix(0, 0)
-	}
-	return claim
-}
-
-// claimedTime reads the field createdAt of a record's JSON.
-func claimedTime(record []byte) (time.Time, bool) {
-	if !bytes.Contains(record, []byte(`"createdAt"`)) {
-		return time.Time{}, false
-	}
-	d := jsontext.NewDecoder(bytes.NewBuffer(record), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
-		return time.Time{}, false
-	}
-	for d.PeekKind() == '"' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return time.Time{}, false
-		}
-		if name.String() != "createdAt" {
-			if err := d.SkipValue(); err != nil {
-				return time.Time{}, false
-			}
-			continue
-		}
-		value, err := d.ReadToken()
-		if err != nil || value.Kind() != '"' {
-			return time.Time{}, false
-		}
-		return parseTime(value.String())
-	}
-	return time.Time{}, false
-}
-
-// parseTime reads a datetime as the network writes it, and the looser forms
-// that old clients left behind.
-func parseTime(s string) (time.Time, bool) {
-	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
-		return t, true
-	}
-	if len(s) > 64 {
-		return time.Time{}, false
-	}
-	t, err := syntax.ParseDatetimeLenient(s)
-	if err != nil {
-		return time.Time{}, false
-	}
-	return t.Time(), true
-}
-
-// tidTime is the moment in a TID.
-func tidTime(rkey string) (time.Time, bool) {
-	if len(rkey) != 13 {
-		return time.Time{}, false
-	}
-	tid, err := syntax.ParseTID(rkey)
-	if err != nil {
-		return time.Time{}, false
-	}
-	return tid.Time(), true
 }

@@ -277,6 +277,9 @@ func (s *session) state() (state, detail string) {
 
 // keeps answers whether an event writes something, and the word it is counted under.
 func (s *session) keeps(ev *Event) (bool, string) {
+	if ev.Kind != KindOther && s.cfg.Follows != nil && !s.cfg.Follows(ev.DID) {
+		return false, "not_followed"
+	}
 	switch ev.Kind {
 	case KindCommit:
 		if !s.cfg.Wanted(ev.Collection) {

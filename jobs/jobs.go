@@ -7,5 +7,8 @@ package jobs
 // The queues. A queue is worked by its own set of workers, and can be paused by
 // itself.
 const (
-	QueueProcess = "process"
+	QueueProcess     = "process"
+	QueueNetwork     = "network"  // follow lists, requests, gaps: short jobs that ask somebody else
+	QueueBackfill    = "backfill" // one account's feed a job
+	QueueMaintenance = "maintenance"
 )

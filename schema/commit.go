@@ -159,6 +159,19 @@ RETURNING collection, did, rkey`
 	})
 }
 
+// StorePosts writes posts that no stream brought, under the same rules: only
+// what is newer than what is stored and than its tombstone. It answers the keys
+// of those it wrote.
+func StorePosts(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
+	b := Batch{Writes: writes}
+	q := &pgx.Batch{}
+	b.queueWrites(q, &written)
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return nil, fmt.Errorf("store posts: %w", err)
+	}
+	return written, nil
+}
+
 // queueDeleted asks whether any of the records was deleted once. LATERAL and
 // LIMIT keep it a look into the index per record, whatever the planner thinks of
 // the table's size.

@@ -9,9 +9,28 @@ CREATE TABLE accounts (
     avatar text,
     status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; only active counts.
     status_at timestamp with time zone, -- When the status was set, by the network's clock: an older event changes nothing.
+    feed_newest timestamp with time zone, -- The newest post seen in a complete backfill: the next one needs to go back no further.
+    feed_read_at timestamp with time zone, -- When its feed was last read to the end of a window.
+    feed_problem text DEFAULT ''::text NOT NULL, -- Why its feed could not be read, the last time; empty when it could.
     PRIMARY KEY (did)
 );
 CREATE INDEX accounts_hidden ON public.accounts USING btree (did) WHERE (status <> 'active'::text);
+
+-- When the next call may start, over all processes.
+CREATE TABLE call_clock (
+    one boolean DEFAULT true NOT NULL,
+    next_at timestamp with time zone DEFAULT now() NOT NULL,
+    PRIMARY KEY (one),
+    CHECK (one)
+);
+
+-- How many calls may run at once, over all processes: a row each. A holder that died loses its slot when it expires.
+CREATE TABLE call_slots (
+    slot integer NOT NULL,
+    holder text,
+    expires_at timestamp with time zone,
+    PRIMARY KEY (slot)
+);
 
 -- Events and records that could not be processed, with the cause: set aside so that the rest goes on.
 CREATE TABLE dead_letters (
@@ -46,6 +65,25 @@ CREATE TABLE dictionaries (
     PRIMARY KEY (sha256)
 );
 
+-- Every account followed, once.
+CREATE TABLE follows (
+    did text COLLATE "C",
+    handle text,
+    display_name text,
+    added_at timestamp with time zone,
+    last_seen_at timestamp with time zone,
+    backfill_completed boolean
+);
+
+-- The accounts whose feeds are still to be read before a gap is closed.
+CREATE TABLE gap_backfills (
+    gap_id bigint NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    PRIMARY KEY (did, gap_id),
+    FOREIGN KEY (gap_id) REFERENCES gaps(id) ON DELETE CASCADE
+);
+CREATE INDEX gap_backfills_gap ON public.gap_backfills USING btree (gap_id);
+
 -- What a stream may have missed: the intervals that a resume could not be shown to cover.
 CREATE TABLE gaps (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -56,6 +94,8 @@ CREATE TABLE gaps (
     opened_at timestamp with time zone NOT NULL,
     closed_at timestamp with time zone,
     how_closed text,
+    accounts integer DEFAULT 0 NOT NULL, -- How many accounts' feeds were to be read.
+    unchecked integer DEFAULT 0 NOT NULL, -- How many of them could not be.
     PRIMARY KEY (id),
     UNIQUE (stream, from_at, to_at),
     CHECK ((to_at > from_at))
@@ -147,6 +187,30 @@ CREATE TABLE tombstones (
     PRIMARY KEY (collection, did, rkey)
 );
 
+-- The accounts that each watch brings.
+CREATE TABLE watched (
+    watch_id bigint NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    added_at timestamp with time zone DEFAULT now() NOT NULL,
+    PRIMARY KEY (did, watch_id),
+    FOREIGN KEY (watch_id) REFERENCES watches(id) ON DELETE CASCADE
+);
+CREATE INDEX watched_watch ON public.watched USING btree (watch_id);
+
+-- Why accounts are followed. Without a row here, the whole network is. Add and delete rows as you like: the lists follow.
+CREATE TABLE watches (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    target text NOT NULL, -- A handle, a DID, or the at:// or bsky.app address of a list or starter pack.
+    kind text DEFAULT 'follows'::text NOT NULL, -- follows: whom the target follows; account: the target alone; list, starterpack: its members.
+    added_at timestamp with time zone DEFAULT now() NOT NULL,
+    synced_at timestamp with time zone, -- When its members were last read, completely.
+    problem text DEFAULT ''::text NOT NULL, -- Why they could not be read, the last time; empty when they could.
+    PRIMARY KEY (id),
+    UNIQUE (target, kind),
+    CHECK ((kind = ANY (ARRAY['follows'::text, 'account'::text, 'list'::text, 'starterpack'::text]))),
+    CHECK ((target <> ''::text))
+);
+
 -- Moves a stream's position and renews its lease, for the holder of the epoch only: SQLSTATE WR001 for anybody else.
 CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text)
  RETURNS void
@@ -167,6 +231,68 @@ BEGIN
         RAISE EXCEPTION 'epoch % of stream % is over: another process holds its lease', p_epoch, p_name
             USING ERRCODE = 'WR001';
     END IF;
+END $function$;
+
+-- Has a new gap looked at, in the transaction that brings it.
+CREATE OR REPLACE FUNCTION public.close_gap()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
+    VALUES (jsonb_build_object('gap', NEW.id), 'close_gap', 25, 1, 'network');
+    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    RETURN NULL;
+END $function$;
+
+-- Asks for the posts of an account, by handle or DID, so far back; answers the id of the job that asks.
+CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF account IS NULL OR NOT ((length(account) <= 2048 AND account ~ '^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$')
+                               OR (length(account) <= 253 AND account ~ '^@?([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)+[a-zA-Z]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$')) THEN
+        RAISE EXCEPTION '% is neither a handle nor a DID', coalesce(quote_literal(left(account, 100)), 'NULL')
+            USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_backfill(''alice.example'', interval ''24 hours'')';
+    END IF;
+    IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
+        RAISE EXCEPTION 'a backfill goes back more than nothing and 10 years at most, not %', back USING ERRCODE = '22023';
+    END IF;
+    IF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
+        RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
+    END IF;
+    RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
+END $function$;
+
+-- Asks for the posts of every followed account, so far back; answers the id of the job that asks.
+CREATE OR REPLACE FUNCTION public.enqueue_backfill_all(back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 4)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
+        RAISE EXCEPTION 'a backfill goes back more than nothing and 10 years at most, not %', back USING ERRCODE = '22023';
+    END IF;
+    IF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
+        RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
+    END IF;
+    RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
+END $function$;
+
+-- Adds a job that asks for backfills, and wakes a worker.
+CREATE OR REPLACE FUNCTION public.enqueue_request(p_args jsonb)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    answer bigint;
+BEGIN
+    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
+    VALUES (p_args, 'request_backfill', 25, 1, 'network')
+    RETURNING id INTO answer;
+    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    RETURN answer;
 END $function$;
 
 -- Makes the partition of posts for one UTC day; false where it exists.
@@ -192,6 +318,54 @@ BEGIN
                    lower, upper, part);
     EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower, upper);
     RETURN true;
+END $function$;
+
+-- Tells the consumers that the followed accounts are others now.
+CREATE OR REPLACE FUNCTION public.follows_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM pg_notify('weir_follows', '');
+    RETURN NULL;
+END $function$;
+
+-- Has the members of a new watch read at once.
+CREATE OR REPLACE FUNCTION public.sync_watch()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
+    VALUES (jsonb_build_object('watch', NEW.id), 'sync_follows', 25, 1, 'network');
+    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    RETURN NULL;
+END $function$;
+
+-- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait.
+CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval)
+ RETURNS record
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    at timestamptz;
+BEGIN
+    SELECT next_at INTO at FROM call_clock FOR UPDATE;
+    INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
+    SELECT s.slot INTO slot
+    FROM call_slots AS s
+    WHERE s.slot <= p_slots AND (s.holder IS NULL OR s.expires_at < clock_timestamp())
+    ORDER BY s.slot
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED;
+    IF slot IS NULL THEN
+        wait := interval '20 milliseconds';
+        RETURN;
+    END IF;
+    at := greatest(at, clock_timestamp());
+    UPDATE call_clock SET next_at = at + p_spacing;
+    UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
+    wait := at - clock_timestamp();
 END $function$;
 
 -- The first TID of a moment: rkeys of later moments sort after it.

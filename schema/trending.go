@@ -24,7 +24,8 @@ type TrendingLink struct {
 
 // TrendingLinks ranks the links shared in the window that ends at now by how
 // many distinct accounts shared them; ties go to the link shared last, then to
-// the smaller URL. Hidden accounts do not count. At most limit links.
+// the smaller URL. Hidden accounts do not count, nor, where there are watches,
+// those that no watch brings. At most limit links.
 func TrendingLinks(ctx context.Context, db DB, now time.Time, window time.Duration, limit int) ([]TrendingLink, error) {
 	const sql = `
 WITH ranked AS (
@@ -35,6 +36,7 @@ WITH ranked AS (
     FROM shares AS s
     WHERE s.shared_at > $1 AND s.shared_at <= $2
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+      AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did))
     GROUP BY s.link_id
     ORDER BY sharers DESC, last_shared DESC
     FETCH FIRST $3 ROWS WITH TIES
@@ -59,6 +61,7 @@ CROSS JOIN LATERAL (
         LEFT JOIN accounts AS a ON a.did = s.did
         WHERE s.link_id = r.link_id AND s.shared_at > $1 AND s.shared_at <= $2
           AND coalesce(a.status, 'active') = 'active'
+          AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did))
         GROUP BY 1
         ORDER BY 2 DESC, 1
         LIMIT 3

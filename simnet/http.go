@@ -26,6 +26,8 @@ func (n *Net) routes() http.Handler {
 		w.Write(n.dict) //nolint:errcheck // the client left
 	})
 	mux.HandleFunc("GET /blob/{did}/{cid}", picture)
+	mux.HandleFunc("/xrpc/{nsid}", n.xrpc(endpoints()))
+	mux.HandleFunc("GET /{did}", n.directory)
 	mux.HandleFunc("POST /admin/play", n.adminPlay)
 	mux.HandleFunc("POST /admin/fault", func(w http.ResponseWriter, r *http.Request) {
 		fault := Fault(r.URL.Query().Get("kind"))

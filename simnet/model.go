@@ -50,6 +50,7 @@ type person struct {
 	handle string
 	status string // "" while active
 	name   int    // how often the handle changed
+	held   bool   // its status was set by hand: chance leaves it alone
 }
 
 // reference is a record that can be edited, deleted or referred to.
@@ -93,13 +94,18 @@ type model struct {
 	same    *Entry  // the event whose commit may hold one more operation
 	author  *person // of that event
 	born    int     // accounts so far
+
+	people map[string]*person // everybody there ever was, by DID
+	births *births
+	told   []*Entry // what happened by hand, on its way into the log
 }
 
 func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
 	rng := rand.New(rand.NewPCG(seed, 0x77656972))
 	m := &model{rng: rng, mix: mix.shares(), zipf: rand.NewZipf(rng, 1.15, 12, uint64(accounts-1)),
 		sites: sites(), topics: topics(), chatter: chatter(), remarks: remarks(),
-		first: firstNames(), last: lastNames(), now: start, seq: firstSeq - 1}
+		first: firstNames(), last: lastNames(), now: start, seq: firstSeq - 1,
+		people: map[string]*person{}, births: &births{}}
 	for range accounts {
 		m.accounts = append(m.accounts, m.join())
 	}
@@ -111,14 +117,27 @@ func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
 
 // join makes a new account.
 func (m *model) join() *person {
+	did := newDID(m.rng)
+	handle := fmt.Sprintf("%s-%s-%d.example", pick(m.rng, m.first), pick(m.rng, m.last), m.born)
+	m.born++
+	return m.enter(did, handle, writer)
+}
+
+// enter makes an account known.
+func (m *model) enter(did, handle string, r role) *person {
+	a := &person{did: did, handle: handle}
+	m.people[did] = a
+	m.births.add(birth{did: did, handle: handle, role: r})
+	return a
+}
+
+func newDID(rng *rand.Rand) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz234567"
 	id := make([]byte, 24)
 	for i := range id {
-		id[i] = letters[m.rng.IntN(len(letters))]
+		id[i] = letters[rng.IntN(len(letters))]
 	}
-	handle := fmt.Sprintf("%s-%s-%d.example", pick(m.rng, m.first), pick(m.rng, m.last), m.born)
-	m.born++
-	return &person{did: "did:plc:" + string(id), handle: handle}
+	return "did:plc:" + string(id)
 }
 
 // anyAccount is drawn by a long tail: few write much, most write little.
@@ -190,6 +209,11 @@ func (m *model) variant(s *story) string {
 func (m *model) tid(at time.Time) string {
 	us := max(at.UnixMicro(), m.lastTID+1)
 	m.lastTID = us
+	return tidOf(us)
+}
+
+// tidOf is the timestamp identifier of a moment, in µs.
+func tidOf(us int64) string {
 	const alphabet = "234567abcdefghijklmnopqrstuvwxyz"
 	v := uint64(us)<<10 | 7
 	out := make([]byte, 13)
@@ -203,13 +227,8 @@ func (m *model) tid(at time.Time) string {
 // next is the event that happens at a moment, which must not lie before the
 // last one.
 func (m *model) next(at time.Time) *Entry {
-	if at.Before(m.now) {
-		at = m.now
-	}
-	m.now = at
-	m.seq++
-	m.unique = max(m.unique+1, at.UnixMicro())
-	e := &Entry{Seq: m.seq, TimeUS: at.UnixMicro(), UniqueUS: m.unique, RelaySeq: 9_000_000 + m.seq}
+	e := m.stamp(at)
+	at = m.now
 	if m.same != nil && m.rng.IntN(10) == 0 {
 		m.another(e)
 		return e
@@ -225,6 +244,17 @@ func (m *model) next(at time.Time) *Entry {
 	}
 	m.fill(e, what, at)
 	return e
+}
+
+// stamp begins the event of a moment, which m.now is then.
+func (m *model) stamp(at time.Time) *Entry {
+	if at.Before(m.now) {
+		at = m.now
+	}
+	m.now = at
+	m.seq++
+	m.unique = max(m.unique+1, at.UnixMicro())
+	return &Entry{Seq: m.seq, TimeUS: at.UnixMicro(), UniqueUS: m.unique, RelaySeq: 9_000_000 + m.seq}
 }
 
 // another is one more operation of the commit before: a second record of the
@@ -344,29 +374,4 @@ func (m *model) rename(e *Entry) {
 	name, domain, _ := strings.Cut(a.handle, ".")
 	a.handle = fmt.Sprintf("%s-v%d.%s", strings.TrimSuffix(name, fmt.Sprintf("-v%d", a.name)), a.name+1, domain)
 	e.Kind, e.DID, e.Handle = "identity", a.did, a.handle
-}
-
-// changeStatus hides an account, or shows a hidden one again. A quarter of the
-// accounts are hidden at most, so that the network stays alive however long it
-// runs, and a new account takes the place of a deleted one.
-func (m *model) changeStatus(e *Entry) {
-	e.Kind = "account"
-	var hidden []*person
-	for _, a := range m.accounts {
-		if a.status != "" {
-			hidden = append(hidden, a)
-		}
-	}
-	if len(hidden) > 0 && (m.rng.IntN(2) == 0 || len(hidden) >= len(m.accounts)/4) {
-		a := pick(m.rng, hidden)
-		a.status = ""
-		e.DID, e.Active = a.did, true
-		return
-	}
-	a := m.active()
-	a.status = pick(m.rng, []string{"deactivated", "deactivated", "deactivated", "takendown", "suspended", "deleted"})
-	e.DID, e.Status = a.did, a.status
-	if a.status == "deleted" {
-		m.accounts[slices.Index(m.accounts, a)] = m.join()
-	}
 }

@@ -38,6 +38,16 @@ type Config struct {
 	PingEvery  time.Duration // 30 s when zero
 	WriteLimit time.Duration // a client that takes longer for a frame, or to answer a ping, is cut off; 5 s when zero
 
+	Follows int // how many accounts the hub follows; 342 when zero, or all there are
+	Crowd   int // how many accounts one more account follows, most of whom never post; none when zero
+
+	Password      string        // the app password of every account; see Password
+	TokenLife     time.Duration // of access tokens; 2 h when zero
+	ExpiredStatus int           // with which expired tokens are refused: 401 when zero; 400 is what the PDS of the network answers
+	RequireLogin  bool          // app.bsky calls without a session are refused, as by a PDS
+	Rate          Rate          // of XRPC calls; see SetRate
+	Latency       time.Duration // of XRPC calls; see SetLatency
+
 	Dictionary []byte // a zstd dictionary; made from the network's own events when nil
 	Logger     *slog.Logger
 }
@@ -56,6 +66,15 @@ type Net struct {
 	refuse  atomic.Bool
 	fired   firedCounts
 	encoder *zstd.Encoder
+
+	index      *index
+	hub        string // DID
+	crowded    string // DID
+	sessions   sessions
+	limiter    limiter
+	calls      calls
+	latency    atomic.Int64 // ns
+	callFaults callFaults
 
 	address atomic.Pointer[string] // of the latest start
 
@@ -88,8 +107,15 @@ func New(cfg Config) (*Net, error) {
 	if cfg.Accounts < 10 {
 		return nil, errors.New("a network needs 10 accounts or more")
 	}
+	if cfg.Follows == 0 {
+		cfg.Follows = min(342, cfg.Accounts)
+	}
+	if cfg.Follows < 0 || cfg.Follows > cfg.Accounts || cfg.Crowd < 0 {
+		return nil, fmt.Errorf("the hub follows from 0 to all %d accounts, not %d; a larger crowd is Config.Crowd", cfg.Accounts, cfg.Follows)
+	}
 	began := cfg.Start.Add(-cfg.HistorySpan)
 	n := &Net{cfg: cfg, log: newLog(), model: newModel(cfg.Seed, cfg.Accounts, cfg.Mix, began)}
+	n.connect(began)
 	items := make([]*item, 0, cfg.History)
 	for i := range cfg.History {
 		at := began.Add(time.Duration(float64(cfg.HistorySpan) * float64(i+1) / float64(cfg.History)))
@@ -110,6 +136,16 @@ func New(cfg Config) (*Net, error) {
 	}
 	n.encoder = encoder
 	return n, nil
+}
+
+// connect makes what the XRPC services need.
+func (n *Net) connect(began time.Time) {
+	graph := seeds{seed: n.cfg.Seed, writers: n.cfg.Accounts, hub: n.cfg.Follows, crowd: n.cfg.Crowd, before: began}
+	n.hub, n.crowded = graph.populate(n.model)
+	n.index = newIndex(graph)
+	n.sessions.start(n.cfg)
+	n.SetRate(n.cfg.Rate)
+	n.SetLatency(n.cfg.Latency)
 }
 
 // Play makes count events happen now.
@@ -232,6 +268,16 @@ func (n *Net) Address() string {
 
 // URL is the endpoint for a Jetstream client.
 func (n *Net) URL() string { return "ws://" + n.Address() + "/subscribe" }
+
+// AppViewURL is the host of the AppView, for an XRPC client.
+func (n *Net) AppViewURL() string { return "http://" + n.Address() }
+
+// PDSURL is the host of everybody's PDS, for an XRPC client: the same one, which
+// also serves the app.bsky calls of those who are logged in.
+func (n *Net) PDSURL() string { return "http://" + n.Address() }
+
+// DirectoryURL is the PLC directory: a slash and a DID after it give a document.
+func (n *Net) DirectoryURL() string { return "http://" + n.Address() }
 
 // DictionaryURL serves the zstd dictionary.
 func (n *Net) DictionaryURL() string { return "http://" + n.Address() + "/dictionary" }

@@ -142,13 +142,20 @@ func (w *ProcessPosts) replace(ctx context.Context, p *projection, keys []schema
 				p.add(&again[i])
 			}
 		}
+		// A post that is gone has lost its shares in the transaction that deleted
+		// it; or it has expired, and its shares outlive it.
+		var stored []schema.Key
 		var shares []schema.Share
 		for _, key := range keys {
 			if there[key] {
+				stored = append(stored, key)
 				shares = append(shares, p.shares[key]...)
 			}
 		}
-		return schema.ReplaceShares(ctx, tx, keys, shares, time.Now())
+		if len(stored) == 0 {
+			return nil
+		}
+		return schema.ReplaceShares(ctx, tx, stored, shares, time.Now())
 	})
 }
 

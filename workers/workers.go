@@ -15,10 +15,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivertype"
 
+	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
+
+// riverDriver is how River speaks to our database.
+type riverDriver = riverpgxv5.Driver
 
 // Config is what the workers of one process need.
 type Config struct {
@@ -27,6 +32,11 @@ type Config struct {
 	Process     int           // process_posts at once; 8 when zero
 	JobTimeout  time.Duration // 1 min when zero
 	RescueAfter time.Duration // 5 min when zero: how long a killed process's jobs stay "running"
+	Bluesky     *bluesky.Client
+	Backfill    int           // backfill_account at once; 4 when zero
+	Window      time.Duration // 24 h when zero: how far back a new account's feed is read
+	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
+	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
 }
@@ -43,14 +53,34 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	if cfg.RescueAfter == 0 {
 		cfg.RescueAfter = 5 * time.Minute
 	}
+	if cfg.Backfill == 0 {
+		cfg.Backfill = 4
+	}
+	if cfg.Window == 0 {
+		cfg.Window = 24 * time.Hour
+	}
+	if cfg.SyncEvery == 0 {
+		cfg.SyncEvery = time.Hour
+	}
 	bundle := river.NewWorkers()
 	river.AddWorker(bundle, newProcessPosts(cfg))
+	river.AddWorker(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})
+	river.AddWorker(bundle, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
+	river.AddWorker(bundle, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS})
+	river.AddWorker(bundle, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
 		Logger:  quiet(cfg.Logger),
 		Workers: bundle,
 		Queues: map[string]river.QueueConfig{
-			jobs.QueueProcess: {MaxWorkers: cfg.Process, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second},
+			jobs.QueueProcess:  {MaxWorkers: cfg.Process, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second},
+			jobs.QueueNetwork:  {MaxWorkers: 4, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second},
+			jobs.QueueBackfill: {MaxWorkers: cfg.Backfill, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second},
+		},
+		PeriodicJobs: []*river.PeriodicJob{
+			river.NewPeriodicJob(river.PeriodicInterval(cfg.SyncEvery), func() (river.JobArgs, *river.InsertOpts) {
+				return jobs.SyncFollows{}, nil
+			}, &river.PeriodicJobOpts{RunOnStart: true}),
 		},
 		JobTimeout:                  cfg.JobTimeout,
 		RescueStuckJobsAfter:        cfg.RescueAfter,
@@ -71,6 +101,23 @@ func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) 
 		return nil, fmt.Errorf("set up the queue: %w", err)
 	}
 	return client, nil
+}
+
+// CancelBackfills drops the backfills that have not started, and answers how
+// many there were.
+func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, error) {
+	dropped := 0
+	for {
+		result, err := client.JobDeleteMany(ctx, river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind()).
+			States(rivertype.JobStateAvailable, rivertype.JobStateScheduled, rivertype.JobStateRetryable).First(1000))
+		if err != nil {
+			return dropped, fmt.Errorf("drop backfills: %w", err)
+		}
+		if len(result.Jobs) == 0 {
+			return dropped, nil
+		}
+		dropped += len(result.Jobs)
+	}
 }
 
 // Enqueue adds the jobs for the records that a commit wrote, in its

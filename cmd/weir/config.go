@@ -53,6 +53,29 @@ type config struct {
 	// RescueAfter is when the jobs of a killed process are taken up again.
 	RescueAfter time.Duration `env:"WEIR_RESCUE_AFTER" envDefault:"5m"`
 
+	// Watch lists whom to follow at the first start: the accounts that a handle or
+	// DID follows, or the members of a list or starter pack. Afterwards the table
+	// watches says it.
+	Watch []string `env:"WEIR_WATCH"`
+	// SyncEvery is how often follow lists are read again.
+	SyncEvery time.Duration `env:"WEIR_SYNC_EVERY" envDefault:"1h"`
+	// BackfillWindow is how far back a new account's feed is read.
+	BackfillWindow time.Duration `env:"WEIR_BACKFILL_WINDOW" envDefault:"24h"`
+	// BackfillFrom is where feeds are read: appview, or pds for the accounts' own servers.
+	BackfillFrom string `env:"WEIR_BACKFILL_FROM" envDefault:"appview"`
+	// BackfillWorkers is how many feeds are read at once, in this process.
+	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
+	// AppView and Directory are the services that are asked.
+	AppView   string `env:"WEIR_APPVIEW" envDefault:"https://public.api.bsky.app"`
+	Directory string `env:"WEIR_DIRECTORY" envDefault:"https://plc.directory"`
+	// PDS, Identifier and AppPassword log in; without them nothing is needed.
+	PDS         string `env:"WEIR_PDS" envDefault:"https://bsky.social"`
+	Identifier  string `env:"WEIR_IDENTIFIER"`
+	AppPassword string `env:"WEIR_APP_PASSWORD"`
+	// Calls and CallSpacing bound the calls to these services, over all processes.
+	Calls       int           `env:"WEIR_CALLS" envDefault:"10"`
+	CallSpacing time.Duration `env:"WEIR_CALL_SPACING" envDefault:"100ms"`
+
 	// Listen is the address of the page and the API.
 	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
 	// ImageBase is where the pictures of cards come from; empty: no pictures.
@@ -92,6 +115,14 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_LEASE_TTL must be 1s or more: a slow commit would lose the lease")
 	case c.RescueAfter <= c.JobTimeout:
 		return config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
+	case c.BackfillFrom != "appview" && c.BackfillFrom != "pds":
+		return config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
+	case c.BackfillWorkers < 1 || c.Calls < 1:
+		return config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_CALLS must be 1 or more")
+	case c.SyncEvery < time.Minute || c.BackfillWindow <= 0 || c.CallSpacing < 0:
+		return config{}, errors.New("WEIR_SYNC_EVERY must be 1m or more, WEIR_BACKFILL_WINDOW more than nothing, and WEIR_CALL_SPACING not negative")
+	case (c.Identifier == "") != (c.AppPassword == ""):
+		return config{}, errors.New("WEIR_IDENTIFIER and WEIR_APP_PASSWORD belong together: set both, or neither")
 	case len(c.Collections) == 0:
 		return config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
 	}

@@ -92,12 +92,7 @@ func TestKill(t *testing.T) {
 		wanted = n
 	}
 	k := newKilling(t)
-	playing, stop := context.WithCancel(t.Context())
-	played := make(chan struct{})
-	go func() {
-		defer close(played)
-		k.net.Live(playing, 1500)
-	}()
+	stop := live(t, k.net, 1500)
 	for i := 0; k.kills < wanted; i++ {
 		b := blows()[i%len(blows())]
 		k.progress(5 + rand.IntN(10))
@@ -106,10 +101,25 @@ func TestKill(t *testing.T) {
 	}
 	k.progress(3)
 	stop()
-	<-played
 	k.judge()
 	pool := open(t, k.server.URL("weir"))
 	require.Greater(t, count(t, pool, `SELECT max(epoch) FROM streams`), k.kills, "each process took the lease in its turn")
+}
+
+// live makes events happen until the returned function is called: after it,
+// nothing happens any more.
+func live(t *testing.T, n *simnet.Net, rate float64) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Live(ctx, rate)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 func newKilling(t *testing.T) *killing {
@@ -209,10 +219,7 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	env := func(name string) []string {
 		return append(reads(n, database+"&application_name="+name), "WEIR_BATCH_EVENTS=20", "WEIR_BATCH_EVERY=10ms")
 	}
-	playing, stop := context.WithCancel(t.Context())
-	defer stop()
-	go n.Live(playing, 500)
-
+	stop := live(t, n, 500)
 	first := start(t, env("first"), "consume")
 	moves := func(who string) int { return count(t, pool, `SELECT count(*) FROM moves WHERE who = '`+who+`'`) }
 	require.Eventually(t, func() bool { return moves("first") > 20 }, time.Minute, 5*time.Millisecond)

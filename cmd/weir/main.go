@@ -33,6 +33,6 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
-		migrateCommand(), replayCommand(), trendingCommand(), simnetCommand())
+		migrateCommand(), watchCommand(), backfillCommand(), replayCommand(), trendingCommand(), simnetCommand())
 	return cmd
 }

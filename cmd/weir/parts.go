@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
@@ -38,30 +39,48 @@ func owner() string {
 	return fmt.Sprintf("%s/%d/%d", host, os.Getpid(), time.Now().UnixMilli())
 }
 
+// userAgent tells the services who asks.
+const userAgent = "weir (+https://github.com/weir-social/weir)"
+
 // consume reads the stream until ctx ends.
 func (p parts) consume(ctx context.Context) error {
+	if err := p.firstWatches(ctx); err != nil {
+		return err
+	}
+	now, err := schema.FollowedAccounts(ctx, p.pool)
+	if err != nil {
+		return err
+	}
+	followed := &follows{}
 	source, err := jetstream.New(jetstream.Config{
 		Endpoints:  p.cfg.Jetstream,
-		Filter:     jetstream.Filter{Collections: p.cfg.Collections, Everyone: true},
+		Filter:     followed.take(now, p.cfg.Collections),
 		Compress:   p.cfg.Compress,
 		Dictionary: p.dictionary,
 		Wanted:     p.wanted(),
 		Logger:     p.log,
 		Registerer: p.metrics,
-		UserAgent:  "weir (+https://github.com/weir-social/weir)",
+		UserAgent:  userAgent,
 	})
 	if err != nil {
 		return err
 	}
 	c, err := p.consumer(consumer.Config{
-		Stream: p.cfg.Stream, Wire: "jetstream-v1", Source: source, FilterHash: source.FilterHash,
+		Stream: p.cfg.Stream, Wire: "jetstream-v1", Source: source, FilterHash: source.FilterHash, Follows: followed.includes,
 		Start: p.cfg.start(), BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: p.cfg.BufferBytes,
 		LeaseTTL: p.cfg.LeaseTTL, GapThreshold: p.cfg.GapThreshold,
 	})
 	if err != nil {
 		return err
 	}
-	return c.Run(ctx)
+	g, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	g.Go(func() error { return p.keep(ctx, followed, source) })
+	g.Go(func() error {
+		defer stop()
+		return c.Run(ctx)
+	})
+	return g.Wait()
 }
 
 // consumer fills in what every source shares.
@@ -102,7 +121,12 @@ func (p parts) dictionary(ctx context.Context) ([]byte, error) {
 
 // work runs the workers until ctx ends and the running jobs are done.
 func (p parts) work(ctx context.Context) error {
+	api, err := p.bluesky()
+	if err != nil {
+		return err
+	}
 	client, err := workers.New(workers.Config{
+		Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
 		Pool: p.pool, ID: owner(), Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
 		Logger: p.log, Registerer: p.metrics,
 	})

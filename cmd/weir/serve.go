@@ -16,7 +16,7 @@ import (
 
 // connections is the size of a process's pool: the workers' transactions, the
 // consumer's, the page's queries, and River's own five.
-func (c config) connections() int32 { return int32(c.Workers) + 10 }
+func (c config) connections() int32 { return int32(c.Workers+c.BackfillWorkers) + 16 }
 
 func newParts(cfg config, pool *pgxpool.Pool) parts {
 	metrics := prometheus.NewRegistry()

@@ -137,11 +137,13 @@ func (c *Client) SetFilter(ctx context.Context, f Filter) error {
 	if err := f.check(); err != nil {
 		return err
 	}
+	f = f.sorted()
 	c.mu.Lock()
-	c.filter = f.sorted()
-	f, live := c.filter, c.live
+	same := f.hash() == c.filter.hash()
+	c.filter = f
+	live := c.live
 	c.mu.Unlock()
-	if live == nil {
+	if live == nil || same {
 		return nil
 	}
 	if err := live.ask(ctx, f); err != nil {

@@ -1,0 +1,157 @@
+// Package bluesky makes the XRPC calls that Weir needs: who is followed, who is
+// on a list, what an account wrote. It promises that every error has a class
+// that says whether trying again can help, that a call ends, and that what a
+// stranger's server answers is bounded and fit to be stored. It knows no
+// database: how calls of several processes are kept apart is told to it.
+package bluesky
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config is what a client needs. Zero values take the defaults.
+type Config struct {
+	AppView   string // https://public.api.bsky.app: who answers without a login
+	Directory string // https://plc.directory: where did:plc documents are
+	Login     *Login // nil: calls are made without a login
+
+	// Limit is taken before every HTTP request and given back after its body was
+	// read, so it holds across processes what it counts. It may wait. An error of
+	// its own ends the call: as Transient, unless it is an *Error. nil: no limit.
+	Limit func(ctx context.Context) (done func(), err error)
+
+	// HTTPClient speaks to the configured hosts. Its transport must be an
+	// *http.Transport: strangers' hosts get a guarded copy of it, without proxy.
+	HTTPClient *http.Client
+	Timeout    time.Duration   // 15 s: for one HTTP request and its body
+	Retries    []time.Duration // 1, 2, 4 s: the waits within a call after a transient error
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer // nil: not exposed
+	UserAgent  string                // weir
+}
+
+// Login is an account to call as, with an app password. Calls then go through
+// its PDS, which asks the AppView it knows.
+type Login struct {
+	PDS        string // https://bsky.social
+	Identifier string // handle, DID or e-mail address
+	Password   string
+}
+
+// Client makes calls. All its methods may be called concurrently.
+type Client struct {
+	cfg       Config
+	log       *slog.Logger
+	appView   string              // origin of the AppView
+	directory string              // origin of the directory
+	own       map[string]struct{} // origins that the configuration names
+	loopback  bool                // the AppView is on this machine, so PDSes may be
+	trusted   *http.Client        // for own origins
+	guarded   *http.Client        // for origins that strangers name
+	session   *session            // nil: no login
+	metrics   *metrics
+
+	mu        sync.Mutex // guards what follows
+	hosts     map[string]*host
+	documents map[string]document // by DID
+}
+
+// New checks the configuration and fills in the defaults. It calls nobody.
+func New(cfg Config) (*Client, error) {
+	setDefault(&cfg.AppView, "https://public.api.bsky.app")
+	setDefault(&cfg.Directory, "https://plc.directory")
+	setDefault(&cfg.Timeout, 15*time.Second)
+	setDefault(&cfg.UserAgent, "weir")
+	if cfg.Retries == nil {
+		cfg.Retries = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{cfg: cfg, log: cfg.Logger, own: map[string]struct{}{}, hosts: map[string]*host{}, documents: map[string]document{}}
+	var err error
+	if c.appView, err = c.configured("AppView", cfg.AppView); err != nil {
+		return nil, err
+	}
+	if c.directory, err = c.configured("directory of DIDs", cfg.Directory); err != nil {
+		return nil, err
+	}
+	if cfg.Login != nil {
+		pds, err := c.configured("PDS to log in at", cfg.Login.PDS)
+		if err != nil {
+			return nil, err
+		}
+		if u, err := url.Parse(pds); err != nil || u.Scheme != "https" && !isLoopback(u.Hostname()) {
+			return nil, fmt.Errorf("a password does not go to %s: name the PDS with https", pds)
+		}
+		if cfg.Login.Identifier == "" || cfg.Login.Password == "" {
+			return nil, errors.New("a login needs a handle and an app password: give both or none")
+		}
+		c.session = newSession(pds, *cfg.Login)
+	}
+	u, err := url.Parse(c.appView)
+	if err != nil {
+		return nil, fmt.Errorf("parse AppView: %w", err)
+	}
+	c.loopback = isLoopback(u.Hostname())
+	if c.trusted, c.guarded, err = newHTTPClients(cfg.HTTPClient, c.loopback); err != nil {
+		return nil, err
+	}
+	c.metrics = newMetrics(cfg.Registerer)
+	return c, nil
+}
+
+// configured is the origin of a URL of the configuration: its word is trusted.
+func (c *Client) configured(what, raw string) (string, error) {
+	o, err := origin(raw)
+	if err != nil {
+		return "", fmt.Errorf("%q is no %s: expected a URL such as https://public.api.bsky.app: %w", redacted(raw), what, err)
+	}
+	c.own[o] = struct{}{}
+	return o, nil
+}
+
+// origin is the scheme, host and port of a URL that names nothing more.
+func origin(raw string) (string, error) {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil || len(raw) > 512:
+		return "", errors.New("not a URL")
+	case u.Scheme != "https" && u.Scheme != "http":
+		return "", errors.New("neither https nor http")
+	case u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/":
+		return "", errors.New("more or less than a scheme, a host and a port")
+	}
+	return u.Scheme + "://" + strings.ToLower(u.Host), nil
+}
+
+// redacted hides what may be a password in a URL that was misspelt.
+func redacted(raw string) string {
+	if u, err := url.Parse(raw); err == nil {
+		return u.Redacted()
+	}
+	return "(not a URL)"
+}
+
+func isLoopback(hostname string) bool {
+	ip := net.ParseIP(hostname)
+	return hostname == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}

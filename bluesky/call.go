@@ -1,0 +1,249 @@
+package bluesky
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// maxBody bounds an answer, after decompression.
+const maxBody = 16 << 20
+
+// maxErrorBody bounds what is read of an answer that is an error.
+const maxErrorBody = 64 << 10
+
+// request is one call, to be sent until it is answered.
+type request struct {
+	call   string // name in errors and metrics
+	method string
+	origin string
+	path   string // with its query
+	body   []byte
+	token  string // empty: without authorization
+	login  bool   // a call that makes a session: those are limited apart
+	read   func(body []byte) error
+}
+
+// query calls a method of the AppView: directly, or through the login's PDS.
+func (c *Client) query(ctx context.Context, call string, params url.Values, read func([]byte) error) error {
+	r := request{call: call, method: http.MethodGet, origin: c.appView, path: xrpcPath(call, params), read: read}
+	if c.session == nil {
+		return c.do(ctx, r)
+	}
+	token, err := c.token(ctx, "")
+	if err != nil {
+		return err
+	}
+	r.origin, r.token = c.session.pds, token
+	if err = c.do(ctx, r); !expired(err) {
+		return err
+	}
+	if r.token, err = c.token(ctx, token); err != nil {
+		return err
+	}
+	err = c.do(ctx, r)
+	if e, ok := errors.AsType[*Error](err); ok && expired(err) {
+		e.cause = ErrLogin
+	}
+	return err
+}
+
+func xrpcPath(call string, params url.Values) string {
+	return "/xrpc/" + call + "?" + params.Encode()
+}
+
+// do sends a request, again after transient errors, until it is answered or the
+// waits are used up.
+func (c *Client) do(ctx context.Context, r request) error {
+	for try := 0; ; try++ {
+		err := c.try(ctx, r)
+		if err == nil {
+			return nil
+		}
+		e := c.explain(ctx, r, err)
+		if e.Class != Transient || e.held || ctx.Err() != nil || try >= len(c.cfg.Retries) || e.RetryAfter > patience {
+			return e
+		}
+		wait := max(c.cfg.Retries[try], e.RetryAfter)
+		c.log.Debug("call will be tried again", "call", r.call, "error", e.Error(), "wait", wait)
+		if sleep(ctx, wait) != nil {
+			return c.explain(ctx, r, ctx.Err())
+		}
+	}
+}
+
+// explain makes an *Error of every error.
+func (c *Client) explain(ctx context.Context, r request, err error) *Error {
+	e := &Error{Class: Transient, Message: oneLine(err.Error()), cause: err}
+	found, ok := errors.AsType[*Error](err)
+	if ok {
+		*e = *found // it may be another call's too
+	}
+	switch {
+	case errors.Is(err, errPrivate):
+		e.Class, e.Name = Permanent, nameRefused
+	case ctx.Err() != nil && !ok:
+		e.cause = context.Cause(ctx)
+		e.Message = oneLine(e.cause.Error())
+	}
+	if e.Call == "" {
+		e.Call = r.call
+	}
+	return e
+}
+
+// try sends a request once, when the host's rate limit, its breaker and the
+// limit of all processes let it. It holds that limit for the request alone.
+func (c *Client) try(ctx context.Context, r request) error {
+	h := c.host(r.origin)
+	if err := h.wait(ctx, r.login); err != nil {
+		c.metrics.requests.WithLabelValues(r.call, "not_sent").Inc()
+		return err
+	}
+	if err := h.closed(); err != nil {
+		c.metrics.requests.WithLabelValues(r.call, "not_sent").Inc()
+		return err
+	}
+	if c.cfg.Limit != nil {
+		done, err := c.cfg.Limit(ctx)
+		if err != nil {
+			c.metrics.requests.WithLabelValues(r.call, "not_sent").Inc()
+			return limitError(err)
+		}
+		if done != nil {
+			defer done()
+		}
+	}
+	report, err := h.allow()
+	if err != nil {
+		c.metrics.requests.WithLabelValues(r.call, "not_sent").Inc()
+		return err
+	}
+	outcome := errUnanswered
+	defer func() { report(outcome) }()
+	started := time.Now()
+	body, err := c.send(ctx, h, r)
+	outcome = breakerOutcome(ctx, err)
+	if err == nil {
+		err = r.read(body)
+	}
+	c.metrics.seconds.WithLabelValues(r.call).Observe(time.Since(started).Seconds())
+	class := "ok"
+	if err != nil {
+		class = Classify(err).String()
+	}
+	c.metrics.requests.WithLabelValues(r.call, class).Inc()
+	return err
+}
+
+// limitError is not tried again here: the limit is asked anew by the next call.
+func limitError(err error) error {
+	e := Error{Class: Transient, Name: nameNotSent, Message: oneLine("take the limit of calls: " + err.Error()), cause: err}
+	if own, ok := errors.AsType[*Error](err); ok {
+		e = *own
+	}
+	e.held = true
+	return &e
+}
+
+// breakerOutcome is what an outcome says of the host, not of the request.
+func breakerOutcome(ctx context.Context, err error) error {
+	e, answered := errors.AsType[*Error](err)
+	switch {
+	case err == nil:
+		return nil
+	case answered && e.Status != 0 && e.Status < http.StatusInternalServerError:
+		return nil
+	case ctx.Err() != nil, errors.Is(err, errPrivate):
+		return errAbandoned
+	}
+	return errUnanswered
+}
+
+// send makes the HTTP request, in the time it has, and answers the body of a
+// success.
+func (c *Client) send(ctx context.Context, h *host, r request) ([]byte, error) {
+	timed, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	body, err := c.exchange(timed, h, r)
+	if _, said := errors.AsType[*Error](err); err != nil && !said && timed.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%s did not answer within %s", h.origin, c.cfg.Timeout)
+	}
+	return body, err
+}
+
+func (c *Client) exchange(ctx context.Context, h *host, r request) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, r.method, r.origin+r.path, bytes.NewReader(r.body))
+	if err != nil {
+		return nil, &Error{Class: Permanent, Name: nameRefused, Message: "the request cannot be written as a URL", cause: err}
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.cfg.UserAgent)
+	if r.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
+	}
+	resp, err := h.client.Do(req)
+	if err != nil {
+		if e, ok := errors.AsType[*url.Error](err); ok {
+			err = e.Err // without the URL, which is long
+		}
+		return nil, err
+	}
+	defer resp.Body.Close()
+	now := time.Now()
+	c.learn(h, r.login, resp.Header, now)
+	if resp.StatusCode != http.StatusOK {
+		return nil, c.statusError(h, r, resp, now)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > maxBody {
+		e := malformed("the answer is longer than %d bytes", maxBody)
+		e.Status = resp.StatusCode
+		return nil, e
+	}
+	return body, nil
+}
+
+// statusError gives an answer that is no success its class.
+func (c *Client) statusError(h *host, r request, resp *http.Response, now time.Time) error {
+	e := &Error{Class: Permanent, Status: resp.StatusCode, Message: http.StatusText(resp.StatusCode)}
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // what arrived of it is better than nothing
+	var said struct{ Error, Message string }
+	if fields, err := readObject(body); err == nil {
+		said.Error, said.Message = text(fields["error"]), text(fields["message"])
+	}
+	e.Name = errorName(said.Error)
+	if said.Message != "" {
+		e.Message = oneLine(said.Message)
+	}
+	switch code := resp.StatusCode; {
+	case code == http.StatusTooManyRequests:
+		e.Class = RateLimited
+		e.RetryAfter = retryAfter(resp.Header, now)
+		if e.RetryAfter == 0 {
+			e.RetryAfter = resetAfter(resp.Header, now)
+		}
+		if e.RetryAfter == 0 {
+			e.RetryAfter = unsaidRetryAfter
+		}
+		h.hold(r.login, now, e.RetryAfter)
+	case code >= http.StatusInternalServerError, code == http.StatusRequestTimeout, code == http.StatusTooEarly:
+		e.Class = Transient
+		e.RetryAfter = retryAfter(resp.Header, now)
+	case code < http.StatusBadRequest:
+		e.Class, e.Name = Transient, nameMalformed // no XRPC answer: something stands in between
+		e.Message = oneLine("expected status 200, received " + resp.Status + " " + resp.Header.Get("Location"))
+	}
+	return e
+}

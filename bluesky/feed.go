@@ -1,0 +1,216 @@
+package bluesky
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	getAuthorFeed = "app.bsky.feed.getAuthorFeed"
+	listRecords   = "com.atproto.repo.listRecords"
+
+	collectionPost = "app.bsky.feed.post"
+	mostPosts      = 100 // of a page
+)
+
+// FeedPost is a record on a page of an account's feed or repository.
+type FeedPost struct {
+	DID, Rkey, CID string          // DID is the author's: of a repost, another account's
+	Record         json.RawMessage // an object that jsonb takes: NULs and lone surrogates are U+FFFD
+	IndexedAt      time.Time       // by the AppView's clock; zero in Records: a PDS does not say
+	Repost, Pinned bool
+	RepostedAt     time.Time // when Repost: its place in the feed
+}
+
+// AuthorFeed answers a page of an account's posts, replies and reposts, newest
+// first, and the cursor of the next; empty: there is none. limit is 1 to 100.
+// Items that cannot be read are left out and counted.
+func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) (page []FeedPost, next string, err error) {
+	if !isDID(did) {
+		return nil, "", badInput(getAuthorFeed, "%q is no DID", did)
+	}
+	params := pageParams(url.Values{"actor": {did}, "filter": {"posts_with_replies"}}, cursor, limit)
+	err = c.query(ctx, getAuthorFeed, params, func(body []byte) (err error) {
+		page, next, err = c.readPage(getAuthorFeed, body, cursor, "feed", func(item jsontext.Value) (FeedPost, error) {
+			return readFeedItem(item, did)
+		})
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return page, next, nil
+}
+
+// Records answers a page of a collection from the account's own PDS, highest
+// rkey first, and the cursor of the next; empty: there is none. limit is 1 to
+// 100. Items that cannot be read are left out and counted.
+func (c *Client) Records(ctx context.Context, did, collection, cursor string, limit int) (page []FeedPost, next string, err error) {
+	if _, err := syntax.ParseNSID(collection); err != nil {
+		return nil, "", badInput(listRecords, "%q is no collection", collection)
+	}
+	at, known, err := c.identity(ctx, did)
+	if err != nil {
+		return nil, "", err
+	}
+	params := pageParams(url.Values{"repo": {did}, "collection": {collection}}, cursor, limit)
+	r := request{call: listRecords, method: http.MethodGet, origin: at.PDS, path: xrpcPath(listRecords, params)}
+	r.read = func(body []byte) (err error) {
+		page, next, err = c.readPage(listRecords, body, cursor, "records", func(item jsontext.Value) (FeedPost, error) {
+			return readRecord(item, did, collection)
+		})
+		return err
+	}
+	if err = c.do(ctx, r); err == nil {
+		return page, next, nil
+	}
+	if Classify(err) == RateLimited {
+		return nil, "", err
+	}
+	c.forget(did) // the account may have moved: its document is read anew
+	if !known || Classify(err) != Permanent {
+		return nil, "", err
+	}
+	moved, _, lookup := c.identity(ctx, did)
+	if lookup != nil {
+		return nil, "", lookup
+	}
+	if moved.PDS == at.PDS {
+		return nil, "", err
+	}
+	r.origin = moved.PDS
+	if err = c.do(ctx, r); err != nil {
+		return nil, "", err
+	}
+	return page, next, nil
+}
+
+func pageParams(params url.Values, cursor string, limit int) url.Values {
+	params.Set("limit", strconv.Itoa(min(max(limit, 1), mostPosts)))
+	if cursor != "" {
+		params.Set("cursor", cursor)
+	}
+	return params
+}
+
+// readPage reads the array called name, item by item: one that is broken is left
+// out, so that it does not hide the others for ever.
+func (c *Client) readPage(call string, body []byte, cursor, name string, read func(jsontext.Value) (FeedPost, error)) (page []FeedPost, next string, err error) {
+	fields, err := readObject(body)
+	if err != nil {
+		return nil, "", err
+	}
+	if next, err = nextCursor(fields["cursor"], cursor); err != nil {
+		return nil, "", err
+	}
+	if fields[name].Kind() != '[' {
+		return nil, "", malformed("expected an array %s", name)
+	}
+	found, err := items(fields[name])
+	if err != nil {
+		return nil, "", err
+	}
+	for _, item := range found {
+		p, err := read(item)
+		if err != nil {
+			c.metrics.unreadable.WithLabelValues(call).Inc()
+			c.log.Debug("item left out", "call", call, "cause", oneLine(err.Error()))
+			continue
+		}
+		page = append(page, p)
+	}
+	return page, next, nil
+}
+
+// readFeedItem reads a post and why it is in the feed of did.
+func readFeedItem(item jsontext.Value, did string) (FeedPost, error) {
+	fields, err := readObject(item)
+	if err != nil {
+		return FeedPost{}, err
+	}
+	post, err := readObject(fields["post"])
+	if err != nil {
+		return FeedPost{}, err
+	}
+	p, err := readAddress(post)
+	if err != nil {
+		return FeedPost{}, err
+	}
+	if p.collection != collectionPost {
+		return FeedPost{}, errors.New("not a post: " + p.collection)
+	}
+	if p.Record, err = storable(post["record"]); err != nil {
+		return FeedPost{}, err
+	}
+	if p.IndexedAt = instant(post["indexedAt"]); p.IndexedAt.IsZero() {
+		return FeedPost{}, errors.New("the post has no indexedAt")
+	}
+	if fields["reason"].Kind() == '{' {
+		reason, err := readObject(fields["reason"])
+		if err != nil {
+			return FeedPost{}, err
+		}
+		switch text(reason["$type"]) {
+		case "app.bsky.feed.defs#reasonRepost":
+			if p.Repost, p.RepostedAt = true, instant(reason["indexedAt"]); p.RepostedAt.IsZero() {
+				return FeedPost{}, errors.New("the repost has no indexedAt")
+			}
+		case "app.bsky.feed.defs#reasonPin":
+			p.Pinned = true
+		}
+	}
+	if !p.Repost && p.DID != did {
+		return FeedPost{}, errors.New("another account's post that is no repost")
+	}
+	return p.FeedPost, nil
+}
+
+// readRecord reads a record that a PDS says is did's. It may only speak of the
+// account and the collection it was asked for.
+func readRecord(item jsontext.Value, did, collection string) (FeedPost, error) {
+	fields, err := readObject(item)
+	if err != nil {
+		return FeedPost{}, err
+	}
+	p, err := readAddress(fields)
+	if err != nil {
+		return FeedPost{}, err
+	}
+	if p.DID != did || p.collection != collection {
+		return FeedPost{}, errors.New("a record of another account or collection")
+	}
+	p.Record, err = storable(fields["value"])
+	return p.FeedPost, err
+}
+
+type addressed struct {
+	FeedPost
+	collection string
+}
+
+// readAddress reads the fields uri and cid.
+func readAddress(fields map[string]jsontext.Value) (addressed, error) {
+	uri, err := syntax.ParseATURI(text(fields["uri"]))
+	if err != nil {
+		return addressed{}, err
+	}
+	cid, err := syntax.ParseCID(text(fields["cid"]))
+	if err != nil {
+		return addressed{}, err
+	}
+	if !uri.Authority().IsDID() || uri.RecordKey() == "" {
+		return addressed{}, errors.New("the address has no DID or no rkey")
+	}
+	return addressed{
+		FeedPost:   FeedPost{DID: uri.Authority().String(), Rkey: uri.RecordKey().String(), CID: cid.String()},
+		collection: uri.Collection().String(),
+	}, nil
+}

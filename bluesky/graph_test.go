@@ -1,0 +1,184 @@
+package bluesky_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/bluesky"
+)
+
+const listURI = "at://" + alice + "/app.bsky.graph.list/3kabc"
+
+// pages answers every request with the body, whose %s is the cursor after the
+// one that was asked for: "", 1, 2.
+func pages(body string, last int) answerer {
+	return func(w http.ResponseWriter, r *http.Request, _ int) {
+		at := 0
+		_, _ = fmt.Sscan(r.URL.Query().Get("cursor"), &at)
+		cursor := ""
+		if at < last {
+			cursor = fmt.Sprintf(`"cursor":"%d",`, at+1)
+		}
+		reply(w, 200, strings.Replace(body, "%s", cursor, 1))
+	}
+}
+
+func TestFollowsArePagedThrough(t *testing.T) {
+	t.Parallel()
+	base, j := serve(t, pages(`{"subject":{"did":"`+bob+`"},%s"follows":[
+		{"did":"`+alice+`","handle":"Alice.Example","displayName":"Alice","avatar":"https://cdn.example/a.jpg","unknown":[1]},
+		{"did":"`+bob+`"}]}`, 2))
+	c := newClient(t, base, nil)
+	cursor, n := "", 0
+	for {
+		page, next, err := c.Follows(t.Context(), "@Bob.Example", cursor)
+		require.NoError(t, err)
+		require.Equal(t, []bluesky.Profile{
+			{DID: alice, Handle: "alice.example", DisplayName: "Alice", Avatar: "https://cdn.example/a.jpg"}, {DID: bob}}, page)
+		n++
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	require.Equal(t, 3, n)
+	require.Equal(t, asked{call: "app.bsky.graph.getFollows", query: url.Values{"actor": {"bob.example"}, "limit": {"100"}, "cursor": {"2"}},
+		at: j.all()[2].at}, j.all()[2])
+}
+
+func TestACursorThatComesBackEndsThePaging(t *testing.T) {
+	t.Parallel()
+	base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		reply(w, 200, `{"cursor":"same","follows":[],"feed":[]}`)
+	})
+	c := newClient(t, base, nil)
+	_, next, err := c.Follows(t.Context(), alice, "")
+	require.NoError(t, err)
+	require.Equal(t, "same", next)
+	_, next, err = c.Follows(t.Context(), alice, "same")
+	require.NoError(t, err)
+	require.Empty(t, next)
+	_, next, err = c.AuthorFeed(t.Context(), alice, "same", 50)
+	require.NoError(t, err)
+	require.Empty(t, next)
+}
+
+// TestAListingThatIsNotWholeIsAnError: an answer that is taken for an empty
+// list makes everybody unfollowed.
+func TestAListingThatIsNotWholeIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		`{}`, `{"follows":null}`, `{"follows":{}}`, `{"items":[]}`, `{"follows":[`, `{"error":"x"}`,
+		`{"follows":[],"cursor":"a\u0000"}`, `{"follows":[],"cursor":"\ud800"}`, `{"follows":[],"cursor":"` + strings.Repeat("x", 1025) + `"}`,
+	} {
+		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, body) })
+		_, _, err := newClient(t, base, noRetries).Follows(t.Context(), alice, "")
+		require.Equal(t, bluesky.Transient, failure(t, err).Class, body)
+	}
+}
+
+func TestWhatAStrangerCallsHimselfCanBeStored(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("é", 1000)
+	base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		reply(w, 200, `{"follows":[
+			{"did":"`+alice+`","handle":"not a handle","displayName":"a\u0000b\ud800c\nd","avatar":"javascript:alert(1)"},
+			{"did":"`+alice+`","handle":7,"displayName":{},"avatar":[]},
+			{"did":"`+alice+`","displayName":`+quoted(long)+`,"avatar":"https://cdn.example/`+strings.Repeat("x", 2048)+`"},
+			{"did":"`+alice+`","did":"`+bob+`"},
+			{"did":"did:plc:\u0000"}, {"did":7}, {}, null, "x", 7, []
+		]}`)
+	})
+	page, _, err := newClient(t, base, nil).Follows(t.Context(), alice, "")
+	require.NoError(t, err)
+	require.Len(t, page, 4)
+	require.Equal(t, bluesky.Profile{DID: alice, DisplayName: "a\ufffdb\ufffdc d"}, page[0])
+	require.Equal(t, bluesky.Profile{DID: alice}, page[1])
+	require.Equal(t, bluesky.Profile{DID: alice, DisplayName: strings.Repeat("é", 320)}, page[2])
+	require.True(t, utf8.ValidString(page[2].DisplayName))
+}
+
+func TestMembersOfAListAreRead(t *testing.T) {
+	t.Parallel()
+	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		if strings.HasSuffix(r.URL.Path, resolve) {
+			resolved(w)
+			return
+		}
+		reply(w, 200, `{"list":{"uri":"x"},"cursor":"c","items":[{"uri":"at://x","subject":{"did":"`+bob+`","handle":"bob.example"}},{"subject":7},{}]}`)
+	})
+	c := newClient(t, base, nil)
+	for _, uri := range []string{listURI, "at://alice.example/app.bsky.graph.list/3kabc"} {
+		page, next, err := c.List(t.Context(), uri, "b")
+		require.NoError(t, err)
+		require.Equal(t, []bluesky.Profile{{DID: bob, Handle: "bob.example"}}, page)
+		require.Equal(t, "c", next)
+	}
+	require.Equal(t, []string{"app.bsky.graph.getList", resolve, "app.bsky.graph.getList"}, j.calls())
+	require.Equal(t, url.Values{"list": {listURI}, "limit": {"100"}, "cursor": {"b"}}, j.all()[2].query)
+}
+
+func TestAStarterPackNamesItsList(t *testing.T) {
+	t.Parallel()
+	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		uri := r.URL.Query().Get("starterPack")
+		list := map[string]string{"good": listURI, "none": "", "post": "at://" + alice + "/app.bsky.feed.post/3kabc"}[uri[strings.LastIndex(uri, "/")+1:]]
+		reply(w, 200, `{"starterPack":{"uri":`+quoted(uri)+`,"record":{"list":`+quoted(list)+`}}}`)
+	})
+	c := newClient(t, base, noRetries)
+	pack := "at://" + alice + "/app.bsky.graph.starterpack/"
+	list, err := c.StarterPack(t.Context(), pack+"good")
+	require.NoError(t, err)
+	require.Equal(t, listURI, list)
+	require.Equal(t, url.Values{"starterPack": {pack + "good"}}, j.all()[0].query)
+	for _, rkey := range []string{"none", "post"} {
+		list, err = c.StarterPack(t.Context(), pack+rkey)
+		require.Equal(t, bluesky.Transient, failure(t, err).Class)
+		require.Empty(t, list)
+	}
+}
+
+func TestProfilesThatAreUnknownAreLeftOut(t *testing.T) {
+	t.Parallel()
+	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		reply(w, 200, `{"profiles":[{"did":"`+bob+`","handle":"bob.example"},{"did":"did:plc:somebodyelse"}]}`)
+	})
+	c := newClient(t, base, nil)
+	page, err := c.Profiles(t.Context(), []string{alice, bob})
+	require.NoError(t, err)
+	require.Equal(t, []bluesky.Profile{{DID: bob, Handle: "bob.example"}}, page)
+	require.Equal(t, url.Values{"actors": {alice, bob}}, j.all()[0].query)
+
+	page, err = c.Profiles(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, page)
+	require.Len(t, j.all(), 1)
+}
+
+func TestArgumentsThatCannotBeRightAreNotSent(t *testing.T) {
+	t.Parallel()
+	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { resolved(w) })
+	c, ctx := newClient(t, base, nil), t.Context()
+	for name, call := range map[string]func() error{
+		"handle":       func() error { _, err := c.ResolveHandle(ctx, "not a handle"); return err },
+		"actor":        func() error { _, _, err := c.Follows(ctx, "did:x", ""); return err },
+		"list":         func() error { _, _, err := c.List(ctx, "at://"+alice+"/app.bsky.feed.post/3k", ""); return err },
+		"list rkey":    func() error { _, _, err := c.List(ctx, "at://"+alice+"/app.bsky.graph.list", ""); return err },
+		"starter pack": func() error { _, err := c.StarterPack(ctx, listURI); return err },
+		"profile":      func() error { _, err := c.Profiles(ctx, []string{"alice.example"}); return err },
+		"profiles":     func() error { _, err := c.Profiles(ctx, make([]string, 26)); return err },
+		"feed":         func() error { _, _, err := c.AuthorFeed(ctx, "alice.example", "", 50); return err },
+		"records":      func() error { _, _, err := c.Records(ctx, "alice.example", "app.bsky.feed.post", "", 50); return err },
+		"collection":   func() error { _, _, err := c.Records(ctx, alice, "post", "", 50); return err },
+	} {
+		e := failure(t, call())
+		require.Equal(t, bluesky.Permanent, e.Class, name)
+		require.Equal(t, "InvalidArgument", e.Name, name)
+	}
+	require.Empty(t, j.all())
+}

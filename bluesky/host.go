@@ -1,0 +1,210 @@
+package bluesky
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+const (
+	// patience is how long a call waits by itself for a rate limit to end. Longer
+	// waits are the caller's: a job that snoozes holds no worker.
+	patience = 5 * time.Second
+	// maxRetryAfter bounds what a server can ask for.
+	maxRetryAfter = time.Hour
+	// unsaidRetryAfter is taken when a server limits and does not say how long.
+	unsaidRetryAfter = 30 * time.Second
+
+	// tripAfter failures in a row leave a host alone for openFor. One call that
+	// keeps failing, with its retries, is no reason yet.
+	tripAfter = 10
+	openFor   = 30 * time.Second
+
+	// maxHosts bounds the strangers' hosts that are remembered.
+	maxHosts = 4096
+)
+
+// host is what is known of one origin.
+type host struct {
+	origin  string
+	name    string // label of metrics; empty: a stranger's
+	client  *http.Client
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+
+	mu        sync.Mutex // guards what follows
+	openUntil time.Time
+	calls     allowance
+	logins    allowance // sessions are limited apart
+}
+
+// allowance is a rate limit as a server told it.
+type allowance struct {
+	until time.Time // nothing may be sent before
+}
+
+// errUnanswered is what the breaker counts: the host did not answer, or only to
+// say that it is broken.
+var errUnanswered = errors.New("the host did not answer")
+
+// errAbandoned is what the breaker ignores: the caller went away.
+var errAbandoned = errors.New("the caller gave up")
+
+// host finds or makes the state of an origin.
+func (c *Client) host(origin string) *host {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h, ok := c.hosts[origin]; ok {
+		return h
+	}
+	if len(c.hosts) >= maxHosts {
+		for known, h := range c.hosts {
+			if h.name == "" {
+				delete(c.hosts, known)
+				break
+			}
+		}
+	}
+	h := &host{origin: origin, client: c.guarded}
+	if _, ok := c.own[origin]; ok {
+		_, h.name, _ = strings.Cut(origin, "://")
+		h.client = c.trusted
+	}
+	h.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Timeout:      openFor,
+		ReadyToTrip:  func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= tripAfter },
+		IsSuccessful: func(err error) bool { return err == nil },
+		IsExcluded:   func(err error) bool { return errors.Is(err, errAbandoned) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			if to == gobreaker.StateOpen {
+				h.mu.Lock()
+				h.openUntil = time.Now().Add(openFor)
+				h.mu.Unlock()
+				c.metrics.openings.Inc()
+			}
+			c.log.Info("breaker changed", "host", origin, "from", from.String(), "to", to.String())
+		},
+	})
+	c.hosts[origin] = h
+	return h
+}
+
+func (h *host) allowance(login bool) *allowance {
+	if login {
+		return &h.logins
+	}
+	return &h.calls
+}
+
+// wait returns when the host's rate limit lets a request through, or at once
+// with an error when that takes longer than patience.
+func (h *host) wait(ctx context.Context, login bool) error {
+	deadline := time.Now().Add(patience)
+	for {
+		h.mu.Lock()
+		until := h.allowance(login).until
+		h.mu.Unlock()
+		left := time.Until(until)
+		if left <= 0 {
+			return nil
+		}
+		if until.After(deadline) {
+			return &Error{Class: RateLimited, Name: nameNotSent, held: true, Message: "the rate limit of " + h.origin + " is used up", RetryAfter: left}
+		}
+		if err := sleep(ctx, left); err != nil {
+			return err
+		}
+	}
+}
+
+// allow asks the breaker. What it answers must be called with the outcome.
+func (h *host) allow() (report func(error), err error) {
+	if report, err = h.breaker.Allow(); err == nil {
+		return report, nil
+	}
+	return nil, h.broken(err)
+}
+
+// closed answers an error while the breaker is open.
+func (h *host) closed() error {
+	if h.breaker.State() == gobreaker.StateOpen {
+		return h.broken(gobreaker.ErrOpenState)
+	}
+	return nil
+}
+
+func (h *host) broken(cause error) error {
+	h.mu.Lock()
+	left := time.Until(h.openUntil)
+	h.mu.Unlock()
+	return &Error{Class: Transient, Name: nameNotSent, held: true, Message: h.origin + " failed again and again and is left alone for a while",
+		RetryAfter: max(left, time.Second), cause: cause}
+}
+
+// learn reads the rate limit from an answer.
+func (c *Client) learn(h *host, login bool, header http.Header, now time.Time) {
+	remaining, err := strconv.Atoi(header.Get("RateLimit-Remaining"))
+	if err != nil || remaining < 0 {
+		return
+	}
+	if h.name != "" && !login {
+		c.metrics.remaining.WithLabelValues(h.name).Set(float64(remaining))
+	}
+	if remaining == 0 {
+		h.hold(login, now, resetAfter(header, now))
+	}
+}
+
+// hold lets nothing through for a time, which does not shorten a longer one.
+func (h *host) hold(login bool, now time.Time, wait time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.allowance(login)
+	if until := now.Add(wait); wait > 0 && until.After(a.until) {
+		a.until = until
+	}
+}
+
+// resetAfter is how long a rate limit lasts: RateLimit-Reset is a Unix time,
+// and of servers that follow the draft standard a number of seconds.
+func resetAfter(header http.Header, now time.Time) time.Duration {
+	n, err := strconv.ParseInt(header.Get("RateLimit-Reset"), 10, 64)
+	switch {
+	case err != nil || n <= 0:
+		return 0
+	case n < 1e8:
+		return min(time.Duration(n)*time.Second, maxRetryAfter)
+	case n > now.Unix()+int64(maxRetryAfter/time.Second):
+		return maxRetryAfter
+	}
+	return max(0, time.Unix(n, 0).Sub(now))
+}
+
+// retryAfter is how long a server wants to be left alone: 0 if it does not say.
+func retryAfter(header http.Header, now time.Time) time.Duration {
+	raw := header.Get("Retry-After")
+	if n, err := strconv.ParseInt(raw, 10, 64); err == nil {
+		return time.Duration(min(max(0, n), int64(maxRetryAfter/time.Second))) * time.Second
+	}
+	if at, err := http.ParseTime(raw); err == nil {
+		return min(max(0, at.Sub(now)), maxRetryAfter)
+	}
+	return 0
+}
+
+// sleep waits, unless the caller gives up.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

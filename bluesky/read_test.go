@@ -1,0 +1,42 @@
+package bluesky_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/bluesky"
+)
+
+// FuzzAuthorFeed: whatever a server answers, what comes of it can be stored, and
+// says what another reader of JSON finds in it.
+func FuzzAuthorFeed(f *testing.F) {
+	for _, record := range []string{`{"text":"\u0000"}`, `{"a":[1e300,{"b":"\ud800"}]}`, `{"\ud83d\ude00":null}`, `{"a":1,"a":2}`} {
+		f.Add([]byte(`{"cursor":"c","feed":[` + item(alice, "3abc", record, "") + `]}`))
+	}
+	f.Add([]byte(`{"feed":[` + item(bob, "3abc", `{}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","indexedAt":"2026-07-05T00:00:00Z"}`) + `]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		client := &http.Client{Transport: &http.Transport{}}
+		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = w.Write(body) })
+		c := newClient(t, base, func(cfg *bluesky.Config) { cfg.HTTPClient = client; noRetries(cfg) })
+		defer client.CloseIdleConnections()
+		page, next, err := c.AuthorFeed(t.Context(), alice, "", 50)
+		if err != nil {
+			require.Equal(t, bluesky.Transient, failure(t, err).Class)
+			return
+		}
+		require.NotContains(t, next, "\x00")
+		for _, p := range page {
+			require.True(t, jsontext.Value(p.Record).IsValid(), "%s", p.Record)
+			var record map[string]any
+			require.NoError(t, json.Unmarshal(p.Record, &record))
+			require.NotContains(t, strings.ReplaceAll(string(p.Record), `\\`, ""), `\u0000`)
+			require.True(t, p.DID == alice || p.Repost)
+			require.False(t, p.IndexedAt.IsZero())
+		}
+	})
+}

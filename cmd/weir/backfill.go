@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+func backfillCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "backfill", Short: "Read accounts' feeds back in time"}
+	cmd.AddCommand(backfillAddCommand(), backfillStatusCommand(), backfillCancelCommand())
+	return cmd
+}
+
+func backfillAddCommand() *cobra.Command {
+	var (
+		back time.Duration
+		all  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "add [ACCOUNT…]",
+		Short: "Have the feeds of accounts read, by handle or DID, or of all that are followed",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return fmt.Errorf("name accounts, or --all")
+			}
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				if all {
+					id, err := schema.RequestAllBackfills(ctx, p.pool, back)
+					if err == nil {
+						fmt.Fprintf(cmd.OutOrStdout(), "asked for, by job %d\n", id)
+					}
+					return err
+				}
+				for _, account := range args {
+					id, err := schema.RequestBackfill(ctx, p.pool, account, back)
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is asked for, by job %d\n", account, id)
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&back, "back", 24*time.Hour, "how far back")
+	cmd.Flags().BoolVar(&all, "all", false, "every followed account")
+	return cmd
+}
+
+func backfillStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show how far the backfills are",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				b, err := schema.CountBackfills(ctx, p.pool, time.Now())
+				if err != nil {
+					return err
+				}
+				return printBackfills(cmd.OutOrStdout(), b)
+			})
+		},
+	}
+}
+
+// printBackfills draws a bar over the accounts of the last hour, read and still
+// to be read.
+func printBackfills(w io.Writer, b schema.Backfills) error {
+	open := b.Waiting + b.Running + b.Failing
+	if open+b.Done == 0 {
+		_, err := fmt.Fprintln(w, "no feed was asked for in the last hour")
+		return err
+	}
+	bar := progressbar.NewOptions(open+b.Done, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(40), progressbar.OptionShowCount(),
+		progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false), progressbar.OptionSetDescription("accounts"))
+	if err := bar.Set(b.Done); err != nil {
+		return err
+	}
+	words := []string{fmt.Sprintf("%d running", b.Running), fmt.Sprintf("%d waiting", b.Waiting), fmt.Sprintf("%d to be tried again", b.Failing),
+		fmt.Sprintf("%d posts found", b.Posts)}
+	if rate := float64(b.LastMinute); rate > 0 {
+		words = append(words, fmt.Sprintf("%.0f accounts/min", rate))
+		if open > 0 {
+			words = append(words, "about "+(time.Duration(float64(open)/rate*float64(time.Minute))).Round(time.Second).String()+" left")
+		}
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", strings.Join(words, ", "))
+	return err
+}
+
+func backfillCancelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel",
+		Short: "Drop every backfill that has not started",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				queue, err := workers.Queue(p.pool, p.log)
+				if err != nil {
+					return err
+				}
+				n, err := workers.CancelBackfills(ctx, queue)
+				if err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "%d backfills were dropped; those that run go on\n", n)
+				}
+				return err
+			})
+		},
+	}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+// maxFiltered is how many accounts one connection can ask for; beyond it the
+// whole network comes, and is filtered here.
+const maxFiltered = 10_000
+
+// follows is whom this process follows. The zero value follows everyone.
+type follows struct {
+	set atomic.Pointer[map[string]bool] // nil: everyone
+}
+
+// includes answers whether an account's events are wanted.
+func (f *follows) includes(did string) bool {
+	set := f.set.Load()
+	return set == nil || (*set)[did]
+}
+
+// take takes over whom to follow, and answers what to ask the server for.
+func (f *follows) take(now schema.Followed, collections []string) jetstream.Filter {
+	filter := jetstream.Filter{Collections: collections, Everyone: now.Everyone || len(now.DIDs) > maxFiltered}
+	if now.Everyone {
+		f.set.Store(nil)
+		return filter
+	}
+	set := make(map[string]bool, len(now.DIDs))
+	for _, did := range now.DIDs {
+		set[did] = true
+	}
+	f.set.Store(&set)
+	if !filter.Everyone {
+		filter.DIDs = now.DIDs
+	}
+	return filter
+}
+
+// keep has the consumer follow whom the database says, from every change on,
+// until ctx ends.
+func (p parts) keep(ctx context.Context, f *follows, source *jetstream.Client) error {
+	for ctx.Err() == nil {
+		err := p.listen(ctx, func(ctx context.Context) error {
+			now, err := schema.FollowedAccounts(ctx, p.pool)
+			if err != nil {
+				return err
+			}
+			return source.SetFilter(ctx, f.take(now, p.cfg.Collections))
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		p.log.Warn("follows_not_followed", "cause", err, "effect", "a change is seen after the database is back")
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
+}
+
+// listen works on a connection of its own: it waits for hours.
+func (p parts) listen(ctx context.Context, changed func(context.Context) error) error {
+	conn, err := pgx.ConnectConfig(ctx, p.pool.Config().ConnConfig)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is over
+	return schema.ListenFollows(ctx, conn, time.Minute, changed)
+}
+
+// bluesky is the client of the network's services.
+func (p parts) bluesky() (*bluesky.Client, error) {
+	const timeout = 15 * time.Second
+	calls := &workers.Calls{Pool: p.pool, Slots: p.cfg.Calls, Spacing: p.cfg.CallSpacing, TTL: 2 * timeout, Logger: p.log}
+	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Limit: calls.Take, Timeout: timeout, Logger: p.log,
+		Registerer: p.metrics, UserAgent: userAgent}
+	if p.cfg.Identifier != "" {
+		cfg.Login = &bluesky.Login{PDS: p.cfg.PDS, Identifier: p.cfg.Identifier, Password: p.cfg.AppPassword}
+	}
+	return bluesky.New(cfg)
+}
+
+// firstWatches adds the watches of WEIR_WATCH where there are none yet.
+func (p parts) firstWatches(ctx context.Context) error {
+	if len(p.cfg.Watch) == 0 {
+		return nil
+	}
+	there, err := schema.Watches(ctx, p.pool)
+	if err != nil || len(there) > 0 {
+		return err
+	}
+	for _, target := range p.cfg.Watch {
+		kind, err := watchKind(target, false)
+		if err != nil {
+			return errors.Join(errors.New("read WEIR_WATCH"), err)
+		}
+		if _, err := schema.AddWatch(ctx, p.pool, kind, target); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// followNetwork is a simulated one whose hub follows so many.
+func followNetwork(t *testing.T, follows int) *simnet.Net {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 600, Follows: follows, History: 8000, HistorySpan: 3 * time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	return n
+}
+
+// follower is the environment of a process that asks the network's services too.
+func follower(n *simnet.Net, database string) []string {
+	return append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_CALL_SPACING=0s")
+}
+
+// current are the posts that stand at the end of the log, of these accounts.
+func current(n *simnet.Net, dids []string) []string {
+	posts := map[string]bool{}
+	for _, e := range n.Log().Entries() {
+		if e.Kind == "commit" && e.Collection == "app.bsky.feed.post" && slices.Contains(dids, e.DID) {
+			posts[e.DID+"/"+e.Rkey] = e.Operation != "delete"
+		}
+	}
+	var all []string
+	for post, there := range posts {
+		if there {
+			all = append(all, post)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func stored(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT did || '/' || rkey FROM posts ORDER BY did, rkey`)
+	require.NoError(t, err)
+	posts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	slices.Sort(posts)
+	return posts
+}
+
+func active(n *simnet.Net, dids []string) []string {
+	return slices.DeleteFunc(slices.Clone(dids), func(did string) bool {
+		a, ok := n.Account(did)
+		return !ok || a.Status != ""
+	})
+}
+
+// settled waits until no job but the process's own periodic ones is left.
+func settled(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'cancelled', 'discarded')`)
+		return err == nil && left == 0
+	}, 2*time.Minute, 20*time.Millisecond)
+}
+
+// TestWatchFillsThePage: a watch at the first start brings the accounts, their
+// past and their present; who is unfollowed stops counting at once.
+func TestWatchFillsThePage(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 60)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	hub := n.Hub()
+	env := append(follower(n, database), "WEIR_WATCH="+hub.Handle)
+	serve := start(t, env, "serve")
+	followed := n.Follows(hub.DID)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM follows`) == len(followed)
+	}, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == len(followed)
+	}, time.Minute, 20*time.Millisecond)
+	settled(t, pool)
+	require.Equal(t, current(n, active(n, followed)), stored(t, pool), "the past of those who can be read")
+	require.Equal(t, len(followed)-len(active(n, followed)), count(t, pool, `SELECT count(*) FROM accounts WHERE feed_problem <> ''`), "the others are said to be unavailable")
+	require.NotEmpty(t, ranking(t, env, "6h", time.Now().Add(time.Minute).UTC().Format(time.RFC3339)))
+
+	// The present: only the followed are stored.
+	stop := live(t, n, 300)
+	before := count(t, pool, `SELECT count(*) FROM posts`)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > before+20 }, time.Minute, 20*time.Millisecond)
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watched AS w WHERE w.did = p.did)`))
+
+	// A new follow brings its past, and its present without a hole between them.
+	var someone string
+	for _, a := range n.Accounts() {
+		if !slices.Contains(followed, a.DID) && a.DID != hub.DID && a.Status == "" && len(current(n, []string{a.DID})) > 5 {
+			someone = a.DID
+			break
+		}
+	}
+	require.NoError(t, n.Follow(hub.DID, someone))
+	succeed(t, env, "watch", "sync")
+	require.Eventually(t, func() bool {
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND feed_read_at IS NOT NULL`, someone)) == 1
+	}, time.Minute, 20*time.Millisecond)
+	stop()
+	last := n.Log().Last().Seq
+	require.Eventually(t, func() bool {
+		// Whoever is followed writes something last, so that the cursor passes the rest.
+		_, err := n.PostNow(someone, "the last one")
+		require.NoError(t, err)
+		return count(t, pool, `SELECT cursor FROM streams`) > int(last)
+	}, time.Minute, 50*time.Millisecond)
+	settled(t, pool)
+	require.Subset(t, stored(t, pool), current(n, []string{someone})[:5])
+	mine := func(all []string) []string {
+		return slices.DeleteFunc(all, func(post string) bool { return post[:len(someone)] != someone })
+	}
+	require.Eventually(t, func() bool {
+		return slices.Equal(mine(current(n, []string{someone})), mine(stored(t, pool)))
+	}, time.Minute, 50*time.Millisecond, "neither a hole nor a double")
+
+	// Whoever is unfollowed no longer counts.
+	require.Positive(t, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s'`, someone)))
+	require.NoError(t, n.Unfollow(hub.DID, someone))
+	succeed(t, env, "watch", "sync")
+	require.Eventually(t, func() bool {
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM watched WHERE did = '%s'`, someone)) == 0
+	}, time.Minute, 20*time.Millisecond)
+	require.Contains(t, succeed(t, env, "watch", "list"), hub.Handle)
+	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+}
+
+// TestGapIsClosedFromTheFeeds: the server has forgotten what happened while the
+// consumer was down.
+func TestGapIsClosedFromTheFeeds(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 40)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	hub := n.Hub()
+	env := append(follower(n, database), "WEIR_WATCH="+hub.DID, "WEIR_GAP_THRESHOLD=1ms")
+	serve := start(t, env, "serve")
+	followed := n.Follows(hub.DID)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == len(followed)
+	}, time.Minute, 20*time.Millisecond)
+	settled(t, pool)
+	stop := live(t, n, 300)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) > 0 }, time.Minute, 20*time.Millisecond)
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+	stop()
+	n.Play(2000)
+	require.NoError(t, n.Do(simnet.TooOld))
+	n.Play(300)
+	serve = start(t, env, "serve")
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL`) == 1 }, time.Minute, 20*time.Millisecond)
+	settled(t, pool)
+	require.Equal(t, current(n, active(n, followed)), slices.DeleteFunc(stored(t, pool), func(post string) bool {
+		return !slices.Contains(current(n, active(n, followed)), post)
+	}))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM gaps WHERE how_closed LIKE 'the feeds of % accounts were read%' AND accounts > 0`))
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/schema"
+)
+
+func watchCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "watch", Short: "Say whom to follow"}
+	cmd.AddCommand(watchAddCommand(), watchListCommand(), watchRemoveCommand(), watchSyncCommand())
+	return cmd
+}
+
+func watchAddCommand() *cobra.Command {
+	var alone bool
+	cmd := &cobra.Command{
+		Use:   "add TARGET",
+		Short: "Follow whom a handle or DID follows, or the members of a list or starter pack",
+		Example: "  weir watch add alice.example\n  weir watch add --account did:plc:…\n" +
+			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind, err := watchKind(args[0], alone)
+			if err != nil {
+				return err
+			}
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				added, err := schema.AddWatch(ctx, p.pool, kind, args[0])
+				if err != nil {
+					return err
+				}
+				if !added {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is watched already\n", args[0])
+					return nil
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "watching %s (%s): its accounts are read as soon as a worker is free\n", args[0], kind)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&alone, "account", false, "follow the account itself, not whom it follows")
+	return cmd
+}
+
+// watchKind is the kind of watch that a target asks for.
+func watchKind(target string, alone bool) (string, error) {
+	t, err := bluesky.ParseTarget(target)
+	if err != nil {
+		return "", err
+	}
+	switch t.Kind {
+	case bluesky.TargetList:
+		return "list", nil
+	case bluesky.TargetStarterPack:
+		return "starterpack", nil
+	}
+	if alone {
+		return "account", nil
+	}
+	return "follows", nil
+}
+
+func watchListCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the watches and how many accounts each brings",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				watches, err := schema.Watches(ctx, p.pool)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return json.NewEncoder(cmd.OutOrStdout()).Encode(watches)
+				}
+				return printWatches(cmd.OutOrStdout(), watches, time.Now())
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printWatches(w io.Writer, watches []schema.Watch, now time.Time) error {
+	if len(watches) == 0 {
+		fmt.Fprintln(w, "no watch: the whole network is followed")
+		return nil
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "KIND\tTARGET\tACCOUNTS\tREAD\tPROBLEM")
+	for _, watch := range watches {
+		read := "never"
+		if watch.SyncedAt != nil {
+			read = now.Sub(*watch.SyncedAt).Round(time.Second).String() + " ago"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", watch.Kind, plain(watch.Target), watch.Members, read, plain(watch.Problem))
+	}
+	return table.Flush()
+}
+
+func watchRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove TARGET",
+		Short: "Stop following whom a watch brings: they stop counting at once",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				n, err := schema.RemoveWatch(ctx, p.pool, args[0])
+				if err != nil {
+					return err
+				}
+				if n == 0 {
+					return fmt.Errorf("%s is not watched: `weir watch list` shows who is", args[0])
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "no longer watching %s\n", args[0])
+				left, err := schema.Watches(ctx, p.pool)
+				if err == nil && len(left) == 0 {
+					fmt.Fprintln(cmd.OutOrStdout(), "no watch is left: the whole network is followed now")
+				}
+				return err
+			})
+		},
+	}
+}
+
+func watchSyncCommand() *cobra.Command {
+	return partsCommand("sync", "Read every watch's listing now, instead of at the next full hour",
+		func(ctx context.Context, p parts) error { return schema.SyncWatches(ctx, p.pool) })
+}

@@ -1,0 +1,54 @@
+package jobs
+
+import (
+	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+)
+
+// Priorities of backfills: why an account's past is wanted.
+const (
+	PriorityGap       = 1 // the stream may have missed something
+	PriorityManual    = 2 // a person asked
+	PriorityNewFollow = 3 // the account is followed since now
+	PriorityColdStart = 4 // one of many, at the first start
+)
+
+// BackfillAccount reads an account's feed back to a moment. There is one
+// unfinished job an account: a better reason promotes it.
+type BackfillAccount struct {
+	DID   string    `json:"did" river:"unique"`
+	Since time.Time `json:"since"` // read back to here
+	Gap   int64     `json:"gap,omitempty"`
+}
+
+// Kind names the job.
+func (BackfillAccount) Kind() string { return "backfill_account" }
+
+// InsertOpts are the defaults of its inserts.
+func (BackfillAccount) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{
+		Queue:    QueueBackfill,
+		Priority: PriorityManual,
+		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: []rivertype.JobState{
+			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
+		}},
+	}
+}
+
+// RequestBackfill asks for backfills by handle or DID, or of all followed
+// accounts. The SQL functions enqueue_backfill and enqueue_backfill_all add it:
+// its fields' names are part of the schema.
+type RequestBackfill struct {
+	Account  string    `json:"account,omitempty"`
+	All      bool      `json:"all,omitempty"`
+	Since    time.Time `json:"since"`
+	Priority int       `json:"priority"`
+}
+
+// Kind names the job.
+func (RequestBackfill) Kind() string { return "request_backfill" }
+
+// InsertOpts are the defaults of its inserts.
+func (RequestBackfill) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: QueueNetwork} }

@@ -1,0 +1,17 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// CloseGap has the feeds of the followed accounts read over a gap. The trigger
+// of gaps adds it from SQL: its fields' names are part of the schema.
+type CloseGap struct {
+	Gap int64 `json:"gap"`
+}
+
+// Kind names the job.
+func (CloseGap) Kind() string { return "close_gap" }
+
+// InsertOpts are the defaults of its inserts.
+func (CloseGap) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 1}
+}

@@ -1,0 +1,15 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// SyncFollows reads the members of a watch again. The triggers of watches add
+// it from SQL: its fields' names are part of the schema.
+type SyncFollows struct {
+	Watch int64 `json:"watch"` // 0: a job for every watch
+}
+
+// Kind names the job.
+func (SyncFollows) Kind() string { return "sync_follows" }
+
+// InsertOpts are the defaults of its inserts.
+func (SyncFollows) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: QueueNetwork} }

@@ -1,0 +1,242 @@
+package schema
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// CallSlot is the right to make one call now.
+type CallSlot struct {
+	Slot *int          // nil: all are taken
+	Wait time.Duration // until the call may start; without a slot, until the next look
+}
+
+// TakeCallSlot reserves the next start of a call among all processes: at most
+// slots at once, each at least spacing after the one before. A slot that is not
+// given back is free again after ttl.
+func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
+	rows, err := db.Query(ctx, `SELECT slot, wait FROM take_call_slot($1, $2, $3, $4)`, holder, slots, spacing, ttl)
+	if err != nil {
+		return CallSlot{}, fmt.Errorf("reserve a call: %w", err)
+	}
+	slot, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[CallSlot])
+	if err != nil {
+		return CallSlot{}, fmt.Errorf("reserve a call: %w", err)
+	}
+	return slot, nil
+}
+
+// GiveCallSlot gives a slot back.
+func GiveCallSlot(ctx context.Context, db DB, slot int, holder string) error {
+	if _, err := db.Exec(ctx, `UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = $1 AND holder = $2`, slot, holder); err != nil {
+		return fmt.Errorf("give back a call: %w", err)
+	}
+	return nil
+}
+
+// Feed is what is known of an account's feed.
+type Feed struct {
+	Handle  string
+	Newest  *time.Time // the newest post of a complete backfill
+	Problem string
+}
+
+// FindFeed answers what is known of an account's feed: nothing where the
+// account has no row.
+func FindFeed(ctx context.Context, db DB, did string) (Feed, error) {
+	const sql = `
+SELECT coalesce(a.handle, '') AS handle, a.feed_newest AS newest, coalesce(a.feed_problem, '') AS problem
+FROM (VALUES ($1::text)) AS v (did)
+LEFT JOIN accounts AS a ON a.did = v.did`
+	rows, err := db.Query(ctx, sql, did)
+	if err != nil {
+		return Feed{}, fmt.Errorf("read the feed's state of %s: %w", did, err)
+	}
+	f, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Feed])
+	if err != nil {
+		return Feed{}, fmt.Errorf("read the feed's state of %s: %w", did, err)
+	}
+	return f, nil
+}
+
+// FeedRead writes down that a feed has been read back to since, or why it could
+// not be: problem. It closes the gaps that waited for it last.
+func FeedRead(ctx context.Context, tx pgx.Tx, did string, since, newest, now time.Time, problem string) error {
+	const feed = `
+INSERT INTO accounts AS a (did, feed_newest, feed_read_at, feed_problem)
+VALUES ($1, $2, CASE WHEN $4 = '' THEN $3::timestamptz END, $4)
+ON CONFLICT (did) DO UPDATE
+SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
+    feed_read_at = coalesce(excluded.feed_read_at, a.feed_read_at),
+    feed_problem = excluded.feed_problem`
+	if _, err := tx.Exec(ctx, feed, did, nilTime(newest), now, problem); err != nil {
+		return fmt.Errorf("write down the feed of %s: %w", did, err)
+	}
+	// The gaps' rows are locked first: of two that end together, one sees that
+	// nobody is left.
+	const gaps = `
+SELECT g.id FROM gaps AS g
+WHERE g.closed_at IS NULL AND (g.from_at >= $2 OR $3)
+  AND EXISTS (SELECT FROM gap_backfills AS b WHERE b.gap_id = g.id AND b.did = $1)
+ORDER BY g.id
+FOR UPDATE`
+	rows, err := tx.Query(ctx, gaps, did, since, problem != "")
+	if err != nil {
+		return fmt.Errorf("find the gaps of %s: %w", did, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil || len(ids) == 0 {
+		if err != nil {
+			err = fmt.Errorf("find the gaps of %s: %w", did, err)
+		}
+		return err
+	}
+	return checkOff(ctx, tx, did, ids, now, problem != "")
+}
+
+func checkOff(ctx context.Context, tx pgx.Tx, did string, gaps []int64, now time.Time, failed bool) error {
+	const off = `DELETE FROM gap_backfills WHERE did = $1 AND gap_id = ANY ($2)`
+	if _, err := tx.Exec(ctx, off, did, gaps); err != nil {
+		return fmt.Errorf("check %s off its gaps: %w", did, err)
+	}
+	const close = `
+UPDATE gaps AS g
+SET unchecked  = g.unchecked + CASE WHEN $3 THEN 1 ELSE 0 END,
+    closed_at  = CASE WHEN left_over.n = 0 THEN $2::timestamptz END,
+    how_closed = CASE WHEN left_over.n = 0 THEN 'the feeds of ' || g.accounts || ' accounts were read'
+                      || CASE WHEN g.unchecked + CASE WHEN $3 THEN 1 ELSE 0 END > 0
+                              THEN ', but for ' || g.unchecked + CASE WHEN $3 THEN 1 ELSE 0 END || ' that could not be' ELSE '' END END
+FROM (SELECT id, (SELECT count(*) FROM gap_backfills AS b WHERE b.gap_id = id) AS n FROM unnest($1::bigint[]) AS id) AS left_over
+WHERE g.id = left_over.id`
+	if _, err := tx.Exec(ctx, close, gaps, now, failed); err != nil {
+		return fmt.Errorf("close gaps: %w", err)
+	}
+	return nil
+}
+
+// StartGap writes down whose feeds a gap waits for: every followed account. It
+// answers them, and the gap's beginning; ok is false when the gap is closed.
+func StartGap(ctx context.Context, tx pgx.Tx, gap int64) (dids []string, from time.Time, ok bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT from_at, closed_at IS NULL FROM gaps WHERE id = $1 FOR UPDATE`, gap).Scan(&from, &ok)
+	if err != nil || !ok {
+		if err != nil {
+			err = fmt.Errorf("read gap %d: %w", gap, err)
+		}
+		return nil, from, ok, err
+	}
+	const sql = `
+WITH waiting AS (
+    INSERT INTO gap_backfills (gap_id, did)
+    SELECT DISTINCT $1::bigint, w.did
+    FROM watched AS w
+    WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status <> 'active')
+    ON CONFLICT DO NOTHING
+    RETURNING did
+), counted AS (
+    UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting) WHERE id = $1
+)
+SELECT did FROM waiting ORDER BY did`
+	rows, err := tx.Query(ctx, sql, gap)
+	if err != nil {
+		return nil, from, ok, fmt.Errorf("find whom gap %d concerns: %w", gap, err)
+	}
+	if dids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return nil, from, ok, fmt.Errorf("find whom gap %d concerns: %w", gap, err)
+	}
+	return dids, from, ok, nil
+}
+
+// PromoteBackfills gives unfinished backfill jobs a better priority, an earlier
+// start and a wider window, where these are better. It answers which of the jobs
+// are unfinished still.
+func PromoteBackfills(ctx context.Context, tx pgx.Tx, ids []int64, priority int, since, at time.Time) ([]int64, error) {
+	const sql = `
+UPDATE river_job
+SET priority     = least(priority, $2),
+    args         = CASE WHEN (args ->> 'since')::timestamptz > $3 THEN jsonb_set(args, '{since}', to_jsonb($5::text)) ELSE args END,
+    scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
+WHERE id = ANY ($1) AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
+RETURNING id`
+	rows, err := tx.Query(ctx, sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano))
+	if err != nil {
+		return nil, fmt.Errorf("promote backfills: %w", err)
+	}
+	alive, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("promote backfills: %w", err)
+	}
+	return alive, nil
+}
+
+// LockJob locks a job's row and reads its arguments and priority as they are
+// now: somebody may have promoted it since it started.
+func LockJob(ctx context.Context, tx pgx.Tx, id int64, args any) (priority int, err error) {
+	var raw []byte
+	if err := tx.QueryRow(ctx, `SELECT priority, args FROM river_job WHERE id = $1 FOR UPDATE`, id).Scan(&priority, &raw); err != nil {
+		return 0, fmt.Errorf("lock job %d: %w", id, err)
+	}
+	if err := json.Unmarshal(raw, args); err != nil {
+		return 0, fmt.Errorf("read the arguments of job %d: %w", id, err)
+	}
+	return priority, nil
+}
+
+// Backfills counts backfill jobs by state.
+type Backfills struct {
+	Waiting    int `json:"waiting"`
+	Running    int `json:"running"`
+	Failing    int `json:"failing"`     // wait for another try
+	Done       int `json:"done"`        // in the hour before
+	LastMinute int `json:"last_minute"` // of these, in the last minute
+	Posts      int `json:"posts"`       // stored by those of the hour, and by those running
+}
+
+// CountBackfills counts them.
+func CountBackfills(ctx context.Context, db DB, now time.Time) (Backfills, error) {
+	const sql = `
+SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'scheduled'))                     AS waiting,
+       count(*) FILTER (WHERE state = 'running')                                                  AS running,
+       count(*) FILTER (WHERE state = 'retryable')                                                AS failing,
+       count(*) FILTER (WHERE state = 'completed')                                                AS done,
+       count(*) FILTER (WHERE state = 'completed' AND finalized_at > $1::timestamptz - interval '1 minute') AS last_minute,
+       coalesce(sum((jsonb_path_query_first(metadata, 'strict $.**.posts') #>> '{}')::bigint), 0)  AS posts
+FROM river_job
+WHERE kind = 'backfill_account'
+  AND (state IN ('available', 'pending', 'scheduled', 'running', 'retryable') OR state = 'completed' AND finalized_at > $1::timestamptz - interval '1 hour')`
+	rows, err := db.Query(ctx, sql, now)
+	if err != nil {
+		return Backfills{}, fmt.Errorf("count backfills: %w", err)
+	}
+	b, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Backfills])
+	if err != nil {
+		return Backfills{}, fmt.Errorf("count backfills: %w", err)
+	}
+	return b, nil
+}
+
+// RequestBackfill asks for an account's feed, by handle or DID, as the SQL
+// function enqueue_backfill does. It answers the id of the job that asks.
+func RequestBackfill(ctx context.Context, db DB, account string, back time.Duration) (int64, error) {
+	return requested(ctx, db, `SELECT enqueue_backfill($1, $2)`, account, back)
+}
+
+// RequestAllBackfills asks for the feed of every followed account.
+func RequestAllBackfills(ctx context.Context, db DB, back time.Duration) (int64, error) {
+	return requested(ctx, db, `SELECT enqueue_backfill_all($1)`, back)
+}
+
+func requested(ctx context.Context, db DB, sql string, args ...any) (int64, error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return 0, fmt.Errorf("ask for backfills: %w", err)
+	}
+	id, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
+	if err != nil {
+		return 0, fmt.Errorf("ask for backfills: %w", err)
+	}
+	return id, nil
+}

@@ -1,0 +1,220 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// FollowsChannel is what Postgres notifies when the followed accounts change.
+const FollowsChannel = "weir_follows"
+
+// A Watch is a reason to follow accounts.
+type Watch struct {
+	ID       int64      `json:"id"`
+	Target   string     `json:"target"` // a handle, a DID, or the address of a list or starter pack
+	Kind     string     `json:"kind"`   // follows, account, list, starterpack
+	AddedAt  time.Time  `json:"added_at"`
+	SyncedAt *time.Time `json:"synced_at,omitempty"`
+	Problem  string     `json:"problem,omitempty"`
+	Members  int        `json:"members"`
+}
+
+const watchColumns = `
+SELECT w.id        AS id,
+       w.target    AS target,
+       w.kind      AS kind,
+       w.added_at  AS added_at,
+       w.synced_at AS synced_at,
+       w.problem   AS problem,
+       (SELECT count(*) FROM watched AS m WHERE m.watch_id = w.id) AS members
+FROM watches AS w `
+
+// Watches lists them all, the oldest first.
+func Watches(ctx context.Context, db DB) ([]Watch, error) {
+	rows, err := db.Query(ctx, watchColumns+`ORDER BY w.id`)
+	if err != nil {
+		return nil, fmt.Errorf("list the watches: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[Watch])
+	if err != nil {
+		return nil, fmt.Errorf("list the watches: %w", err)
+	}
+	return all, nil
+}
+
+// FindWatch is one of them; ErrNoRows when it is gone.
+func FindWatch(ctx context.Context, db DB, id int64) (Watch, error) {
+	rows, err := db.Query(ctx, watchColumns+`WHERE w.id = $1`, id)
+	if err != nil {
+		return Watch{}, fmt.Errorf("read watch %d: %w", id, err)
+	}
+	w, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Watch])
+	if err != nil {
+		return Watch{}, fmt.Errorf("read watch %d: %w", id, err)
+	}
+	return w, nil
+}
+
+// AddWatch adds a watch, and the job that reads its members. added is false
+// where it was there.
+func AddWatch(ctx context.Context, db DB, kind, target string) (added bool, err error) {
+	const sql = `INSERT INTO watches (kind, target) VALUES ($1, $2) ON CONFLICT (target, kind) DO NOTHING`
+	tag, err := db.Exec(ctx, sql, kind, target)
+	if err != nil {
+		return false, fmt.Errorf("add the watch of %s: %w", target, err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+// RemoveWatch removes the watches of a target, and answers how many there were.
+func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
+	tag, err := db.Exec(ctx, `DELETE FROM watches WHERE target = $1`, target)
+	if err != nil {
+		return 0, fmt.Errorf("remove the watch of %s: %w", target, err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// SyncWatches has every watch's listing read now.
+func SyncWatches(ctx context.Context, db DB) error {
+	const sql = `
+WITH job AS (
+    INSERT INTO river_job (args, kind, max_attempts, priority, queue) VALUES ('{"watch": 0}', 'sync_follows', 25, 1, 'network')
+)
+SELECT pg_notify(current_schema() || '.river_insert', '{"queue":"network"}')`
+	if _, err := db.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("have the watches read: %w", err)
+	}
+	return nil
+}
+
+// WatchFailed writes down why a watch's members could not be read.
+func WatchFailed(ctx context.Context, db DB, id int64, problem string) error {
+	if _, err := db.Exec(ctx, `UPDATE watches SET problem = $2 WHERE id = $1`, id, problem); err != nil {
+		return fmt.Errorf("write down the problem of watch %d: %w", id, err)
+	}
+	return nil
+}
+
+// Followed is whom Weir follows.
+type Followed struct {
+	Everyone bool // no watch: the whole network
+	DIDs     []string
+}
+
+// FollowedAccounts answers whom Weir follows, in one order.
+func FollowedAccounts(ctx context.Context, db DB) (Followed, error) {
+	const sql = `
+SELECT NOT EXISTS (SELECT FROM watches)                                        AS everyone,
+       coalesce((SELECT array_agg(DISTINCT did ORDER BY did) FROM watched), '{}') AS dids`
+	rows, err := db.Query(ctx, sql)
+	if err != nil {
+		return Followed{}, fmt.Errorf("read whom to follow: %w", err)
+	}
+	f, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Followed])
+	if err != nil {
+		return Followed{}, fmt.Errorf("read whom to follow: %w", err)
+	}
+	return f, nil
+}
+
+// Member is an account that a watch brings, as the listing describes it.
+type Member struct {
+	DID         string
+	Handle      string
+	DisplayName string
+	Avatar      string
+}
+
+// Changed is what a new listing changes.
+type Changed struct {
+	Added   []string // the DIDs that no watch brought before
+	Removed int      // members this watch no longer has
+	First   bool     // the watch has never been read before
+}
+
+// SetMembers makes the members of a watch exactly these, each once, and takes
+// over how they are called. ErrNoRows when the watch is gone.
+func SetMembers(ctx context.Context, tx pgx.Tx, watch int64, members []Member, now time.Time) (Changed, error) {
+	var c Changed
+	err := tx.QueryRow(ctx, `SELECT synced_at IS NULL FROM watches WHERE id = $1 FOR UPDATE`, watch).Scan(&c.First)
+	if err != nil {
+		return c, fmt.Errorf("lock watch %d: %w", watch, err)
+	}
+	n := len(members)
+	did, handle := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	name, avatar := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	for i, m := range members {
+		did[i], handle[i], name[i], avatar[i] = m.DID, m.Handle, text(m.DisplayName), text(m.Avatar)
+	}
+	// One listing at a time decides which accounts are new.
+	if _, err := tx.Exec(ctx, `LOCK TABLE watched IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		return c, fmt.Errorf("lock the watched accounts: %w", err)
+	}
+	const added = `
+WITH known AS (SELECT DISTINCT did FROM watched WHERE did = ANY ($2)), new AS (
+    INSERT INTO watched (watch_id, did, added_at)
+    SELECT $1, m.did, $3 FROM unnest($2::text[]) AS m (did) ORDER BY 2
+    ON CONFLICT (did, watch_id) DO NOTHING
+    RETURNING did
+)
+SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
+	rows, err := tx.Query(ctx, added, watch, did, now)
+	if err != nil {
+		return c, fmt.Errorf("add members of watch %d: %w", watch, err)
+	}
+	if c.Added, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return c, fmt.Errorf("add members of watch %d: %w", watch, err)
+	}
+	tag, err := tx.Exec(ctx, `DELETE FROM watched AS w WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS m (did) WHERE m.did = w.did)`, watch, did)
+	if err != nil {
+		return c, fmt.Errorf("remove members of watch %d: %w", watch, err)
+	}
+	c.Removed = int(tag.RowsAffected())
+	const names = `
+INSERT INTO accounts AS a (did, handle, handle_at, display_name, avatar)
+SELECT m.did, nullif(m.handle, ''), $5, nullif(m.name, ''), nullif(m.avatar, '')
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS m (did, handle, name, avatar)
+ORDER BY m.did
+ON CONFLICT (did) DO UPDATE
+SET handle       = coalesce(excluded.handle, a.handle),
+    handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
+    display_name = excluded.display_name,
+    avatar       = excluded.avatar
+WHERE (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
+	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, now); err != nil {
+		return c, fmt.Errorf("write the names of watch %d: %w", watch, err)
+	}
+	if _, err := tx.Exec(ctx, `UPDATE watches SET synced_at = $2, problem = '' WHERE id = $1`, watch, now); err != nil {
+		return c, fmt.Errorf("write down the sync of watch %d: %w", watch, err)
+	}
+	return c, nil
+}
+
+// ListenFollows calls changed after every change of the followed accounts, and
+// at least every interval, until ctx ends or the connection breaks. conn is its
+// own.
+func ListenFollows(ctx context.Context, conn *pgx.Conn, interval time.Duration, changed func(context.Context) error) error {
+	if _, err := conn.Exec(ctx, `LISTEN `+FollowsChannel); err != nil {
+		return fmt.Errorf("listen for follows: %w", err)
+	}
+	for {
+		if err := changed(ctx); err != nil {
+			return err
+		}
+		wait, cancel := context.WithTimeout(ctx, interval)
+		_, err := conn.WaitForNotification(wait)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !errors.Is(err, context.DeadlineExceeded):
+			return fmt.Errorf("wait for a change of follows: %w", err)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package simnet
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Call is one call of the XRPC services or the directory, as the server saw it.
+type Call struct {
+	At         time.Time // when it arrived
+	End        time.Time // when the last byte of its answer was about to be sent; zero while it is under way
+	Path       string    // of the URL
+	Endpoint   string    // such as app.bsky.graph.getFollows; "plc" for the directory
+	Actor      string    // the actor, repo, did, handle or list it asks about
+	Cursor     string
+	Status     int // of the answer; 0 when there was none or it was cut off
+	Concurrent int // calls under way at its arrival, itself among them
+}
+
+// calls is the recorder.
+type calls struct {
+	mu  sync.Mutex
+	all []*Call
+	now int // under way
+}
+
+// arrive notes a call, and answers what notes its end. Its end comes before its
+// answer does, so that nobody who has read the answer is counted still.
+func (c *calls) arrive(endpoint string, r *http.Request) (leave func(status int)) {
+	q := r.URL.Query()
+	actor := cmp.Or(q.Get("actor"), q.Get("actors"), q.Get("actors[]"), q.Get("repo"), q.Get("did"), q.Get("handle"), q.Get("list"), q.Get("starterPack"), r.PathValue("did"))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now++
+	one := &Call{At: time.Now(), Path: r.URL.Path, Endpoint: endpoint, Actor: actor, Cursor: q.Get("cursor"), Concurrent: c.now}
+	c.all = append(c.all, one)
+	return func(status int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if one.End.IsZero() {
+			one.End, one.Status = time.Now(), status
+			c.now--
+		}
+	}
+}
+
+// Calls are all calls so far, or those of some endpoints, in the order of arrival.
+func (n *Net) Calls(endpoints ...string) []Call {
+	n.calls.mu.Lock()
+	defer n.calls.mu.Unlock()
+	var all []Call
+	for _, c := range n.calls.all {
+		if len(endpoints) == 0 || slices.Contains(endpoints, c.Endpoint) {
+			all = append(all, *c)
+		}
+	}
+	return all
+}
+
+// ForgetCalls empties the recorder.
+func (n *Net) ForgetCalls() {
+	n.calls.mu.Lock()
+	defer n.calls.mu.Unlock()
+	n.calls.all = nil
+}
+
+// MaxConcurrent is how many calls were under way at once at most; of some
+// endpoints alone when they are named.
+func (n *Net) MaxConcurrent(endpoints ...string) (most int) {
+	type step struct {
+		at time.Time
+		by int
+	}
+	var steps []step
+	for _, c := range n.Calls(endpoints...) {
+		steps = append(steps, step{c.At, 1})
+		if !c.End.IsZero() {
+			steps = append(steps, step{c.End, -1})
+		}
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Or(a.at.Compare(b.at), a.by-b.by) })
+	now := 0
+	for _, s := range steps {
+		now += s.by
+		most = max(most, now)
+	}
+	return most
+}
+
+// MinGap is the shortest time between the arrivals of two calls; of some
+// endpoints alone when they are named. It is 0 for fewer than two calls.
+func (n *Net) MinGap(endpoints ...string) (least time.Duration) {
+	all := n.Calls(endpoints...)
+	for i := 1; i < len(all); i++ {
+		if gap := all[i].At.Sub(all[i-1].At); i == 1 || gap < least {
+			least = gap
+		}
+	}
+	return least
+}

@@ -1,0 +1,268 @@
+package simnet_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/api/bsky"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+const (
+	postCollection   = "app.bsky.feed.post"
+	repostCollection = "app.bsky.feed.repost"
+)
+
+// standing are the records of a collection that the log leaves, oldest first, the
+// newest revision of each.
+func standing(n *simnet.Net, did, collection string) (all []*simnet.Entry) {
+	for _, e := range n.Log().Entries() {
+		if e.Kind != "commit" || e.DID != did || e.Collection != collection {
+			continue
+		}
+		i := slices.IndexFunc(all, func(other *simnet.Entry) bool { return other.Rkey == e.Rkey })
+		switch {
+		case e.Operation == "delete" && i >= 0:
+			all = slices.Delete(all, i, i+1)
+		case e.Operation == "update" && i >= 0:
+			all[i] = e
+		case e.Operation != "delete":
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func uriOf(e *simnet.Entry) string { return "at://" + e.DID + "/" + e.Collection + "/" + e.Rkey }
+
+// recordOf is the JSON of the record in a post view, by way of the lexicon's type.
+func recordOf(t testing.TB, view *bsky.FeedDefs_PostView) string {
+	t.Helper()
+	data, err := json.Marshal(view.Record)
+	require.NoError(t, err)
+	return string(data)
+}
+
+func TestAFeedIsWhatTheLogComesTo(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 3, Accounts: 40, History: 3000, Start: fixedStart()})
+	require.NoError(t, n.Do(simnet.TooOld), "what the stream has forgotten stays in the feeds")
+	edited, seen := map[string]bool{}, 0
+	for _, e := range n.Log().Entries() {
+		if e.Operation == "update" && e.Collection == postCollection {
+			edited[uriOf(e)] = true
+		}
+	}
+	require.NotEmpty(t, edited)
+	compare := func(a simnet.Account, limit string) {
+		var own []string
+		before := "9"
+		for _, item := range everyItem(t, n, a.DID, limit) {
+			at := item.Post.IndexedAt
+			if item.Reason != nil {
+				r := item.Reason.FeedDefs_ReasonRepost
+				require.Equal(t, a.DID, r.By.Did)
+				require.LessOrEqual(t, item.Post.IndexedAt, r.IndexedAt, "the post was there before")
+				at = r.IndexedAt
+			} else {
+				require.Equal(t, a.DID, item.Post.Author.Did)
+				require.Equal(t, a.Handle, item.Post.Author.Handle)
+				own = append(own, item.Post.Uri)
+				if edited[item.Post.Uri] {
+					seen++
+				}
+			}
+			require.LessOrEqual(t, at, before, "the latest first")
+			before = at
+		}
+		var want []string
+		for _, e := range slices.Backward(standing(n, a.DID, postCollection)) {
+			want = append(want, uriOf(e))
+		}
+		require.Equal(t, want, own)
+	}
+	for i, a := range n.Accounts() {
+		if a.Status == "" {
+			compare(a, []string{"1", "7", "50", "100"}[min(3, 3-i%3)])
+		}
+	}
+	require.NotZero(t, seen)
+	n.Play(500) // the index follows
+	for _, a := range n.Accounts() {
+		if a.Status == "" {
+			compare(a, "100")
+		}
+	}
+}
+
+func TestEditsShowAndDeletesDisappearAtOnce(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 3, History: 2000})
+	a := n.Hub()
+	require.Empty(t, everyItem(t, n, a.Handle, "50"))
+	older, err := n.PostNow(a.DID, "older")
+	require.NoError(t, err)
+	e, err := n.PostNow(a.DID, "worth reading", "https://one.example/2026/05/a", "https://two.example/2026/05/b")
+	require.NoError(t, err)
+	require.Same(t, e, n.Log().Last())
+	require.Equal(t, []string{"https://one.example/2026/05/a", "https://two.example/2026/05/b"}, e.Links)
+	var p bsky.FeedPost
+	require.NoError(t, json.Unmarshal(e.Record, &p))
+	require.ElementsMatch(t, e.Links, shared(t, &p))
+	items := everyItem(t, n, a.DID, "50")
+	require.Len(t, items, 2)
+	require.Equal(t, []string{uriOf(e), e.CID}, []string{items[0].Post.Uri, items[0].Post.Cid})
+	require.JSONEq(t, string(e.Record), recordOf(t, items[0].Post))
+
+	edited, err := n.EditPost(uriOf(older), "older, but wiser", "https://one.example/2026/05/c")
+	require.NoError(t, err)
+	require.Equal(t, []string{"update", older.Rkey}, []string{edited.Operation, edited.Rkey})
+	items = everyItem(t, n, a.DID, "50")
+	require.Len(t, items, 2)
+	require.Equal(t, edited.CID, items[1].Post.Cid, "an edit leaves the post in its place")
+	require.JSONEq(t, string(edited.Record), recordOf(t, items[1].Post))
+
+	require.NoError(t, n.DeleteRecord(uriOf(e)))
+	require.Len(t, everyItem(t, n, a.DID, "50"), 1)
+	require.ErrorContains(t, n.DeleteRecord(uriOf(e)), "no record")
+	_, err = n.EditPost(uriOf(e), "again")
+	require.ErrorContains(t, err, "no record")
+	require.Equal(t, "delete", n.Log().Last().Operation)
+}
+
+func TestRepostsCarryTheirReasonAndTheOldPost(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 3})
+	author, reader := n.Accounts()[0], n.Hub()
+	old, err := n.PostNow(author.DID, "old")
+	require.NoError(t, err)
+	own, err := n.PostNow(reader.DID, "own")
+	require.NoError(t, err)
+	again, err := n.RepostNow(reader.DID, uriOf(old))
+	require.NoError(t, err)
+	items := everyItem(t, n, reader.DID, "1")
+	require.Len(t, items, 2)
+	require.Equal(t, uriOf(old), items[0].Post.Uri)
+	require.Equal(t, author.DID, items[0].Post.Author.Did)
+	reason := items[0].Reason.FeedDefs_ReasonRepost
+	require.Equal(t, []string{reader.DID, uriOf(again)}, []string{reason.By.Did, *reason.Uri})
+	require.Equal(t, uriOf(own), items[1].Post.Uri)
+
+	require.Len(t, everyItem(t, n, reader.DID, "5", "filter", "posts_with_replies"), 2)
+	require.Empty(t, everyItem(t, n, reader.DID, "5", "filter", "posts_with_video"))
+	require.NoError(t, n.Deactivate(author.DID))
+	require.Len(t, everyItem(t, n, reader.DID, "1"), 1, "the repost of somebody hidden is not shown, and paging goes on")
+	require.NoError(t, n.Reactivate(author.DID))
+	require.Len(t, everyItem(t, n, reader.DID, "1"), 2)
+	require.NoError(t, n.DeleteRecord(uriOf(again)))
+	require.Len(t, everyItem(t, n, reader.DID, "1"), 1)
+	_, err = n.RepostNow(reader.DID, "at://"+author.DID+"/app.bsky.feed.post/2222222222222")
+	require.ErrorContains(t, err, "no record")
+}
+
+func TestAPinnedPostComesFirstOnTheFirstPageWhenAskedFor(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 3})
+	a := n.Accounts()[1]
+	var uris []string
+	for range 5 {
+		e, err := n.PostNow(a.DID, "one of five")
+		require.NoError(t, err)
+		uris = append(uris, uriOf(e))
+	}
+	require.NoError(t, n.Pin(uris[1]))
+	order := func(pairs ...string) (got []string) {
+		for i, item := range everyItem(t, n, a.DID, "2", pairs...) {
+			got = append(got, item.Post.Uri)
+			pinned := item.Reason != nil && item.Reason.FeedDefs_ReasonPin != nil
+			require.Equal(t, len(pairs) > 0 && i == 0 && len(got) == 1 && pinned, pinned)
+		}
+		return got
+	}
+	require.Equal(t, []string{uris[4], uris[3], uris[2], uris[1], uris[0]}, order())
+	require.Equal(t, []string{uris[1], uris[4], uris[3], uris[2], uris[1], uris[0]}, order("includePins", "true"), "once more in its place")
+	profile := fetch[bsky.ActorGetProfiles_Output](t, n, getProfiles, "actors", a.DID).Profiles[0]
+	require.Equal(t, uris[1], profile.PinnedPost.Uri)
+	require.NoError(t, n.DeleteRecord(uris[1]))
+	require.Equal(t, []string{uris[4], uris[3], uris[2], uris[0]}, order("includePins", "true"))
+}
+
+func TestFiltersLeaveShortPages(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 3, Accounts: 10, History: 3000})
+	a := n.Accounts()[0]
+	if a.Status != "" {
+		require.NoError(t, n.Reactivate(a.DID))
+	}
+	all := everyItem(t, n, a.DID, "3")
+	kinds := map[string]int{}
+	for _, item := range all {
+		require.Equal(t, item.Reply != nil, item.Post.Record.Val.(*bsky.FeedPost).Reply != nil)
+		if r := item.Reply; r != nil && item.Reason == nil { // who reposts a reply replies to nobody
+			kinds["reply"]++
+			if r.Parent.FeedDefs_PostView != nil {
+				kinds["parent found"]++
+			} else {
+				require.True(t, r.Parent.FeedDefs_NotFoundPost.NotFound)
+				kinds["parent gone"]++
+			}
+		}
+	}
+	require.NotZero(t, kinds["parent found"])
+	require.NotZero(t, kinds["parent gone"])
+	require.Len(t, everyItem(t, n, a.DID, "3", "filter", "posts_no_replies"), len(all)-kinds["reply"])
+	threads := len(everyItem(t, n, a.DID, "3", "filter", "posts_and_author_threads"))
+	require.Greater(t, threads, len(all)-kinds["reply"], "some answered themselves")
+	require.Less(t, threads, len(all))
+	media := everyItem(t, n, a.DID, "3", "filter", "posts_with_media")
+	require.NotEmpty(t, media)
+	for _, item := range media {
+		require.NotNil(t, item.Post.Record.Val.(*bsky.FeedPost).Embed.EmbedImages)
+	}
+}
+
+func TestAFeedOfTwentyThousandPostsIsPagedQuickly(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 3, Accounts: 10, History: 60_000, Start: fixedStart(), HistorySpan: 24 * time.Hour})
+	var busiest simnet.Account
+	most := 0
+	for _, a := range n.Accounts() {
+		if a.Status == "" {
+			if count := len(standing(n, a.DID, postCollection)); count > most {
+				busiest, most = a, count
+			}
+		}
+	}
+	items := everyItem(t, n, busiest.DID, "100")
+	require.Greater(t, len(items), most-1)
+	began := time.Now()
+	for range 30 {
+		fetch[bsky.FeedGetAuthorFeed_Output](t, n, getAuthorFeed, "actor", busiest.DID, "limit", "100", "cursor", fixedStart().Add(-12*time.Hour).Format(time.RFC3339))
+	}
+	require.Less(t, time.Since(began), patience, "a page costs no look at the whole log")
+}
+
+func TestNobodyHiddenWritesByHand(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 3, History: 10})
+	a := n.Accounts()[2]
+	require.NoError(t, n.Deactivate(a.DID))
+	before := n.Log().Last()
+	_, err := n.PostNow(a.DID, "hello")
+	require.ErrorContains(t, err, "deactivated")
+	_, err = n.PostNow("did:plc:nobody", "hello")
+	require.ErrorContains(t, err, "did:plc:nobody")
+	require.ErrorContains(t, n.Follow(a.DID, n.Hub().DID), "deactivated")
+	require.ErrorContains(t, n.Unfollow(a.DID, n.Hub().DID), "deactivated")
+	_, err = n.MakeList(a.DID, n.Hub().DID)
+	require.ErrorContains(t, err, "deactivated")
+	require.Same(t, before, n.Log().Last())
+	n.Play(1)
+	require.Equal(t, before.Seq+1, n.Log().Last().Seq, "no number went missing")
+	require.True(t, strings.HasPrefix(n.Log().Last().DID, "did:plc:"))
+}

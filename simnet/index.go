@@ -1,0 +1,251 @@
+package simnet
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// index is what the log comes to: every repository as it is now. It follows the
+// log when somebody asks, so that a network nobody asks pays nothing.
+type index struct {
+	mu      sync.Mutex
+	at      int // the place in the log of the next item
+	order   []*member
+	byDID   map[string]*member
+	handles map[string]*member
+	lists   map[string][]*record // the items of a list, by its URI, oldest first
+	seeds   seeds
+}
+
+// member is an account and its repository.
+type member struct {
+	did, handle string
+	number      int // in the order of births
+	role        role
+	status      string
+	rev         string
+	repo        map[string][]*record // by collection; by rkey, rising
+	feed        []*record            // posts and reposts, oldest first
+	seeded      bool                 // the follows of before the log are in the repo
+	following   map[string]int       // how many records follow an account
+}
+
+// record is a record as it is now.
+type record struct {
+	owner           *member
+	collection      string
+	rkey, cid       string
+	at              int64 // when it was made, µs, unique; edits leave it
+	raw             json.RawMessage
+	subject         string // of a follow or list item: a DID; of a repost: a post
+	list            string // of a list item
+	replyTo, root   string // of a reply
+	pictures, again bool   // a post with pictures; a follow of somebody followed already
+}
+
+func (r *record) uri() string { return "at://" + r.owner.did + "/" + r.collection + "/" + r.rkey }
+
+// value is the record as JSON. Follows of before the log have none until asked.
+func (r *record) value() json.RawMessage {
+	if r.raw == nil {
+		raw, _ := json.Marshal(map[string]string{"$type": follow, "subject": r.subject, "createdAt": stamped(r.at)}) // strings marshal
+		return raw
+	}
+	return r.raw
+}
+
+func (r *record) contentID() string {
+	if r.cid == "" {
+		return cidFor(r.uri())
+	}
+	return r.cid
+}
+
+// stamped is a time as the lexicons write it.
+func stamped(us int64) string { return time.UnixMicro(us).UTC().Format("2006-01-02T15:04:05.000Z") }
+
+func (p *member) account() Account { return Account{DID: p.did, Handle: p.handle, Status: p.status} }
+
+func newIndex(s seeds) *index {
+	return &index{byDID: map[string]*member{}, handles: map[string]*member{}, lists: map[string][]*record{}, seeds: s}
+}
+
+// indexNow is the index of this moment, locked: the caller unlocks it.
+func (n *Net) indexNow() *index {
+	ix := n.index
+	ix.mu.Lock()
+	items, _ := n.log.from(ix.at)
+	for _, b := range n.model.births.from(len(ix.order)) { // after the log, which knows nobody unborn
+		p := &member{did: b.did, handle: b.handle, number: len(ix.order), role: b.role, repo: map[string][]*record{}, following: map[string]int{}}
+		ix.order = append(ix.order, p)
+		ix.byDID[p.did], ix.handles[p.handle] = p, p
+	}
+	for _, it := range items {
+		if it.entry != nil {
+			ix.apply(it.entry)
+		}
+	}
+	ix.at += len(items)
+	return ix
+}
+
+// actor is the account of a DID or handle, deleted ones included; nil when there
+// is none.
+func (ix *index) actor(name string) *member {
+	if strings.HasPrefix(name, "did:") {
+		return ix.byDID[name]
+	}
+	return ix.handles[strings.ToLower(strings.TrimPrefix(name, "@"))]
+}
+
+func (ix *index) apply(e *Entry) {
+	p := ix.byDID[e.DID]
+	if p == nil {
+		return
+	}
+	switch e.Kind {
+	case "identity":
+		delete(ix.handles, p.handle)
+		p.handle = e.Handle
+		ix.handles[p.handle] = p
+	case "account":
+		p.status = e.Status
+		if p.status == "deleted" {
+			delete(ix.handles, p.handle)
+			for _, r := range p.repo[listItem] {
+				ix.unlist(r)
+			}
+			p.repo, p.feed, p.seeded, p.following = map[string][]*record{}, nil, true, map[string]int{}
+		}
+	case "commit":
+		p.rev = e.Rev
+		if e.Operation == "delete" {
+			ix.remove(p, e.Collection, e.Rkey)
+		} else {
+			ix.put(p, e)
+		}
+	}
+}
+
+func place(all []*record, rkey string) (int, bool) {
+	return slices.BinarySearchFunc(all, rkey, func(r *record, rkey string) int { return strings.Compare(r.rkey, rkey) })
+}
+
+func moment(all []*record, at int64) (int, bool) {
+	return slices.BinarySearchFunc(all, at, func(r *record, at int64) int {
+		switch {
+		case r.at < at:
+			return -1
+		case r.at > at:
+			return 1
+		}
+		return 0
+	})
+}
+
+// put takes a record that was created or edited.
+func (ix *index) put(p *member, e *Entry) {
+	all := ix.collection(p, e.Collection)
+	i, known := place(all, e.Rkey)
+	if known {
+		all[i].raw, all[i].cid = e.Record, e.CID
+		all[i].read()
+		return
+	}
+	r := &record{owner: p, collection: e.Collection, rkey: e.Rkey, cid: e.CID, at: e.UniqueUS, raw: e.Record}
+	r.read()
+	switch r.collection {
+	case post, repost:
+		p.feed = append(p.feed, r)
+	case follow:
+		r.again = p.following[r.subject] > 0
+		p.following[r.subject]++
+	case listItem:
+		if strings.HasPrefix(r.list, "at://"+p.did+"/") { // nobody adds to the list of another
+			ix.lists[r.list] = append(ix.lists[r.list], r)
+		}
+	}
+	p.repo[e.Collection] = slices.Insert(all, i, r)
+}
+
+// read takes from the JSON what the index needs.
+func (r *record) read() {
+	switch r.collection {
+	case follow, listItem:
+		var v struct{ Subject, List string }
+		json.Unmarshal(r.raw, &v) //nolint:errcheck // a record without a subject has none
+		r.subject, r.list = v.Subject, v.List
+	case repost:
+		var v struct{ Subject struct{ URI string } }
+		json.Unmarshal(r.raw, &v) //nolint:errcheck // as above
+		r.subject = v.Subject.URI
+	case post:
+		var v struct {
+			Reply struct{ Parent, Root struct{ URI string } }
+			Embed struct {
+				Images []json.RawMessage
+			}
+		}
+		json.Unmarshal(r.raw, &v) //nolint:errcheck // as above
+		r.replyTo, r.root, r.pictures = v.Reply.Parent.URI, v.Reply.Root.URI, len(v.Embed.Images) > 0
+	}
+}
+
+func (ix *index) remove(p *member, collection, rkey string) {
+	all := ix.collection(p, collection)
+	i, known := place(all, rkey)
+	if !known {
+		return
+	}
+	r := all[i]
+	p.repo[collection] = slices.Delete(all, i, i+1)
+	switch collection {
+	case post, repost:
+		if i, ok := moment(p.feed, r.at); ok {
+			p.feed = slices.Delete(p.feed, i, i+1)
+		}
+	case follow:
+		p.following[r.subject]--
+		if p.following[r.subject] > 0 && !r.again { // the next record of the same follow counts
+			next := slices.IndexFunc(p.repo[follow], func(other *record) bool { return other.subject == r.subject })
+			p.repo[follow][next].again = false
+		}
+	case listItem:
+		ix.unlist(r)
+	}
+}
+
+func (ix *index) unlist(r *record) {
+	ix.lists[r.list] = slices.DeleteFunc(ix.lists[r.list], func(other *record) bool { return other == r })
+}
+
+// collection is the records of a collection, by rkey.
+func (ix *index) collection(p *member, name string) []*record {
+	if name == follow && !p.seeded {
+		p.seeded = true
+		p.repo[follow] = ix.seeds.follows(ix, p)
+		for _, r := range p.repo[follow] {
+			p.following[r.subject]++
+		}
+	}
+	return p.repo[name]
+}
+
+// find is the record of a URI whose account is shown; nil when there is none.
+func (ix *index) find(uri string) *record {
+	authority, rest, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
+	collection, rkey, _ := strings.Cut(rest, "/")
+	p := ix.actor(authority)
+	if p == nil || p.status != "" {
+		return nil
+	}
+	all := ix.collection(p, collection)
+	i, known := place(all, rkey)
+	if !known {
+		return nil
+	}
+	return all[i]
+}

@@ -1,0 +1,131 @@
+package simnet
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return nil, &xrpcError{http.StatusRequestEntityTooLarge, "PayloadTooLarge", "request entity too large"}
+	}
+	return body, nil
+}
+
+var collectionName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)+\.[a-zA-Z][a-zA-Z0-9]*$`)
+
+func (v *visit) listRecords() (any, error) {
+	limit, err := v.limit()
+	if err != nil {
+		return nil, err
+	}
+	repo, err := v.required("repo")
+	if err != nil {
+		return nil, err
+	}
+	name, err := v.required("collection")
+	if err != nil {
+		return nil, err
+	}
+	if !collectionName.MatchString(name) {
+		return nil, invalid("Error: collection must be a valid nsid")
+	}
+	p := v.index.actor(repo)
+	if p == nil || p.status != "" {
+		return nil, invalid("Could not find repo: %s", repo)
+	}
+	type view struct {
+		URI   string          `json:"uri"`
+		CID   string          `json:"cid"`
+		Value json.RawMessage `json:"value"`
+	}
+	out := &struct {
+		Records []view `json:"records"`
+		paging
+	}{Records: []view{}, paging: paging{end: beforeAll}}
+	all := v.index.collection(p, name)
+	if v.flag("reverse") {
+		out.end = strings.Repeat("z", 13)
+	}
+	for _, r := range v.records(all, limit) {
+		out.Records = append(out.Records, view{r.uri(), r.contentID(), r.value()})
+		out.Cursor = r.rkey // also with the last page
+	}
+	return out, nil
+}
+
+// records is a page by rkey, falling; rising when asked for.
+func (v *visit) records(all []*record, limit int) []*record {
+	cursor := v.query.Get("cursor")
+	at, known := place(all, cursor)
+	if v.flag("reverse") {
+		if known {
+			at++
+		}
+		return all[at:min(at+limit, len(all))]
+	}
+	if cursor == "" {
+		at = len(all)
+	}
+	page := slices.Clone(all[max(0, at-limit):at])
+	slices.Reverse(page)
+	return page
+}
+
+func (v *visit) latestCommit() (any, error) {
+	did, err := v.required("did")
+	if err != nil {
+		return nil, err
+	}
+	p := v.index.byDID[did]
+	if p == nil {
+		return nil, &xrpcError{http.StatusBadRequest, "RepoNotFound", "Could not find repo for DID: " + did}
+	}
+	switch p.status {
+	case "":
+		rev := p.rev
+		if rev == "" { // of before the log
+			rev = tidOf(v.index.seeds.before.UnixMicro())
+		}
+		return map[string]string{"cid": cidFor(did + rev), "rev": rev}, nil
+	case "deactivated":
+		return nil, &xrpcError{http.StatusBadRequest, "RepoDeactivated", "Repo has been deactivated: " + did}
+	case "deleted":
+		return nil, &xrpcError{http.StatusBadRequest, "RepoNotFound", "Could not find repo for DID: " + did}
+	}
+	return nil, &xrpcError{http.StatusBadRequest, "RepoTakendown", "Repo has been taken down: " + did}
+}
+
+// directory serves the document of a DID as the PLC directory does.
+func (n *Net) directory(w http.ResponseWriter, r *http.Request) {
+	n.call("plc", w, r, func() (any, error) {
+		did := r.PathValue("did")
+		ix := n.indexNow()
+		defer ix.mu.Unlock()
+		p := ix.byDID[did]
+		switch {
+		case p == nil:
+			return nil, &xrpcError{http.StatusNotFound, "NotFound", "DID not registered: " + did}
+		case p.status == "deleted":
+			return nil, &xrpcError{http.StatusGone, "Gone", "DID not available: " + did}
+		}
+		w.Header().Set("Content-Type", "application/did+ld+json")
+		return n.document(p), nil
+	})
+}
+
+func (n *Net) document(p *member) map[string]any {
+	return map[string]any{
+		"@context":    []string{"https://www.w3.org/ns/did/v1", "https://w3id.org/security/multikey/v1"},
+		"id":          p.did,
+		"alsoKnownAs": []string{"at://" + p.handle},
+		"verificationMethod": []map[string]string{{"id": p.did + "#atproto", "type": "Multikey", "controller": p.did,
+			"publicKeyMultibase": "zQ3shXjHeiBuRCKmM36cuYnm7YEMzhGnCmCyW92sRJ9pribSF"}},
+		"service": []map[string]string{{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": n.PDSURL()}},
+	}
+}

@@ -1,0 +1,174 @@
+package simnet_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	comatproto "github.com/bluesky-social/indigo/api/atproto"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+func TestRecordsAreListedInBothDirections(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 5, Accounts: 40, Mix: simnet.MixNetwork, History: 8000, Start: fixedStart()})
+	require.NoError(t, n.Do(simnet.TooOld))
+	listed := 0
+	for _, a := range n.Accounts() {
+		if a.Status != "" {
+			continue
+		}
+		for _, collection := range []string{postCollection, repostCollection, "app.bsky.feed.like"} {
+			want := standing(n, a.DID, collection)
+			for _, order := range []string{"true", "false"} {
+				got := everyRecord(t, n, a.Handle, collection, "limit", "9", "reverse", order)
+				require.Len(t, got, len(want))
+				for i, e := range want {
+					require.Equal(t, []string{uriOf(e), e.CID}, []string{got[i].Uri, got[i].Cid})
+					value, err := json.Marshal(got[i].Value)
+					require.NoError(t, err)
+					require.JSONEq(t, string(e.Record), string(value))
+					listed++
+				}
+				slices.Reverse(want)
+			}
+		}
+	}
+	require.Greater(t, listed, 5000)
+	require.Empty(t, everyRecord(t, n, n.Hub().DID, "org.nobody.knows"))
+	require.Len(t, everyRecord(t, n, n.Hub().DID, "app.bsky.graph.follow", "limit", "100"), 40)
+}
+
+func TestTheDirectoryKnowsHandleAndPDS(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 5})
+	a := n.Accounts()[3]
+	type document struct {
+		ID          string
+		AlsoKnownAs []string
+		Service     []struct{ ID, Type, ServiceEndpoint string }
+	}
+	ask := func(did string) (doc document, status int) {
+		r := ask(t, http.MethodGet, n.DirectoryURL()+"/"+did, "", "")
+		require.NoError(t, json.Unmarshal(r.body, &doc))
+		return doc, r.status
+	}
+	require.NoError(t, n.Rename(a.DID, "changed.example"))
+	doc, status := ask(a.DID)
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, []any{a.DID, []string{"at://changed.example"}}, []any{doc.ID, doc.AlsoKnownAs})
+	require.Equal(t, []string{"#atproto_pds", "AtprotoPersonalDataServer", n.PDSURL()},
+		[]string{doc.Service[0].ID, doc.Service[0].Type, doc.Service[0].ServiceEndpoint})
+	require.NoError(t, n.Deactivate(a.DID))
+	_, status = ask(a.DID)
+	require.Equal(t, http.StatusOK, status)
+	require.NoError(t, n.Delete(a.DID))
+	_, status = ask(a.DID)
+	require.Equal(t, http.StatusGone, status)
+	_, status = ask("did:plc:nobody")
+	require.Equal(t, http.StatusNotFound, status)
+	require.Len(t, n.Calls("plc"), 4)
+	require.Equal(t, a.DID, n.Calls("plc")[0].Actor)
+}
+
+func TestTheLatestCommitIsThatOfTheLog(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 5, Accounts: 20, History: 500})
+	revs := map[string]string{}
+	for _, e := range n.Log().Entries() {
+		if e.Kind == "commit" {
+			revs[e.DID] = e.Rev
+		}
+	}
+	latest := func(did string) comatproto.SyncGetLatestCommit_Output {
+		return *fetch[comatproto.SyncGetLatestCommit_Output](t, n, latestCommit, "did", did)
+	}
+	for _, a := range n.Accounts() {
+		if a.Status == "" && revs[a.DID] != "" {
+			require.Equal(t, revs[a.DID], latest(a.DID).Rev)
+		}
+	}
+	hub := n.Hub().DID
+	before := latest(hub)
+	require.NotEmpty(t, before.Rev)
+	e, err := n.PostNow(hub, "news")
+	require.NoError(t, err)
+	require.Equal(t, e.Rev, latest(hub).Rev)
+	require.NotEqual(t, before.Cid, latest(hub).Cid)
+	require.Less(t, before.Rev, latest(hub).Rev)
+}
+
+// login opens a session.
+func login(t *testing.T, n *simnet.Net, identifier string) (access, refresh string) {
+	t.Helper()
+	r := ask(t, http.MethodPost, n.PDSURL()+"/xrpc/"+createSession, "", `{"identifier":"`+identifier+`","password":"`+n.Password()+`"}`)
+	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
+	var out comatproto.ServerCreateSession_Output
+	require.NoError(t, json.Unmarshal(r.body, &out))
+	a, _ := n.Account(identifier)
+	require.Equal(t, []string{a.DID, a.Handle}, []string{out.Did, out.Handle})
+	return out.AccessJwt, out.RefreshJwt
+}
+
+func TestSessionsAreOpenedRefreshedAndExpire(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{0, http.StatusBadRequest} {
+		n := network(t, simnet.Config{Seed: 5, RequireLogin: true, ExpiredStatus: status})
+		if status == 0 {
+			status = http.StatusUnauthorized
+		}
+		hub := n.Hub()
+		follows := func(token string) reply {
+			return ask(t, http.MethodGet, n.PDSURL()+"/xrpc/"+getFollows+query("actor", hub.DID), token, "")
+		}
+		renew := func(token string) reply {
+			return ask(t, http.MethodPost, n.PDSURL()+"/xrpc/"+refreshSession, token, "")
+		}
+		requireError(t, follows(""), 401, "AuthMissing", "Authentication Required")
+		requireError(t, follows("nonsense"), status, "InvalidToken", "Token could not be verified")
+		access, refresh := login(t, n, hub.Handle)
+		require.Equal(t, 200, follows(access).status)
+		requireError(t, follows(refresh), status, "InvalidToken", "Token could not be verified")
+		requireError(t, renew(access), status, "InvalidToken", "Token could not be verified")
+		requireError(t, renew(""), 401, "AuthMissing", "Authentication Required")
+		n.ExpireTokens()
+		requireError(t, follows(access), status, "ExpiredToken", "Token has expired")
+		r := renew(refresh)
+		require.Equal(t, 200, r.status)
+		var out comatproto.ServerRefreshSession_Output
+		require.NoError(t, json.Unmarshal(r.body, &out))
+		require.NotEqual(t, access, out.AccessJwt)
+		require.Equal(t, 200, follows(out.AccessJwt).status)
+		requireError(t, follows(access), status, "ExpiredToken", "Token has expired")
+		n.RevokeSessions()
+		requireError(t, follows(out.AccessJwt), status, "ExpiredToken", "Token has expired")
+		requireError(t, renew(out.RefreshJwt), status, "ExpiredToken", "Token has been revoked")
+	}
+}
+
+func TestAWrongPasswordOpensNothing(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 5, Password: "correct-horse", TokenLife: time.Nanosecond})
+	require.Equal(t, "correct-horse", n.Password())
+	open := func(body string) reply {
+		return ask(t, http.MethodPost, n.PDSURL()+"/xrpc/"+createSession, "", body)
+	}
+	hub := n.Hub()
+	for _, body := range []string{`{"identifier":"` + hub.DID + `","password":"wrong"}`, `{"identifier":"nobody.example","password":"correct-horse"}`} {
+		requireError(t, open(body), 401, "AuthenticationRequired", "Invalid identifier or password")
+	}
+	for _, body := range []string{"", "{", `{"identifier":"x"}`} {
+		require.Equal(t, 400, open(body).status)
+	}
+	access, refresh := login(t, n, hub.DID)
+	r := ask(t, http.MethodGet, n.PDSURL()+"/xrpc/"+getFollows+query("actor", hub.DID), access, "")
+	requireError(t, r, 401, "ExpiredToken", "Token has expired")
+	require.Equal(t, 200, call(t, n, getFollows, "actor", hub.DID).status, "no login is needed here")
+	require.NoError(t, n.TakeDown(hub.DID))
+	requireError(t, open(`{"identifier":"`+hub.DID+`","password":"correct-horse"}`), 401, "AccountTakedown", "Account has been taken down")
+	requireError(t, ask(t, http.MethodPost, n.PDSURL()+"/xrpc/"+refreshSession, refresh, ""), 401, "AccountTakedown", "Account has been taken down")
+}

@@ -1,0 +1,160 @@
+package simnet
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	comatproto "github.com/bluesky-social/indigo/api/atproto"
+	"github.com/bluesky-social/indigo/api/bsky"
+)
+
+func (e *Entry) uri() string { return "at://" + e.DID + "/" + e.Collection + "/" + e.Rkey }
+
+// commit writes a record by hand.
+func (m *model) commit(a *person, collection string, value any, at time.Time) (*Entry, error) {
+	if a.status != "" {
+		return nil, fmt.Errorf("account %s is %s: it cannot write", a.did, a.status)
+	}
+	e := m.tell(at)
+	e.Kind, e.DID, e.Operation, e.Collection = "commit", a.did, "create", collection
+	e.Rkey, e.Rev = m.tid(m.now), m.tid(m.now)
+	e.Record, e.CID, e.CreatedAt = m.marshal(value), m.cidOf(dagCBOR), m.now.Truncate(time.Millisecond)
+	return e, nil
+}
+
+// erase deletes a record by hand.
+func (m *model) erase(did, collection, rkey string) {
+	e := m.tell(time.Now())
+	e.Kind, e.DID, e.Operation, e.Collection, e.Rkey, e.Rev = "commit", did, "delete", collection, rkey, m.tid(m.now)
+}
+
+// postOf drafts a post with facets of links, written as their publishers would.
+func (m *model) postOf(text string, links []string, at time.Time) *bsky.FeedPost {
+	p := m.text(at, text)
+	for _, uri := range links {
+		m.link(p, uri)
+	}
+	return p
+}
+
+// PostNow lets an account post now, and answers the entry. The links are written
+// as their publishers would write them. Chance neither edits nor deletes the post.
+func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
+	var e *Entry
+	err := n.happen(did, func(m *model, a *person) (err error) {
+		now := time.Now()
+		if e, err = m.commit(a, post, m.postOf(text, links, now), now); err == nil {
+			e.Links = slices.Clone(links)
+		}
+		return err
+	})
+	return e, err
+}
+
+// EditPost replaces the text and the links of a post.
+func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
+	var e *Entry
+	err := n.alter(uri, func(m *model, a *person, r *record) (err error) {
+		now := time.Now()
+		if e, err = m.commit(a, r.collection, m.postOf(text, links, now), now); err == nil {
+			e.Operation, e.Rkey, e.Links = "update", r.rkey, slices.Clone(links)
+		}
+		return err
+	})
+	return e, err
+}
+
+// DeleteRecord deletes a post, repost, follow, list or whatever the URI names.
+func (n *Net) DeleteRecord(uri string) error {
+	return n.alter(uri, func(m *model, _ *person, r *record) error {
+		m.erase(r.owner.did, r.collection, r.rkey)
+		return nil
+	})
+}
+
+// RepostNow lets an account repost a post, and answers the entry.
+func (n *Net) RepostNow(did, uri string) (*Entry, error) {
+	subject, err := n.reference(uri)
+	if err != nil {
+		return nil, err
+	}
+	var e *Entry
+	err = n.happen(did, func(m *model, a *person) (err error) {
+		now := time.Now()
+		e, err = m.commit(a, repost, &bsky.FeedRepost{LexiconTypeID: repost, CreatedAt: stamped(now.UnixMicro()), Subject: subject}, now)
+		return err
+	})
+	return e, err
+}
+
+// Pin lets the author of a post pin it, in place of the one pinned before.
+func (n *Net) Pin(uri string) error {
+	pinned, err := n.reference(uri)
+	if err != nil {
+		return err
+	}
+	return n.alter(uri, func(m *model, a *person, r *record) error {
+		now := time.Now()
+		created := stamped(now.UnixMicro())
+		e, err := m.commit(a, profile, &bsky.ActorProfile{LexiconTypeID: profile, CreatedAt: &created, DisplayName: displayName(r.owner), PinnedPost: pinned}, now)
+		if err == nil {
+			e.Operation, e.Rkey = "update", "self"
+		}
+		return err
+	})
+}
+
+func displayName(p *member) *string {
+	name := p.profile().DisplayName
+	return &name
+}
+
+// profileRecord is what the index reads of a profile.
+type profileRecord struct {
+	DisplayName string `json:"displayName"`
+	Description string `json:"description"`
+	PinnedPost  struct {
+		URI string `json:"uri"`
+		CID string `json:"cid"`
+	} `json:"pinnedPost"`
+}
+
+// profile is the account's own words on itself; before it says any, its handle
+// as a name.
+func (p *member) profile() (v profileRecord) {
+	all := p.repo[profile]
+	if i, known := place(all, "self"); known {
+		json.Unmarshal(all[i].raw, &v) //nolint:errcheck // a profile without a name has none
+		return v
+	}
+	name, _, _ := strings.Cut(p.handle, ".")
+	v.DisplayName = strings.ReplaceAll(name, "-", " ")
+	return v
+}
+
+func (n *Net) reference(uri string) (*comatproto.RepoStrongRef, error) {
+	ix := n.indexNow()
+	defer ix.mu.Unlock()
+	r := ix.find(uri)
+	if r == nil {
+		return nil, fmt.Errorf("there is no record %s", uri)
+	}
+	return &comatproto.RepoStrongRef{Uri: r.uri(), Cid: r.contentID()}, nil
+}
+
+// alter does something to a record that is there.
+func (n *Net) alter(uri string, do func(m *model, a *person, r *record) error) error {
+	owner, _, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
+	return n.happen(owner, func(m *model, a *person) error {
+		ix := n.indexNow()
+		defer ix.mu.Unlock()
+		r := ix.find(uri)
+		if r == nil {
+			return fmt.Errorf("there is no record %s", uri)
+		}
+		return do(m, a, r)
+	})
+}

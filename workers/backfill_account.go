@@ -1,0 +1,222 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// BackfillAccount reads an account's feed, newest first, back to a moment. Each
+// page's posts, their job and the place in the feed are one transaction, so that
+// a killed worker goes on at the next page; what is stored already, newer or
+// deleted stays as it is, so that reading a page twice changes nothing.
+type BackfillAccount struct {
+	river.WorkerDefaults[jobs.BackfillAccount]
+	pool    *pgxpool.Pool
+	api     *bluesky.Client
+	log     *slog.Logger
+	fromPDS bool // read the account's own server instead of the AppView
+}
+
+const (
+	pagePosts = 50
+	maxPages  = 100
+)
+
+// feedPlace is how far a feed has been read.
+type feedPlace struct {
+	Cursor string    `json:"cursor"`
+	Pages  int       `json:"pages"`
+	Posts  int       `json:"posts"` // stored, new or newer
+	Newest time.Time `json:"newest"`
+	Oldest time.Time `json:"oldest"` // the place in time that has been reached
+	State  string    `json:"state"`  // initial or poll
+	End    bool      `json:"end"`    // there is nothing older
+}
+
+// Timeout is longer than the other jobs': a feed may have a hundred pages, and
+// each waits for its turn.
+func (w *BackfillAccount) Timeout(*river.Job[jobs.BackfillAccount]) time.Duration {
+	return 30 * time.Minute
+}
+
+// Work reads the feed.
+func (w *BackfillAccount) Work(ctx context.Context, job *river.Job[jobs.BackfillAccount]) error {
+	river.ResumableStepCursor(ctx, "read_feed", nil, func(ctx context.Context, at feedPlace) error {
+		return w.read(ctx, job, at)
+	})
+	return nil
+}
+
+func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.BackfillAccount], at feedPlace) error {
+	feed, err := schema.FindFeed(ctx, w.pool, job.Args.DID)
+	if err != nil {
+		return err
+	}
+	at.State = "initial"
+	if feed.Newest != nil {
+		at.State = "poll"
+	}
+	since := back(job.Args.Since, job.Priority, feed.Newest)
+	log := w.log.With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
+	for {
+		if !at.End && at.Pages < maxPages && (at.Oldest.IsZero() || at.Oldest.After(since)) {
+			err := w.page(ctx, job, &at)
+			if refused(err) {
+				return w.unavailable(ctx, job, since, err)
+			}
+			if err != nil {
+				return ending(err)
+			}
+			continue
+		}
+		wider, err := w.finish(ctx, job, at, since, feed.Newest)
+		if err != nil {
+			return err
+		}
+		if wider.IsZero() {
+			log.Info("backfilled", "posts", at.Posts, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End)
+			return nil
+		}
+		since = wider // somebody asked for more meanwhile
+	}
+}
+
+// page reads one page and commits it with the place behind it.
+func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace) error {
+	read := w.api.AuthorFeed
+	if w.fromPDS {
+		read = func(ctx context.Context, did, cursor string, limit int) ([]bluesky.FeedPost, string, error) {
+			return w.api.Records(ctx, did, schema.PostCollection, cursor, limit)
+		}
+	}
+	posts, next, err := read(ctx, job.Args.DID, at.Cursor, pagePosts)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	place := *at
+	place.Cursor, place.End = next, next == ""
+	place.Pages++
+	var writes []schema.Write
+	for _, p := range posts {
+		when := feedTime(p, now)
+		// A pinned post stands first whatever its age, and a repost's post is old:
+		// the one says nothing of the place in the feed, the other was reposted then.
+		if !p.Pinned && (place.Oldest.IsZero() || when.Before(place.Oldest)) {
+			place.Oldest = when
+		}
+		if p.DID != job.Args.DID || p.Repost {
+			continue
+		}
+		if when.After(place.Newest) {
+			place.Newest = when
+		}
+		writes = append(writes, schema.Write{
+			Key: schema.Key{Collection: schema.PostCollection, DID: p.DID, Rkey: p.Rkey}, Rev: feedRev(p.Rkey), CID: p.CID,
+			CreatedAt: schema.CreatedAt(p.Record, p.Rkey, when), Record: p.Record,
+		})
+	}
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		written, err := schema.StorePosts(ctx, tx, writes)
+		if err != nil {
+			return err
+		}
+		place.Posts += len(written)
+		if err := Enqueue(river.ClientFromContext[pgx.Tx](ctx))(ctx, tx, written); err != nil {
+			return err
+		}
+		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)
+		return err
+	})
+	if err == nil {
+		*at = place
+	}
+	return err
+}
+
+// feedTime is where an item stands in a feed.
+func feedTime(p bluesky.FeedPost, now time.Time) time.Time {
+	when := p.IndexedAt
+	if p.Repost {
+		when = p.RepostedAt
+	}
+	if when.IsZero() || when.After(now) {
+		return now
+	}
+	return when
+}
+
+// feedRev is the revision under which a listed post is stored. A listing does
+// not tell it, but it cannot be older than the rkey, which is made before the
+// commit; and being no newer than the truth, it never wins against the stream
+// or a deletion.
+func feedRev(rkey string) string {
+	if _, err := syntax.ParseTID(rkey); err == nil {
+		return rkey
+	}
+	return "2222222222222"
+}
+
+// back is the moment to read back to. A new follow of an account that was read
+// before needs what has come since; a gap or a person knows better.
+func back(since time.Time, priority int, newest *time.Time) time.Time {
+	if priority >= jobs.PriorityNewFollow && newest != nil && newest.After(since) {
+		return *newest
+	}
+	return since
+}
+
+// finish ends the job, and with it what waited for this feed; unless somebody
+// has asked for an earlier moment meanwhile: that is the answer.
+func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.BackfillAccount], at feedPlace, since time.Time, newest *time.Time) (wider time.Time, err error) {
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		var now jobs.BackfillAccount
+		priority, err := schema.LockJob(ctx, tx, job.ID, &now)
+		if err != nil {
+			return err
+		}
+		asked := back(now.Since, priority, newest)
+		if asked.Before(since) && !at.End && at.Pages < maxPages {
+			wider = asked
+			return nil
+		}
+		if at.End && asked.Before(since) {
+			since = asked // there is nothing older: it has been read back to any moment
+		}
+		if err := schema.FeedRead(ctx, tx, job.Args.DID, since, at.Newest, time.Now(), ""); err != nil {
+			return err
+		}
+		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+	return wider, err
+}
+
+// unavailable ends the job of an account that cannot be read: it is not tried
+// again until somebody asks anew.
+func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.BackfillAccount], since time.Time, cause error) error {
+	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := schema.FeedRead(ctx, tx, job.Args.DID, since, time.Time{}, time.Now(), cause.Error()); err != nil {
+			return err
+		}
+		_, err := river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write down that %s cannot be read: %w", job.Args.DID, err)
+	}
+	w.log.Info("backfilled", "did", job.Args.DID, "state", "skip", "cause", cause)
+	return nil
+}

@@ -1,0 +1,53 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// CloseGap has the feed of every followed account read back to the beginning of
+// a gap; the last one that ends closes it. Working it again asks only for
+// accounts that nobody has asked for.
+type CloseGap struct {
+	river.WorkerDefaults[jobs.CloseGap]
+	pool *pgxpool.Pool
+	log  *slog.Logger
+}
+
+// Work enqueues the backfills.
+func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) error {
+	followed, err := schema.FollowedAccounts(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	if len(followed.DIDs) == 0 {
+		return river.JobCancel(errors.New("nobody in particular is followed: there is no feed to read, and the gap stays open"))
+	}
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		dids, from, open, err := schema.StartGap(ctx, tx, job.Args.Gap)
+		switch {
+		case errors.Is(err, schema.ErrNoRows):
+			return river.JobCancel(fmt.Errorf("gap %d is gone", job.Args.Gap))
+		case err != nil:
+			return err
+		case open:
+			// A little before its beginning: clocks differ.
+			if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, from.Add(-time.Minute), jobs.PriorityGap, time.Now()); err != nil {
+				return err
+			}
+			w.log.Info("gap_being_closed", "gap", job.Args.Gap, "accounts", len(dids))
+		}
+		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+}

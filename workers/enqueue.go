@@ -1,0 +1,103 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// inserter is the part of a River client that enqueues.
+type inserter interface {
+	InsertManyTx(ctx context.Context, tx pgx.Tx, params []river.InsertManyParams) ([]*rivertype.JobInsertResult, error)
+}
+
+// insertChunk is how many jobs one statement adds.
+const insertChunk = 1000
+
+// enqueueBackfills has the feeds of accounts read back to since, starting at at.
+// An account that has an unfinished job gets no second one: that one is promoted
+// to the better priority, the earlier start and the wider window, in the same
+// transaction. It answers how many jobs are new.
+func enqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (int, error) {
+	dids = slices.Compact(slices.Sorted(slices.Values(dids))) // one order for everybody who waits for keys
+	added := 0
+	for chunk := range slices.Chunk(dids, insertChunk) {
+		for len(chunk) > 0 {
+			left, n, err := insertBackfills(ctx, tx, client, chunk, since, priority, at)
+			if err != nil {
+				return added, err
+			}
+			added += n
+			chunk = left
+		}
+	}
+	return added, nil
+}
+
+// insertBackfills inserts or promotes, and answers the accounts whose job ended
+// between the two: they are to be tried again.
+func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (again []string, added int, err error) {
+	params := make([]river.InsertManyParams, len(dids))
+	for i, did := range dids {
+		params[i] = river.InsertManyParams{
+			Args:       jobs.BackfillAccount{DID: did, Since: since},
+			InsertOpts: &river.InsertOpts{Priority: priority, ScheduledAt: at, Tags: []string{reason(priority)}},
+		}
+	}
+	results, err := client.InsertManyTx(ctx, tx, params)
+	if err != nil {
+		return nil, 0, fmt.Errorf("enqueue %s: %w", jobs.BackfillAccount{}.Kind(), err)
+	}
+	known := map[int64]string{}
+	for i, r := range results {
+		if r.UniqueSkippedAsDuplicate {
+			known[r.Job.ID] = dids[i]
+		} else {
+			added++
+		}
+	}
+	if len(known) == 0 {
+		return nil, added, nil
+	}
+	alive, err := schema.PromoteBackfills(ctx, tx, keysOf(known), priority, since, at)
+	if err != nil {
+		return nil, added, err
+	}
+	for id, did := range known {
+		if !slices.Contains(alive, id) {
+			again = append(again, did)
+		}
+	}
+	slices.Sort(again)
+	return again, added, nil
+}
+
+func keysOf(m map[int64]string) []int64 {
+	ids := make([]int64, 0, len(m))
+	for id := range m {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// reason is a priority as a tag that people read in River UI.
+func reason(priority int) string {
+	switch priority {
+	case jobs.PriorityGap:
+		return "gap"
+	case jobs.PriorityManual:
+		return "manual"
+	case jobs.PriorityNewFollow:
+		return "new-follow"
+	}
+	return "cold-start"
+}

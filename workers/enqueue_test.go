@@ -1,0 +1,213 @@
+package workers
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+const alice = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"
+
+// working runs the workers, with the backfills held back.
+func working(t *testing.T, pool *pgxpool.Pool) *river.Client[pgx.Tx] {
+	t.Helper()
+	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
+		Retries: []time.Duration{time.Millisecond}})
+	require.NoError(t, err)
+	client, err := New(Config{Pool: pool, ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, client.Start(ctx))
+	t.Cleanup(func() {
+		cancel()
+		<-client.Stopped()
+	})
+	return client
+}
+
+type backfillJob struct {
+	Priority int
+	Since    time.Time
+	State    string
+}
+
+// backfillsOf are an account's backfill jobs.
+func backfillsOf(t *testing.T, pool *pgxpool.Pool, did string) []backfillJob {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT priority, (args ->> 'since')::timestamptz, state::text FROM river_job WHERE kind = 'backfill_account' AND args ->> 'did' = $1 ORDER BY id`, did)
+	require.NoError(t, err)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[backfillJob])
+	require.NoError(t, err)
+	return found
+}
+
+func fromGo(t *testing.T, pool *pgxpool.Pool, client inserter, since time.Time, priority int) (added int) {
+	t.Helper()
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		var err error
+		added, err = enqueueBackfills(t.Context(), tx, client, []string{alice, alice}, since, priority, time.Now())
+		return err
+	}))
+	return added
+}
+
+// fromSQL asks as a person with psql does, and waits until the request is done.
+func fromSQL(t *testing.T, pool *pgxpool.Pool, back string, priority int) {
+	t.Helper()
+	var id int64
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT enqueue_backfill($1, $2::text::interval, $3)`, alice, back, priority).Scan(&id))
+	require.Eventually(t, func() bool {
+		var state string
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state::text FROM river_job WHERE id = $1`, id).Scan(&state))
+		return state == "completed"
+	}, time.Minute, 5*time.Millisecond)
+}
+
+// TestSQLAndGoShareOneJobPerAccount, in both orders, and the better reason wins.
+func TestSQLAndGoShareOneJobPerAccount(t *testing.T) {
+	t.Parallel()
+	t.Run("Go first", func(t *testing.T) {
+		t.Parallel()
+		pool := schematest.New(t)
+		client := working(t, pool)
+		hour := time.Now().Add(-time.Hour)
+		require.Equal(t, 1, fromGo(t, pool, client, hour, jobs.PriorityColdStart))
+		fromSQL(t, pool, "1 day", 2)
+		found := backfillsOf(t, pool, alice)
+		require.Len(t, found, 1)
+		require.Equal(t, 2, found[0].Priority)
+		require.WithinDuration(t, time.Now().Add(-24*time.Hour), found[0].Since, time.Minute, "the wider window")
+		require.Equal(t, 0, fromGo(t, pool, client, hour, jobs.PriorityGap))
+		found = backfillsOf(t, pool, alice)
+		require.Len(t, found, 1)
+		require.Equal(t, 1, found[0].Priority)
+		require.WithinDuration(t, time.Now().Add(-24*time.Hour), found[0].Since, time.Minute, "a narrower window takes nothing away")
+	})
+	t.Run("SQL first", func(t *testing.T) {
+		t.Parallel()
+		pool := schematest.New(t)
+		client := working(t, pool)
+		fromSQL(t, pool, "1 hour", 3)
+		require.Equal(t, 0, fromGo(t, pool, client, time.Now().Add(-48*time.Hour), jobs.PriorityColdStart))
+		found := backfillsOf(t, pool, alice)
+		require.Len(t, found, 1)
+		require.Equal(t, 3, found[0].Priority, "a worse reason takes nothing away")
+		require.WithinDuration(t, time.Now().Add(-48*time.Hour), found[0].Since, time.Minute)
+	})
+	t.Run("after the end", func(t *testing.T) {
+		t.Parallel()
+		pool := schematest.New(t)
+		client := working(t, pool)
+		fromGo(t, pool, client, time.Now(), jobs.PriorityManual)
+		_, err := pool.Exec(t.Context(), `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'backfill_account'`)
+		require.NoError(t, err)
+		require.Equal(t, 1, fromGo(t, pool, client, time.Now(), jobs.PriorityManual), "what has ended is no obstacle")
+	})
+}
+
+// TestMalformedRequestIsRefusedAtOnce, by the function itself.
+func TestMalformedRequestIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	for _, sql := range []string{
+		`SELECT enqueue_backfill('nonsense')`, `SELECT enqueue_backfill(NULL)`, `SELECT enqueue_backfill('')`, `SELECT enqueue_backfill('a b.example')`,
+		`SELECT enqueue_backfill('did:plc:')`, `SELECT enqueue_backfill(repeat('a', 5000) || '.example')`,
+		`SELECT enqueue_backfill('alice.example', interval '-1 hour')`, `SELECT enqueue_backfill('alice.example', NULL)`,
+		`SELECT enqueue_backfill('alice.example', interval '1 hour', 5)`, `SELECT enqueue_backfill_all(interval '0')`,
+	} {
+		_, err := pool.Exec(t.Context(), sql)
+		require.ErrorContains(t, err, "22023", sql)
+	}
+	var n int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job`).Scan(&n))
+	require.Zero(t, n)
+	_, err := pool.Exec(t.Context(), `SELECT enqueue_backfill('@Alice.Example'), enqueue_backfill('did:web:alice.example')`)
+	require.NoError(t, err)
+}
+
+// TestWholeNetworkHasNoFeeds says so in the job, where River UI shows it.
+func TestWholeNetworkHasNoFeeds(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	working(t, pool)
+	var id int64
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT enqueue_backfill_all()`).Scan(&id))
+	var cause string
+	require.Eventually(t, func() bool {
+		err := pool.QueryRow(t.Context(), `SELECT errors[1] ->> 'error' FROM river_job WHERE id = $1 AND state = 'cancelled'`, id).Scan(&cause)
+		return err == nil
+	}, time.Minute, 5*time.Millisecond)
+	require.Contains(t, cause, "the whole network is followed: name an account, or add a watch")
+}
+
+// TestCallsOfAllProcessesShareOneLimit: three processes, many callers.
+func TestCallsOfAllProcessesShareOneLimit(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	const slots, spacing = 3, 20 * time.Millisecond
+	var mu sync.Mutex
+	var starts []time.Time
+	running, most := 0, 0
+	var all sync.WaitGroup
+	for range 3 {
+		calls := &Calls{Pool: pool, Slots: slots, Spacing: spacing, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
+		for range 4 {
+			all.Go(func() {
+				for range 5 {
+					done, err := calls.Take(t.Context())
+					require.NoError(t, err)
+					mu.Lock()
+					starts = append(starts, time.Now())
+					running++
+					most = max(most, running)
+					mu.Unlock()
+					time.Sleep(70 * time.Millisecond) // the call
+					mu.Lock()
+					running--
+					mu.Unlock()
+					done()
+				}
+			})
+		}
+	}
+	all.Wait()
+	require.Len(t, starts, 60)
+	require.LessOrEqual(t, most, slots)
+	require.Greater(t, most, 1)
+	slices.SortFunc(starts, time.Time.Compare)
+	for i := range starts[1:] {
+		require.GreaterOrEqual(t, starts[i+1].Sub(starts[i]), spacing)
+	}
+}
+
+// TestSlotOfADeadProcessIsFreeAgain after its time.
+func TestSlotOfADeadProcessIsFreeAgain(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	dead := &Calls{Pool: pool, Slots: 1, TTL: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+	_, err := dead.Take(t.Context())
+	require.NoError(t, err)
+	started := time.Now()
+	done, err := (&Calls{Pool: pool, Slots: 1, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}).Take(t.Context())
+	require.NoError(t, err)
+	require.Greater(t, time.Since(started), 150*time.Millisecond)
+	done()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = dead.Take(ctx)
+	require.Error(t, err)
+}

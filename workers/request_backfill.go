@@ -1,0 +1,68 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// RequestBackfill finds out who is meant and enqueues the backfills. It ends in
+// the transaction that enqueues them.
+type RequestBackfill struct {
+	river.WorkerDefaults[jobs.RequestBackfill]
+	pool *pgxpool.Pool
+	api  *bluesky.Client
+	log  *slog.Logger
+}
+
+// Work enqueues the backfills.
+func (w *RequestBackfill) Work(ctx context.Context, job *river.Job[jobs.RequestBackfill]) error {
+	dids, err := w.dids(ctx, job.Args)
+	if err != nil {
+		return ending(err)
+	}
+	added := 0
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		var err error
+		if added, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, job.Args.Since, job.Args.Priority, time.Now()); err != nil {
+			return err
+		}
+		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+	if err == nil {
+		w.log.Info("backfills_requested", "account", job.Args.Account, "all", job.Args.All, "accounts", len(dids), "added", added, "promoted", len(dids)-added)
+	}
+	return err
+}
+
+func (w *RequestBackfill) dids(ctx context.Context, args jobs.RequestBackfill) ([]string, error) {
+	switch {
+	case args.Since.IsZero() || args.Priority < jobs.PriorityGap || args.Priority > jobs.PriorityColdStart:
+		return nil, river.JobCancel(errors.New("a request needs since, and a priority from 1 to 4"))
+	case args.All:
+		followed, err := schema.FollowedAccounts(ctx, w.pool)
+		if err == nil && followed.Everyone {
+			err = river.JobCancel(errors.New("the whole network is followed: name an account, or add a watch"))
+		}
+		return followed.DIDs, err
+	case strings.HasPrefix(args.Account, "did:"):
+		return []string{args.Account}, nil
+	}
+	did, err := w.api.ResolveHandle(ctx, args.Account)
+	if err != nil {
+		return nil, fmt.Errorf("resolve the handle %s: %w", args.Account, err)
+	}
+	return []string{did}, nil
+}
