@@ -165,7 +165,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	_, err := newClient(t, base, noRetries).ResolveHandle(t.Context(), "alice.example")
 	e := failure(t, err)
 	require.Equal(t, bluesky.Transient, e.Class)
-	require.Equal(t, "Malformed", e.Name)
+	require.Equal(t, 200, e.Status)
+	require.Contains(t, e.Message, "longer than 16777216 bytes")
 }
 
 func TestAnAnswerThatNeverEndsIsGivenUp(t *testing.T) {
@@ -210,7 +211,7 @@ func TestACallerWhoGivesUpIsNotKeptWaiting(t *testing.T) {
 func TestRedirectsStayOnTheHost(t *testing.T) {
 	t.Parallel()
 	other, elsewhere := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { resolved(w) })
-	base, _ := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		switch {
 		case r.URL.Path == "/moved":
 			resolved(w)
@@ -232,16 +233,18 @@ func TestRedirectsStayOnTheHost(t *testing.T) {
 		require.Equal(t, bluesky.Transient, bluesky.Classify(err))
 	}
 	require.Empty(t, elsewhere.all())
+	require.Len(t, j.all(), 2+1+4, "a loop ends")
 }
 
 // limiter counts what it gave and got back.
 type limiter struct {
-	taken, back, now, most atomic.Int64
-	refuse                 error
+	taken, back, now, most, refused atomic.Int64
+	refuse                          error
 }
 
 func (l *limiter) limit(context.Context) (func(), error) {
 	if l.refuse != nil {
+		l.refused.Add(1)
 		return nil, l.refuse
 	}
 	l.taken.Add(1)
@@ -281,6 +284,7 @@ func TestWithoutTheLimitNothingIsSent(t *testing.T) {
 	_, err := c.ResolveHandle(t.Context(), "alice.example")
 	require.ErrorIs(t, err, cause)
 	require.Equal(t, bluesky.Transient, failure(t, err).Class)
+	require.EqualValues(t, 1, l.refused.Load(), "it is not asked again and again")
 
 	l.refuse = &bluesky.Error{Class: bluesky.RateLimited, RetryAfter: time.Minute}
 	_, err = c.ResolveHandle(t.Context(), "alice.example")

@@ -61,7 +61,7 @@ func publicOnly(loopback bool) func(network, address string, _ syscall.RawConn) 
 		if err != nil {
 			return fmt.Errorf("%q: %w", address, errPrivate)
 		}
-		ip := at.Addr().WithZone("").Unmap()
+		ip := at.Addr().WithZone("")
 		if isPublic(ip) || loopback && ip.IsLoopback() {
 			return nil
 		}

@@ -136,7 +136,9 @@ func TestADocumentThatNamesNoUsablePDSIsPermanent(t *testing.T) {
 			t.Parallel()
 			directory, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, c.body) })
 			_, _, err := newClient(t, directory, noRetries).Records(t.Context(), alice, "app.bsky.feed.post", "", 50)
-			require.Equal(t, c.class, failure(t, err).Class)
+			e := failure(t, err)
+			require.Equal(t, c.class, e.Class)
+			require.Equal(t, c.class == bluesky.Transient, e.Name == "Malformed", e.Name)
 		})
 	}
 }
@@ -154,7 +156,7 @@ func TestAnAccountTheDirectoryDoesNotKnowIsPermanent(t *testing.T) {
 		require.Equal(t, "DID not registered", e.Message)
 	}
 	c := newClient(t, "http://127.0.0.1:1", nil)
-	for _, did := range []string{"did:key:zabc", "did:web:a.example:path", "did:web:a.example%2Fpath", "did:web:me%40a.example", "did:plc:"} {
+	for _, did := range []string{"did:key:zabc", "did:web:a.example:path", "did:web:a.example:8443", "did:web:a.example%2Fpath", "did:web:me%40a.example", "did:plc:"} {
 		_, err := c.Identity(t.Context(), did)
 		require.Equal(t, "InvalidArgument", failure(t, err).Name, did)
 	}
@@ -201,6 +203,8 @@ func TestADocumentOnTheWebDoesNotLeadIntoThePrivateNetwork(t *testing.T) {
 		_, err := c.Identity(t.Context(), did)
 		require.Equal(t, bluesky.Permanent, failure(t, err).Class, did)
 	}
+	_, err := c.Identity(t.Context(), "did:web:a.example%3A8443")
+	require.Equal(t, "InvalidArgument", failure(t, err).Name)
 	require.Empty(t, j.all())
 }
 

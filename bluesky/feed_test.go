@@ -121,6 +121,7 @@ func TestAnItemThatCannotBeReadIsLeftOutAndCounted(t *testing.T) {
 	bad := []string{
 		`null`, `7`, `[]`, `{}`, `{"post":null}`, `{"post":{}}`,
 		item("alice.example", "3a", `{}`, ""),
+		item("alice.example", "3a", `{}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","indexedAt":"2026-07-05T00:00:00Z"}`),
 		item(alice, "..", `{}`, ""),
 		item(alice, "a b", `{}`, ""),
 		item(bob, "3nope", `{}`, ""), // another's post without a repost

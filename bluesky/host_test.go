@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,6 +102,29 @@ func TestALongRateLimitIsTheCallers(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestTheLongestRateLimitHolds(t *testing.T) {
+	t.Parallel()
+	inside(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+		time.Sleep(time.Duration(n) * time.Second)
+		w.Header().Set("Retry-After", map[bool]string{true: "60", false: "10"}[n == 1])
+		reply(w, 429, "")
+	}, func(t *testing.T, c *bluesky.Client, j *journal) {
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				_, err := c.ResolveHandle(t.Context(), "alice.example")
+				if bluesky.Classify(err) != bluesky.RateLimited {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		_, err := c.ResolveHandle(t.Context(), "alice.example")
+		require.Equal(t, 59*time.Second, bluesky.RetryAfter(err))
+		require.Len(t, j.all(), 2)
+	})
 }
 
 func TestWaitingForARateLimitCanBeGivenUp(t *testing.T) {

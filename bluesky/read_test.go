@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,11 +20,11 @@ func FuzzAuthorFeed(f *testing.F) {
 		f.Add([]byte(`{"cursor":"c","feed":[` + item(alice, "3abc", record, "") + `]}`))
 	}
 	f.Add([]byte(`{"feed":[` + item(bob, "3abc", `{}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonRepost","indexedAt":"2026-07-05T00:00:00Z"}`) + `]}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		client := &http.Client{Transport: &http.Transport{}}
-		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = w.Write(body) })
-		c := newClient(t, base, func(cfg *bluesky.Config) { cfg.HTTPClient = client; noRetries(cfg) })
-		defer client.CloseIdleConnections()
+	var body atomic.Pointer[[]byte]
+	base, _ := serve(f, func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = w.Write(*body.Load()) })
+	c := newClient(f, base, noRetries)
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		body.Store(&answer)
 		page, next, err := c.AuthorFeed(t.Context(), alice, "", 50)
 		if err != nil {
 			require.Equal(t, bluesky.Transient, failure(t, err).Class)

@@ -71,7 +71,7 @@ func (j *journal) handler(answer answerer) http.Handler {
 }
 
 // serve is a server on loopback.
-func serve(t *testing.T, answer answerer) (string, *journal) {
+func serve(t testing.TB, answer answerer) (string, *journal) {
 	t.Helper()
 	j := new(journal)
 	s := httptest.NewServer(j.handler(answer))
@@ -129,7 +129,7 @@ func serveInside(t *testing.T, answer answerer) (*http.Client, *journal) {
 
 // newClient makes a client of the AppView at base; the waits within a call are
 // short unless the test names others.
-func newClient(t *testing.T, base string, change func(*bluesky.Config)) *bluesky.Client {
+func newClient(t testing.TB, base string, change func(*bluesky.Config)) *bluesky.Client {
 	t.Helper()
 	cfg := bluesky.Config{AppView: base, Directory: base, Retries: []time.Duration{time.Millisecond, time.Millisecond}, Registerer: prometheus.NewRegistry()}
 	if change != nil {

@@ -71,6 +71,12 @@ func (p *pds) expire() {
 	p.valid = "none"
 }
 
+func (p *pds) setPassword(s string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.password = s
+}
+
 func loginAt(base string) func(*bluesky.Config) {
 	return func(cfg *bluesky.Config) {
 		cfg.Login = &bluesky.Login{PDS: base, Identifier: "alice.example", Password: "hunter2"}
@@ -162,13 +168,13 @@ func TestManyCallsRenewASessionOnce(t *testing.T) {
 func TestARefusedLoginIsNotTriedByEveryCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := &pds{valid: "none", login: 401}
+		p := &pds{valid: "none", refusal: "401 ", password: "hunter2", login: 401}
 		client, j := serveInside(t, p.answer)
-		c := newClient(t, "http://appview.example", func(cfg *bluesky.Config) {
-			loginAt("https://pds.example")(cfg)
-			cfg.Login.PDS = "http://localhost"
-			cfg.HTTPClient = client
-		})
+		c := newClient(t, "http://appview.example", func(cfg *bluesky.Config) { loginAt("http://localhost")(cfg); cfg.HTTPClient = client })
+		_, err := c.ResolveHandle(t.Context(), "alice.example")
+		require.NoError(t, err)
+		p.expire()
+		p.setPassword("")
 		for range 10 {
 			_, err := c.ResolveHandle(t.Context(), "alice.example")
 			e := failure(t, err)
@@ -177,13 +183,13 @@ func TestARefusedLoginIsNotTriedByEveryCall(t *testing.T) {
 			require.ErrorIs(t, err, bluesky.ErrLogin)
 			require.NotContains(t, fmt.Sprintf("%v %+v", err, e), "hunter2")
 		}
-		require.Equal(t, []string{created}, j.calls())
+		require.Equal(t, []string{created, resolve, resolve, renewed, created}, j.calls())
+
 		time.Sleep(6 * time.Minute)
-		p.mu.Lock()
-		p.password = "hunter2"
-		p.mu.Unlock()
-		_, err := c.ResolveHandle(t.Context(), "alice.example")
+		p.setPassword("hunter2")
+		_, err = c.ResolveHandle(t.Context(), "alice.example")
 		require.NoError(t, err)
+		require.Equal(t, []string{created, resolve}, j.calls()[5:])
 	})
 }
 

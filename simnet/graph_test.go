@@ -14,7 +14,7 @@ import (
 
 func TestTheSeededGraphIsTheSameAndHasALongTail(t *testing.T) {
 	t.Parallel()
-	cfg := simnet.Config{Seed: 4, Accounts: 1500, Start: fixedStart()}
+	cfg := simnet.Config{Seed: 4, Accounts: 1000, Start: fixedStart()}
 	n, again := network(t, cfg), network(t, cfg)
 	var each []int
 	followers := map[string]int{}
@@ -33,7 +33,7 @@ func TestTheSeededGraphIsTheSameAndHasALongTail(t *testing.T) {
 	}
 	require.Greater(t, top(each), 300)
 	require.Less(t, median(each), 30)
-	require.Greater(t, followers[n.Accounts()[0].DID], 5*followers[n.Accounts()[1400].DID], "the lively are followed more")
+	require.Greater(t, followers[n.Accounts()[0].DID], 5*followers[n.Accounts()[950].DID], "the lively are followed more")
 	cfg.Seed = 5
 	require.NotEqual(t, n.Accounts()[0].DID, network(t, cfg).Accounts()[0].DID)
 }
@@ -126,22 +126,18 @@ func TestFollowingTwiceShowsOnceUntilBothAreGone(t *testing.T) {
 
 func TestTheFollowsOfTheModelCount(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 20_000})
+	n := network(t, simnet.Config{Seed: 4, Mix: simnet.MixNetwork, History: 4000})
 	checked := 0
-	for _, a := range n.Accounts() {
-		made := standing(n, a.DID, "app.bsky.graph.follow")
-		if a.Status != "" || len(made) == 0 {
+	for _, e := range n.Log().Entries() {
+		if a, _ := n.Account(e.DID); e.Collection != "app.bsky.graph.follow" || a.Status == "deleted" {
 			continue
 		}
-		follows := n.Follows(a.DID)
-		for _, e := range made {
-			var record bsky.GraphFollow
-			require.NoError(t, json.Unmarshal(e.Record, &record))
-			require.Contains(t, follows, record.Subject)
-			checked++
-		}
+		var record bsky.GraphFollow
+		require.NoError(t, json.Unmarshal(e.Record, &record))
+		require.Contains(t, n.Follows(e.DID), record.Subject)
+		checked++
 	}
-	require.Greater(t, checked, 500)
+	require.Greater(t, checked, 100)
 }
 
 func TestACrowdOfFiftyThousandIsListedQuickly(t *testing.T) {

@@ -21,7 +21,7 @@ func TestStatusesSetByHandAreEventsThatChanceLeavesAlone(t *testing.T) {
 	require.NoError(t, n.Deactivate(a.DID))
 	e := c.next()
 	require.Equal(t, []any{"account", false, "deactivated"}, []any{e.Kind, e.Account.Active, e.Account.Status})
-	n.Play(5000)
+	n.Play(2000)
 	now, ok := n.Account(a.DID)
 	require.True(t, ok)
 	require.Equal(t, simnet.Account{DID: a.DID, Handle: a.Handle, Status: "deactivated"}, now)
@@ -65,7 +65,7 @@ func TestADeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {
 
 func TestTheStatusesOfAccountsAreThoseOfTheLog(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 6, Accounts: 400, History: 20_000})
+	n := network(t, simnet.Config{Seed: 6, Accounts: 300, History: 12_000})
 	status, handles := map[string]string{}, map[string]string{}
 	for _, e := range n.Log().Entries() {
 		switch e.Kind {
@@ -76,7 +76,7 @@ func TestTheStatusesOfAccountsAreThoseOfTheLog(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{}
-	require.Greater(t, len(n.Accounts()), 400)
+	require.Greater(t, len(n.Accounts()), 300)
 	for _, a := range n.Accounts() {
 		require.Equal(t, status[a.DID], a.Status)
 		seen[a.Status] = true

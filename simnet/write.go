@@ -21,7 +21,7 @@ func (m *model) commit(a *person, collection string, value any, at time.Time) (*
 	e := m.tell(at)
 	e.Kind, e.DID, e.Operation, e.Collection = "commit", a.did, "create", collection
 	e.Rkey, e.Rev = m.tid(m.now), m.tid(m.now)
-	e.Record, e.CID, e.CreatedAt = m.marshal(value), m.cidOf(dagCBOR), m.now.Truncate(time.Millisecond)
+	e.Record, e.CID, e.CreatedAt = m.marshal(value), m.cidOf(dagCBOR), at.Truncate(time.Millisecond)
 	return e, nil
 }
 

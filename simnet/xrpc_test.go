@@ -191,7 +191,7 @@ func TestHiddenAccountsAreRefusedByTheirStatus(t *testing.T) {
 
 func TestProfilesAreGivenTwentyFiveAtOnce(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 2, Mix: simnet.MixNetwork, History: 8000})
+	n := network(t, simnet.Config{Seed: 2, Mix: simnet.MixNetwork, History: 1500})
 	var pairs []string
 	a := n.Accounts()
 	for _, one := range a[:25] {
@@ -218,7 +218,7 @@ func TestProfilesAreGivenTwentyFiveAtOnce(t *testing.T) {
 
 func TestHandlesResolveAsTheyChange(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 2, History: 3000})
+	n := network(t, simnet.Config{Seed: 2, History: 300})
 	a := n.Accounts()[0]
 	resolved := func(handle string) string {
 		return fetch[comatproto.IdentityResolveHandle_Output](t, n, resolveHandle, "handle", handle).Did

@@ -27,6 +27,8 @@ type BackfillAccount struct {
 	api     *bluesky.Client
 	log     *slog.Logger
 	fromPDS bool // read the account's own server instead of the AppView
+
+	patience time.Duration // how long to read before others get their turn: less than the job may take
 }
 
 const (
@@ -43,12 +45,6 @@ type feedPlace struct {
 	Oldest time.Time `json:"oldest"` // the place in time that has been reached
 	State  string    `json:"state"`  // initial or poll
 	End    bool      `json:"end"`    // there is nothing older
-}
-
-// Timeout is longer than the other jobs': a feed may have a hundred pages, and
-// each waits for its turn.
-func (w *BackfillAccount) Timeout(*river.Job[jobs.BackfillAccount]) time.Duration {
-	return 30 * time.Minute
 }
 
 // Work reads the feed.
@@ -69,8 +65,12 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		at.State = "poll"
 	}
 	since := back(job.Args.Since, job.Priority, feed.Newest)
+	started := time.Now()
 	log := w.log.With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
+		if time.Since(started) > w.patience {
+			return river.JobSnooze(0) // to go on behind whoever is more urgent
+		}
 		if !at.End && at.Pages < maxPages && (at.Oldest.IsZero() || at.Oldest.After(since)) {
 			err := w.page(ctx, job, &at)
 			if refused(err) {

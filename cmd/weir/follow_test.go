@@ -178,3 +178,71 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))
 }
+
+// TestThreeProcessesShareTheLimit: whatever the number of workers, the services
+// see ten calls at once at most, a tenth of a second apart; and a process that
+// is killed in the middle of a feed loses and doubles nothing.
+func TestThreeProcessesShareTheLimit(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 40)
+	n.SetLatency(1500 * time.Millisecond) // so that the ten are needed
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	hub := n.Hub()
+	env := append(follower(n, database), "WEIR_CALL_SPACING=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=15s", "WEIR_JOB_TIMEOUT=12s")
+	var processes []*process
+	for range 3 {
+		processes = append(processes, start(t, env, "work"))
+	}
+	succeed(t, env, "watch", "add", hub.Handle)
+	followed := n.Follows(hub.DID)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`) > 3
+	}, time.Minute, 5*time.Millisecond)
+	processes[0].kill()
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL OR feed_problem <> ''`) >= len(followed)
+	}, 2*time.Minute, 50*time.Millisecond)
+	settled(t, pool)
+	require.Equal(t, current(n, active(n, followed)), stored(t, pool))
+	require.LessOrEqual(t, n.MaxConcurrent(), 10)
+	require.Greater(t, n.MaxConcurrent(), 4)
+	require.GreaterOrEqual(t, n.MinGap(), 100*time.Millisecond)
+}
+
+// TestFiftyThousandFollows is more than one connection can ask for: the whole
+// network comes, and is filtered here.
+func TestFiftyThousandFollows(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.New(simnet.Config{Seed: 13, Accounts: 600, Crowd: 50_000, History: 1000, HistorySpan: time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	// Their pasts are of no interest here: the queue is paused, as in River UI.
+	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
+	require.NoError(t, err)
+	env := append(follower(n, database), "WEIR_WATCH="+n.Crowded().Handle)
+	serve := start(t, env, "serve")
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM follows`) == 50_000 }, 2*time.Minute, 100*time.Millisecond)
+	require.Equal(t, 50_000, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 4`))
+	stop := live(t, n, 500)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 100 }, time.Minute, 20*time.Millisecond)
+	stop()
+	followed := map[string]bool{}
+	for _, did := range n.Follows(n.Crowded().DID) {
+		followed[did] = true
+	}
+	strangers := 0
+	for _, e := range n.Log().Entries() {
+		if e.Kind == "commit" && e.Collection == "app.bsky.feed.post" && !followed[e.DID] {
+			strangers++
+		}
+	}
+	require.Positive(t, strangers, "or the test shows nothing")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watched AS w WHERE w.did = p.did)`))
+	require.NotContains(t, serve.stderr.String(), "ERROR")
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+}
