@@ -108,14 +108,14 @@ func (c *Client) readPage(call string, body []byte, cursor, name string, read fu
 	if err != nil {
 		return nil, "", err
 	}
-	if next, err = nextCursor(fields["cursor"], cursor); err != nil {
-		return nil, "", err
-	}
 	if fields[name].Kind() != '[' {
 		return nil, "", malformed("expected an array %s", name)
 	}
 	found, err := items(fields[name])
 	if err != nil {
+		return nil, "", err
+	}
+	if next, err = nextCursor(fields["cursor"], cursor, len(found)); err != nil {
 		return nil, "", err
 	}
 	for _, item := range found {

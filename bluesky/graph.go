@@ -140,14 +140,14 @@ func (c *Client) profilePage(ctx context.Context, call string, params url.Values
 		if err != nil {
 			return err
 		}
-		if next, err = nextCursor(fields["cursor"], cursor); err != nil {
-			return err
-		}
 		if fields[name].Kind() != '[' {
 			return malformed("expected an array %s", name) // without it, everybody would seem gone
 		}
 		found, err := items(fields[name])
 		if err != nil {
+			return err
+		}
+		if next, err = nextCursor(fields["cursor"], cursor, len(found)); err != nil {
 			return err
 		}
 		for _, item := range found {

@@ -2,10 +2,13 @@ package bluesky_test
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -181,4 +184,21 @@ func TestArgumentsThatCannotBeRightAreNotSent(t *testing.T) {
 		require.Equal(t, "InvalidArgument", e.Name, name)
 	}
 	require.Empty(t, j.all())
+}
+
+// TestRepeatedCursorIsNoEnd while there are items: what was read would be taken
+// for the whole listing.
+func TestRepeatedCursorIsNoEnd(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, 200, `{"cursor":"same","follows":[{"did":"`+bob+`","handle":"bob.example"}],"feed":[{}]}`)
+	}))
+	defer server.Close()
+	c, err := bluesky.New(bluesky.Config{AppView: server.URL, Directory: server.URL, Retries: []time.Duration{time.Millisecond}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	_, _, err = c.Follows(t.Context(), alice, "same")
+	require.ErrorContains(t, err, "the cursor of the next page is that of this one")
+	require.Equal(t, bluesky.Transient, bluesky.Classify(err))
+	_, _, err = c.AuthorFeed(t.Context(), alice, "same", 50)
+	require.Error(t, err)
 }

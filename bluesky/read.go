@@ -72,17 +72,21 @@ func instant(v jsontext.Value) time.Time {
 	return time.Time{}
 }
 
-// nextCursor is the cursor of the page after this one. It is empty when this
-// was the last, and when the server repeats itself: paging would never end.
-func nextCursor(v jsontext.Value, asked string) (string, error) {
+// nextCursor is the cursor of the page after this one, which has so many items.
+// A server that repeats itself has come to the end when the page is empty. Else
+// the rest of the listing is not to be had, and taking what there was for all of
+// it would be wrong.
+func nextCursor(v jsontext.Value, asked string, items int) (string, error) {
 	next := text(v)
-	if len(next) > maxCursor || strings.ContainsFunc(next, unicode.IsControl) || strings.Contains(next, replacement) {
+	switch {
+	case len(next) > maxCursor || strings.ContainsFunc(next, unicode.IsControl) || strings.Contains(next, replacement):
 		return "", malformed("the cursor is too long or holds what no cursor holds")
+	case next == "" || next != asked:
+		return next, nil
+	case items > 0:
+		return "", malformed("the cursor of the next page is that of this one")
 	}
-	if next == asked {
-		return "", nil
-	}
-	return next, nil
+	return "", nil
 }
 
 // readProfile reads what is shown of an account. Without a DID it is nothing.

@@ -224,6 +224,8 @@ func TestASessionWithoutTokensIsNone(t *testing.T) {
 	for _, body := range []string{`{}`, `{"accessJwt":"a","refreshJwt":""}`, `{"accessJwt":"a\r\nX: y","refreshJwt":"b"}`} {
 		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, body) })
 		_, err := newClient(t, base, loginAt(base)).ResolveHandle(t.Context(), "alice.example")
-		require.Equal(t, bluesky.Transient, failure(t, err).Class, body)
+		e := failure(t, err)
+		require.Equal(t, bluesky.Transient, e.Class, body)
+		require.Equal(t, created, e.Call, "a token that fits in no header is not kept")
 	}
 }

@@ -192,7 +192,7 @@ func (v *visit) authorFeed() (any, error) {
 	pinned := ""
 	if cursor == "" && v.flag("includePins") {
 		pinned = p.profile().PinnedPost.URI
-		if item := v.pin(p, pinned); item != nil {
+		if item := v.pin(pinned); item != nil {
 			out.Feed = append(out.Feed, item)
 		} else {
 			pinned = ""
@@ -210,10 +210,10 @@ func (v *visit) authorFeed() (any, error) {
 	return out, nil
 }
 
-// pin is the pinned post, which is of the account's own; nil when it is gone.
-func (v *visit) pin(p *member, uri string) *feedItem {
+// pin is the pinned post; nil when it is gone.
+func (v *visit) pin(uri string) *feedItem {
 	r := v.index.find(uri)
-	if r == nil || r.owner != p || r.collection != post {
+	if r == nil {
 		return nil
 	}
 	item := v.feedItem(r)

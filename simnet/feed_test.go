@@ -190,6 +190,13 @@ func TestAPinnedPostComesFirstOnTheFirstPageWhenAskedFor(t *testing.T) {
 	require.Equal(t, uris[1], profile.PinnedPost.Uri)
 	require.NoError(t, n.DeleteRecord(uris[1]))
 	require.Equal(t, []string{uris[4], uris[3], uris[2], uris[0]}, order("includePins", "true"))
+	require.NoError(t, n.Pin(uris[3]))
+	require.Equal(t, []string{uris[3], uris[4], uris[2], uris[0]}, order("includePins", "true"), "not twice on one page")
+	list, err := n.MakeList(a.DID)
+	require.NoError(t, err)
+	require.ErrorContains(t, n.Pin(list), "no post")
+	_, err = n.EditPost(list, "a list")
+	require.ErrorContains(t, err, "no post")
 }
 
 func TestFiltersLeaveShortPages(t *testing.T) {

@@ -102,7 +102,11 @@ func TestFollowingAndUnfollowingAreEventsAndShowAtOnce(t *testing.T) {
 	got, _ = everyFollow(t, n, hub.DID, "100")
 	require.Equal(t, append([]string{strangers[1]}, slices.Delete(slices.Clone(before), 5, 6)...), got)
 
-	require.ErrorContains(t, n.Unfollow(hub.DID, strangers[0]), "follows 0 of the 1")
+	last := n.Log().Last()
+	require.ErrorContains(t, n.Unfollow(hub.DID, strangers[0], strangers[1]), "follows 1 of the 2")
+	require.Same(t, last, n.Log().Last(), "all or nothing")
+	n.Play(1)
+	require.Equal(t, last.Seq+1, n.Log().Last().Seq, "no number went missing")
 	require.ErrorContains(t, n.Follow(hub.DID, "did:plc:nobody"), "did:plc:nobody")
 }
 

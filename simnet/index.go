@@ -164,9 +164,7 @@ func (ix *index) put(p *member, e *Entry) {
 		r.again = p.following[r.subject] > 0
 		p.following[r.subject]++
 	case listItem:
-		if strings.HasPrefix(r.list, "at://"+p.did+"/") { // nobody adds to the list of another
-			ix.lists[r.list] = append(ix.lists[r.list], r)
-		}
+		ix.lists[r.list] = append(ix.lists[r.list], r)
 	}
 	p.repo[e.Collection] = slices.Insert(all, i, r)
 }

@@ -1,8 +1,9 @@
 // Package simnet is a small Bluesky on loopback: a seeded network of accounts
-// that post, share, edit and delete, and a Jetstream server that tells of it as
-// the real ones do, with faults on demand. It is the counterpart for the demo,
-// the tests and the benchmarks, so it shares no code with what it tests: its log
-// is the truth that a judge may fold.
+// that post, share, follow, edit and delete, a Jetstream server that tells of it
+// as the real ones do, and the XRPC services that show what it has come to, with
+// faults on demand. It is the counterpart for the demo, the tests and the
+// benchmarks, so it shares no code with what it tests: its log is the truth that
+// a judge may fold.
 package simnet
 
 import (

@@ -58,6 +58,9 @@ func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
 func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
 	var e *Entry
 	err := n.alter(uri, func(m *model, a *person, r *record) (err error) {
+		if r.collection != post {
+			return fmt.Errorf("edit %s: it is no post", uri)
+		}
 		now := time.Now()
 		if e, err = m.commit(a, r.collection, m.postOf(text, links, now), now); err == nil {
 			e.Operation, e.Rkey, e.Links = "update", r.rkey, slices.Clone(links)
@@ -97,6 +100,9 @@ func (n *Net) Pin(uri string) error {
 		return err
 	}
 	return n.alter(uri, func(m *model, a *person, r *record) error {
+		if r.collection != post {
+			return fmt.Errorf("pin %s: it is no post", uri)
+		}
 		now := time.Now()
 		created := stamped(now.UnixMicro())
 		e, err := m.commit(a, profile, &bsky.ActorProfile{LexiconTypeID: profile, CreatedAt: &created, DisplayName: displayName(r.owner), PinnedPost: pinned}, now)

@@ -1,0 +1,210 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// rig is a simulated network, a database, and workers between them.
+type rig struct {
+	t      *testing.T
+	net    *simnet.Net
+	pool   *pgxpool.Pool
+	client *river.Client[pgx.Tx]
+}
+
+func newRig(t *testing.T, change func(*Config)) *rig {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Logger: slog.New(slog.DiscardHandler),
+		Retries: []time.Duration{time.Millisecond}})
+	require.NoError(t, err)
+	r := &rig{t: t, net: n, pool: schematest.New(t)}
+	cfg := Config{Pool: r.pool, ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&cfg)
+	}
+	r.client, err = New(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, r.client.Start(ctx))
+	t.Cleanup(func() {
+		cancel()
+		<-r.client.Stopped()
+	})
+	return r
+}
+
+func (r *rig) count(sql string, args ...any) (n int) {
+	r.t.Helper()
+	require.NoError(r.t, r.pool.QueryRow(r.t.Context(), sql, args...).Scan(&n))
+	return n
+}
+
+func (r *rig) execute(sql string, args ...any) {
+	r.t.Helper()
+	_, err := r.pool.Exec(r.t.Context(), sql, args...)
+	require.NoError(r.t, err)
+}
+
+// becomes waits until a count is what it should be.
+func (r *rig) becomes(want int, sql string, args ...any) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.count(sql, args...) == want }, time.Minute, 5*time.Millisecond, "%s", sql)
+}
+
+// followed are those the hub follows and the AppView shows.
+func (r *rig) followed() []string {
+	return slices.DeleteFunc(r.net.Follows(r.net.Hub().DID), func(did string) bool {
+		a, ok := r.net.Account(did)
+		return !ok || a.Status != ""
+	})
+}
+
+// TestEveryKindOfWatchBringsItsAccounts, added in plain SQL.
+func TestEveryKindOfWatchBringsItsAccounts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub := r.net.Hub()
+	followed := r.followed()
+	list, err := r.net.MakeList(hub.DID, followed[:7]...)
+	require.NoError(t, err)
+	pack, err := r.net.MakeStarterPack(hub.DID, "a pack", followed[3:12]...)
+	require.NoError(t, err)
+	members := func(target string) string {
+		return `SELECT count(*) FROM watched AS w JOIN watches AS s ON s.id = w.watch_id WHERE s.target = '` + target + `'`
+	}
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
+	r.becomes(len(followed), members(hub.Handle))
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'list')`, list)
+	r.becomes(7, members(list))
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'starterpack')`, pack)
+	r.becomes(9, members(pack))
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, hub.DID)
+	r.becomes(1, members(hub.DID))
+	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM follows`), "each once")
+	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`), "one backfill each, however many watches bring them")
+
+	r.execute(`DELETE FROM watches WHERE target = $1`, hub.Handle)
+	require.Equal(t, 13, r.count(`SELECT count(*) FROM follows`), "those that another watch brings stay")
+}
+
+// TestBrokenListingRemovesNobody: only a complete one does.
+func TestBrokenListingRemovesNobody(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub := r.net.Hub()
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.DID)
+	followed := r.followed()
+	r.becomes(len(followed), `SELECT count(*) FROM watched`)
+	require.NoError(t, r.net.Unfollow(hub.DID, followed[:50]...))
+	for _, kind := range []simnet.CallFaultKind{simnet.Unavailable, simnet.Severed, simnet.Empty, simnet.Loop} {
+		require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: kind, Endpoint: "app.bsky.graph.getFollows", Count: 1000}))
+		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+		r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`)
+		require.Equal(t, len(followed), r.count(`SELECT count(*) FROM watched`), kind)
+		r.net.MendCalls()
+		r.execute(`UPDATE watches SET problem = ''`)
+		r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows' AND state <> 'running'`)
+	}
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	r.becomes(len(followed)-50, `SELECT count(*) FROM watched`)
+	require.Zero(t, r.count(`SELECT count(*) FROM watches WHERE problem <> ''`))
+}
+
+// TestRateLimitSpendsNoAttempt: the job waits as long as the server says.
+func TestRateLimitSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	someone := r.followed()[0]
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 2, Wait: time.Second}))
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now().Add(-time.Hour)}, nil)
+	require.NoError(t, err)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
+	require.Equal(t, 1, r.count(`SELECT attempt::int FROM river_job WHERE kind = 'backfill_account'`))
+	require.Zero(t, r.count(`SELECT coalesce(array_length(errors, 1), 0) FROM river_job WHERE kind = 'backfill_account'`))
+}
+
+// TestUnavailableAccountIsSkippedOnce, and tried again when somebody asks anew.
+func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	someone := r.followed()[0]
+	require.NoError(t, r.net.Deactivate(someone))
+	since := time.Now().Add(-time.Hour)
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: since}, nil)
+	require.NoError(t, err)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed' AND attempt = 1`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND feed_problem <> '' AND feed_read_at IS NULL`, someone))
+	require.NoError(t, r.net.Reactivate(someone))
+	_, err = r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: since}, nil)
+	require.NoError(t, err)
+	r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND feed_problem = '' AND feed_read_at IS NOT NULL`, someone))
+}
+
+// TestRunningBackfillIsWidened: who asks for more while a feed is read gets it
+// from the same job.
+func TestRunningBackfillIsWidened(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	var someone string // who has written more than a page
+	posts := map[string]int{}
+	for _, e := range r.net.Log().Entries() {
+		if e.Kind == "commit" && e.Collection == schema.PostCollection && e.Operation == "create" {
+			if posts[e.DID]++; posts[e.DID] > 2*pagePosts {
+				someone = e.DID
+			}
+		}
+	}
+	require.NotEmpty(t, someone)
+	r.net.SetLatency(300 * time.Millisecond)
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now()}, &river.InsertOpts{Priority: jobs.PriorityManual})
+	require.NoError(t, err)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'running'`)
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
+		added, err := enqueueBackfills(t.Context(), tx, r.client, []string{someone}, time.Now().Add(-24*time.Hour), jobs.PriorityGap, time.Now())
+		require.Zero(t, added)
+		return err
+	}))
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
+	require.Greater(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, someone), pagePosts, "more than the first page")
+}
+
+// TestListedPostNeverBeatsADeletion: the page was read before it.
+func TestListedPostNeverBeatsADeletion(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	const rkey = "3mptbyqhi7s2f"
+	key := schema.Key{Collection: schema.PostCollection, DID: alice, Rkey: rkey}
+	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "w", "me", time.Minute)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := (&schema.Batch{Deletions: []schema.Deletion{{Key: key, Rev: "3mptbyqhi7s2g", At: time.Now()}}}).Apply(t.Context(), tx, lease, true)
+		return err
+	}))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		written, err := schema.StorePosts(t.Context(), tx, []schema.Write{{Key: key, Rev: feedRev(rkey), CID: "c", CreatedAt: time.Now(), Record: []byte(`{}`)}})
+		require.Empty(t, written)
+		return err
+	}))
+	require.Equal(t, "2222222222222", feedRev("self"))
+}
