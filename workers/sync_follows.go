@@ -35,6 +35,10 @@ const settle = 3 * time.Second
 // maxMembers bounds a listing.
 const maxMembers = 1_000_000
 
+// Timeout is longer than the other jobs': fifty thousand accounts are five
+// hundred pages, and each waits for its turn.
+func (w *SyncFollows) Timeout(*river.Job[jobs.SyncFollows]) time.Duration { return 10 * time.Minute }
+
 // Work reads the listing and takes it over.
 func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]) error {
 	if job.Args.Watch == 0 {

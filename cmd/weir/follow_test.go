@@ -218,6 +218,15 @@ func TestFiftyThousandFollows(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
+	for _, a := range n.Accounts()[:300] { // half of those who write
+		if a.DID != n.Hub().DID && a.DID != n.Crowded().DID {
+			require.NoError(t, n.Unfollow(n.Crowded().DID, a.DID))
+		}
+	}
+	followed := map[string]bool{}
+	for _, did := range n.Follows(n.Crowded().DID) {
+		followed[did] = true
+	}
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	// Their pasts are of no interest here: the queue is paused, as in River UI.
@@ -225,15 +234,11 @@ func TestFiftyThousandFollows(t *testing.T) {
 	require.NoError(t, err)
 	env := append(follower(n, database), "WEIR_WATCH="+n.Crowded().Handle)
 	serve := start(t, env, "serve")
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM follows`) == 50_000 }, 2*time.Minute, 100*time.Millisecond)
-	require.Equal(t, 50_000, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 4`))
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM follows`) > 49_000 }, 2*time.Minute, 100*time.Millisecond)
+	require.Equal(t, count(t, pool, `SELECT count(*) FROM follows`), count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 4`))
 	stop := live(t, n, 500)
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 100 }, time.Minute, 20*time.Millisecond)
 	stop()
-	followed := map[string]bool{}
-	for _, did := range n.Follows(n.Crowded().DID) {
-		followed[did] = true
-	}
 	strangers := 0
 	for _, e := range n.Log().Entries() {
 		if e.Kind == "commit" && e.Collection == "app.bsky.feed.post" && !followed[e.DID] {
