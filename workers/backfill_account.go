@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -41,6 +43,7 @@ type feedPlace struct {
 	Cursor string    `json:"cursor"`
 	Pages  int       `json:"pages"`
 	Posts  int       `json:"posts"` // stored, new or newer
+	Links  int       `json:"links"` // in these posts
 	Newest time.Time `json:"newest"`
 	Oldest time.Time `json:"oldest"` // the place in time that has been reached
 	State  string    `json:"state"`  // initial or poll
@@ -86,7 +89,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			return err
 		}
 		if wider.IsZero() {
-			log.Info("backfilled", "posts", at.Posts, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End)
+			log.Info("backfilled", "posts", at.Posts, "links", at.Links, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End)
 			return nil
 		}
 		since = wider // somebody asked for more meanwhile
@@ -134,6 +137,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 			return err
 		}
 		place.Posts += len(written)
+		place.Links += links(writes, written)
 		if err := Enqueue(river.ClientFromContext[pgx.Tx](ctx))(ctx, tx, written); err != nil {
 			return err
 		}
@@ -144,6 +148,18 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		*at = place
 	}
 	return err
+}
+
+// links counts the links of the posts that were written.
+func links(writes []schema.Write, written []schema.Key) (n int) {
+	for _, w := range writes {
+		if slices.Contains(written, w.Key) {
+			if post, err := link.InPost(w.DID, w.Record); err == nil {
+				n += len(post.Links)
+			}
+		}
+	}
+	return n
 }
 
 // feedTime is where an item stands in a feed.

@@ -282,3 +282,40 @@ func BenchmarkLive(b *testing.B) {
 		b.ReportMetric(0, "ns/op")
 	}
 }
+
+// BenchmarkColdStart follows 342 accounts from nothing, at the default limit of
+// ten calls at once, a tenth of a second apart. What the limit dictates is the
+// number of calls times that.
+func BenchmarkColdStart(b *testing.B) {
+	server := benchServer(b)
+	for b.Loop() {
+		url, pool := benchDatabase(b, server)
+		n, err := simnet.New(simnet.Config{Seed: 6, Accounts: 2000, Follows: 342, History: 40_000})
+		require.NoError(b, err)
+		require.NoError(b, n.Start("127.0.0.1:0"))
+		n.SetLatency(50 * time.Millisecond)
+		cmd := exec.Command(binary, "serve")
+		cmd.Env = append(reads(n, url), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_WATCH="+n.Hub().Handle,
+			"WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m")
+		started := time.Now()
+		require.NoError(b, cmd.Start())
+		require.Eventually(b, func() bool {
+			n, err := tryCount(pool, `SELECT count(*) FROM watched AS w WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))
+				UNION ALL SELECT 1 WHERE NOT EXISTS (SELECT FROM watched) ORDER BY 1 DESC LIMIT 1`)
+			return err == nil && n == 0
+		}, 5*time.Minute, 20*time.Millisecond)
+		took := time.Since(started)
+		dictated := time.Duration(len(n.Calls())) * 100 * time.Millisecond
+		require.NoError(b, cmd.Process.Signal(syscall.SIGTERM))
+		require.NoError(b, cmd.Wait())
+		posts, err := tryCount(pool, `SELECT count(*) FROM posts`)
+		require.NoError(b, err)
+		b.ReportMetric(took.Seconds(), "s")
+		b.ReportMetric(dictated.Seconds(), "s-dictated")
+		b.ReportMetric((took - dictated).Seconds(), "s-beyond")
+		b.ReportMetric(float64(len(n.Calls())), "calls")
+		b.ReportMetric(float64(posts), "posts")
+		b.ReportMetric(0, "ns/op")
+		n.Stop()
+	}
+}

@@ -1,0 +1,132 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// purgeable is true of an account, $1, whose records and shares have to go: it
+// is deleted, or a watch lost it and none brings it. It stands in the statement
+// that deletes, for both may change at any time.
+const purgeable = ` (
+    EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
+    OR EXISTS (SELECT FROM unwatched WHERE did = $1)
+       AND EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watched WHERE did = $1)
+) `
+
+// Purgeable lists accounts to purge, at most limit, in order and after a DID:
+// the deleted ones at once, those that no watch brings any more when that was at
+// or before a moment.
+func Purgeable(ctx context.Context, db DB, now, unwatched time.Time, after string, limit int) ([]string, error) {
+	const sql = `
+SELECT did FROM (
+    (SELECT did FROM accounts
+     WHERE status = 'deleted' AND purged_for IS DISTINCT FROM coalesce(status_at, '-infinity') AND did > $3
+     ORDER BY did LIMIT $4)
+    UNION
+    (SELECT did FROM accounts WHERE purge_at IS NOT NULL AND purge_at <= $1 AND did > $3 ORDER BY did LIMIT $4)
+    UNION
+    (SELECT u.did FROM unwatched AS u WHERE u.unwatched_at <= $2 AND did > $3 ORDER BY u.did LIMIT $4)
+) AS due
+ORDER BY did
+LIMIT $4`
+	rows, err := db.Query(ctx, sql, now, unwatched, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list accounts to purge: %w", err)
+	}
+	dids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list accounts to purge: %w", err)
+	}
+	return dids, nil
+}
+
+// PurgeRecords deletes records of an account that is to be purged, at most
+// limit of posts and of others. Their shares go afterwards, for a worker may be
+// writing them while it holds the record.
+func PurgeRecords(ctx context.Context, db DB, did string, limit int) (int, error) {
+	const posts = `
+DELETE FROM posts
+WHERE collection = 'app.bsky.feed.post' AND did = $1
+  AND rkey = ANY (ARRAY(
+      SELECT p.rkey FROM posts AS p
+      WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND` + purgeable + `
+      LIMIT $2 FOR UPDATE OF p SKIP LOCKED
+  ))`
+	// Few collections, many records: from one collection to the next is a look
+	// into the primary key.
+	const others = `
+DELETE FROM records_other
+WHERE ctid = ANY (ARRAY(
+    WITH RECURSIVE kinds (collection) AS (
+        SELECT min(collection) FROM records_other
+        UNION ALL
+        SELECT (SELECT min(r.collection) FROM records_other AS r WHERE r.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
+    )
+    SELECT r.ctid FROM kinds AS k
+    JOIN records_other AS r ON r.collection = k.collection AND r.did = $1
+    WHERE` + purgeable + `
+    LIMIT $2 FOR UPDATE OF r SKIP LOCKED
+))`
+	n, err := deleteSome(ctx, db, "purge the posts of "+did, posts, did, limit)
+	if err != nil {
+		return n, err
+	}
+	m, err := deleteSome(ctx, db, "purge the records of "+did, others, did, limit)
+	return n + m, err
+}
+
+// PurgeShares deletes shares of an account that is to be purged, whatever their
+// age, at most limit.
+func PurgeShares(ctx context.Context, db DB, did string, limit int) (int, error) {
+	const sql = `
+DELETE FROM shares
+WHERE ctid = ANY (ARRAY(SELECT s.ctid FROM shares AS s WHERE s.did = $1 AND` + purgeable + `LIMIT $2 FOR UPDATE OF s SKIP LOCKED))`
+	return deleteSome(ctx, db, "purge the shares of "+did, sql, did, limit)
+}
+
+// FinishPurge ends the purge of an account when nothing of it is left: the
+// profile of a deleted one goes, and it is purged once more after again, when no
+// replay can bring anything back any longer. An account that is to be kept after
+// all is forgotten here too. done is false where something is left.
+func FinishPurge(ctx context.Context, db DB, did string, now time.Time, again time.Duration) (done bool, err error) {
+	const nothing = ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1)
+  AND NOT EXISTS (SELECT FROM shares WHERE did = $1) `
+	const deleted = `
+UPDATE accounts
+SET handle       = NULL,
+    display_name = NULL,
+    avatar       = NULL,
+    feed_newest  = NULL,
+    purge_at     = CASE WHEN purged_for IS NOT DISTINCT FROM coalesce(status_at, '-infinity') AND purge_at <= $2 THEN NULL ELSE $2 + $3::interval END,
+    purged_for   = coalesce(status_at, '-infinity')
+WHERE did = $1 AND status = 'deleted' AND` + nothing
+	const revived = `UPDATE accounts SET purge_at = NULL WHERE did = $1 AND status <> 'deleted' AND purge_at IS NOT NULL`
+	const unwatched = `
+DELETE FROM unwatched
+WHERE did = $1
+  AND (` + nothing + ` OR NOT` + purgeable + `)`
+	const left = `
+SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AND (purge_at <= $2 OR purged_for IS DISTINCT FROM coalesce(status_at, '-infinity')))
+   AND NOT EXISTS (SELECT FROM unwatched WHERE did = $1)`
+	if _, err = db.Exec(ctx, deleted, did, now, again); err == nil {
+		_, err = db.Exec(ctx, revived, did)
+	}
+	if err == nil {
+		_, err = db.Exec(ctx, unwatched, did)
+	}
+	if err != nil {
+		return false, fmt.Errorf("finish the purge of %s: %w", did, err)
+	}
+	rows, err := db.Query(ctx, left, did, now)
+	if err == nil {
+		done, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+	}
+	if err != nil {
+		return false, fmt.Errorf("finish the purge of %s: %w", did, err)
+	}
+	return done, nil
+}

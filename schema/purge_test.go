@@ -1,0 +1,134 @@
+package schema_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// purge purges every account that is due, a row at a time, and answers which.
+func purge(t *testing.T, db schema.DB, now time.Time) []string {
+	t.Helper()
+	dids, err := schema.Purgeable(t.Context(), db, now, now.Add(-day), "", 10)
+	require.NoError(t, err)
+	for _, did := range dids {
+		for n := 1; n > 0; {
+			n, err = schema.PurgeRecords(t.Context(), db, did, 1)
+			require.NoError(t, err)
+			require.LessOrEqual(t, n, 2)
+		}
+		for n := 1; n > 0; {
+			n, err = schema.PurgeShares(t.Context(), db, did, 1)
+			require.NoError(t, err)
+		}
+		done, err := schema.FinishPurge(t.Context(), db, did, now, 7*day)
+		require.NoError(t, err)
+		require.True(t, done)
+	}
+	return dids
+}
+
+func TestDeletedAccountIsPurgedAndOnceMoreWhenNoReplayCanReachIt(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	now := noon()
+	other := post("o", "1")
+	other.Collection = "app.example.other"
+	say := func(status string, at time.Time) {
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: status, At: at}}})
+		require.NoError(t, err)
+	}
+	store := func() {
+		t.Helper()
+		_, err := apply(t.Context(), pool, lease, schema.Batch{
+			Writes:  []schema.Write{post("1", "1"), post("2", "1"), other},
+			Handles: []schema.Handle{{DID: "did:plc:a", Handle: "a.example", At: now}},
+		})
+		require.NoError(t, err)
+		share(t, pool, "did:plc:a", "1", "x", now, schema.Card{})
+		share(t, pool, "did:plc:a", "expired", "x", now.Add(-100*day), schema.Card{})
+		share(t, pool, "did:plc:b", "1", "x", now, schema.Card{})
+	}
+	left := func() []string {
+		return column(t, pool, `
+			SELECT 'record ' || rkey FROM records UNION ALL SELECT 'share ' || did || ' ' || rkey FROM shares
+			UNION ALL SELECT 'handle ' || handle FROM accounts WHERE handle IS NOT NULL ORDER BY 1`)
+	}
+	store()
+	all := left()
+	require.Len(t, all, 7)
+	for _, status := range []string{"deactivated", "suspended", "takendown"} {
+		say(status, now)
+		require.Empty(t, purge(t, pool, now), "it may come back")
+	}
+	say("deleted", now)
+	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now))
+	require.Equal(t, []string{"share did:plc:b 1"}, left())
+	require.Empty(t, purge(t, pool, now))
+	require.Len(t, column(t, pool, `SELECT did FROM lost_shares`), 2, "their links are looked at")
+
+	store() // a replay
+	require.Empty(t, purge(t, pool, now.Add(7*day-time.Second)))
+	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now.Add(7*day)))
+	require.Equal(t, []string{"share did:plc:b 1"}, left())
+	require.Empty(t, purge(t, pool, now.Add(1000*day)), "it is not looked at again")
+
+	say("active", now.Add(1))
+	say("deleted", now.Add(time.Second))
+	store()
+	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now))
+	say("active", now.Add(2*time.Second))
+	store()
+	all = left()
+	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now.Add(30*day)))
+	require.Equal(t, all, left(), "the account is back")
+	require.Empty(t, purge(t, pool, now.Add(30*day)))
+}
+
+func TestUnwatchedAccountIsPurgedAfterADay(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `INSERT INTO watches (target) VALUES ('one'), ('two')`)
+	execute(t, pool, `INSERT INTO watched (watch_id, did) SELECT id, did FROM watches, unnest(ARRAY['did:1', 'did:2', 'did:3']) AS did WHERE target = 'one' OR did = 'did:2'`)
+	now := time.Now()
+	sharers(t, pool, "x", 1, 4, now)
+	execute(t, pool, `DELETE FROM watched WHERE did <> 'did:3' AND watch_id = (SELECT id FROM watches WHERE target = 'one')`)
+	require.Empty(t, purge(t, pool, now))
+	require.Equal(t, []string{"did:1", "did:2"}, purge(t, pool, now.Add(25*time.Hour)))
+	require.Equal(t, []string{"did:2", "did:3", "did:4"}, column(t, pool, `SELECT did FROM shares ORDER BY did`), "another watch brings did:2; none ever brought did:4")
+	execute(t, pool, `DELETE FROM watches`)
+	purge(t, pool, now.Add(25*time.Hour))
+	require.Len(t, column(t, pool, `SELECT did FROM shares`), 3, "without a watch the whole network is followed")
+	require.Empty(t, column(t, pool, `SELECT did FROM unwatched`))
+}
+
+// TestPurgeIsNotFinishedWhileSomethingIsLeft: a worker holds the record and
+// will write its shares.
+func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{post("1", "1")},
+		Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}})
+	require.NoError(t, err)
+	worker, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+	_, err = schema.LockPosts(t.Context(), worker, []schema.Key{key("1")})
+	require.NoError(t, err)
+	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", 10)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	done, err := schema.FinishPurge(t.Context(), pool, "did:plc:a", noon(), day)
+	require.NoError(t, err)
+	require.False(t, done)
+	require.NoError(t, worker.Commit(t.Context()))
+	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, noon()))
+	require.Empty(t, revs(t, pool))
+}

@@ -1,0 +1,168 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// LongestWindow is the longest window that the ranking shows: nothing inside it
+// may expire.
+const LongestWindow = 24 * time.Hour
+
+// ErrBusy means that others hold what was to be expired; nothing was changed.
+// Try again.
+var ErrBusy = errors.New("others use it: try again later")
+
+// Every function below is one short transaction in one round trip: a process
+// that stops in the middle of it holds nothing. Each may run beside the stream,
+// the workers and itself, and running it again does the rest.
+
+// ExpiredPostDays lists the days, in UTC, that have a partition of posts and
+// ended at or before a moment, the oldest first.
+func ExpiredPostDays(ctx context.Context, db DB, before time.Time) ([]time.Time, error) {
+	const sql = `
+SELECT c.relname
+FROM pg_inherits AS i
+JOIN pg_class AS c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'posts'::regclass AND c.relname ~ '^posts_[0-9]{8}$'
+ORDER BY c.relname`
+	rows, err := db.Query(ctx, sql)
+	if err != nil {
+		return nil, fmt.Errorf("list the partitions of posts: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list the partitions of posts: %w", err)
+	}
+	var days []time.Time
+	for _, name := range names {
+		day, err := time.Parse("20060102", strings.TrimPrefix(name, "posts_"))
+		if err == nil && !day.AddDate(0, 0, 1).After(before) {
+			days = append(days, day)
+		}
+	}
+	return days, nil
+}
+
+// DropPostDay drops the partition of a day. dropped is false where there is
+// none. ErrBusy while somebody reads posts for longer than a moment.
+func DropPostDay(ctx context.Context, db DB, day time.Time) (dropped bool, err error) {
+	rows, err := db.Query(ctx, `SELECT drop_post_partition($1::text::date)`, day.Format(time.DateOnly))
+	if err == nil {
+		dropped, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+	}
+	if err != nil {
+		return false, fmt.Errorf("drop the posts of %s: %w", day.Format(time.DateOnly), busy(err))
+	}
+	return dropped, nil
+}
+
+// ExpirePosts deletes posts outside the days' partitions that were created at
+// or before a moment, at most limit, and answers how many.
+func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	const sql = `
+DELETE FROM posts_default
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM posts_default WHERE created_at <= $1
+    ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED
+))`
+	return deleteSome(ctx, db, "expire posts", sql, before, limit)
+}
+
+// ExpireOtherRecords does the same to the records of other collections.
+func ExpireOtherRecords(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	const sql = `
+DELETE FROM records_other
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM records_other WHERE created_at <= $1
+    ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED
+))`
+	return deleteSome(ctx, db, "expire records", sql, before, limit)
+}
+
+// LinkRule says which links stay.
+type LinkRule struct {
+	Now    time.Time
+	Window time.Duration // a link goes when its last share is this old,
+	Grace  time.Duration // and it was first seen, or fell below Keep, so long ago,
+	Keep   int           // unless this many accounts share it
+}
+
+// ExpiredLinks is what one call of ExpireLinks did. It has looked at LookedAt
+// links; none means that no link is due.
+type ExpiredLinks struct {
+	LookedAt, Links, Shares int
+}
+
+// ExpireLinks looks at links that may have to go, at most limit, and deletes
+// those that do, with their shares. A link falls when it loses a sharer and is
+// left with fewer than Keep, where those who shared it since the last look were
+// as many. ErrBusy while workers write shares for longer than a moment.
+func ExpireLinks(ctx context.Context, db DB, rule LinkRule, limit int) (ExpiredLinks, error) {
+	const sql = `SELECT looked_at, links_gone AS links, shares_gone AS shares FROM expire_links($1, $2, $3, $4, $5)`
+	rows, err := db.Query(ctx, sql, rule.Now, rule.Window, rule.Grace, rule.Keep, limit)
+	if err != nil {
+		return ExpiredLinks{}, fmt.Errorf("expire links: %w", busy(err))
+	}
+	gone, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[ExpiredLinks])
+	if err != nil {
+		return ExpiredLinks{}, fmt.Errorf("expire links: %w", busy(err))
+	}
+	return gone, nil
+}
+
+// ExpireTombstones forgets deletions that happened at or before a moment.
+func ExpireTombstones(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	const sql = `
+DELETE FROM tombstones
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM tombstones WHERE deleted_at <= $1
+    ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
+))`
+	return deleteSome(ctx, db, "expire tombstones", sql, before, limit)
+}
+
+// ExpireGaps forgets gaps that were closed at or before a moment.
+func ExpireGaps(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	const sql = `
+DELETE FROM gaps
+WHERE id = ANY (ARRAY(
+    SELECT id FROM gaps WHERE closed_at IS NOT NULL AND closed_at <= $1
+    ORDER BY closed_at LIMIT $2 FOR UPDATE SKIP LOCKED
+))`
+	return deleteSome(ctx, db, "expire gaps", sql, before, limit)
+}
+
+// ExpireDeadLetters forgets dead letters last seen at or before a moment.
+func ExpireDeadLetters(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	const sql = `
+DELETE FROM dead_letters
+WHERE id = ANY (ARRAY(
+    SELECT id FROM dead_letters WHERE last_seen <= $1
+    ORDER BY last_seen LIMIT $2 FOR UPDATE SKIP LOCKED
+))`
+	return deleteSome(ctx, db, "expire dead letters", sql, before, limit)
+}
+
+func deleteSome(ctx context.Context, db DB, what, sql string, args ...any) (int, error) {
+	tag, err := db.Exec(ctx, sql, args...)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// busy adds ErrBusy to an error that says a lock was not to be had.
+func busy(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
+		return errors.Join(ErrBusy, err)
+	}
+	return err
+}
