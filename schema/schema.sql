@@ -12,9 +12,13 @@ CREATE TABLE accounts (
     feed_newest timestamp with time zone, -- The newest post seen in a complete backfill: the next one needs to go back no further.
     feed_read_at timestamp with time zone, -- When its feed was last read to the end of a window.
     feed_problem text DEFAULT ''::text NOT NULL, -- Why its feed could not be read, the last time; empty when it could.
+    purged_for timestamp with time zone, -- The status_at of the deletion after which what it had written was purged.
+    purge_at timestamp with time zone, -- When it is purged once more, of what a replay brought back in the meantime.
     PRIMARY KEY (did)
 );
 CREATE INDEX accounts_hidden ON public.accounts USING btree (did) WHERE (status <> 'active'::text);
+CREATE INDEX accounts_purge ON public.accounts USING btree (purge_at) WHERE (purge_at IS NOT NULL);
+CREATE INDEX accounts_unpurged ON public.accounts USING btree (did) WHERE ((status = 'deleted'::text) AND (purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone)));
 
 -- When the next call may start, over all processes.
 CREATE TABLE call_clock (
@@ -100,6 +104,7 @@ CREATE TABLE gaps (
     UNIQUE (stream, from_at, to_at),
     CHECK ((to_at > from_at))
 );
+CREATE INDEX gaps_closed ON public.gaps USING btree (closed_at) WHERE (closed_at IS NOT NULL);
 CREATE INDEX gaps_open ON public.gaps USING btree (stream, from_at) WHERE (closed_at IS NULL);
 
 -- Every page shared, under its normalised URL, with the card that describes it.
@@ -113,10 +118,23 @@ CREATE TABLE links (
     card_from text DEFAULT ''::text NOT NULL, -- Where the card came from: the AT-URI of a post, or empty while there is none.
     card_at timestamp with time zone, -- When that post was first stored: the earliest card stays.
     first_seen timestamp with time zone NOT NULL,
+    fell_at timestamp with time zone, -- When expiry noticed that too few accounts share it still to keep it; null while it has not had as many.
+    check_at timestamp with time zone, -- When expiry looks at it next; infinity: kept until a share of it is lost; null: not looked at yet.
     PRIMARY KEY (id),
     UNIQUE (url),
     CHECK ((octet_length(url) <= 2048))
-);
+) WITH (autovacuum_vacuum_scale_factor=0.1);
+CREATE INDEX links_check ON public.links USING btree (check_at) WHERE (check_at < 'infinity'::timestamp with time zone);
+CREATE INDEX links_unchecked ON public.links USING btree (first_seen) WHERE (check_at IS NULL);
+
+-- The shares deleted since the last expiry: their links may be shared by too few accounts now.
+CREATE TABLE lost_shares (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    link_id bigint NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    PRIMARY KEY (id)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX lost_shares_link ON public.lost_shares USING btree (link_id);
 
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
@@ -152,7 +170,7 @@ CREATE TABLE shares (
     PRIMARY KEY (did, collection, rkey, link_id),
     CHECK ((how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))),
     FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
-);
+) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX shares_link ON public.shares USING btree (link_id, shared_at);
 CREATE INDEX shares_window ON public.shares USING btree (shared_at, link_id, did);
 
@@ -185,7 +203,16 @@ CREATE TABLE tombstones (
     rev text COLLATE "C" NOT NULL,
     deleted_at timestamp with time zone NOT NULL,
     PRIMARY KEY (collection, did, rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX tombstones_deleted_at ON public.tombstones USING btree (deleted_at);
+
+-- Accounts that a watch has lost: purged after a grace, unless another watch brings them.
+CREATE TABLE unwatched (
+    did text COLLATE "C" NOT NULL,
+    unwatched_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (did)
 );
+CREATE INDEX unwatched_at ON public.unwatched USING btree (unwatched_at);
 
 -- The accounts that each watch brings.
 CREATE TABLE watched (
@@ -243,6 +270,27 @@ BEGIN
     VALUES (jsonb_build_object('gap', NEW.id), 'close_gap', 25, 1, 'network');
     PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
     RETURN NULL;
+END $function$;
+
+-- Drops the partition of posts of one UTC day; false where there is none; SQLSTATE 55P03 while it is in use.
+CREATE OR REPLACE FUNCTION public.drop_post_partition(day date)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET lock_timeout TO '50ms'
+AS $function$
+DECLARE
+    part text := 'posts_' || to_char(day, 'YYYYMMDD');
+BEGIN
+    -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
+    -- somebody else uses them for long.
+    LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(part)) THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
+    EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE NOWAIT', part);
+    EXECUTE format('DROP TABLE %I', part);
+    RETURN true;
 END $function$;
 
 -- Asks for the posts of an account, by handle or DID, so far back; answers the id of the job that asks.
@@ -320,6 +368,79 @@ BEGIN
     RETURN true;
 END $function$;
 
+-- Deletes links, and their shares, that left the window and are shared by fewer than p_keep accounts. Repeat until looked_at is 0.
+CREATE OR REPLACE FUNCTION public.expire_links(p_now timestamp with time zone, p_window interval, p_grace interval, p_keep integer, p_limit integer, OUT looked_at integer, OUT links_gone integer, OUT shares_gone integer)
+ RETURNS record
+ LANGUAGE plpgsql
+ SET lock_timeout TO '50ms'
+ SET "weir.expiring" TO 'on'
+AS $function$
+DECLARE
+    due bigint[];
+    own bigint[];
+BEGIN
+    looked_at := 0; links_gone := 0; shares_gone := 0;
+    SELECT array_agg(DISTINCT c.id) INTO due FROM (
+        (SELECT l.id FROM links AS l WHERE l.check_at IS NULL AND l.first_seen <= p_now - p_grace ORDER BY l.first_seen LIMIT p_limit)
+        UNION ALL
+        (SELECT l.id FROM links AS l WHERE l.check_at <= p_now AND l.check_at < 'infinity' ORDER BY l.check_at LIMIT p_limit)
+        UNION ALL
+        (SELECT s.link_id FROM lost_shares AS s ORDER BY s.id LIMIT p_limit)
+        LIMIT p_limit
+    ) AS c;
+    IF due IS NULL THEN
+        RETURN;
+    END IF;
+
+    -- A worker finds a link in one statement and inserts its share in a later one. Its look holds the table in ROW
+    -- EXCLUSIVE mode until it commits: so here nobody stands between the two, and whoever comes next sees what is gone.
+    LOCK TABLE links IN SHARE ROW EXCLUSIVE MODE;
+    -- Whoever inserts a share without having looked holds the row. Only a statement after this one sees that share.
+    own := ARRAY(SELECT l.id FROM links AS l WHERE l.id = ANY (due) ORDER BY l.id FOR UPDATE SKIP LOCKED);
+
+    WITH found AS MATERIALIZED (
+        SELECT l.id, l.first_seen, l.fell_at, n.held, n.dids, s.last
+        FROM unnest(own) AS o (id)
+        CROSS JOIN LATERAL (SELECT l.id, l.first_seen, l.fell_at FROM links AS l WHERE l.id = o.id LIMIT 1) AS l
+        CROSS JOIN LATERAL (SELECT max(s.shared_at) AS last FROM shares AS s WHERE s.link_id = l.id) AS s
+        -- A link that many share shows it within a few rows: only the others are counted to the end.
+        CROSS JOIN LATERAL (SELECT ARRAY(SELECT DISTINCT s.did FROM (SELECT s.did FROM shares AS s WHERE s.link_id = l.id LIMIT 200) AS s) AS dids) AS few
+        CROSS JOIN LATERAL (SELECT CASE WHEN cardinality(few.dids) >= p_keep THEN few.dids
+                                   ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = l.id) END AS dids) AS every
+        CROSS JOIN LATERAL (SELECT every.dids, cardinality(every.dids) >= p_keep AS held) AS n
+    ), fallen AS MATERIALIZED (
+        SELECT f.id, f.first_seen, f.held, f.last,
+               CASE WHEN f.held THEN NULL
+                    WHEN cardinality(f.dids) + lost.sharers >= p_keep THEN p_now
+                    ELSE f.fell_at END AS fell_at
+        FROM found AS f
+        CROSS JOIN LATERAL (SELECT count(DISTINCT s.did) AS sharers FROM lost_shares AS s WHERE s.link_id = f.id AND s.did <> ALL (f.dids)) AS lost
+    ), judged AS MATERIALIZED (
+        SELECT f.id, f.fell_at,
+               CASE WHEN f.held THEN 'infinity'
+                    ELSE greatest(f.last + p_window, f.fell_at + p_grace, f.first_seen + p_grace) END AS check_at
+        FROM fallen AS f
+    ), noted AS (
+        DELETE FROM lost_shares AS s
+        WHERE s.link_id = ANY (due)
+          AND (s.link_id = ANY (own) OR NOT EXISTS (SELECT FROM links AS l WHERE l.id = s.link_id))
+        RETURNING s.link_id
+    ), kept AS (
+        UPDATE links AS l SET check_at = j.check_at, fell_at = j.fell_at
+        FROM judged AS j
+        WHERE l.id = j.id AND j.check_at > p_now
+    ), unshared AS (
+        DELETE FROM shares AS s USING judged AS j WHERE s.link_id = j.id AND j.check_at <= p_now
+        RETURNING 1
+    ), gone AS (
+        DELETE FROM links AS l USING judged AS j WHERE l.id = j.id AND j.check_at <= p_now
+        RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM (SELECT id FROM judged UNION SELECT link_id FROM noted) AS l),
+           (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)
+    INTO looked_at, links_gone, shares_gone;
+END $function$;
+
 -- Tells the consumers that the followed accounts are others now.
 CREATE OR REPLACE FUNCTION public.follows_changed()
  RETURNS trigger
@@ -327,6 +448,27 @@ CREATE OR REPLACE FUNCTION public.follows_changed()
 AS $function$
 BEGIN
     PERFORM pg_notify('weir_follows', '');
+    RETURN NULL;
+END $function$;
+
+-- Has expiry look at the link of a share that is gone, or happened earlier than it was said to.
+CREATE OR REPLACE FUNCTION public.note_lost_share()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO lost_shares (link_id, did) VALUES (OLD.link_id, OLD.did);
+    RETURN NULL;
+END $function$;
+
+-- Has expiry look at the accounts that a watch lost.
+CREATE OR REPLACE FUNCTION public.note_unwatched()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO unwatched (did, unwatched_at) SELECT DISTINCT g.did, now() FROM gone AS g ORDER BY g.did
+    ON CONFLICT (did) DO UPDATE SET unwatched_at = excluded.unwatched_at;
     RETURN NULL;
 END $function$;
 

@@ -37,6 +37,8 @@ type Config struct {
 	Window      time.Duration // 24 h when zero: how far back a new account's feed is read
 	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
 	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
+	Keep        *Retention    // how long what is stored stays; nil: for ever
+	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
 }
@@ -68,20 +70,35 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	river.AddWorker(bundle, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	river.AddWorker(bundle, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
 	river.AddWorker(bundle, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	periodic := []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(cfg.SyncEvery), func() (river.JobArgs, *river.InsertOpts) {
+		return jobs.SyncFollows{}, nil
+	}, &river.PeriodicJobOpts{RunOnStart: true})}
+	if cfg.Keep != nil {
+		expire, err := newExpire(cfg, *cfg.Keep)
+		if err != nil {
+			return nil, err
+		}
+		river.AddWorker(bundle, expire)
+		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(time.Hour), func() (river.JobArgs, *river.InsertOpts) {
+			return jobs.Expire{}, nil
+		}, &river.PeriodicJobOpts{RunOnStart: true}))
+	}
+	queues := map[string]river.QueueConfig{jobs.QueueProcess: queue(cfg.Process)}
+	if cfg.ProcessOnly {
+		periodic = nil // the leader's business
+	} else {
+		queues[jobs.QueueNetwork] = queue(4)
+		queues[jobs.QueueBackfill] = queue(cfg.Backfill)
+		queues[jobs.QueueMaintenance] = queue(1)
+	}
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
 		Logger:  quiet(cfg.Logger),
 		Workers: bundle,
-		Queues: map[string]river.QueueConfig{
-			jobs.QueueProcess:  {MaxWorkers: cfg.Process, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second},
-			jobs.QueueNetwork:  {MaxWorkers: 4, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second},
-			jobs.QueueBackfill: {MaxWorkers: cfg.Backfill, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second},
-		},
-		PeriodicJobs: []*river.PeriodicJob{
-			river.NewPeriodicJob(river.PeriodicInterval(cfg.SyncEvery), func() (river.JobArgs, *river.InsertOpts) {
-				return jobs.SyncFollows{}, nil
-			}, &river.PeriodicJobOpts{RunOnStart: true}),
-		},
+		Queues:  queues,
+
+		PeriodicJobs:                periodic,
+		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
 		JobTimeout:                  cfg.JobTimeout,
 		RescueStuckJobsAfter:        cfg.RescueAfter,
 		SoftStopTimeout:             20 * time.Second,
@@ -92,6 +109,11 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
 	return client, nil
+}
+
+// queue is how a queue is worked, so many jobs at once.
+func queue(most int) river.QueueConfig {
+	return river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second}
 }
 
 // Queue is a client that enqueues and works nothing.

@@ -14,6 +14,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/schema"
 )
 
 // config is every variable Weir reads, in the order of the README.
@@ -57,6 +58,8 @@ type config struct {
 	// DID follows, or the members of a list or starter pack. Afterwards the table
 	// watches says it.
 	Watch []string `env:"WEIR_WATCH"`
+	// Keep is how long posts stay, and the shares of links that fewer than five share; 0: for ever.
+	Keep time.Duration `env:"WEIR_KEEP" envDefault:"24h"`
 	// SyncEvery is how often follow lists are read again.
 	SyncEvery time.Duration `env:"WEIR_SYNC_EVERY" envDefault:"1h"`
 	// BackfillWindow is how far back a new account's feed is read.
@@ -115,6 +118,8 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_LEASE_TTL must be 1s or more: a slow commit would lose the lease")
 	case c.RescueAfter <= c.JobTimeout:
 		return config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
+	case c.Keep != 0 && c.Keep < schema.LongestWindow:
+		return config{}, fmt.Errorf("WEIR_KEEP is %s: expected %s or more, which is what the ranking shows, or 0 to keep everything", c.Keep, schema.LongestWindow)
 	case c.BackfillFrom != "appview" && c.BackfillFrom != "pds":
 		return config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
 	case c.BackfillWorkers < 1 || c.Calls < 1:

@@ -119,14 +119,19 @@ func (p parts) dictionary(ctx context.Context) ([]byte, error) {
 	return fetched, nil
 }
 
-// work runs the workers until ctx ends and the running jobs are done.
-func (p parts) work(ctx context.Context) error {
+// work runs the workers until ctx ends and the running jobs are done: all of
+// them, or those alone that project posts.
+func (p parts) work(ctx context.Context, processOnly bool) error {
 	api, err := p.bluesky()
 	if err != nil {
 		return err
 	}
+	var keep *workers.Retention
+	if p.cfg.Keep > 0 {
+		keep = &workers.Retention{Window: p.cfg.Keep}
+	}
 	client, err := workers.New(workers.Config{
-		Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
+		Keep: keep, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
 		Pool: p.pool, ID: owner(), Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
 		Logger: p.log, Registerer: p.metrics,
 	})

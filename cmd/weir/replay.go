@@ -52,7 +52,7 @@ func (p parts) replay(ctx context.Context, name string, lines io.Reader, work bo
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(ctx)
-	g.Go(func() error { return p.work(working) })
+	g.Go(func() error { return p.work(working, true) })
 	g.Go(func() error {
 		defer stop()
 		if err := p.commitAll(ctx, name, lines); err != nil {
