@@ -119,8 +119,9 @@ WHERE g.id = left_over.id`
 }
 
 // StartGap writes down whose feeds a gap waits for: every followed account. It
-// answers them, and the gap's beginning; ok is false when the gap is closed.
-func StartGap(ctx context.Context, tx pgx.Tx, gap int64) (dids []string, from time.Time, ok bool, err error) {
+// answers them, and the gap's beginning; ok is false when the gap is closed. A
+// gap that concerns nobody is closed at once.
+func StartGap(ctx context.Context, tx pgx.Tx, gap int64, now time.Time) (dids []string, from time.Time, ok bool, err error) {
 	err = tx.QueryRow(ctx, `SELECT from_at, closed_at IS NULL FROM gaps WHERE id = $1 FOR UPDATE`, gap).Scan(&from, &ok)
 	if err != nil || !ok {
 		if err != nil {
@@ -146,6 +147,12 @@ SELECT did FROM waiting ORDER BY did`
 	}
 	if dids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return nil, from, ok, fmt.Errorf("find whom gap %d concerns: %w", gap, err)
+	}
+	const nobody = `
+UPDATE gaps SET closed_at = $2, how_closed = 'no account that is followed could be read'
+WHERE id = $1 AND NOT EXISTS (SELECT FROM gap_backfills WHERE gap_id = $1)`
+	if _, err := tx.Exec(ctx, nobody, gap, now); err != nil {
+		return nil, from, ok, fmt.Errorf("close gap %d: %w", gap, err)
 	}
 	return dids, from, ok, nil
 }

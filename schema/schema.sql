@@ -228,13 +228,15 @@ CREATE INDEX watched_watch ON public.watched USING btree (watch_id);
 CREATE TABLE watches (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     target text NOT NULL, -- A handle, a DID, or the at:// or bsky.app address of a list or starter pack.
-    kind text DEFAULT 'follows'::text NOT NULL, -- follows: whom the target follows; account: the target alone; list, starterpack: its members.
+    kind text DEFAULT 'follows'::text NOT NULL, -- follows: whom the target follows; account: the target alone; list, starterpack: its members; second-degree: whom at_least of those whom the target follows follow.
+    at_least integer DEFAULT 5 NOT NULL,
     added_at timestamp with time zone DEFAULT now() NOT NULL,
     synced_at timestamp with time zone, -- When its members were last read, completely.
     problem text DEFAULT ''::text NOT NULL, -- Why they could not be read, the last time; empty when they could.
     PRIMARY KEY (id),
     UNIQUE (target, kind),
-    CHECK ((kind = ANY (ARRAY['follows'::text, 'account'::text, 'list'::text, 'starterpack'::text]))),
+    CHECK ((at_least > 0)),
+    CHECK ((kind = ANY (ARRAY['follows'::text, 'account'::text, 'list'::text, 'starterpack'::text, 'second-degree'::text]))),
     CHECK ((target <> ''::text))
 );
 

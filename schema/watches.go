@@ -16,8 +16,9 @@ const FollowsChannel = "weir_follows"
 // A Watch is a reason to follow accounts.
 type Watch struct {
 	ID       int64      `json:"id"`
-	Target   string     `json:"target"` // a handle, a DID, or the address of a list or starter pack
-	Kind     string     `json:"kind"`   // follows, account, list, starterpack
+	Target   string     `json:"target"`   // a handle, a DID, or the address of a list or starter pack
+	Kind     string     `json:"kind"`     // follows, account, list, starterpack, second-degree
+	AtLeast  int        `json:"at_least"` // of second-degree: by how many an account must be followed
 	AddedAt  time.Time  `json:"added_at"`
 	SyncedAt *time.Time `json:"synced_at,omitempty"`
 	Problem  string     `json:"problem,omitempty"`
@@ -28,6 +29,7 @@ const watchColumns = `
 SELECT w.id        AS id,
        w.target    AS target,
        w.kind      AS kind,
+       w.at_least  AS at_least,
        w.added_at  AS added_at,
        w.synced_at AS synced_at,
        w.problem   AS problem,
@@ -61,10 +63,10 @@ func FindWatch(ctx context.Context, db DB, id int64) (Watch, error) {
 }
 
 // AddWatch adds a watch, and the job that reads its members. added is false
-// where it was there.
-func AddWatch(ctx context.Context, db DB, kind, target string) (added bool, err error) {
-	const sql = `INSERT INTO watches (kind, target) VALUES ($1, $2) ON CONFLICT (target, kind) DO NOTHING`
-	tag, err := db.Exec(ctx, sql, kind, target)
+// where it was there. atLeast is for the kind second-degree; 0 is the default.
+func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (added bool, err error) {
+	const sql = `INSERT INTO watches (kind, target, at_least) VALUES ($1, $2, coalesce(nullif($3, 0), 5)) ON CONFLICT (target, kind) DO NOTHING`
+	tag, err := db.Exec(ctx, sql, kind, target, atLeast)
 	if err != nil {
 		return false, fmt.Errorf("add the watch of %s: %w", target, err)
 	}

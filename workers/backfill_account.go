@@ -211,7 +211,11 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		if at.End && asked.Before(since) {
 			since = asked // there is nothing older: it has been read back to any moment
 		}
-		if err := schema.FeedRead(ctx, tx, job.Args.DID, since, at.Newest, time.Now(), ""); err != nil {
+		problem := ""
+		if !at.End && at.Oldest.After(since) {
+			problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))
+		}
+		if err := schema.FeedRead(ctx, tx, job.Args.DID, since, at.Newest, time.Now(), problem); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)

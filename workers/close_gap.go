@@ -34,7 +34,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		return river.JobCancel(errors.New("nobody in particular is followed: there is no feed to read, and the gap stays open"))
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		dids, from, open, err := schema.StartGap(ctx, tx, job.Args.Gap)
+		dids, from, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
 			return river.JobCancel(fmt.Errorf("gap %d is gone", job.Args.Gap))

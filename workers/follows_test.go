@@ -107,6 +107,31 @@ func TestEveryKindOfWatchBringsItsAccounts(t *testing.T) {
 	require.Equal(t, 13, r.count(`SELECT count(*) FROM follows`), "those that another watch brings stay")
 }
 
+// TestSecondDegreeIsWhomManyFollow of those one follows.
+func TestSecondDegreeIsWhomManyFollow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub := r.net.Hub()
+	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[20:]...))
+	want, times := 0, map[string]int{}
+	for _, did := range r.followed() {
+		for _, theirs := range r.net.Follows(did) {
+			if a, ok := r.net.Account(theirs); ok && a.Status == "" {
+				times[theirs]++
+			}
+		}
+	}
+	for _, n := range times {
+		if n >= 3 {
+			want++
+		}
+	}
+	require.Positive(t, want)
+	require.Less(t, want, len(times))
+	r.execute(`INSERT INTO watches (target, kind, at_least) VALUES ($1, 'second-degree', 3)`, hub.DID)
+	r.becomes(want, `SELECT count(*) FROM watched`)
+}
+
 // TestBrokenListingRemovesNobody: only a complete one does.
 func TestBrokenListingRemovesNobody(t *testing.T) {
 	t.Parallel()
@@ -207,4 +232,25 @@ func TestListedPostNeverBeatsADeletion(t *testing.T) {
 		return err
 	}))
 	require.Equal(t, "2222222222222", feedRev("self"))
+}
+
+// TestGapNamesWhatCouldNotBeChecked: an account whose feed cannot be read does
+// not keep the gap open, and is counted.
+func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	two := r.followed()[:2]
+	for _, did := range two {
+		r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	}
+	r.becomes(2, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+	require.NoError(t, r.net.Deactivate(two[1]))
+	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
+	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 2 AND unchecked = 1
+		AND how_closed = 'the feeds of 2 accounts were read, but for 1 that could not be'`)
+
+	// Nobody who could be read is left.
+	r.execute(`UPDATE accounts SET status = 'deactivated'`)
+	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '4 hours', now() - interval '3 hours', 'a test', now())`)
+	r.becomes(0, `SELECT count(*) FROM gaps WHERE closed_at IS NULL`)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -111,9 +113,9 @@ func (w *SyncFollows) members(ctx context.Context, watch schema.Watch) ([]schema
 	case "account":
 		return w.account(ctx, target)
 	case "follows":
-		return w.pages(ctx, func(ctx context.Context, cursor string) ([]bluesky.Profile, string, error) {
-			return w.api.Follows(ctx, target.Actor, cursor)
-		})
+		return w.follows(ctx, target.Actor)
+	case "second-degree":
+		return w.secondDegree(ctx, target.Actor, watch.AtLeast)
 	case "starterpack":
 		list, err := w.api.StarterPack(ctx, target.URI)
 		if err != nil {
@@ -124,6 +126,44 @@ func (w *SyncFollows) members(ctx context.Context, watch schema.Watch) ([]schema
 	return w.pages(ctx, func(ctx context.Context, cursor string) ([]bluesky.Profile, string, error) {
 		return w.api.List(ctx, target.URI, cursor)
 	})
+}
+
+// follows is whom an account follows.
+func (w *SyncFollows) follows(ctx context.Context, actor string) ([]schema.Member, error) {
+	return w.pages(ctx, func(ctx context.Context, cursor string) ([]bluesky.Profile, string, error) {
+		return w.api.Follows(ctx, actor, cursor)
+	})
+}
+
+// secondDegree is whom so many of those follow whom an account follows. One of
+// them that cannot be read counts for nobody.
+func (w *SyncFollows) secondDegree(ctx context.Context, actor string, atLeast int) ([]schema.Member, error) {
+	first, err := w.follows(ctx, actor)
+	if err != nil {
+		return nil, err
+	}
+	found, times := map[string]schema.Member{}, map[string]int{}
+	for _, m := range first {
+		theirs, err := w.follows(ctx, m.DID)
+		if refused(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range theirs {
+			found[m.DID] = m
+			times[m.DID]++
+		}
+	}
+	var members []schema.Member
+	for did, n := range times {
+		if n >= atLeast {
+			members = append(members, found[did])
+		}
+	}
+	slices.SortFunc(members, func(a, b schema.Member) int { return strings.Compare(a.DID, b.DID) })
+	return members, nil
 }
 
 // account is the one account of a watch.

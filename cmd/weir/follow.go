@@ -106,7 +106,7 @@ func (p parts) firstWatches(ctx context.Context) error {
 		if err != nil {
 			return errors.Join(errors.New("read WEIR_WATCH"), err)
 		}
-		if _, err := schema.AddWatch(ctx, p.pool, kind, target); err != nil {
+		if _, err := schema.AddWatch(ctx, p.pool, kind, target, 0); err != nil {
 			return err
 		}
 	}

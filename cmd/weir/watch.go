@@ -21,7 +21,10 @@ func watchCommand() *cobra.Command {
 }
 
 func watchAddCommand() *cobra.Command {
-	var alone bool
+	var (
+		alone   bool
+		atLeast int
+	)
 	cmd := &cobra.Command{
 		Use:   "add TARGET",
 		Short: "Follow whom a handle or DID follows, or the members of a list or starter pack",
@@ -30,11 +33,17 @@ func watchAddCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, err := watchKind(args[0], alone)
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
+			case cmd.Flags().Changed("second-degree"):
+				if kind != "follows" || atLeast < 1 {
+					return fmt.Errorf("--second-degree takes a number from 1 on, and a handle or DID")
+				}
+				kind = "second-degree"
 			}
 			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				added, err := schema.AddWatch(ctx, p.pool, kind, args[0])
+				added, err := schema.AddWatch(ctx, p.pool, kind, args[0], atLeast)
 				if err != nil {
 					return err
 				}
@@ -47,6 +56,7 @@ func watchAddCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().IntVar(&atLeast, "second-degree", 0, "follow whom so many of those follow whom the target follows")
 	cmd.Flags().BoolVar(&alone, "account", false, "follow the account itself, not whom it follows")
 	return cmd
 }

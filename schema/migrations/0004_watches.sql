@@ -3,7 +3,8 @@
 CREATE TABLE watches (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target    text        NOT NULL CHECK (target <> ''),
-    kind      text        NOT NULL DEFAULT 'follows' CHECK (kind IN ('follows', 'account', 'list', 'starterpack')),
+    kind      text        NOT NULL DEFAULT 'follows' CHECK (kind IN ('follows', 'account', 'list', 'starterpack', 'second-degree')),
+    at_least  int         NOT NULL DEFAULT 5 CHECK (at_least > 0),
     added_at  timestamptz NOT NULL DEFAULT now(),
     synced_at timestamptz,
     problem   text        NOT NULL DEFAULT '',
@@ -12,7 +13,7 @@ CREATE TABLE watches (
 
 COMMENT ON TABLE  watches IS 'Why accounts are followed. Without a row here, the whole network is. Add and delete rows as you like: the lists follow.';
 COMMENT ON COLUMN watches.target IS 'A handle, a DID, or the at:// or bsky.app address of a list or starter pack.';
-COMMENT ON COLUMN watches.kind IS 'follows: whom the target follows; account: the target alone; list, starterpack: its members.';
+COMMENT ON COLUMN watches.kind IS 'follows: whom the target follows; account: the target alone; list, starterpack: its members; second-degree: whom at_least of those whom the target follows follow.';
 COMMENT ON COLUMN watches.synced_at IS 'When its members were last read, completely.';
 COMMENT ON COLUMN watches.problem IS 'Why they could not be read, the last time; empty when they could.';
 
