@@ -193,6 +193,10 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			}
 			return err
 		}
+		if err := c.begin(work, s, commits); err != nil {
+			s.conn.Close() //nolint:errcheck // it is not used
+			return err
+		}
 		c.session.Store(s)
 		c.trouble.Store(nil)
 		c.log.Info("connected", "host", s.conn.Host(), "cursor", s.asked.Value, "cursor_kind", s.asked.Kind)
@@ -219,6 +223,18 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	return nil
 }
 
+// begin writes down where a stream starts that has no position and begins at the
+// live tip. Without it, a process that dies before the first event would begin
+// at a later tip, and nobody would know what happened in between.
+func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) error {
+	if c.cfg.Afresh || s.asked.Kind != CursorNone || commits.position.CursorKind != string(CursorNone) {
+		return nil
+	}
+	at := s.base
+	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), s.resume.connected.UnixMicro(), s.resume.connected
+	return commits.commit(ctx, &batch{last: &at, oldest: s.resume.connected, opened: s.resume.connected})
+}
+
 // connect makes the next connection and the session that will work it.
 func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime bool) (*session, error) {
 	filter := c.cfg.FilterHash()
@@ -238,9 +254,11 @@ func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime boo
 	if err != nil {
 		return nil, err
 	}
+	resumed := plan(conn.Host())
+	resumed.connected = time.Now()
 	return &session{
 		cfg: &c.cfg, conn: conn, asked: asked[conn.Host()],
-		buf: newBuffer(c.cfg.BufferBytes), resume: plan(conn.Host()), commits: make(chan *batch),
+		buf: newBuffer(c.cfg.BufferBytes), resume: resumed, commits: make(chan *batch),
 		log: c.log, metrics: c.metrics, counted: map[string]int{},
 		base: schema.Position{Host: conn.Host(), FilterHash: filter},
 	}, nil

@@ -17,6 +17,7 @@ type resume struct {
 	from      schema.Position
 	exact     bool // asked for the stored cursor itself; else for an earlier time
 	threshold time.Duration
+	connected time.Time // when the connection was made; zero: unknown
 	settled   bool
 }
 
@@ -43,7 +44,11 @@ func (r *resume) cursor(start Cursor, rewind time.Duration) Cursor {
 	case r.exact:
 		return Cursor{Kind: CursorKind(r.from.CursorKind), Value: r.from.Cursor}
 	}
-	return Cursor{Kind: CursorTime, Value: r.from.LastEvent.Add(-rewind).UnixMicro()}
+	at := r.from.LastEvent
+	if at.IsZero() {
+		at = r.from.CaughtUp // no event has come yet
+	}
+	return Cursor{Kind: CursorTime, Value: at.Add(-rewind).UnixMicro()}
 }
 
 // check looks at the first events of a connection until one settles the matter.
@@ -69,10 +74,20 @@ func (r *resume) check(ev *Event) verdict {
 		return mismatch
 	}
 	r.settled = true
-	if same || at.Sub(r.covered()) <= r.threshold {
+	if same || r.until(ev).Sub(r.covered()) <= r.threshold {
 		return proceed
 	}
 	return missed
+}
+
+// until is the end of what a resume that starts with ev may have missed: what
+// happened after the connection was made has been delivered.
+func (r *resume) until(ev *Event) time.Time {
+	at := happened(ev)
+	if !r.connected.IsZero() && at.After(r.connected) {
+		return r.connected
+	}
+	return at
 }
 
 // covered is the latest moment up to which the stream is known to be complete.
@@ -87,9 +102,9 @@ func (r *resume) covered() time.Time {
 func (r *resume) gap(ev *Event) *schema.Gap {
 	return &schema.Gap{
 		From: r.covered(),
-		To:   happened(ev),
+		To:   r.until(ev),
 		Reason: fmt.Sprintf("asked for events since %s, the first one delivered is of %s",
-			r.from.LastEvent.UTC().Format(time.RFC3339), happened(ev).UTC().Format(time.RFC3339)),
+			r.covered().UTC().Format(time.RFC3339), happened(ev).UTC().Format(time.RFC3339)),
 	}
 }
 

@@ -79,6 +79,13 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	quiet.CaughtUp = now.Add(50 * time.Minute)
 	require.Equal(t, proceed, first(quiet, at(1, now.Add(52*time.Minute), "z")), "quietness is no gap")
 	require.Equal(t, missed, first(quiet, at(1, now.Add(time.Hour), "z")))
+	live := resume{from: from, threshold: 5 * time.Minute, connected: now.Add(2 * time.Minute)}
+	late := at(1, now.Add(time.Hour), "z")
+	require.Equal(t, proceed, live.check(&late), "what happened after the connection was made has been delivered")
+	down := resume{from: from, threshold: 5 * time.Minute, connected: now.Add(20 * time.Minute)}
+	require.Equal(t, missed, down.check(&late))
+	require.Equal(t, down.connected, down.gap(&late).To)
+
 	r := resume{from: quiet}
 	ev := at(1, now.Add(time.Hour), "z")
 	require.Equal(t, quiet.CaughtUp, r.gap(&ev).From)

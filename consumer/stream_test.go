@@ -204,3 +204,34 @@ func TestAnotherHostIsAskedByTime(t *testing.T) {
 	stop()
 	require.True(t, s.log.has("cursor_kind=time"))
 }
+
+// TestQuietStartIsAPosition: a stream that begins at the live tip goes on from
+// there, even when its first process dies before the first event.
+func TestQuietStartIsAPosition(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 500})
+	tip := func(cfg *consumer.Config) { cfg.Start = consumer.Cursor{} }
+	stop := s.run(tip)
+	require.Eventually(t, func() bool { return count(t, s.pool, `SELECT count(*) FROM streams WHERE cursor > 0`) == 1 }, time.Minute, 5*time.Millisecond)
+	stop()
+	s.net.Play(300) // while nobody reads
+	stop = s.run(tip)
+	last := s.net.Log().Last().TimeUS
+	require.Eventually(t, func() bool {
+		return count(t, s.pool, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, last) == 1
+	}, time.Minute, 5*time.Millisecond)
+	stop()
+	posts := map[string]bool{}
+	for _, e := range s.net.Log().Entries()[500:] {
+		if e.Kind == "commit" && e.Collection == schema.PostCollection {
+			posts[e.DID+"/"+e.Rkey] = e.Record != nil
+		}
+	}
+	for post, there := range posts {
+		if there {
+			did, rkey, _ := strings.Cut(post, "/")
+			require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, rkey))
+		}
+	}
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM gaps`))
+}
