@@ -111,13 +111,15 @@ func (s *Server) own() error {
 		return fmt.Errorf("make the folder of Postgres: %w", err)
 	}
 	s.options.Dir = dir
-	s.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("lock %s: %w", dir, err)
 	}
-	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close() //nolint:errcheck // nothing was written
 		return fmt.Errorf("another process runs the Postgres in %s: stop it first, or set WEIR_HOME to another folder", dir)
 	}
+	s.lock = lock
 	s.dir, err = s.user.home(dir)
 	return err
 }
@@ -148,7 +150,9 @@ func (s *Server) cluster(ctx context.Context) error {
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "initdb"), args...)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = s.dir, environment(), s.user.attributes()
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := cmd.CombinedOutput(); ctx.Err() != nil {
+		return ctx.Err()
+	} else if err != nil {
 		return fmt.Errorf("make a Postgres cluster in %s: %w\n%s", s.data(), err, out)
 	}
 	if err := os.WriteFile(secret, []byte(s.password), 0o600); err != nil {
@@ -329,8 +333,8 @@ func (s *Server) leave() error {
 	for _, path := range s.disposable() {
 		err = errors.Join(err, os.RemoveAll(path))
 	}
-	os.Remove(filepath.Join(s.options.Dir, urlFile)) //nolint:errcheck // may not be there
-	if s.lock != nil {
+	if s.lock != nil { // else the folder is another process's
+		os.Remove(filepath.Join(s.options.Dir, urlFile)) //nolint:errcheck // may not be there
 		err = errors.Join(err, s.lock.Close())
 	}
 	return err

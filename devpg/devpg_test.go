@@ -104,6 +104,8 @@ func TestOneProcessRunsACluster(t *testing.T) {
 	_, err = devpg.Start(t.Context(), devpg.Options{Dir: dir})
 	require.ErrorContains(t, err, "another process runs the Postgres in "+dir)
 	require.Equal(t, "1", query(t, first.URL("weir"), `SELECT '1'`), "the first is not disturbed")
+	_, ok := devpg.Running(filepath.Dir(dir))
+	require.True(t, ok, "and is still found")
 }
 
 func TestEphemeralLeavesNothing(t *testing.T) {

@@ -212,7 +212,8 @@ SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'scheduled'))   
        count(*) FILTER (WHERE state = 'completed' AND finalized_at > $1::timestamptz - interval '1 minute') AS last_minute,
        coalesce(sum((jsonb_path_query_first(metadata, 'strict $.**.posts') #>> '{}')::bigint), 0)  AS posts
 FROM river_job
-WHERE kind = 'backfill_account'
+WHERE kind IN ('backfill_account', 'request_backfill')
+  AND (kind = 'backfill_account' OR state NOT IN ('completed', 'cancelled', 'discarded'))
   AND (state IN ('available', 'pending', 'scheduled', 'running', 'retryable') OR state = 'completed' AND finalized_at > $1::timestamptz - interval '1 hour')`
 	rows, err := db.Query(ctx, sql, now)
 	if err != nil {

@@ -67,6 +67,14 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := migrateRiver(ctx, pool); err != nil {
 		return err
 	}
+	const table = `CREATE TABLE IF NOT EXISTS weir_migration (
+		version    int PRIMARY KEY,
+		name       text        NOT NULL,
+		applied_at timestamptz NOT NULL DEFAULT now()
+	)`
+	if _, err := conn.Exec(ctx, table); err != nil {
+		return fmt.Errorf("make weir_migration: %w", err)
+	}
 	for _, m := range all {
 		if m.version <= at {
 			continue
@@ -145,19 +153,12 @@ func readMigrations() ([]migration, error) {
 
 // checkVersions answers how far Weir's migrations have been applied.
 func checkVersions(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []migration) (int, error) {
-	const table = `CREATE TABLE IF NOT EXISTS weir_migration (
-		version    int PRIMARY KEY,
-		name       text        NOT NULL,
-		applied_at timestamptz NOT NULL DEFAULT now()
-	)`
 	var exists bool
 	if err := conn.QueryRow(ctx, `SELECT to_regclass('weir_migration') IS NOT NULL`).Scan(&exists); err != nil {
 		return 0, fmt.Errorf("look for weir_migration: %w", err)
 	}
 	if !exists {
-		if _, err := conn.Exec(ctx, table); err != nil {
-			return 0, fmt.Errorf("make weir_migration: %w", err)
-		}
+		return 0, checkRiver(ctx, pool)
 	}
 	var at int
 	if err := conn.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM weir_migration`).Scan(&at); err != nil {

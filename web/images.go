@@ -24,6 +24,9 @@ func parseImages(base string) (images, error) {
 		return images{}, nil
 	}
 	u, err := url.Parse(base)
+	if err == nil && u.User != nil {
+		base = u.Redacted()
+	}
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || !hostSyntax.MatchString(u.Host) || u.User != nil {
 		return images{}, fmt.Errorf("the image base %q is no http or https URL on a host name or an IPv4 address: set one like https://cdn.example/{did}/{cid}, or nothing for no images", base)
 	}

@@ -130,7 +130,7 @@ func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) 
 func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, error) {
 	dropped := 0
 	for {
-		result, err := client.JobDeleteMany(ctx, river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind()).
+		result, err := client.JobDeleteMany(ctx, river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind(), jobs.RequestBackfill{}.Kind()).
 			States(rivertype.JobStateAvailable, rivertype.JobStateScheduled, rivertype.JobStateRetryable).First(1000))
 		if err != nil {
 			return dropped, fmt.Errorf("drop backfills: %w", err)

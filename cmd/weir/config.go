@@ -103,7 +103,15 @@ func readConfig() (config, error) {
 		if errors.As(err, &all) && len(all.Errors) > 0 {
 			err = all.Errors[0]
 		}
+		var wrong env.ParseError
+		if field, ok := reflect.TypeFor[config]().FieldByName(fieldOf(err, &wrong)); ok {
+			return config{}, fmt.Errorf("%s cannot be read: expected such as %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
+		}
 		return config{}, fmt.Errorf("read the environment: %w", err)
+	}
+	// The library takes a variable that is empty for one that is not set.
+	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
+		c.ImageBase = ""
 	}
 	switch {
 	case c.Start != "tip" && c.Start != "oldest":
@@ -114,8 +122,16 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_BATCH_EVENTS and WEIR_BATCH_EVERY must be more than nothing")
 	case c.Workers < 1:
 		return config{}, errors.New("WEIR_WORKERS must be 1 or more")
-	case c.LeaseTTL < time.Second:
-		return config{}, errors.New("WEIR_LEASE_TTL must be 1s or more: a slow commit would lose the lease")
+	case c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour:
+		return config{}, errors.New("WEIR_LEASE_TTL must be 1s to 1h: with less a slow commit would lose the lease, with more a dead consumer would keep it")
+	case c.BufferBytes < 1<<20:
+		return config{}, errors.New("WEIR_BUFFER_BYTES must be 1048576 or more: a smaller buffer is always full")
+	case c.BatchEvents > 100_000 || c.BatchEvery > time.Minute:
+		return config{}, errors.New("WEIR_BATCH_EVENTS must be 100000 at most and WEIR_BATCH_EVERY 1m: a batch is one transaction")
+	case c.GapThreshold <= 0 || c.JobTimeout <= 0:
+		return config{}, errors.New("WEIR_GAP_THRESHOLD and WEIR_JOB_TIMEOUT must be more than nothing")
+	case c.Workers > 10_000 || c.BackfillWorkers > 10_000 || c.Calls > 10_000:
+		return config{}, errors.New("WEIR_WORKERS, WEIR_BACKFILL_WORKERS and WEIR_CALLS must be 10000 at most")
 	case c.RescueAfter <= c.JobTimeout:
 		return config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
 	case c.Keep != 0 && c.Keep < schema.LongestWindow:
@@ -132,6 +148,12 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
 	}
 	return c, nil
+}
+
+// fieldOf is the name of the field that could not be parsed.
+func fieldOf(err error, wrong *env.ParseError) string {
+	errors.As(err, wrong)
+	return wrong.Name
 }
 
 // start is where a stream without a position begins.

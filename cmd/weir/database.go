@@ -84,8 +84,15 @@ func (c config) migrated(ctx context.Context, connections int32) (*pgxpool.Pool,
 // redact hides the password of a URL.
 func redact(raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil {
+	if err != nil || u.Host == "" { // "host=… password=…" parses as a path
 		return "something that is no URL"
 	}
+	query := u.Query()
+	for name := range query {
+		if strings.Contains(name, "password") {
+			query.Set(name, "xxxxx")
+		}
+	}
+	u.RawQuery = query.Encode()
 	return u.Redacted()
 }

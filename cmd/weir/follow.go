@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -101,10 +101,10 @@ func (p parts) firstWatches(ctx context.Context) error {
 	if err != nil || len(there) > 0 {
 		return err
 	}
-	for _, target := range p.cfg.Watch {
-		kind, err := watchKind(target, false)
+	for _, named := range p.cfg.Watch {
+		kind, target, err := watchOf(named, false)
 		if err != nil {
-			return errors.Join(errors.New("read WEIR_WATCH"), err)
+			return fmt.Errorf("read WEIR_WATCH: %w", err)
 		}
 		if _, err := schema.AddWatch(ctx, p.pool, kind, target, 0); err != nil {
 			return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,11 +33,17 @@ func replayCommand() *cobra.Command {
 					return err
 				}
 				defer file.Close()
-				lines := progress(file, size)
+				lines := progress(endsWith(ctx, file), size)
 				if err := p.replay(ctx, args[0], lines, work); err != nil {
 					return err
 				}
-				return p.report(context.WithoutCancel(ctx), cmd.OutOrStdout())
+				if err := p.report(context.WithoutCancel(ctx), cmd.OutOrStdout()); err != nil {
+					return err
+				}
+				if ctx.Err() != nil {
+					return errors.New("stopped before the end of the recording: replay it again, what is stored stays as it is")
+				}
+				return nil
 			})
 		},
 	}
@@ -110,6 +117,18 @@ func openRecording(name string) (io.ReadCloser, int64, error) {
 		return nil, 0, fmt.Errorf("open the recording: %w", err)
 	}
 	return f, info.Size(), nil
+}
+
+// endsWith is r, but ends with ctx even while a read waits: nobody may ever
+// write to standard input.
+func endsWith(ctx context.Context, r io.Reader) io.Reader {
+	out, in := io.Pipe()
+	go func() {
+		_, err := io.CopyBuffer(in, struct{ io.Reader }{r}, make([]byte, 1<<20))
+		in.CloseWithError(err) //nolint:errcheck // never fails
+	}()
+	context.AfterFunc(ctx, func() { out.CloseWithError(ctx.Err()) }) //nolint:errcheck // never fails
+	return out
 }
 
 // progress draws a bar on a terminal, and nothing elsewhere.

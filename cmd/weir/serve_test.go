@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -120,12 +122,18 @@ func TestMistakesAreOneSentence(t *testing.T) {
 		"password authentication failed":                                     {[]string{"DATABASE_URL=" + regexp.MustCompile(`:[^:@]+@`).ReplaceAllString(database, ":secret@")}, "serve"},
 		"did you mean WEIR_BATCH_EVENTS?":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENT=5"}, "serve"},
 		"WEIR_WORKERS must be 1 or more":                                     {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
-		`"BatchEvery"`:                                                       {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVERY=fast"}, "consume"},
+		"WEIR_BATCH_EVERY cannot be read":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVERY=fast"}, "consume"},
+		"something that is no URL":                                           {[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve"},
+		"is no Jetstream endpoint":                                           {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
+		"WEIR_BUFFER_BYTES":                                                  {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
+		"WEIR_WORKERS":                                                       {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=x"}, "work"},
+		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "replay ."},
+		"--account is for accounts":                                          {[]string{"DATABASE_URL=" + database}, "watch add --account https://bsky.app/profile/alice.example/lists/3kabc"},
 		`"nonsense" is no Jetstream endpoint`:                                {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
 		`"post" is no collection`:                                            {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
 		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
 		"--window is 2h0m0s: expected 1h, 3h, 6h, 12h or 24h":                {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
-		"no such file": {[]string{"DATABASE_URL=" + database}, "replay nowhere.jsonl"},
+		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "replay nowhere.jsonl"},
 	} {
 		t.Run(c.args+": "+want, func(t *testing.T) {
 			t.Parallel()
@@ -157,6 +165,38 @@ func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 	succeed(t, env, "migrate")
 	succeed(t, env, "migrate")
 	require.Contains(t, succeed(t, env, "trending"), "no link was shared")
+}
+
+// TestOneSpellingOfAWatch: however an account is named, it is one watch, and can
+// be removed by any of its names.
+func TestOneSpellingOfAWatch(t *testing.T) {
+	t.Parallel()
+	database := schematest.NewURL(t)
+	env := []string{"DATABASE_URL=" + database}
+	for _, name := range []string{"alice.example", "ALICE.example", "@alice.example", "https://bsky.app/profile/alice.example", "at://alice.example"} {
+		succeed(t, env, "watch", "add", name)
+	}
+	pool := open(t, database)
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM watches`))
+	require.Contains(t, succeed(t, env, "watch", "remove", "@Alice.example"), "the whole network is followed now")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM watches`))
+}
+
+// TestReplayOfAPipeEndsWithASignal, and says that it is not complete.
+func TestReplayOfAPipeEndsWithASignal(t *testing.T) {
+	t.Parallel()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	database := schematest.NewURL(t)
+	held, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer held.Close()
+	replay := start(t, []string{"DATABASE_URL=" + database}, "replay", pipe)
+	pool := open(t, database)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`) == 1 }, time.Minute, 5*time.Millisecond)
+	replay.signal(syscall.SIGTERM)
+	require.Equal(t, 1, replay.wait(t, time.Minute))
+	require.Contains(t, replay.stderr.String(), "stopped before the end of the recording")
 }
 
 // TestDictionaryIsKept after the first download: a later start needs no network

@@ -32,7 +32,7 @@ func watchAddCommand() *cobra.Command {
 			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kind, err := watchKind(args[0], alone)
+			kind, target, err := watchOf(args[0], alone)
 			switch {
 			case err != nil:
 				return err
@@ -43,15 +43,15 @@ func watchAddCommand() *cobra.Command {
 				kind = "second-degree"
 			}
 			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				added, err := schema.AddWatch(ctx, p.pool, kind, args[0], atLeast)
+				added, err := schema.AddWatch(ctx, p.pool, kind, target, atLeast)
 				if err != nil {
 					return err
 				}
 				if !added {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s is watched already\n", args[0])
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is watched already\n", target)
 					return nil
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "watching %s (%s): its accounts are read as soon as a worker is free\n", args[0], kind)
+				fmt.Fprintf(cmd.OutOrStdout(), "watching %s (%s): its accounts are read as soon as a worker is free\n", target, kind)
 				return nil
 			})
 		},
@@ -61,22 +61,23 @@ func watchAddCommand() *cobra.Command {
 	return cmd
 }
 
-// watchKind is the kind of watch that a target asks for.
-func watchKind(target string, alone bool) (string, error) {
-	t, err := bluesky.ParseTarget(target)
-	if err != nil {
-		return "", err
+// watchOf is the kind of watch that a person asks for, and its target in the
+// one spelling that is stored.
+func watchOf(named string, alone bool) (kind, target string, err error) {
+	t, err := bluesky.ParseTarget(named)
+	switch {
+	case err != nil:
+		return "", "", err
+	case alone && t.Kind != bluesky.TargetAccount:
+		return "", "", fmt.Errorf("--account is for accounts, and %s is a %s: leave it out to follow its members", t.URI, t.Kind)
+	case t.Kind == bluesky.TargetList:
+		return "list", t.URI, nil
+	case t.Kind == bluesky.TargetStarterPack:
+		return "starterpack", t.URI, nil
+	case alone:
+		return "account", t.Actor, nil
 	}
-	switch t.Kind {
-	case bluesky.TargetList:
-		return "list", nil
-	case bluesky.TargetStarterPack:
-		return "starterpack", nil
-	}
-	if alone {
-		return "account", nil
-	}
-	return "follows", nil
+	return "follows", t.Actor, nil
 }
 
 func watchListCommand() *cobra.Command {
@@ -126,9 +127,16 @@ func watchRemoveCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				n, err := schema.RemoveWatch(ctx, p.pool, args[0])
+				n, err := schema.RemoveWatch(ctx, p.pool, args[0]) // as somebody wrote it in SQL
 				if err != nil {
 					return err
+				}
+				if _, target, err := watchOf(args[0], false); err == nil && target != args[0] {
+					more, err := schema.RemoveWatch(ctx, p.pool, target)
+					if err != nil {
+						return err
+					}
+					n += more
 				}
 				if n == 0 {
 					return fmt.Errorf("%s is not watched: `weir watch list` shows who is", args[0])

@@ -122,6 +122,11 @@ func setDefault[T comparable](v *T, def T) {
 
 func parseEndpoint(raw string) (endpoint, error) {
 	u, err := url.Parse(raw)
+	if err != nil {
+		raw = "something" // it may hold a password
+	} else {
+		raw = u.Redacted()
+	}
 	if err != nil || u.Host == "" || u.User != nil {
 		return endpoint{}, fmt.Errorf("%q is no Jetstream endpoint: expected a URL such as wss://jetstream2.us-west.bsky.network/subscribe", raw)
 	}

@@ -29,10 +29,15 @@ type Source struct {
 	Lines io.Reader
 	// Decode reads one line.
 	Decode func(line []byte, arrived time.Time) (consumer.Event, error)
+
+	broken error // why reading ended before the last line
 }
 
 // Connect starts at the first line.
 func (s *Source) Connect(context.Context, func(host string) consumer.Cursor, func(consumer.Attempt)) (consumer.Conn, error) {
+	if s.broken != nil {
+		return nil, s.broken
+	}
 	if s.Lines == nil {
 		return nil, errors.New("a recording is read once")
 	}
@@ -62,7 +67,8 @@ func (c *conn) Next(ctx context.Context) (consumer.Frame, error) {
 		c.number++
 		switch {
 		case err != nil && !errors.Is(err, io.EOF):
-			return consumer.Frame{}, fmt.Errorf("read line %d of %s: %w", c.number, c.source.Name, err)
+			c.source.broken = fmt.Errorf("read line %d of %s: %w", c.number, c.source.Name, err)
+			return consumer.Frame{}, c.source.broken
 		case len(bytes.TrimSpace(line)) > 0:
 			return consumer.Frame{Data: line, Truncated: truncated, Arrived: time.Now()}, nil
 		case err != nil:
