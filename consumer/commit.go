@@ -64,14 +64,14 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 // persist tries until the database answers something else than a passing error.
 func (c *committer) persist(ctx context.Context, b *batch) error {
 	write := *b.write()
-	wait := 50 * time.Millisecond
+	wait, waited := 50*time.Millisecond, false
 	for try := 1; ; try++ {
 		started := time.Now()
 		err := c.try(ctx, b, write)
 		if err == nil {
 			c.careful = max(0, c.careful-1)
 			c.metrics.committed(b, started)
-			if try > 1 {
+			if waited {
 				c.log.Info("database_back", "tries", try)
 			}
 			return nil
@@ -83,8 +83,9 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 			c.careful = carefulFor
 			continue
 		}
-		if try == 1 {
+		if !waited {
 			c.log.Warn("commit_waits_for_database", "cause", err)
+			waited = true
 		}
 		c.metrics.commitRetries.Inc()
 		select {
