@@ -21,6 +21,7 @@ type BackfillAccount struct {
 	DID   string    `json:"did" river:"unique"`
 	Since time.Time `json:"since"` // read back to here
 	Gap   int64     `json:"gap,omitempty"`
+	Asked int       `json:"asked,omitempty"` // how often somebody asked again before it ended: each time it is read from the top
 }
 
 // Kind names the job.

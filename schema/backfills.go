@@ -164,7 +164,8 @@ func PromoteBackfills(ctx context.Context, tx pgx.Tx, ids []int64, priority int,
 	const sql = `
 UPDATE river_job
 SET priority     = least(priority, $2),
-    args         = CASE WHEN (args ->> 'since')::timestamptz > $3 THEN jsonb_set(args, '{since}', to_jsonb($5::text)) ELSE args END,
+    args         = CASE WHEN (args ->> 'since')::timestamptz > $3 THEN jsonb_set(args, '{since}', to_jsonb($5::text)) ELSE args END
+                   || jsonb_build_object('asked', coalesce((args ->> 'asked')::int, 0) + 1),
     scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
 WHERE id = ANY ($1) AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
 RETURNING id`
@@ -177,6 +178,34 @@ RETURNING id`
 		return nil, fmt.Errorf("promote backfills: %w", err)
 	}
 	return alive, nil
+}
+
+// LockFeed locks an account's row, before its job's: the order of a sync.
+func LockFeed(ctx context.Context, tx pgx.Tx, did string) error {
+	if _, err := tx.Exec(ctx, `INSERT INTO accounts AS a (did) VALUES ($1) ON CONFLICT (did) DO UPDATE SET feed_problem = a.feed_problem`, did); err != nil {
+		return fmt.Errorf("lock the feed of %s: %w", did, err)
+	}
+	return nil
+}
+
+// Unwaited are accounts that open gaps wait for though no unfinished backfill
+// is left: somebody dropped it, or it failed for good. since is the beginning of
+// the earliest of these gaps.
+func Unwaited(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
+	const sql = `
+SELECT b.did, min(min(g.from_at)) OVER ()
+FROM gap_backfills AS b
+JOIN gaps AS g ON g.id = b.gap_id AND g.closed_at IS NULL
+WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = b.did
+                  AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled'))
+GROUP BY b.did`
+	rows, err := tx.Query(ctx, sql)
+	if err != nil {
+		return nil, since, fmt.Errorf("find whom gaps wait for in vain: %w", err)
+	}
+	var did string
+	_, err = pgx.ForEachRow(rows, []any{&did, &since}, func() error { dids = append(dids, did); return nil })
+	return dids, since, err
 }
 
 // LockJob locks a job's row and reads its arguments and priority as they are

@@ -141,10 +141,11 @@ type Changed struct {
 }
 
 // SetMembers makes the members of a watch exactly these, each once, and takes
-// over how they are called. ErrNoRows when the watch is gone.
-func SetMembers(ctx context.Context, tx pgx.Tx, watch int64, members []Member, now time.Time) (Changed, error) {
+// over how they are called. began is when the listing's first page was asked
+// for. ErrNoRows when the watch is gone, or has a listing that began later.
+func SetMembers(ctx context.Context, tx pgx.Tx, watch int64, members []Member, began time.Time) (Changed, error) {
 	var c Changed
-	err := tx.QueryRow(ctx, `SELECT synced_at IS NULL FROM watches WHERE id = $1 FOR UPDATE`, watch).Scan(&c.First)
+	err := tx.QueryRow(ctx, `SELECT synced_at IS NULL FROM watches WHERE id = $1 AND (synced_at IS NULL OR synced_at <= $2) FOR UPDATE`, watch, began).Scan(&c.First)
 	if err != nil {
 		return c, fmt.Errorf("lock watch %d: %w", watch, err)
 	}
@@ -166,7 +167,7 @@ WITH known AS (SELECT DISTINCT did FROM watched WHERE did = ANY ($2)), new AS (
     RETURNING did
 )
 SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
-	rows, err := tx.Query(ctx, added, watch, did, now)
+	rows, err := tx.Query(ctx, added, watch, did, began)
 	if err != nil {
 		return c, fmt.Errorf("add members of watch %d: %w", watch, err)
 	}
@@ -187,12 +188,18 @@ ON CONFLICT (did) DO UPDATE
 SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
     display_name = excluded.display_name,
-    avatar       = excluded.avatar
-WHERE (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
-	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, now); err != nil {
+    avatar       = excluded.avatar,
+    status       = CASE WHEN a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
+WHERE a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour'
+   OR (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
+	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return c, fmt.Errorf("write the names of watch %d: %w", watch, err)
 	}
-	if _, err := tx.Exec(ctx, `UPDATE watches SET synced_at = $2, problem = '' WHERE id = $1`, watch, now); err != nil {
+	// What was read before it was followed has holes: hours that a person asked for, days that were purged.
+	if _, err := tx.Exec(ctx, `UPDATE accounts SET feed_newest = NULL WHERE did = ANY ($1) AND feed_newest IS NOT NULL`, c.Added); err != nil {
+		return c, fmt.Errorf("forget how far the feeds of watch %d were read: %w", watch, err)
+	}
+	if _, err := tx.Exec(ctx, `UPDATE watches SET synced_at = $2, problem = '' WHERE id = $1`, watch, began); err != nil {
 		return c, fmt.Errorf("write down the sync of watch %d: %w", watch, err)
 	}
 	return c, nil

@@ -48,6 +48,12 @@ type feedPlace struct {
 	Oldest time.Time `json:"oldest"` // the place in time that has been reached
 	State  string    `json:"state"`  // initial or poll
 	End    bool      `json:"end"`    // there is nothing older
+	Asked  int       `json:"asked"`  // of the job, when the first page was read
+}
+
+// again goes back to the top of the feed.
+func (p *feedPlace) again(asked int) {
+	*p = feedPlace{Asked: asked, Posts: p.Posts, Links: p.Links, State: p.State}
 }
 
 // Work reads the feed.
@@ -62,6 +68,9 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 	feed, err := schema.FindFeed(ctx, w.pool, job.Args.DID)
 	if err != nil {
 		return err
+	}
+	if at.Asked != job.Args.Asked {
+		at.again(job.Args.Asked)
 	}
 	at.State = "initial"
 	if feed.Newest != nil {
@@ -84,7 +93,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			}
 			continue
 		}
-		wider, err := w.finish(ctx, job, at, since, feed.Newest)
+		wider, err := w.finish(ctx, job, &at, since, feed.Newest)
 		if err != nil {
 			return err
 		}
@@ -117,11 +126,14 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		when := feedTime(p, now)
 		// A pinned post stands first whatever its age, and a repost's post is old:
 		// the one says nothing of the place in the feed, the other was reposted then.
-		if !p.Pinned && (place.Oldest.IsZero() || when.Before(place.Oldest)) {
+		if !p.Pinned && !when.IsZero() && (place.Oldest.IsZero() || when.Before(place.Oldest)) {
 			place.Oldest = when
 		}
 		if p.DID != job.Args.DID || p.Repost {
 			continue
+		}
+		if when.IsZero() {
+			when = now // its place says nothing of its age
 		}
 		if when.After(place.Newest) {
 			place.Newest = when
@@ -162,13 +174,20 @@ func links(writes []schema.Write, written []schema.Key) (n int) {
 	return n
 }
 
-// feedTime is where an item stands in a feed.
+// feedTime is where an item stands in a feed; zero: it does not say.
 func feedTime(p bluesky.FeedPost, now time.Time) time.Time {
 	when := p.IndexedAt
 	if p.Repost {
 		when = p.RepostedAt
 	}
-	if when.IsZero() || when.After(now) {
+	if when.IsZero() { // of a PDS: the rkey says when, if it is a TID
+		tid, err := syntax.ParseTID(p.Rkey)
+		if err != nil {
+			return time.Time{}
+		}
+		when = tid.Time()
+	}
+	if when.After(now) {
 		return now
 	}
 	return when
@@ -196,20 +215,24 @@ func back(since time.Time, priority int, newest *time.Time) time.Time {
 
 // finish ends the job, and with it what waited for this feed; unless somebody
 // has asked for an earlier moment meanwhile: that is the answer.
-func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.BackfillAccount], at feedPlace, since time.Time, newest *time.Time) (wider time.Time, err error) {
+func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time, newest *time.Time) (wider time.Time, err error) {
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
+			return err
+		}
 		var now jobs.BackfillAccount
 		priority, err := schema.LockJob(ctx, tx, job.ID, &now)
 		if err != nil {
 			return err
 		}
 		asked := back(now.Since, priority, newest)
-		if asked.Before(since) && !at.End && at.Pages < maxPages {
-			wider = asked
-			return nil
+		if asked.Before(since) {
+			since = asked
 		}
-		if at.End && asked.Before(since) {
-			since = asked // there is nothing older: it has been read back to any moment
+		if now.Asked != at.Asked { // whoever asked means what was written since the first page, too
+			at.again(now.Asked)
+			wider = since
+			return nil
 		}
 		problem := ""
 		if !at.End && at.Oldest.After(since) {
@@ -228,6 +251,13 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 // again until somebody asks anew.
 func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.BackfillAccount], since time.Time, cause error) error {
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
+			return err
+		}
+		var now jobs.BackfillAccount // a gap that asks meanwhile is seen, or finds the job ended
+		if _, err := schema.LockJob(ctx, tx, job.ID, &now); err != nil {
+			return err
+		}
 		if err := schema.FeedRead(ctx, tx, job.Args.DID, since, time.Time{}, time.Now(), cause.Error()); err != nil {
 			return err
 		}

@@ -53,6 +53,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if err != nil {
 		return err
 	}
+	began := time.Now()
 	members, err := w.members(ctx, watch)
 	if err != nil {
 		if noted := schema.WatchFailed(ctx, w.pool, watch.ID, err.Error()); noted != nil {
@@ -64,7 +65,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	var changed schema.Changed
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var err error
-		if changed, err = schema.SetMembers(ctx, tx, watch.ID, members, now); err != nil {
+		if changed, err = schema.SetMembers(ctx, tx, watch.ID, members, began); err != nil {
 			return err
 		}
 		priority := jobs.PriorityNewFollow
@@ -78,7 +79,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		return err
 	})
 	if errors.Is(err, schema.ErrNoRows) {
-		return river.JobCancel(fmt.Errorf("watch %d is gone", job.Args.Watch))
+		return river.JobCancel(fmt.Errorf("watch %d is gone, or was read by somebody who began later", job.Args.Watch))
 	}
 	if err == nil {
 		w.log.Info("follows_synced", "watch", watch.ID, "kind", watch.Kind, "target", watch.Target, "members", len(members),
@@ -89,6 +90,17 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 
 // every adds a job for each watch.
 func (w *SyncFollows) every(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		dids, since, err := schema.Unwaited(ctx, tx)
+		if err != nil || len(dids) == 0 {
+			return err
+		}
+		_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, since.Add(-time.Minute), jobs.PriorityGap, time.Now())
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	watches, err := schema.Watches(ctx, w.pool)
 	if err != nil || len(watches) == 0 {
 		return err
@@ -168,7 +180,14 @@ func (w *SyncFollows) secondDegree(ctx context.Context, actor string, atLeast in
 
 // account is the one account of a watch.
 func (w *SyncFollows) account(ctx context.Context, target bluesky.Target) ([]schema.Member, error) {
-	found, err := w.api.Profiles(ctx, []string{target.Actor})
+	did := target.Actor
+	if !strings.HasPrefix(did, "did:") {
+		var err error
+		if did, err = w.api.ResolveHandle(ctx, did); err != nil {
+			return nil, err
+		}
+	}
+	found, err := w.api.Profiles(ctx, []string{did})
 	if err != nil {
 		return nil, err
 	}

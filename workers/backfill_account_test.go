@@ -1,0 +1,190 @@
+package workers
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/simnet"
+)
+
+// busiest is who has written most, among those the hub follows.
+func (r *rig) busiest() (did string, posts int) {
+	n := map[string]int{}
+	for _, e := range r.net.Log().Entries() {
+		if e.Kind == "commit" && e.Collection == schema.PostCollection && e.Operation == "create" {
+			n[e.DID]++
+		}
+	}
+	for _, d := range r.followed() {
+		if n[d] > posts {
+			did, posts = d, n[d]
+		}
+	}
+	return did, posts
+}
+
+// an account watch by handle.
+func TestAccountWatchByHandle(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, r.net.Hub().Handle)
+	require.Eventually(t, func() bool {
+		return r.count(`SELECT count(*) FROM watched`) == 1 || r.count(`SELECT count(*) FROM watches WHERE problem <> ''`) == 1
+	}, 20*time.Second, 5*time.Millisecond)
+	var problem string
+	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT problem FROM watches`).Scan(&problem))
+	require.Empty(t, problem)
+}
+
+// a manual hour of an unfollowed account is no watermark for the follow's day.
+func TestManualBackfillIsNoWatermark(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, posts := r.busiest()
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)}, &river.InsertOpts{Priority: jobs.PriorityManual})
+	require.NoError(t, err)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
+	t.Log("all", posts, "stored after the manual one", r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	r.becomes(2, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
+	got := r.count(`SELECT count(*) FROM posts WHERE did = $1`, did)
+	require.Greater(t, got, posts*8/10, "the whole window of 24 h")
+}
+
+// a backfill that was read in part before a gap began.
+func TestHalfReadBackfillClosesAGapItHasNotRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+	// A second one gets through its first page, and then the server wants to be left alone.
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-24 * time.Hour)}, &river.InsertOpts{Priority: jobs.PriorityManual})
+	require.NoError(t, err)
+	r.net.SetLatency(300 * time.Millisecond)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'running' AND metadata::text LIKE '%pages%'`)
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 1000, Wait: 3 * time.Second}))
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state IN ('scheduled', 'available') AND metadata::text LIKE '%pages%'`)
+	r.net.SetLatency(0)
+	// The stream is away meanwhile; the account writes.
+	began := time.Now()
+	for range 5 {
+		_, err := r.net.PostNow(did, "during the gap")
+		require.NoError(t, err)
+	}
+	r.net.MendCalls()
+	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', $1, now(), 'a test', now())`, began)
+	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 0`)
+	require.Equal(t, 5, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND created_at >= $2`, did, began.Add(-time.Second)), "what was written during the gap")
+}
+
+// the account's own server is read back to the window.
+func TestPDSIsReadBackToTheWindowOnly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.FromPDS = true })
+	did, posts := r.busiest()
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)}, nil)
+	require.NoError(t, err)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
+	require.LessOrEqual(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did), pagePosts, "of %d", posts)
+}
+
+// a dropped backfill.
+func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	two := r.followed()[:2]
+	for _, did := range two {
+		r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	}
+	r.becomes(2, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 1000, Wait: 2 * time.Second}))
+	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
+	r.becomes(2, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'scheduled'`)
+	n, err := CancelBackfills(t.Context(), r.client)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	r.net.MendCalls()
+	// Everybody is read anew; the hourly sync runs.
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	r.becomes(0, `SELECT count(*) FROM river_job WHERE state IN ('available', 'running', 'scheduled', 'retryable')`)
+	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`) == 0 }, 10*time.Second, 50*time.Millisecond,
+		"nothing is left that could close it")
+}
+
+// widened while its last page is read.
+func TestGapIsCheckedOffByATruncatedBackfill(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+	r.net.SetLatency(500 * time.Millisecond)
+	r.execute(`INSERT INTO river_job (args, kind, max_attempts, priority, queue, metadata) SELECT args, kind, 25, 2, queue, '{}' FROM river_job WHERE false`)
+	res, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Second)}, &river.InsertOpts{Priority: jobs.PriorityManual,
+		Metadata: []byte(`{"river:resumable_cursor":{"read_feed":{"pages":99}}}`)})
+	require.NoError(t, err)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE id = $1 AND state = 'running'`, res.Job.ID)
+	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
+	r.becomes(0, `SELECT count(*) FROM river_job WHERE state IN ('available', 'running', 'scheduled', 'retryable')`)
+	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "it is closed, with one that could not be checked")
+}
+
+// an account came back while nobody listened.
+func TestAccountThatIsReadIsShownAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.execute(`INSERT INTO accounts (did, status, status_at) VALUES ($1, 'deactivated', now() - interval '2 days')`, did)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND status = 'active'`, did))
+}
+
+const lockFeed = true
+
+// lock order of a sync and of the end of a backfill.
+func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
+	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueNetwork, nil))
+	res, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: alice, Since: time.Now()}, nil)
+	require.NoError(t, err)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
+	id := int64(r.count(`SELECT id FROM watches`))
+	tx, err := r.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck
+	var args jobs.BackfillAccount
+	if lockFeed {
+		require.NoError(t, schema.LockFeed(t.Context(), tx, alice))
+	}
+	_, err = schema.LockJob(t.Context(), tx, res.Job.ID, &args) // finish, first step
+	require.NoError(t, err)
+	synced := make(chan error, 1)
+	go func() {
+		synced <- pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { // SyncFollows.Work
+			if _, err := schema.SetMembers(t.Context(), tx, id, []schema.Member{{DID: alice, Handle: "alice.example"}}, time.Now()); err != nil {
+				return err
+			}
+			_, err := enqueueBackfills(t.Context(), tx, r.client, []string{alice}, time.Now(), 3, time.Now())
+			return err
+		})
+	}()
+	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM pg_locks WHERE NOT granted`) > 0 }, 10*time.Second, 5*time.Millisecond)
+	finished := schema.FeedRead(t.Context(), tx, alice, time.Now(), time.Now(), time.Now(), "") // finish, second step
+	if finished == nil {
+		finished = tx.Commit(t.Context())
+	} else {
+		tx.Rollback(t.Context()) //nolint:errcheck
+	}
+	require.NoError(t, finished)
+	require.NoError(t, <-synced)
+}
