@@ -134,6 +134,8 @@ func (c *Client) dial(ctx context.Context, e endpoint, from consumer.Cursor) (*c
 			return nil, fmt.Errorf("say hello: %w", err)
 		}
 	}
+	c.asking.Lock()
+	defer c.asking.Unlock()
 	c.mu.Lock()
 	c.live = conn
 	latest := c.filter

@@ -138,6 +138,8 @@ func (c *Client) SetFilter(ctx context.Context, f Filter) error {
 		return err
 	}
 	f = f.sorted()
+	c.asking.Lock()
+	defer c.asking.Unlock()
 	c.mu.Lock()
 	same := f.hash() == c.filter.hash()
 	c.filter = f

@@ -54,6 +54,8 @@ type Client struct {
 	at     int  // the endpoint to try next
 	dialed bool // some try was made
 
+	asking sync.Mutex // held while a filter is said on a connection: the latest is said last
+
 	mu      sync.Mutex // guards what follows
 	filter  Filter
 	live    *conn // the connection at work; nil between connections
