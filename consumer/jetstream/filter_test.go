@@ -1,0 +1,138 @@
+package jetstream_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/simnet"
+)
+
+// TestManyDIDsAreSaidAfterTheDial, and few in the URL.
+func TestManyDIDsAreSaidAfterTheDial(t *testing.T) {
+	t.Parallel()
+	type hello struct {
+		query   url.Values
+		payload map[string]any
+	}
+	heard := make(chan hello, 1)
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, r *http.Request) {
+		h := hello{query: r.URL.Query()}
+		if h.query.Get("requireHello") == "true" {
+			_, message, err := ws.Read(ctx)
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(message, &h.payload))
+		}
+		heard <- h
+		held(ctx, ws)
+	})
+	for _, many := range []int{1, 100, 101, 10_000} {
+		cfg := everyone(address)
+		cfg.Filter = jetstream.Filter{Collections: []string{"app.bsky.feed.post"}, DIDs: dids(many)}
+		connect(t, client(t, cfg), oldest)
+		h := <-heard
+		require.Equal(t, "0", h.query.Get("cursor"))
+		if many <= 100 {
+			require.Len(t, h.query["wantedDids"], many)
+			require.Equal(t, []string{"app.bsky.feed.post"}, h.query["wantedCollections"])
+			require.Empty(t, h.query.Get("requireHello"))
+			continue
+		}
+		require.Empty(t, h.query["wantedDids"])
+		require.Equal(t, "options_update", h.payload["type"])
+		payload := h.payload["payload"].(map[string]any) //nolint:forcetypeassert // or the test fails
+		require.Len(t, payload["wantedDids"], many)
+		require.Equal(t, []any{"app.bsky.feed.post"}, payload["wantedCollections"])
+	}
+	_, err := jetstream.New(jetstream.Config{Endpoints: []string{address}, Filter: jetstream.Filter{DIDs: dids(10_001)}})
+	require.ErrorContains(t, err, "10000 DIDs at most, not 10001")
+}
+
+// TestNobodyIsNotEverybody: a server takes an empty list for the whole network.
+func TestNobodyIsNotEverybody(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{History: 100})
+	someone := n.Log().Entries()[0].DID
+	cfg := everyone(n.URL())
+	cfg.Filter = jetstream.Filter{DIDs: []string{someone}}
+	c := client(t, cfg)
+	conn := connect(t, c, oldest)
+	require.Equal(t, someone, events(t, conn, 1)[0].DID)
+
+	// The last one is unfollowed: what comes afterwards is not for us.
+	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{}))
+	nobody := connect(t, c, oldest)
+	arrived := make(chan consumer.Event, 1)
+	go func() {
+		f, err := nobody.Next(t.Context())
+		if err == nil {
+			ev, _ := nobody.Decode(f) //nolint:errcheck // then it is none of those waited for
+			arrived <- ev
+		}
+	}()
+	n.Play(500)
+	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{DIDs: []string{someone}}))
+	require.Eventually(t, func() bool {
+		n.Play(20)
+		select {
+		case ev := <-arrived:
+			require.Equal(t, someone, ev.DID, "an event came that nobody wanted")
+			return true
+		default:
+			return false
+		}
+	}, 10*time.Second, time.Millisecond)
+}
+
+// TestFilterChangesWithoutANewDial follows one account, then another.
+func TestFilterChangesWithoutANewDial(t *testing.T) {
+	t.Parallel()
+	dials := atomic.Int64{}
+	updates := make(chan []byte, 1)
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
+		dials.Add(1)
+		for {
+			_, message, err := ws.Read(ctx)
+			if err != nil {
+				return
+			}
+			updates <- message
+		}
+	})
+	cfg := everyone(address)
+	cfg.Filter = jetstream.Filter{DIDs: dids(1)}
+	c := client(t, cfg)
+	conn := connect(t, c, tip)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Next(t.Context())
+		ended <- err
+	}()
+	before := c.FilterHash()
+	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{DIDs: dids(2)}))
+	require.JSONEq(t, fmt.Sprintf(`{"type":"options_update","payload":{"wantedCollections":[],"wantedDids":[%q,%q],"maxMessageSizeBytes":0}}`,
+		dids(2)[0], dids(2)[1]), string(<-updates))
+	require.NotEqual(t, before, c.FilterHash())
+	require.EqualValues(t, 1, dials.Load())
+	require.ErrorContains(t, c.SetFilter(t.Context(), jetstream.Filter{DIDs: []string{"nobody"}}), `"nobody" is no DID`)
+	conn.Close() //nolint:errcheck // never fails
+	require.Error(t, <-ended)
+}
+
+func dids(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("did:plc:%024d", i)
+	}
+	return all
+}
