@@ -34,7 +34,7 @@ func replayCommand() *cobra.Command {
 				}
 				defer file.Close()
 				lines := progress(endsWith(ctx, file), size)
-				if err := p.replay(ctx, args[0], lines, work); err != nil {
+				if err := p.replay(ctx, args[0], lines, work); err != nil && ctx.Err() == nil {
 					return err
 				}
 				if err := p.report(context.WithoutCancel(ctx), cmd.OutOrStdout()); err != nil {
