@@ -18,10 +18,11 @@ const (
 // BackfillAccount reads an account's feed back to a moment. There is one
 // unfinished job an account: a better reason promotes it.
 type BackfillAccount struct {
-	DID   string    `json:"did" river:"unique"`
-	Since time.Time `json:"since"` // read back to here
-	Gap   int64     `json:"gap,omitempty"`
-	Asked int       `json:"asked,omitempty"` // how often somebody asked again before it ended: each time it is read from the top
+	DID       string    `json:"did" river:"unique"`
+	Since     time.Time `json:"since"` // read back to here
+	Gap       int64     `json:"gap,omitempty"`
+	NotBefore time.Time `json:"not_before"`      // the first page is read no earlier
+	Asked     int       `json:"asked,omitempty"` // how often somebody asked again before it ended: each time it is read from the top
 }
 
 // Kind names the job.

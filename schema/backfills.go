@@ -165,7 +165,8 @@ func PromoteBackfills(ctx context.Context, tx pgx.Tx, ids []int64, priority int,
 UPDATE river_job
 SET priority     = least(priority, $2),
     args         = CASE WHEN (args ->> 'since')::timestamptz > $3 THEN jsonb_set(args, '{since}', to_jsonb($5::text)) ELSE args END
-                   || jsonb_build_object('asked', coalesce((args ->> 'asked')::int, 0) + 1),
+                   || jsonb_build_object('asked', coalesce((args ->> 'asked')::int, 0) + 1,
+                                         'not_before', greatest((args ->> 'not_before')::timestamptz, $4)),
     scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
 WHERE id = ANY ($1) AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
 RETURNING id`

@@ -83,6 +83,9 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		if time.Since(started) > w.patience {
 			return river.JobSnooze(0) // to go on behind whoever is more urgent
 		}
+		if wait := time.Until(job.Args.NotBefore); at.Pages == 0 && wait > 0 {
+			return river.JobSnooze(wait) // the stream does not bring its posts yet
+		}
 		if !at.End && at.Pages < maxPages && (at.Oldest.IsZero() || at.Oldest.After(since)) {
 			err := w.page(ctx, job, &at)
 			if refused(err) {
@@ -231,6 +234,7 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		}
 		if now.Asked != at.Asked { // whoever asked means what was written since the first page, too
 			at.again(now.Asked)
+			job.Args = now
 			wider = since
 			return nil
 		}

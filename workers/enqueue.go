@@ -48,7 +48,7 @@ func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []str
 	params := make([]river.InsertManyParams, len(dids))
 	for i, did := range dids {
 		params[i] = river.InsertManyParams{
-			Args:       jobs.BackfillAccount{DID: did, Since: since},
+			Args:       jobs.BackfillAccount{DID: did, Since: since, NotBefore: at.UTC()},
 			InsertOpts: &river.InsertOpts{Priority: priority, ScheduledAt: at, Tags: []string{reason(priority)}},
 		}
 	}
