@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -50,12 +52,24 @@ func current(n *simnet.Net, dids []string) []string {
 
 func stored(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `SELECT did || '/' || rkey FROM posts ORDER BY did, rkey`)
+	return texts(t, pool, `SELECT did || '/' || rkey FROM posts`)
+}
+
+// watched are the followed accounts.
+func watched(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	return texts(t, pool, `SELECT DISTINCT did FROM watched`)
+}
+
+// texts are the answers of a query, sorted.
+func texts(t *testing.T, pool *pgxpool.Pool, sql string) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql)
 	require.NoError(t, err)
-	posts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
-	slices.Sort(posts)
-	return posts
+	slices.Sort(all)
+	return all
 }
 
 func active(n *simnet.Net, dids []string) []string {
@@ -248,6 +262,63 @@ func TestFiftyThousandFollows(t *testing.T) {
 	require.Positive(t, strangers, "or the test shows nothing")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watched AS w WHERE w.did = p.did)`))
 	require.NotContains(t, serve.stderr.String(), "ERROR")
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+}
+
+// TestKillWhileFollowing kills the process in follow syncs and backfills,
+// while the accounts go on posting: in the end the tables hold what
+// those who are followed have written, neither less nor more.
+func TestKillWhileFollowing(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 60)
+	n.SetLatency(30 * time.Millisecond) // so that there is something to kill
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	hub := n.Hub()
+	env := append(follower(n, database), "WEIR_WATCH="+hub.Handle, "WEIR_KEEP=24h")
+	stop := live(t, n, 200)
+	for range 3 {
+		serve := start(t, env, "serve")
+		serve.page(t)
+		// Somewhere between its first call and its last.
+		calls := len(n.Calls())
+		wanted := calls + 3 + rand.IntN(40)
+		require.Eventually(t, func() bool { return len(n.Calls()) >= wanted }, time.Minute, time.Millisecond)
+		serve.kill()
+	}
+	serve := start(t, env, "serve")
+	require.Eventually(t, func() bool {
+		left, err := tryCount(pool, `SELECT count(*) FROM watched AS w WHERE NOT EXISTS (SELECT FROM accounts AS a
+			WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))`)
+		return err == nil && left == 0 && count(t, pool, `SELECT count(*) FROM watched`) > 0
+	}, 4*time.Minute, 50*time.Millisecond)
+	stop()
+	// Accounts that were hidden for a while have left the listing, and come back
+	// with the next one.
+	followed := slices.Sorted(slices.Values(active(n, n.Follows(hub.DID))))
+	succeed(t, env, "watch", "sync")
+	require.Eventually(t, func() bool {
+		return slices.Equal(watched(t, pool), followed) &&
+			count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
+	}, 4*time.Minute, 50*time.Millisecond)
+	// The cursor passes what was played once somebody followed writes after it.
+	last, err := n.PostNow(followed[0], "the last one")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s' AND rkey = '%s'`, last.DID, last.Rkey)) == 1
+	}, time.Minute, 20*time.Millisecond)
+	want := current(n, followed)
+	ours := slices.DeleteFunc(stored(t, pool), func(post string) bool {
+		did, _, _ := strings.Cut(post, "/")
+		return !slices.Contains(followed, did)
+	})
+	without := func(a, b []string) []string {
+		return slices.DeleteFunc(slices.Clone(a), func(post string) bool { return slices.Contains(b, post) })
+	}
+	require.Empty(t, without(want, ours), "missing")
+	require.Empty(t, without(ours, want), "not deleted")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))
 }
