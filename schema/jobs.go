@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -20,13 +19,5 @@ SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'running')) AS r
        count(*) FILTER (WHERE state IN ('retryable', 'scheduled'))          AS waiting
 FROM river_job
 WHERE kind = $1 AND state IN ('available', 'pending', 'running', 'retryable', 'scheduled')`
-	rows, err := db.Query(ctx, sql, kind)
-	if err != nil {
-		return Unfinished{}, fmt.Errorf("count unfinished jobs: %w", err)
-	}
-	jobs, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Unfinished])
-	if err != nil {
-		return Unfinished{}, fmt.Errorf("count unfinished jobs: %w", err)
-	}
-	return jobs, nil
+	return one(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kind)
 }

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -69,13 +68,5 @@ CROSS JOIN LATERAL (
 ) AS latest
 ORDER BY r.sharers DESC, r.last_shared DESC, l.url
 LIMIT $3`
-	rows, err := db.Query(ctx, sql, now.Add(-window), now, limit)
-	if err != nil {
-		return nil, fmt.Errorf("rank the links: %w", err)
-	}
-	links, err := pgx.CollectRows(rows, pgx.RowToStructByName[TrendingLink])
-	if err != nil {
-		return nil, fmt.Errorf("rank the links: %w", err)
-	}
-	return links, nil
+	return all(ctx, db, "rank the links", pgx.RowToStructByName[TrendingLink], sql, now.Add(-window), now, limit)
 }
