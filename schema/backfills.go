@@ -142,7 +142,7 @@ SET priority     = least(priority, $2),
                    || jsonb_build_object('asked', coalesce((args ->> 'asked')::int, 0) + 1,
                                          'not_before', greatest((args ->> 'not_before')::timestamptz, $4)),
     scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
-WHERE id = ANY ($1) AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
+WHERE id = ANY ($1) AND state IN ` + unfinished + `
 RETURNING id`
 	return all(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano))
 }
@@ -164,7 +164,7 @@ SELECT b.did, min(min(g.from_at)) OVER ()
 FROM gap_backfills AS b
 JOIN gaps AS g ON g.id = b.gap_id AND g.closed_at IS NULL
 WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = b.did
-                  AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled'))
+                  AND j.state IN ` + unfinished + `)
 GROUP BY b.did`
 	rows, err := tx.Query(ctx, sql)
 	if err != nil {
@@ -209,8 +209,8 @@ SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'scheduled'))   
        coalesce(sum((jsonb_path_query_first(metadata, 'strict $.**.posts') #>> '{}')::bigint), 0)  AS posts
 FROM river_job
 WHERE kind IN ('backfill_account', 'request_backfill')
-  AND (kind = 'backfill_account' OR state NOT IN ('completed', 'cancelled', 'discarded'))
-  AND (state IN ('available', 'pending', 'scheduled', 'running', 'retryable') OR state = 'completed' AND finalized_at > $1::timestamptz - interval '1 hour')`
+  AND (state IN ` + unfinished + `
+       OR kind = 'backfill_account' AND state = 'completed' AND finalized_at > $1::timestamptz - interval '1 hour')`
 	return one(ctx, db, "count backfills", pgx.RowToStructByName[Backfills], sql, now)
 }
 

@@ -6,6 +6,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// unfinished are the states of a job that is still to do something, as River
+// spells them.
+const unfinished = `('available', 'pending', 'retryable', 'running', 'scheduled')`
+
 // Unfinished counts jobs that are not done.
 type Unfinished struct {
 	Ready   int // at work, or could be at once
@@ -18,6 +22,6 @@ func UnfinishedJobs(ctx context.Context, db DB, kind string) (Unfinished, error)
 SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'running')) AS ready,
        count(*) FILTER (WHERE state IN ('retryable', 'scheduled'))          AS waiting
 FROM river_job
-WHERE kind = $1 AND state IN ('available', 'pending', 'running', 'retryable', 'scheduled')`
+WHERE kind = $1 AND state IN ` + unfinished
 	return one(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kind)
 }
