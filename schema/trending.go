@@ -7,6 +7,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// Window is a span that ends now and that the ranking is shown for.
+type Window struct {
+	Name   string // as it is asked for
+	Length time.Duration
+}
+
+// Windows are those there are, the shortest first.
+func Windows() []Window {
+	return []Window{{"1h", time.Hour}, {"3h", 3 * time.Hour}, {"6h", 6 * time.Hour}, {"12h", 12 * time.Hour}, {"24h", LongestWindow}}
+}
+
 // TrendingLink is one line of the ranking.
 type TrendingLink struct {
 	URL         string    `json:"url"`

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +29,8 @@ func trendingCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !validWindow(window) {
-				return fmt.Errorf("--window is %s: expected 1h, 3h, 6h, 12h or 24h", window)
+			if !slices.ContainsFunc(schema.Windows(), func(w schema.Window) bool { return w.Length == window }) {
+				return fmt.Errorf("--window is %s: expected %s", window, windowNames())
 			}
 			if limit < 1 || limit > 1000 {
 				return fmt.Errorf("--limit is %d: expected 1 to 1000", limit)
@@ -57,7 +58,7 @@ func trendingCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&window, "window", 6*time.Hour, "how far back to count: 1h, 3h, 6h, 12h or 24h")
+	cmd.Flags().DurationVar(&window, "window", 6*time.Hour, "how far back to count: "+windowNames())
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many links")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&at, "at", "", "the end of the window, as 2026-07-04T15:00:00Z; now when not given")
@@ -75,12 +76,14 @@ func moment(at string) (time.Time, error) {
 	return t, nil
 }
 
-func validWindow(d time.Duration) bool {
-	switch d {
-	case time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour:
-		return true
+// windowNames are the windows as a sentence names them.
+func windowNames() string {
+	var names []string
+	for _, w := range schema.Windows() {
+		names = append(names, w.Name)
 	}
-	return false
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // printLinks prints two lines a link. What strangers wrote is made harmless for
