@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
 )
 
 func trendingCommand() *cobra.Command {
@@ -94,22 +96,7 @@ func printLinks(w io.Writer, links []schema.TrendingLink, now time.Time, window 
 		return
 	}
 	for i, l := range links {
-		title := l.Title
-		if title == "" {
-			title = l.URL
-		}
-		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s ago)\n", i+1, l.Sharers, plain(title), plain(l.URL), now.Sub(l.LastShared).Round(time.Second))
+		url := web.Plain(l.URL)
+		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s ago)\n", i+1, l.Sharers, cmp.Or(web.Plain(l.Title), url), url, now.Sub(l.LastShared).Round(time.Second))
 	}
-}
-
-// plain drops the characters by which a stranger's text could drive a terminal
-// or turn the line around.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r < ' ', r >= 0x7f && r < 0xa0, r >= 0x200e && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
-			return -1
-		}
-		return r
-	}, s)
 }
