@@ -59,11 +59,7 @@ func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (add
 
 // RemoveWatch removes the watches of a target, and answers how many there were.
 func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
-	tag, err := db.Exec(ctx, `DELETE FROM watches WHERE target = $1`, target)
-	if err != nil {
-		return 0, fmt.Errorf("remove the watch of %s: %w", target, err)
-	}
-	return int(tag.RowsAffected()), nil
+	return deleteSome(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
 }
 
 // SyncWatches has every watch's listing read now.

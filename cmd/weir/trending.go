@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -37,27 +38,20 @@ func trendingCommand() *cobra.Command {
 			if limit < 1 || limit > 1000 {
 				return fmt.Errorf("--limit is %d: expected 1 to 1000", limit)
 			}
-			cfg, err := readConfig()
-			if err != nil {
-				return err
-			}
-			pool, err := cfg.migrated(cmd.Context(), 2)
-			if err != nil {
-				return err
-			}
-			defer pool.Close()
-			links, err := schema.TrendingLinks(cmd.Context(), pool, now, window, limit)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetEscapeHTML(false)
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(links)
-			}
-			printLinks(cmd.OutOrStdout(), links, now, window)
-			return nil
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				links, err := schema.TrendingLinks(ctx, p.pool, now, window, limit)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					encoder := json.NewEncoder(cmd.OutOrStdout())
+					encoder.SetEscapeHTML(false)
+					encoder.SetIndent("", "  ")
+					return encoder.Encode(links)
+				}
+				printLinks(cmd.OutOrStdout(), links, now, window)
+				return nil
+			})
 		},
 	}
 	cmd.Flags().DurationVar(&window, "window", 6*time.Hour, "how far back to count: "+windowNames())
