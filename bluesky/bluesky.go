@@ -6,6 +6,7 @@
 package bluesky
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,16 +70,14 @@ type Client struct {
 
 // New checks the configuration and fills in the defaults. It calls nobody.
 func New(cfg Config) (*Client, error) {
-	setDefault(&cfg.AppView, "https://public.api.bsky.app")
-	setDefault(&cfg.Directory, "https://plc.directory")
-	setDefault(&cfg.Timeout, 15*time.Second)
-	setDefault(&cfg.UserAgent, "weir")
+	cfg.AppView = cmp.Or(cfg.AppView, "https://public.api.bsky.app")
+	cfg.Directory = cmp.Or(cfg.Directory, "https://plc.directory")
+	cfg.Timeout = cmp.Or(cfg.Timeout, 15*time.Second)
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "weir")
 	if cfg.Retries == nil {
 		cfg.Retries = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	c := &Client{cfg: cfg, log: cfg.Logger, own: map[string]struct{}{}, hosts: map[string]*host{}, documents: map[string]document{}}
 	var err error
 	if c.appView, err = c.configured("AppView", cfg.AppView); err != nil {
@@ -147,11 +146,4 @@ func redacted(raw string) string {
 func isLoopback(hostname string) bool {
 	ip := net.ParseIP(hostname)
 	return hostname == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }

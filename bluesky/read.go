@@ -96,7 +96,7 @@ func readProfile(v jsontext.Value) (Profile, bool) {
 		return Profile{}, false
 	}
 	p := Profile{DID: text(fields["did"])}
-	if _, err := syntax.ParseDID(p.DID); err != nil {
+	if !isDID(p.DID) {
 		return Profile{}, false
 	}
 	if handle, err := syntax.ParseHandle(text(fields["handle"])); err == nil {

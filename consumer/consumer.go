@@ -7,6 +7,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,23 +83,16 @@ func New(cfg Config) (*Consumer, error) {
 	if cfg.FilterHash == nil {
 		cfg.FilterHash = func() string { return "" }
 	}
-	setDefault(&cfg.BatchEvents, 500)
-	setDefault(&cfg.BatchEvery, 100*time.Millisecond)
-	setDefault(&cfg.BufferBytes, 64<<20)
-	setDefault(&cfg.LeaseTTL, 10*time.Second)
-	setDefault(&cfg.LeasePoll, time.Second)
-	setDefault(&cfg.Rewind, 5*time.Minute)
-	setDefault(&cfg.GapThreshold, 5*time.Minute)
-	setDefault(&cfg.AnchorWithin, 10*time.Second)
-	setDefault(&cfg.DrainWithin, 15*time.Second)
+	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 500)
+	cfg.BatchEvery = cmp.Or(cfg.BatchEvery, 100*time.Millisecond)
+	cfg.BufferBytes = cmp.Or(cfg.BufferBytes, 64<<20)
+	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, 10*time.Second)
+	cfg.LeasePoll = cmp.Or(cfg.LeasePoll, time.Second)
+	cfg.Rewind = cmp.Or(cfg.Rewind, 5*time.Minute)
+	cfg.GapThreshold = cmp.Or(cfg.GapThreshold, 5*time.Minute)
+	cfg.AnchorWithin = cmp.Or(cfg.AnchorWithin, 10*time.Second)
+	cfg.DrainWithin = cmp.Or(cfg.DrainWithin, 15*time.Second)
 	return &Consumer{cfg: cfg, log: cfg.Logger.With("stream", cfg.Stream), metrics: newMetrics(cfg.Registerer)}, nil
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }
 
 // Run consumes until ctx ends or a finite source has been read, and then

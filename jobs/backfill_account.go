@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/rivertype"
 )
 
 // Priorities of backfills: why an account's past is wanted.
@@ -31,11 +30,9 @@ func (BackfillAccount) Kind() string { return "backfill_account" }
 // InsertOpts are the defaults of its inserts.
 func (BackfillAccount) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{
-		Queue:    QueueBackfill,
-		Priority: PriorityManual,
-		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: []rivertype.JobState{
-			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
-		}},
+		Queue:      QueueBackfill,
+		Priority:   PriorityManual,
+		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()},
 	}
 }
 

@@ -1,9 +1,6 @@
 package jobs
 
-import (
-	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/rivertype"
-)
+import "github.com/riverqueue/river"
 
 // Expire deletes what is older than its retention. There is one unfinished job
 // at a time. It is tried a few times only: the next hour brings another.
@@ -18,8 +15,6 @@ func (Expire) InsertOpts() river.InsertOpts {
 		Queue:       QueueMaintenance,
 		Priority:    1,
 		MaxAttempts: 5,
-		UniqueOpts: river.UniqueOpts{ByState: []rivertype.JobState{
-			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
-		}},
+		UniqueOpts:  river.UniqueOpts{ByState: unfinished()},
 	}
 }

@@ -4,6 +4,8 @@
 // fields, or become a new kind.
 package jobs
 
+import "github.com/riverqueue/river/rivertype"
+
 // The queues. A queue is worked by its own set of workers, and can be paused by
 // itself.
 const (
@@ -12,3 +14,11 @@ const (
 	QueueBackfill    = "backfill" // one account's feed a job
 	QueueMaintenance = "maintenance"
 )
+
+// unfinished are the states of a job that is still to do something; of a unique
+// one there is no second in any of them.
+func unfinished() []rivertype.JobState {
+	return []rivertype.JobState{
+		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
+	}
+}

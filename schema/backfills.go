@@ -19,15 +19,8 @@ type CallSlot struct {
 // slots at once, each at least spacing after the one before. A slot that is not
 // given back is free again after ttl.
 func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
-	rows, err := db.Query(ctx, `SELECT slot, wait FROM take_call_slot($1, $2, $3, $4)`, holder, slots, spacing, ttl)
-	if err != nil {
-		return CallSlot{}, fmt.Errorf("reserve a call: %w", err)
-	}
-	slot, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[CallSlot])
-	if err != nil {
-		return CallSlot{}, fmt.Errorf("reserve a call: %w", err)
-	}
-	return slot, nil
+	const sql = `SELECT slot, wait FROM take_call_slot($1, $2, $3, $4)`
+	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[CallSlot], sql, holder, slots, spacing, ttl)
 }
 
 // GiveCallSlot gives a slot back.
@@ -52,15 +45,7 @@ func FindFeed(ctx context.Context, db DB, did string) (Feed, error) {
 SELECT coalesce(a.handle, '') AS handle, a.feed_newest AS newest, coalesce(a.feed_problem, '') AS problem
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
-	rows, err := db.Query(ctx, sql, did)
-	if err != nil {
-		return Feed{}, fmt.Errorf("read the feed's state of %s: %w", did, err)
-	}
-	f, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Feed])
-	if err != nil {
-		return Feed{}, fmt.Errorf("read the feed's state of %s: %w", did, err)
-	}
-	return f, nil
+	return one(ctx, db, "read the feed's state of "+did, pgx.RowToStructByName[Feed], sql, did)
 }
 
 // FeedRead writes down that a feed has been read back to since, or why it could
@@ -84,15 +69,8 @@ WHERE g.closed_at IS NULL AND (g.from_at >= $2 OR $3)
   AND EXISTS (SELECT FROM gap_backfills AS b WHERE b.gap_id = g.id AND b.did = $1)
 ORDER BY g.id
 FOR UPDATE`
-	rows, err := tx.Query(ctx, gaps, did, since, problem != "")
-	if err != nil {
-		return fmt.Errorf("find the gaps of %s: %w", did, err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	ids, err := all(ctx, tx, "find the gaps of "+did, pgx.RowTo[int64], gaps, did, since, problem != "")
 	if err != nil || len(ids) == 0 {
-		if err != nil {
-			err = fmt.Errorf("find the gaps of %s: %w", did, err)
-		}
 		return err
 	}
 	return checkOff(ctx, tx, did, ids, now, problem != "")
@@ -141,12 +119,8 @@ WITH waiting AS (
     UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting) WHERE id = $1
 )
 SELECT did FROM waiting ORDER BY did`
-	rows, err := tx.Query(ctx, sql, gap)
-	if err != nil {
-		return nil, from, ok, fmt.Errorf("find whom gap %d concerns: %w", gap, err)
-	}
-	if dids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-		return nil, from, ok, fmt.Errorf("find whom gap %d concerns: %w", gap, err)
+	if dids, err = all(ctx, tx, fmt.Sprintf("find whom gap %d concerns", gap), pgx.RowTo[string], sql, gap); err != nil {
+		return nil, from, ok, err
 	}
 	const nobody = `
 UPDATE gaps SET closed_at = $2, how_closed = 'no account that is followed could be read'
@@ -168,17 +142,9 @@ SET priority     = least(priority, $2),
                    || jsonb_build_object('asked', coalesce((args ->> 'asked')::int, 0) + 1,
                                          'not_before', greatest((args ->> 'not_before')::timestamptz, $4)),
     scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
-WHERE id = ANY ($1) AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
+WHERE id = ANY ($1) AND state IN ` + unfinished + `
 RETURNING id`
-	rows, err := tx.Query(ctx, sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano))
-	if err != nil {
-		return nil, fmt.Errorf("promote backfills: %w", err)
-	}
-	alive, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("promote backfills: %w", err)
-	}
-	return alive, nil
+	return all(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano))
 }
 
 // LockFeed locks an account's row, before its job's: the order of a sync.
@@ -198,7 +164,7 @@ SELECT b.did, min(min(g.from_at)) OVER ()
 FROM gap_backfills AS b
 JOIN gaps AS g ON g.id = b.gap_id AND g.closed_at IS NULL
 WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = b.did
-                  AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled'))
+                  AND j.state IN ` + unfinished + `)
 GROUP BY b.did`
 	rows, err := tx.Query(ctx, sql)
 	if err != nil {
@@ -243,38 +209,18 @@ SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'scheduled'))   
        coalesce(sum((jsonb_path_query_first(metadata, 'strict $.**.posts') #>> '{}')::bigint), 0)  AS posts
 FROM river_job
 WHERE kind IN ('backfill_account', 'request_backfill')
-  AND (kind = 'backfill_account' OR state NOT IN ('completed', 'cancelled', 'discarded'))
-  AND (state IN ('available', 'pending', 'scheduled', 'running', 'retryable') OR state = 'completed' AND finalized_at > $1::timestamptz - interval '1 hour')`
-	rows, err := db.Query(ctx, sql, now)
-	if err != nil {
-		return Backfills{}, fmt.Errorf("count backfills: %w", err)
-	}
-	b, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Backfills])
-	if err != nil {
-		return Backfills{}, fmt.Errorf("count backfills: %w", err)
-	}
-	return b, nil
+  AND (state IN ` + unfinished + `
+       OR kind = 'backfill_account' AND state = 'completed' AND finalized_at > $1::timestamptz - interval '1 hour')`
+	return one(ctx, db, "count backfills", pgx.RowToStructByName[Backfills], sql, now)
 }
 
 // RequestBackfill asks for an account's feed, by handle or DID, as the SQL
 // function enqueue_backfill does. It answers the id of the job that asks.
 func RequestBackfill(ctx context.Context, db DB, account string, back time.Duration) (int64, error) {
-	return requested(ctx, db, `SELECT enqueue_backfill($1, $2)`, account, back)
+	return one(ctx, db, "ask for backfills", pgx.RowTo[int64], `SELECT enqueue_backfill($1, $2)`, account, back)
 }
 
 // RequestAllBackfills asks for the feed of every followed account.
 func RequestAllBackfills(ctx context.Context, db DB, back time.Duration) (int64, error) {
-	return requested(ctx, db, `SELECT enqueue_backfill_all($1)`, back)
-}
-
-func requested(ctx context.Context, db DB, sql string, args ...any) (int64, error) {
-	rows, err := db.Query(ctx, sql, args...)
-	if err != nil {
-		return 0, fmt.Errorf("ask for backfills: %w", err)
-	}
-	id, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
-	if err != nil {
-		return 0, fmt.Errorf("ask for backfills: %w", err)
-	}
-	return id, nil
+	return one(ctx, db, "ask for backfills", pgx.RowTo[int64], `SELECT enqueue_backfill_all($1)`, back)
 }

@@ -11,15 +11,7 @@ import (
 // Dictionary is the compression dictionary with this sha256, in hex; ErrNoRows
 // when it has not been kept.
 func Dictionary(ctx context.Context, db DB, sha256 string) ([]byte, error) {
-	rows, err := db.Query(ctx, `SELECT bytes FROM dictionaries WHERE sha256 = $1`, sha256)
-	if err != nil {
-		return nil, fmt.Errorf("read the dictionary: %w", err)
-	}
-	bytes, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[[]byte])
-	if err != nil {
-		return nil, fmt.Errorf("read the dictionary: %w", err)
-	}
-	return bytes, nil
+	return one(ctx, db, "read the dictionary", pgx.RowTo[[]byte], `SELECT bytes FROM dictionaries WHERE sha256 = $1`, sha256)
 }
 
 // KeepDictionary stores a verified dictionary, so that a restart needs no

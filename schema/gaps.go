@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,13 +34,5 @@ FROM gaps
 WHERE closed_at IS NULL AND from_at < $2 AND to_at > $1
 ORDER BY from_at
 LIMIT 100`
-	rows, err := db.Query(ctx, sql, from, to)
-	if err != nil {
-		return nil, fmt.Errorf("read the gaps: %w", err)
-	}
-	gaps, err := pgx.CollectRows(rows, pgx.RowToStructByName[Gap])
-	if err != nil {
-		return nil, fmt.Errorf("read the gaps: %w", err)
-	}
-	return gaps, nil
+	return all(ctx, db, "read the gaps", pgx.RowToStructByName[Gap], sql, from, to)
 }

@@ -2,10 +2,13 @@ package schema
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// unfinished are the states of a job that is still to do something, as River
+// spells them.
+const unfinished = `('available', 'pending', 'retryable', 'running', 'scheduled')`
 
 // Unfinished counts jobs that are not done.
 type Unfinished struct {
@@ -19,14 +22,6 @@ func UnfinishedJobs(ctx context.Context, db DB, kind string) (Unfinished, error)
 SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'running')) AS ready,
        count(*) FILTER (WHERE state IN ('retryable', 'scheduled'))          AS waiting
 FROM river_job
-WHERE kind = $1 AND state IN ('available', 'pending', 'running', 'retryable', 'scheduled')`
-	rows, err := db.Query(ctx, sql, kind)
-	if err != nil {
-		return Unfinished{}, fmt.Errorf("count unfinished jobs: %w", err)
-	}
-	jobs, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Unfinished])
-	if err != nil {
-		return Unfinished{}, fmt.Errorf("count unfinished jobs: %w", err)
-	}
-	return jobs, nil
+WHERE kind = $1 AND state IN ` + unfinished
+	return one(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kind)
 }

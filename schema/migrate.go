@@ -153,16 +153,9 @@ func readMigrations() ([]migration, error) {
 
 // checkVersions answers how far Weir's migrations have been applied.
 func checkVersions(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []migration) (int, error) {
-	var exists bool
-	if err := conn.QueryRow(ctx, `SELECT to_regclass('weir_migration') IS NOT NULL`).Scan(&exists); err != nil {
-		return 0, fmt.Errorf("look for weir_migration: %w", err)
-	}
-	if !exists {
-		return 0, checkRiver(ctx, pool)
-	}
-	var at int
-	if err := conn.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM weir_migration`).Scan(&at); err != nil {
-		return 0, fmt.Errorf("read weir_migration: %w", err)
+	at, err := migratedTo(ctx, conn, "weir_migration")
+	if err != nil {
+		return 0, err
 	}
 	if known := all[len(all)-1].version; at > known {
 		return 0, &TooNewError{What: "weir", Database: at, Known: known}
@@ -179,7 +172,7 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	for _, m := range migrator.AllVersions() {
 		known = max(known, m.Version)
 	}
-	at, err := riverVersion(ctx, pool)
+	at, err := migratedTo(ctx, pool, "river_migration")
 	if err != nil {
 		return err
 	}
@@ -189,21 +182,14 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// riverVersion is the newest migration of River's main line in the database; 0
-// where River's tables are not there yet.
-func riverVersion(ctx context.Context, pool *pgxpool.Pool) (int, error) {
-	var exists bool
-	if err := pool.QueryRow(ctx, `SELECT to_regclass('river_migration') IS NOT NULL`).Scan(&exists); err != nil {
-		return 0, fmt.Errorf("look for river_migration: %w", err)
+// migratedTo is the newest version in a table of migrations; 0 where the table
+// is not there yet.
+func migratedTo(ctx context.Context, db DB, table string) (int, error) {
+	exists, err := one(ctx, db, "look for "+table, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, table)
+	if err != nil || !exists {
+		return 0, err
 	}
-	if !exists {
-		return 0, nil
-	}
-	var at int
-	if err := pool.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM river_migration`).Scan(&at); err != nil {
-		return 0, fmt.Errorf("read river_migration: %w", err)
-	}
-	return at, nil
+	return one(ctx, db, "read "+table, pgx.RowTo[int], `SELECT coalesce(max(version), 0) FROM `+table)
 }
 
 func migrateRiver(ctx context.Context, pool *pgxpool.Pool) error {

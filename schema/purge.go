@@ -33,15 +33,7 @@ SELECT did FROM (
 ) AS due
 ORDER BY did
 LIMIT $4`
-	rows, err := db.Query(ctx, sql, now, unwatched, after, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list accounts to purge: %w", err)
-	}
-	dids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list accounts to purge: %w", err)
-	}
-	return dids, nil
+	return all(ctx, db, "list accounts to purge", pgx.RowTo[string], sql, now, unwatched, after, limit)
 }
 
 // PurgeRecords deletes records of an account that is to be purged, at most
@@ -121,12 +113,5 @@ SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AN
 	if err != nil {
 		return false, fmt.Errorf("finish the purge of %s: %w", did, err)
 	}
-	rows, err := db.Query(ctx, left, did, now)
-	if err == nil {
-		done, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
-	}
-	if err != nil {
-		return false, fmt.Errorf("finish the purge of %s: %w", did, err)
-	}
-	return done, nil
+	return one(ctx, db, "finish the purge of "+did, pgx.RowTo[bool], left, did, now)
 }

@@ -23,16 +23,16 @@ func RebuildShareIndexes(ctx context.Context, pool *pgxpool.Pool, least int64) (
 		return nil, fmt.Errorf("connect to rebuild indexes: %w", err)
 	}
 	defer conn.Release()
-	var locked bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(reindexLock)).Scan(&locked); err != nil {
-		return nil, fmt.Errorf("lock to rebuild indexes: %w", err)
+	locked, err := one(ctx, conn, "lock to rebuild indexes", pgx.RowTo[bool], `SELECT pg_try_advisory_lock($1)`, int64(reindexLock))
+	if err != nil {
+		return nil, err
 	}
 	if !locked {
 		return nil, ErrBusy
 	}
 	defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(reindexLock)) //nolint:errcheck // ends with the session anyway
 
-	left, err := names(ctx, conn, `
+	left, err := all(ctx, conn, "list the indexes of shares", pgx.RowTo[string], `
 SELECT c.relname
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid
@@ -47,7 +47,7 @@ ORDER BY 1`)
 		}
 	}
 	// A row needs less than 100 bytes in either. reltuples is -1 before the first vacuum.
-	bloated, err := names(ctx, conn, `
+	bloated, err := all(ctx, conn, "list the indexes of shares", pgx.RowTo[string], `
 SELECT c.relname
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid
@@ -65,16 +65,4 @@ ORDER BY 1`, least)
 		rebuilt = append(rebuilt, index)
 	}
 	return rebuilt, nil
-}
-
-func names(ctx context.Context, db DB, sql string, args ...any) ([]string, error) {
-	rows, err := db.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("list the indexes of shares: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list the indexes of shares: %w", err)
-	}
-	return all, nil
 }

@@ -40,15 +40,7 @@ JOIN shares AS s ON s.did = k.did AND s.collection = k.collection AND s.rkey = k
 	for i, k := range keys {
 		c.set(i, k)
 	}
-	rows, err := db.Query(ctx, sql, c.collection, c.did, c.rkey)
-	if err != nil {
-		return nil, fmt.Errorf("read which records share: %w", err)
-	}
-	sharing, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Key])
-	if err != nil {
-		return nil, fmt.Errorf("read which records share: %w", err)
-	}
-	return sharing, nil
+	return all(ctx, db, "read which records share", pgx.RowToStructByPos[Key], sql, c.collection, c.did, c.rkey)
 }
 
 // ReplaceShares makes the shares of the records exactly these, in one round

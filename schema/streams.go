@@ -95,25 +95,18 @@ SET lease_owner      = $2,
 FROM free
 WHERE s.name = free.name
 RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s.caught_up_at, s.filter_hash`
-	rows, err := db.Query(ctx, take, stream, owner, ttl)
-	if err != nil {
-		return Lease{}, false, fmt.Errorf("take the lease of stream %s: %w", stream, err)
-	}
-	lease = Lease{Stream: stream, Owner: owner, TTL: ttl}
-	p := &lease.Position
-	lease, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (Lease, error) {
+	lease, err = one(ctx, db, "take the lease of stream "+stream, func(row pgx.CollectableRow) (Lease, error) {
+		l := Lease{Stream: stream, Owner: owner, TTL: ttl}
+		p := &l.Position
 		var lastEvent, caughtUp *time.Time
-		err := row.Scan(&lease.Epoch, &p.Host, &p.CursorKind, &p.Cursor, &p.Anchor, &lastEvent, &caughtUp, &p.FilterHash)
+		err := row.Scan(&l.Epoch, &p.Host, &p.CursorKind, &p.Cursor, &p.Anchor, &lastEvent, &caughtUp, &p.FilterHash)
 		p.LastEvent, p.CaughtUp = deref(lastEvent), deref(caughtUp)
-		return lease, err
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
+		return l, err
+	}, take, stream, owner, ttl)
+	if errors.Is(err, ErrNoRows) {
 		return Lease{}, false, nil
 	}
-	if err != nil {
-		return Lease{}, false, fmt.Errorf("take the lease of stream %s: %w", stream, err)
-	}
-	return lease, true, nil
+	return lease, err == nil, err
 }
 
 // Release gives the lease back, so that a waiting consumer takes over at once.
@@ -163,15 +156,7 @@ SELECT name          AS name,
        coalesce(lease_expires_at > clock_timestamp(), false) AS leased
 FROM streams
 ORDER BY name`
-	rows, err := db.Query(ctx, sql)
-	if err != nil {
-		return nil, fmt.Errorf("read the streams: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[StreamStatus])
-	if err != nil {
-		return nil, fmt.Errorf("read the streams: %w", err)
-	}
-	return all, nil
+	return all(ctx, db, "read the streams", pgx.RowToStructByName[StreamStatus], sql)
 }
 
 func deref(t *time.Time) time.Time {

@@ -2,11 +2,21 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// Window is a span that ends now and that the ranking is shown for.
+type Window struct {
+	Name   string // as it is asked for
+	Length time.Duration
+}
+
+// Windows are those there are, the shortest first.
+func Windows() []Window {
+	return []Window{{"1h", time.Hour}, {"3h", 3 * time.Hour}, {"6h", 6 * time.Hour}, {"12h", 12 * time.Hour}, {"24h", LongestWindow}}
+}
 
 // TrendingLink is one line of the ranking.
 type TrendingLink struct {
@@ -69,13 +79,5 @@ CROSS JOIN LATERAL (
 ) AS latest
 ORDER BY r.sharers DESC, r.last_shared DESC, l.url
 LIMIT $3`
-	rows, err := db.Query(ctx, sql, now.Add(-window), now, limit)
-	if err != nil {
-		return nil, fmt.Errorf("rank the links: %w", err)
-	}
-	links, err := pgx.CollectRows(rows, pgx.RowToStructByName[TrendingLink])
-	if err != nil {
-		return nil, fmt.Errorf("rank the links: %w", err)
-	}
-	return links, nil
+	return all(ctx, db, "rank the links", pgx.RowToStructByName[TrendingLink], sql, now.Add(-window), now, limit)
 }

@@ -38,28 +38,12 @@ FROM watches AS w `
 
 // Watches lists them all, the oldest first.
 func Watches(ctx context.Context, db DB) ([]Watch, error) {
-	rows, err := db.Query(ctx, watchColumns+`ORDER BY w.id`)
-	if err != nil {
-		return nil, fmt.Errorf("list the watches: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[Watch])
-	if err != nil {
-		return nil, fmt.Errorf("list the watches: %w", err)
-	}
-	return all, nil
+	return all(ctx, db, "list the watches", pgx.RowToStructByName[Watch], watchColumns+`ORDER BY w.id`)
 }
 
 // FindWatch is one of them; ErrNoRows when it is gone.
 func FindWatch(ctx context.Context, db DB, id int64) (Watch, error) {
-	rows, err := db.Query(ctx, watchColumns+`WHERE w.id = $1`, id)
-	if err != nil {
-		return Watch{}, fmt.Errorf("read watch %d: %w", id, err)
-	}
-	w, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Watch])
-	if err != nil {
-		return Watch{}, fmt.Errorf("read watch %d: %w", id, err)
-	}
-	return w, nil
+	return one(ctx, db, fmt.Sprintf("read watch %d", id), pgx.RowToStructByName[Watch], watchColumns+`WHERE w.id = $1`, id)
 }
 
 // AddWatch adds a watch, and the job that reads its members. added is false
@@ -75,11 +59,7 @@ func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (add
 
 // RemoveWatch removes the watches of a target, and answers how many there were.
 func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
-	tag, err := db.Exec(ctx, `DELETE FROM watches WHERE target = $1`, target)
-	if err != nil {
-		return 0, fmt.Errorf("remove the watch of %s: %w", target, err)
-	}
-	return int(tag.RowsAffected()), nil
+	return deleteSome(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
 }
 
 // SyncWatches has every watch's listing read now.
@@ -114,15 +94,7 @@ func FollowedAccounts(ctx context.Context, db DB) (Followed, error) {
 	const sql = `
 SELECT NOT EXISTS (SELECT FROM watches)                                        AS everyone,
        coalesce((SELECT array_agg(DISTINCT did ORDER BY did) FROM watched), '{}') AS dids`
-	rows, err := db.Query(ctx, sql)
-	if err != nil {
-		return Followed{}, fmt.Errorf("read whom to follow: %w", err)
-	}
-	f, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Followed])
-	if err != nil {
-		return Followed{}, fmt.Errorf("read whom to follow: %w", err)
-	}
-	return f, nil
+	return one(ctx, db, "read whom to follow", pgx.RowToStructByPos[Followed], sql)
 }
 
 // Member is an account that a watch brings, as the listing describes it.
@@ -167,12 +139,8 @@ WITH known AS (SELECT DISTINCT did FROM watched WHERE did = ANY ($2)), new AS (
     RETURNING did
 )
 SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
-	rows, err := tx.Query(ctx, added, watch, did, began)
-	if err != nil {
-		return c, fmt.Errorf("add members of watch %d: %w", watch, err)
-	}
-	if c.Added, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-		return c, fmt.Errorf("add members of watch %d: %w", watch, err)
+	if c.Added, err = all(ctx, tx, fmt.Sprintf("add members of watch %d", watch), pgx.RowTo[string], added, watch, did, began); err != nil {
+		return c, err
 	}
 	tag, err := tx.Exec(ctx, `DELETE FROM watched AS w WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS m (did) WHERE m.did = w.did)`, watch, did)
 	if err != nil {

@@ -7,6 +7,7 @@
 package simnet
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -87,30 +88,18 @@ type Net struct {
 
 // New makes the network and its history.
 func New(cfg Config) (*Net, error) {
-	if cfg.Accounts == 0 {
-		cfg.Accounts = 2000
-	}
-	if cfg.HistorySpan == 0 {
-		cfg.HistorySpan = 24 * time.Hour
-	}
+	cfg.Accounts = cmp.Or(cfg.Accounts, 2000)
+	cfg.HistorySpan = cmp.Or(cfg.HistorySpan, 24*time.Hour)
 	if cfg.Start.IsZero() {
 		cfg.Start = time.Now()
 	}
-	if cfg.PingEvery == 0 {
-		cfg.PingEvery = 30 * time.Second
-	}
-	if cfg.WriteLimit == 0 {
-		cfg.WriteLimit = 5 * time.Second
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.PingEvery = cmp.Or(cfg.PingEvery, 30*time.Second)
+	cfg.WriteLimit = cmp.Or(cfg.WriteLimit, 5*time.Second)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Accounts < 10 {
 		return nil, errors.New("a network needs 10 accounts or more")
 	}
-	if cfg.Follows == 0 {
-		cfg.Follows = min(342, cfg.Accounts)
-	}
+	cfg.Follows = cmp.Or(cfg.Follows, min(342, cfg.Accounts))
 	if cfg.Follows < 0 || cfg.Follows > cfg.Accounts || cfg.Crowd < 0 {
 		return nil, fmt.Errorf("the hub follows from 0 to all %d accounts, not %d; a larger crowd is Config.Crowd", cfg.Accounts, cfg.Follows)
 	}

@@ -1,6 +1,7 @@
 package simnet
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -28,16 +29,10 @@ type sessions struct {
 }
 
 func (s *sessions) start(cfg Config) {
-	s.tokens, s.password, s.life, s.status, s.required = map[string]*session{}, cfg.Password, cfg.TokenLife, cfg.ExpiredStatus, cfg.RequireLogin
-	if s.password == "" {
-		s.password = "wxyz-abcd-2345-mnop"
-	}
-	if s.life == 0 {
-		s.life = 2 * time.Hour
-	}
-	if s.status == 0 {
-		s.status = http.StatusUnauthorized
-	}
+	s.tokens, s.required = map[string]*session{}, cfg.RequireLogin
+	s.password = cmp.Or(cfg.Password, "wxyz-abcd-2345-mnop")
+	s.life = cmp.Or(cfg.TokenLife, 2*time.Hour)
+	s.status = cmp.Or(cfg.ExpiredStatus, http.StatusUnauthorized)
 }
 
 // Password is the app password of every account.

@@ -24,10 +24,13 @@ const (
 // needs fewer, and a hundred of them paint over the neighbours.
 const maxMarks = 6
 
-// plain makes a stranger's string one line of at most limit characters that
-// cannot change how the text around it is laid out. Empty where nothing in it
-// can be seen.
-func plain(s string, limit int) string {
+// plain is Plain of at most limit characters.
+func plain(s string, limit int) string { return shorten(Plain(s), limit) }
+
+// Plain makes a stranger's string one line that cannot change how the text
+// around it is laid out, nor drive a terminal. Empty where nothing in it can be
+// seen.
+func Plain(s string) string {
 	var b strings.Builder
 	space, visible, marks := false, false, 0
 	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {
@@ -54,7 +57,7 @@ func plain(s string, limit int) string {
 	if !visible {
 		return ""
 	}
-	return shorten(b.String(), limit)
+	return b.String()
 }
 
 // reorders tells the characters that override the direction of text, open or

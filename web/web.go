@@ -10,6 +10,7 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"html/template"
@@ -70,11 +71,8 @@ func Handler(cfg Config) (http.Handler, error) {
 		return nil, fmt.Errorf("parse the templates: %w", err)
 	}
 	s := &server{
-		db: cfg.DB, now: cfg.Now, title: cfg.Title, log: cfg.Logger,
+		db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
 		images: images, assets: assets, templates: templates,
-	}
-	if s.title == "" {
-		s.title = "Weir"
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.servePage)

@@ -5,23 +5,26 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/weir-social/weir/schema"
 )
 
-// window is a span that ends now. The page offers these five.
+// window is a window of the ranking, in words.
 type window struct {
-	Name   string // as it is asked for
-	Length time.Duration
-	Words  string
+	schema.Window
+	Words string
 }
 
 func windows() []window {
-	return []window{
-		{"1h", time.Hour, "the last hour"},
-		{"3h", 3 * time.Hour, "the last 3 hours"},
-		{"6h", 6 * time.Hour, "the last 6 hours"},
-		{"12h", 12 * time.Hour, "the last 12 hours"},
-		{"24h", 24 * time.Hour, "the last 24 hours"},
+	var all []window
+	for _, w := range schema.Windows() {
+		words := "the last hour"
+		if w.Length > time.Hour {
+			words = fmt.Sprintf("the last %.0f hours", w.Length.Hours())
+		}
+		all = append(all, window{w, words})
 	}
+	return all
 }
 
 const defaultWindow = "6h"

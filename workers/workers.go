@@ -5,6 +5,7 @@
 package workers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -46,24 +47,12 @@ type Config struct {
 // New builds the client that works every queue. Start it, and stop it by its
 // context: running jobs get 20 s to finish.
 func New(cfg Config) (*river.Client[pgx.Tx], error) {
-	if cfg.Process == 0 {
-		cfg.Process = 8
-	}
-	if cfg.JobTimeout == 0 {
-		cfg.JobTimeout = time.Minute
-	}
-	if cfg.RescueAfter == 0 {
-		cfg.RescueAfter = 5 * time.Minute
-	}
-	if cfg.Backfill == 0 {
-		cfg.Backfill = 4
-	}
-	if cfg.Window == 0 {
-		cfg.Window = 24 * time.Hour
-	}
-	if cfg.SyncEvery == 0 {
-		cfg.SyncEvery = time.Hour
-	}
+	cfg.Process = cmp.Or(cfg.Process, 8)
+	cfg.JobTimeout = cmp.Or(cfg.JobTimeout, time.Minute)
+	cfg.RescueAfter = cmp.Or(cfg.RescueAfter, 5*time.Minute)
+	cfg.Backfill = cmp.Or(cfg.Backfill, 4)
+	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
+	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
 	bundle := river.NewWorkers()
 	river.AddWorker(bundle, newProcessPosts(cfg))
 	river.AddWorker(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})

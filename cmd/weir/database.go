@@ -69,8 +69,8 @@ func sentence(err error) string {
 }
 
 // migrated is a pool on a database that has this binary's schema.
-func (c config) migrated(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
-	pool, err := c.database(ctx, connections)
+func (c config) migrated(ctx context.Context) (*pgxpool.Pool, error) {
+	pool, err := c.database(ctx, c.connections())
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func withParts(ctx context.Context, f func(context.Context, parts) error) error 
 	if err != nil {
 		return err
 	}
-	pool, err := cfg.migrated(ctx, cfg.connections())
+	pool, err := cfg.migrated(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,15 +1,19 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
 )
 
 func trendingCommand() *cobra.Command {
@@ -28,36 +32,29 @@ func trendingCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !validWindow(window) {
-				return fmt.Errorf("--window is %s: expected 1h, 3h, 6h, 12h or 24h", window)
+			if !slices.ContainsFunc(schema.Windows(), func(w schema.Window) bool { return w.Length == window }) {
+				return fmt.Errorf("--window is %s: expected %s", window, windowNames())
 			}
 			if limit < 1 || limit > 1000 {
 				return fmt.Errorf("--limit is %d: expected 1 to 1000", limit)
 			}
-			cfg, err := readConfig()
-			if err != nil {
-				return err
-			}
-			pool, err := cfg.migrated(cmd.Context(), 2)
-			if err != nil {
-				return err
-			}
-			defer pool.Close()
-			links, err := schema.TrendingLinks(cmd.Context(), pool, now, window, limit)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetEscapeHTML(false)
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(links)
-			}
-			printLinks(cmd.OutOrStdout(), links, now, window)
-			return nil
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				links, err := schema.TrendingLinks(ctx, p.pool, now, window, limit)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					encoder := json.NewEncoder(cmd.OutOrStdout())
+					encoder.SetEscapeHTML(false)
+					encoder.SetIndent("", "  ")
+					return encoder.Encode(links)
+				}
+				printLinks(cmd.OutOrStdout(), links, now, window)
+				return nil
+			})
 		},
 	}
-	cmd.Flags().DurationVar(&window, "window", 6*time.Hour, "how far back to count: 1h, 3h, 6h, 12h or 24h")
+	cmd.Flags().DurationVar(&window, "window", 6*time.Hour, "how far back to count: "+windowNames())
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many links")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&at, "at", "", "the end of the window, as 2026-07-04T15:00:00Z; now when not given")
@@ -75,12 +72,14 @@ func moment(at string) (time.Time, error) {
 	return t, nil
 }
 
-func validWindow(d time.Duration) bool {
-	switch d {
-	case time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour:
-		return true
+// windowNames are the windows as a sentence names them.
+func windowNames() string {
+	var names []string
+	for _, w := range schema.Windows() {
+		names = append(names, w.Name)
 	}
-	return false
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // printLinks prints two lines a link. What strangers wrote is made harmless for
@@ -91,22 +90,7 @@ func printLinks(w io.Writer, links []schema.TrendingLink, now time.Time, window 
 		return
 	}
 	for i, l := range links {
-		title := l.Title
-		if title == "" {
-			title = l.URL
-		}
-		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s ago)\n", i+1, l.Sharers, plain(title), plain(l.URL), now.Sub(l.LastShared).Round(time.Second))
+		url := web.Plain(l.URL)
+		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s ago)\n", i+1, l.Sharers, cmp.Or(web.Plain(l.Title), url), url, now.Sub(l.LastShared).Round(time.Second))
 	}
-}
-
-// plain drops the characters by which a stranger's text could drive a terminal
-// or turn the line around.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r < ' ', r >= 0x7f && r < 0xa0, r >= 0x200e && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
-			return -1
-		}
-		return r
-	}, s)
 }

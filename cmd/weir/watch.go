@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
 )
 
 func watchCommand() *cobra.Command {
@@ -115,7 +116,7 @@ func printWatches(w io.Writer, watches []schema.Watch, now time.Time) error {
 		if watch.SyncedAt != nil {
 			read = now.Sub(*watch.SyncedAt).Round(time.Second).String() + " ago"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", watch.Kind, plain(watch.Target), watch.Members, read, plain(watch.Problem))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", watch.Kind, web.Plain(watch.Target), watch.Members, read, web.Plain(watch.Problem))
 	}
 	return table.Flush()
 }

@@ -4,6 +4,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,22 +80,18 @@ func New(cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("no Jetstream endpoint is configured: name at least one")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.HTTPClient == nil {
-		cfg.HTTPClient = http.DefaultClient
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.HTTPClient = cmp.Or(cfg.HTTPClient, http.DefaultClient)
 	if err := cfg.Filter.check(); err != nil {
 		return nil, err
 	}
-	setDefault(&cfg.ReadLimit, 16<<20)
-	setDefault(&cfg.MinWait, 500*time.Millisecond)
-	setDefault(&cfg.MaxWait, 30*time.Second)
-	setDefault(&cfg.AlertAfter, 10)
-	setDefault(&cfg.QuietAfter, 5*time.Second)
-	setDefault(&cfg.PongWithin, 10*time.Second)
-	setDefault(&cfg.DialTimeout, 10*time.Second)
+	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, 16<<20)
+	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
+	cfg.MaxWait = cmp.Or(cfg.MaxWait, 30*time.Second)
+	cfg.AlertAfter = cmp.Or(cfg.AlertAfter, 10)
+	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
+	cfg.PongWithin = cmp.Or(cfg.PongWithin, 10*time.Second)
+	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
 	c := &Client{cfg: cfg, log: cfg.Logger, filter: cfg.Filter.sorted()}
 	for _, raw := range cfg.Endpoints {
 		e, err := parseEndpoint(raw)
@@ -113,13 +110,6 @@ func New(cfg Config) (*Client, error) {
 			Help: "Bytes of frames as they came over the wire."}),
 	}
 	return c, nil
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }
 
 func parseEndpoint(raw string) (endpoint, error) {
