@@ -106,14 +106,17 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 		write.Position = *b.last
 		write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)
 	}
+	stored := 0
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
 		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err != nil || len(written) == 0 {
 			return err
 		}
-		return c.enqueue(ctx, tx, written)
+		stored = len(written)
+		return c.enqueue(ctx, tx, written, b.oldest)
 	})
 	if err == nil {
+		c.metrics.stored.Add(float64(stored))
 		c.position = write.Position
 	}
 	return err

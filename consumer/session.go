@@ -34,11 +34,12 @@ type session struct {
 	asked Cursor          // what the server was asked for
 
 	// Of the decoding goroutine.
-	open    *batch         // the batch being filled
-	counted map[string]int // events since the last flush, by kind
+	open    *batch          // the batch being filled
+	counted map[counted]int // events since the last flush
 
 	lastFrame  atomic.Int64 // arrival of the last frame, Unix nanoseconds
 	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
+	begun      atomic.Bool  // an event has arrived
 	overflowed atomic.Bool
 	broken     atomic.Bool // the database refused for good: no reconnect helps
 }
@@ -169,7 +170,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
 	}
 	if ev.TimeUS == 0 { // of a kind we do not know, and without a place in the stream
-		s.counted["ignored"]++
+		s.counted[counted{kind: "ignored"}]++
 		return nil
 	}
 	switch s.resume.check(&ev) {
@@ -201,9 +202,10 @@ func (s *session) add(ev Event, arrived time.Time) {
 	b.count++
 	b.tail = ev
 	s.lag.Store(int64(arrived.Sub(happened(&ev))))
+	s.begun.Store(true)
 	s.metrics.replaced.Add(float64(ev.Replaced))
 	keep, kind := s.keeps(&ev)
-	s.counted[kind]++
+	s.counted[s.countedAs(&ev, kind)]++
 	switch {
 	case keep && len(ev.Record) > maxRecord:
 		s.metrics.parked.WithLabelValues(schema.StageCommit).Inc()
@@ -213,6 +215,21 @@ func (s *session) add(ev Event, arrived time.Time) {
 		b.events = append(b.events, ev)
 		b.bytes += len(ev.Raw)
 	}
+}
+
+// counted is what an event counts as.
+type counted struct{ kind, collection string }
+
+// countedAs names the collection where it is one of those stored: the others are
+// strangers' words.
+func (s *session) countedAs(ev *Event, kind string) counted {
+	switch {
+	case ev.Kind != KindCommit:
+		return counted{kind, ""}
+	case s.cfg.Wanted(ev.Collection):
+		return counted{kind, ev.Collection}
+	}
+	return counted{kind, "other"}
 }
 
 // flushFull hands the open batch over when it is full.
@@ -239,8 +256,8 @@ func (s *session) flush(ctx context.Context) error {
 		}
 		b.last = &at
 	}
-	for kind, n := range s.counted {
-		s.metrics.events.WithLabelValues(kind).Add(float64(n))
+	for as, n := range s.counted {
+		s.metrics.events.WithLabelValues(as.kind, as.collection).Add(float64(n))
 	}
 	clear(s.counted)
 	b.write()
@@ -269,6 +286,8 @@ func (s *session) state() (state, detail string) {
 		return schema.StateDraining, errOverflow.Error()
 	case !s.caughtUp().IsZero():
 		return schema.StateQuiet, ""
+	case !s.begun.Load():
+		return schema.StateConnecting, "" // accepted, and nothing heard yet
 	case time.Duration(s.lag.Load()) >= liveWithin:
 		return schema.StateCatchingUp, ""
 	}

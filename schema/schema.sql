@@ -191,6 +191,8 @@ CREATE TABLE streams (
     lease_owner text,
     lease_expires_at timestamp with time zone,
     epoch bigint DEFAULT 0 NOT NULL, -- Raised by each new lease holder. A commit that carries an older epoch is refused.
+    advanced_at timestamp with time zone, -- When a batch was last committed, by the database's clock.
+    failed_tries integer DEFAULT 0 NOT NULL, -- Tries to connect that failed since the last event.
     PRIMARY KEY (name),
     CHECK ((cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text])))
 ) WITH (fillfactor=50);
@@ -254,6 +256,7 @@ BEGIN
         last_event_at    = p_last_event_at,
         caught_up_at     = greatest(caught_up_at, p_caught_up_at),
         filter_hash      = p_filter_hash,
+        advanced_at      = clock_timestamp(),
         lease_expires_at = clock_timestamp() + p_lease
     WHERE name = p_name AND epoch = p_epoch;
     IF NOT FOUND THEN

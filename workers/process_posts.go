@@ -33,6 +33,7 @@ type ProcessPosts struct {
 	posts  prometheus.Counter
 	parked prometheus.Counter
 	delay  prometheus.Histogram
+	whole  prometheus.Histogram
 
 	// project is link.InPost.
 	project func(did string, record []byte) (link.Post, error)
@@ -40,6 +41,7 @@ type ProcessPosts struct {
 
 func newProcessPosts(cfg Config) *ProcessPosts {
 	f := promauto.With(cfg.Registerer)
+	seconds := prometheus.ExponentialBuckets(0.005, 1.7, 20)
 	return &ProcessPosts{
 		pool: cfg.Pool,
 		log:  cfg.Logger,
@@ -48,7 +50,9 @@ func newProcessPosts(cfg Config) *ProcessPosts {
 		parked: f.NewCounter(prometheus.CounterOpts{Name: "weir_process_parked_total",
 			Help: "Posts that could not be projected, set aside in dead_letters. Expect zero."}),
 		delay: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_row_to_ranking_seconds",
-			Help: "From the commit of a batch to its links counting.", Buckets: prometheus.ExponentialBuckets(0.005, 1.7, 20)}),
+			Help: "From the commit of a batch to its links counting.", Buckets: seconds}),
+		whole: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_event_to_ranking_seconds",
+			Help: "From the arrival of a batch's first event to its links counting.", Buckets: seconds}),
 		project: link.InPost,
 	}
 }
@@ -87,6 +91,9 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 	}
 	w.posts.Add(float64(len(posts)))
 	w.delay.Observe(time.Since(job.CreatedAt).Seconds())
+	if !job.Args.Arrived.IsZero() {
+		w.whole.Observe(time.Since(job.Args.Arrived).Seconds())
+	}
 	return nil
 }
 

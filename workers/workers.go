@@ -86,6 +86,8 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		Workers: bundle,
 		Queues:  queues,
 
+		Middleware: []rivertype.Middleware{newMeasure(cfg.Registerer)},
+
 		PeriodicJobs:                periodic,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
 		JobTimeout:                  cfg.JobTimeout,
@@ -134,9 +136,9 @@ func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, er
 // Enqueue adds the jobs for the records that a commit wrote, in its
 // transaction: one job for all the posts among them. A retried or edited post
 // is simply processed again.
-func Enqueue(client *river.Client[pgx.Tx]) func(ctx context.Context, tx pgx.Tx, written []schema.Key) error {
-	return func(ctx context.Context, tx pgx.Tx, written []schema.Key) error {
-		var job jobs.ProcessPosts
+func Enqueue(client *river.Client[pgx.Tx]) func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+	return func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+		job := jobs.ProcessPosts{Arrived: arrived}
 		for _, key := range written {
 			if key.Collection == schema.PostCollection {
 				job.Posts = append(job.Posts, key.DID+"/"+key.Rkey)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
@@ -28,6 +29,7 @@ type parts struct {
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	metrics *prometheus.Registry
+	owner   string // names this process in leases and jobs
 }
 
 // owner names this process in leases and jobs.
@@ -68,7 +70,7 @@ func (p parts) consume(ctx context.Context) error {
 	c, err := p.consumer(consumer.Config{
 		Stream: p.cfg.Stream, Wire: "jetstream-v1", Source: source, FilterHash: source.FilterHash, Follows: followed.includes,
 		Start: p.cfg.start(), BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: p.cfg.BufferBytes,
-		LeaseTTL: p.cfg.LeaseTTL, GapThreshold: p.cfg.GapThreshold,
+		LeaseTTL: p.cfg.LeaseTTL, GapThreshold: p.cfg.GapThreshold, Depth: p.depth, MaxDepth: p.cfg.QueueLimit,
 	})
 	if err != nil {
 		return err
@@ -90,8 +92,13 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
-	cfg.Owner, cfg.Logger, cfg.Registerer = owner(), p.log, p.metrics
+	cfg.Owner, cfg.Logger, cfg.Registerer = p.owner, p.log, p.metrics
 	return consumer.New(cfg)
+}
+
+// depth counts the jobs that wait for what the stream brings.
+func (p parts) depth(ctx context.Context, most int) (int, error) {
+	return schema.QueueDepth(ctx, p.pool, jobs.QueueProcess, most)
 }
 
 // wanted answers which collections are stored.
@@ -132,7 +139,7 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 	}
 	client, err := workers.New(workers.Config{
 		Keep: keep, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
-		Pool: p.pool, ID: owner(), Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
+		Pool: p.pool, ID: p.owner, Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
 		Logger: p.log, Registerer: p.metrics,
 	})
 	if err != nil {
@@ -151,10 +158,18 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	if err := p.answer(ctx, l, handler, 30*time.Second); err != nil {
+		return fmt.Errorf("serve the page: %w", err)
+	}
+	return nil
+}
+
+// answer serves HTTP on l until ctx ends.
+func (p parts) answer(ctx context.Context, l net.Listener, handler http.Handler, within time.Duration) error {
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second, // a client that sends its request drop by drop
-		WriteTimeout:      30 * time.Second,
+		WriteTimeout:      within,
 		IdleTimeout:       time.Minute,
 		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
@@ -165,7 +180,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	})
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve the page: %w", err)
+		return err
 	}
 	return nil
 }

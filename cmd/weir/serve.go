@@ -21,7 +21,7 @@ func (c config) connections() int32 { return int32(c.Workers+c.BackfillWorkers) 
 func newParts(cfg config, pool *pgxpool.Pool) parts {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return parts{cfg: cfg, pool: pool, log: cfg.logger(), metrics: metrics}
+	return parts{cfg: cfg, pool: pool, log: cfg.logger(), metrics: metrics, owner: owner()}
 }
 
 // everything runs the consumer, the workers and the page, and stops them all
@@ -31,6 +31,26 @@ func (p parts) everything(ctx context.Context, l net.Listener) error {
 	g.Go(func() error { return p.consume(ctx) })
 	g.Go(func() error { return p.work(ctx, false) })
 	g.Go(func() error { return p.serve(ctx, l) })
+	return g.Wait()
+}
+
+// operated runs f with the endpoints for operators beside it, and ends them
+// when f ends. reads says whether f runs a consumer.
+func (p parts) operated(ctx context.Context, reads bool, f func(context.Context) error) error {
+	l, err := p.listenForOperators()
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		return f(ctx)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	ctx, done := context.WithCancel(ctx)
+	g.Go(func() error { return p.operate(ctx, l, reads) })
+	g.Go(func() error {
+		defer done()
+		return f(ctx)
+	})
 	return g.Wait()
 }
 
@@ -47,23 +67,29 @@ func partsCommand(use, short string, run func(context.Context, parts) error) *co
 
 func serveCommand() *cobra.Command {
 	return partsCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", func(ctx context.Context, p parts) error {
-		return p.listening(func(l net.Listener) error { return p.everything(ctx, l) })
+		return p.listening(func(l net.Listener) error {
+			return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) })
+		})
 	})
 }
 
 func consumeCommand() *cobra.Command {
 	return partsCommand("consume", "Run the consumer alone; a second one waits for the first one's end",
-		func(ctx context.Context, p parts) error { return p.consume(ctx) })
+		func(ctx context.Context, p parts) error { return p.operated(ctx, true, p.consume) })
 }
 
 func workCommand() *cobra.Command {
 	return partsCommand("work", "Run workers alone; start as many processes as there is work",
-		func(ctx context.Context, p parts) error { return p.work(ctx, false) })
+		func(ctx context.Context, p parts) error {
+			return p.operated(ctx, false, func(ctx context.Context) error { return p.work(ctx, false) })
+		})
 }
 
 func webCommand() *cobra.Command {
 	return partsCommand("web", "Serve the page and the API alone", func(ctx context.Context, p parts) error {
-		return p.listening(func(l net.Listener) error { return p.serve(ctx, l) })
+		return p.listening(func(l net.Listener) error {
+			return p.operated(ctx, false, func(ctx context.Context) error { return p.serve(ctx, l) })
+		})
 	})
 }
 
