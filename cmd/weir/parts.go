@@ -54,16 +54,7 @@ func (p parts) consume(ctx context.Context) error {
 		return err
 	}
 	followed := &follows{}
-	source, err := jetstream.New(jetstream.Config{
-		Endpoints:  p.cfg.Jetstream,
-		Filter:     followed.take(now, p.cfg.Collections),
-		Compress:   p.cfg.Compress,
-		Dictionary: p.dictionary,
-		Wanted:     p.wanted(),
-		Logger:     p.log,
-		Registerer: p.metrics,
-		UserAgent:  userAgent,
-	})
+	source, err := p.source(followed.take(now, p.cfg.Collections), p.metrics)
 	if err != nil {
 		return err
 	}
@@ -83,6 +74,20 @@ func (p parts) consume(ctx context.Context) error {
 		return c.Run(ctx)
 	})
 	return g.Wait()
+}
+
+// source is the client of the stream.
+func (p parts) source(filter jetstream.Filter, metrics prometheus.Registerer) (*jetstream.Client, error) {
+	return jetstream.New(jetstream.Config{
+		Endpoints:  p.cfg.Jetstream,
+		Filter:     filter,
+		Compress:   p.cfg.Compress,
+		Dictionary: p.dictionary,
+		Wanted:     p.wanted(),
+		Logger:     p.log,
+		Registerer: metrics,
+		UserAgent:  userAgent,
+	})
 }
 
 // consumer fills in what every source shares.

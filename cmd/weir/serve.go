@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -37,6 +38,11 @@ func (p parts) everything(ctx context.Context, l net.Listener) error {
 // operated runs f with the endpoints for operators beside it, and ends them
 // when f ends. reads says whether f runs a consumer.
 func (p parts) operated(ctx context.Context, reads bool, f func(context.Context) error) error {
+	if reads { // a mistake in what to read is said alone, before anything runs
+		if _, err := p.source(jetstream.Filter{Everyone: true, Collections: p.cfg.Collections}, nil); err != nil {
+			return err
+		}
+	}
 	l, err := p.listenForOperators()
 	if err != nil {
 		return err
