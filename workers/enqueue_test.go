@@ -194,6 +194,51 @@ func TestCallsOfAllProcessesShareOneLimit(t *testing.T) {
 	}
 }
 
+// TestLateCallerTakesANewTurn: a start whose reservation came back too late is
+// lost; a database that is always slow stops nobody.
+func TestLateCallerTakesANewTurn(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	calls := &Calls{Pool: pool, Slots: 3, Spacing: time.Millisecond, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
+	take := func() (turns int) {
+		t.Helper()
+		var before int
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT nextval('turns')`).Scan(&before))
+		done, err := calls.Take(t.Context())
+		require.NoError(t, err)
+		done()
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT nextval('turns')`).Scan(&turns))
+		require.Zero(t, slotsTaken(t, pool))
+		return turns - before - 1
+	}
+	slow := func(when string) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), `
+CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE turn bigint := nextval('turns');
+BEGIN
+    IF `+when+` THEN PERFORM pg_sleep(0.1); END IF;
+    RETURN NULL;
+END $$`)
+		require.NoError(t, err)
+	}
+	_, err := pool.Exec(t.Context(), `CREATE SEQUENCE turns`)
+	require.NoError(t, err)
+	slow(`turn = 2`)
+	_, err = pool.Exec(t.Context(), `
+CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON call_clock DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`) // at commit
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, take(), 2)
+	slow(`true`)
+	require.GreaterOrEqual(t, take(), 5)
+}
+
+func slotsTaken(t *testing.T, pool *pgxpool.Pool) (n int) {
+	t.Helper()
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM call_slots WHERE holder IS NOT NULL`).Scan(&n))
+	return n
+}
+
 // TestSlotOfADeadProcessIsFreeAgain after its time.
 func TestSlotOfADeadProcessIsFreeAgain(t *testing.T) {
 	t.Parallel()
