@@ -268,9 +268,7 @@ CREATE OR REPLACE FUNCTION public.close_gap()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
-    VALUES (jsonb_build_object('gap', NEW.id), 'close_gap', 25, 1, 'network');
-    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
     RETURN NULL;
 END $function$;
 
@@ -330,8 +328,8 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Adds a job that asks for backfills, and wakes a worker.
-CREATE OR REPLACE FUNCTION public.enqueue_request(p_args jsonb)
+-- Adds a job that needs no unique key, and wakes a worker; answers its id.
+CREATE OR REPLACE FUNCTION public.enqueue_job(p_kind text, p_queue text, p_args jsonb)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
@@ -339,11 +337,19 @@ DECLARE
     answer bigint;
 BEGIN
     INSERT INTO river_job (args, kind, max_attempts, priority, queue)
-    VALUES (p_args, 'request_backfill', 25, 1, 'network')
+    VALUES (p_args, p_kind, 25, 1, p_queue)
     RETURNING id INTO answer;
-    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    PERFORM pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', p_queue)::text);
     RETURN answer;
 END $function$;
+
+-- Adds a job that asks for backfills, and wakes a worker.
+CREATE OR REPLACE FUNCTION public.enqueue_request(p_args jsonb)
+ RETURNS bigint
+ LANGUAGE sql
+AS $function$
+    SELECT enqueue_job('request_backfill', 'network', p_args)
+$function$;
 
 -- Makes the partition of posts for one UTC day; false where it exists.
 CREATE OR REPLACE FUNCTION public.ensure_post_partition(day date)
@@ -490,9 +496,7 @@ CREATE OR REPLACE FUNCTION public.sync_watch()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
-    VALUES (jsonb_build_object('watch', NEW.id), 'sync_follows', 25, 1, 'network');
-    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
     RETURN NULL;
 END $function$;
 

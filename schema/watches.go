@@ -84,12 +84,7 @@ func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
 
 // SyncWatches has every watch's listing read now.
 func SyncWatches(ctx context.Context, db DB) error {
-	const sql = `
-WITH job AS (
-    INSERT INTO river_job (args, kind, max_attempts, priority, queue) VALUES ('{"watch": 0}', 'sync_follows', 25, 1, 'network')
-)
-SELECT pg_notify(current_schema() || '.river_insert', '{"queue":"network"}')`
-	if _, err := db.Exec(ctx, sql); err != nil {
+	if _, err := db.Exec(ctx, `SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}')`); err != nil {
 		return fmt.Errorf("have the watches read: %w", err)
 	}
 	return nil

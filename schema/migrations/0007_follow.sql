@@ -42,3 +42,32 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION give_call_slot IS 'Gives a slot back, where the holder has it still.';
+
+CREATE FUNCTION enqueue_job(p_kind text, p_queue text, p_args jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    answer bigint;
+BEGIN
+    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
+    VALUES (p_args, p_kind, 25, 1, p_queue)
+    RETURNING id INTO answer;
+    PERFORM pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', p_queue)::text);
+    RETURN answer;
+END $$;
+
+COMMENT ON FUNCTION enqueue_job IS 'Adds a job that needs no unique key, and wakes a worker; answers its id.';
+
+CREATE OR REPLACE FUNCTION enqueue_request(p_args jsonb) RETURNS bigint LANGUAGE sql AS $$
+    SELECT enqueue_job('request_backfill', 'network', p_args)
+$$;
+
+CREATE OR REPLACE FUNCTION close_gap() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION sync_watch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
+    RETURN NULL;
+END $$;
