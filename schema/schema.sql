@@ -459,6 +459,18 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+-- A watch of something else begins like a new one: whom it brought stops counting at once.
+CREATE OR REPLACE FUNCTION public.forget_members()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    DELETE FROM watched WHERE watch_id = NEW.id;
+    NEW.synced_at := NULL;
+    NEW.problem := '';
+    RETURN NEW;
+END $function$;
+
 -- Gives a slot back, where the holder has it still.
 CREATE OR REPLACE FUNCTION public.give_call_slot(p_holder text, p_slot integer)
  RETURNS void
@@ -490,7 +502,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Has the members of a new watch read at once.
+-- Has the members of a watch that is new or changed read at once.
 CREATE OR REPLACE FUNCTION public.sync_watch()
  RETURNS trigger
  LANGUAGE plpgsql

@@ -90,10 +90,11 @@ func SyncWatches(ctx context.Context, db DB) error {
 	return nil
 }
 
-// WatchFailed writes down why a watch's members could not be read.
-func WatchFailed(ctx context.Context, db DB, id int64, problem string) error {
-	if _, err := db.Exec(ctx, `UPDATE watches SET problem = $2 WHERE id = $1`, id, problem); err != nil {
-		return fmt.Errorf("write down the problem of watch %d: %w", id, err)
+// WatchFailed writes down why a watch's members could not be read, unless it is
+// of something else by now.
+func WatchFailed(ctx context.Context, db DB, w Watch, problem string) error {
+	if _, err := db.Exec(ctx, `UPDATE watches SET problem = $4 WHERE id = $1 AND target = $2 AND kind = $3`, w.ID, w.Target, w.Kind, problem); err != nil {
+		return fmt.Errorf("write down the problem of watch %d: %w", w.ID, err)
 	}
 	return nil
 }
@@ -135,15 +136,32 @@ type Changed struct {
 	First   bool     // the watch has never been read before
 }
 
+// lockWatch locks a watch while a listing of it is taken over, and answers
+// whether it has never been read. ErrNoRows when the listing, which began then,
+// is of no use any more: the watch is gone, is of something else, or was read by
+// somebody who began later.
+func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first bool, err error) {
+	const sql = `
+SELECT synced_at IS NULL FROM watches
+WHERE id = $1 AND target = $2 AND kind = $3 AND at_least = $4 AND (synced_at IS NULL OR synced_at <= $5)
+FOR UPDATE`
+	if err := tx.QueryRow(ctx, sql, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
+		return false, fmt.Errorf("lock watch %d: %w", w.ID, err)
+	}
+	return first, nil
+}
+
 // SetMembers makes the members of a watch exactly these, each once, and takes
 // over how they are called. began is when the listing's first page was asked
-// for. ErrNoRows when the watch is gone, or has a listing that began later.
-func SetMembers(ctx context.Context, tx pgx.Tx, watch int64, members []Member, began time.Time) (Changed, error) {
+// for. ErrNoRows when the watch is gone, is of something else than it was, or
+// has a listing that began later.
+func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, began time.Time) (Changed, error) {
 	var c Changed
-	err := tx.QueryRow(ctx, `SELECT synced_at IS NULL FROM watches WHERE id = $1 AND (synced_at IS NULL OR synced_at <= $2) FOR UPDATE`, watch, began).Scan(&c.First)
-	if err != nil {
-		return c, fmt.Errorf("lock watch %d: %w", watch, err)
+	var err error
+	if c.First, err = lockWatch(ctx, tx, w, began); err != nil {
+		return c, err
 	}
+	watch := w.ID
 	n := len(members)
 	did, handle := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	name, avatar := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)

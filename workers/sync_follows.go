@@ -56,7 +56,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	began := time.Now()
 	members, err := w.members(ctx, watch)
 	if err != nil {
-		if noted := schema.WatchFailed(ctx, w.pool, watch.ID, err.Error()); noted != nil {
+		if noted := schema.WatchFailed(ctx, w.pool, watch, err.Error()); noted != nil {
 			return errors.Join(err, noted)
 		}
 		return ending(err)
@@ -65,7 +65,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	var changed schema.Changed
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var err error
-		if changed, err = schema.SetMembers(ctx, tx, watch.ID, members, began); err != nil {
+		if changed, err = schema.SetMembers(ctx, tx, watch, members, began); err != nil {
 			return err
 		}
 		priority := jobs.PriorityNewFollow
@@ -79,7 +79,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		return err
 	})
 	if errors.Is(err, schema.ErrNoRows) {
-		return river.JobCancel(fmt.Errorf("watch %d is gone, or was read by somebody who began later", job.Args.Watch))
+		return river.JobCancel(fmt.Errorf("watch %d is gone, was changed, or was read by somebody who began later", job.Args.Watch))
 	}
 	if err == nil {
 		w.log.Info("follows_synced", "watch", watch.ID, "kind", watch.Kind, "target", watch.Target, "members", len(members),

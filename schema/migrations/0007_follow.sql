@@ -71,3 +71,20 @@ BEGIN
     PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
     RETURN NULL;
 END $$;
+
+CREATE FUNCTION forget_members() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM watched WHERE watch_id = NEW.id;
+    NEW.synced_at := NULL;
+    NEW.problem := '';
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION forget_members IS 'A watch of something else begins like a new one: whom it brought stops counting at once.';
+
+CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH ROW
+    WHEN (OLD.target <> NEW.target OR OLD.kind <> NEW.kind) EXECUTE FUNCTION forget_members();
+CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW
+    WHEN (OLD.target <> NEW.target OR OLD.kind <> NEW.kind OR OLD.at_least <> NEW.at_least) EXECUTE FUNCTION sync_watch();
+
+COMMENT ON FUNCTION sync_watch IS 'Has the members of a watch that is new or changed read at once.';
