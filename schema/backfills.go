@@ -13,22 +13,25 @@ import (
 type CallSlot struct {
 	Slot *int          // nil: all are taken
 	Wait time.Duration // until the call may start; without a slot, until the next look
-	Took time.Duration // from the server's receipt of the request to the reservation
+	Way  time.Duration // how long the question and the answer were under way, both together
 }
 
 // TakeCallSlot reserves the next start of a call among all processes: at most
 // slots at once, each at least spacing after the one before. A slot that is not
 // given back is free again after ttl.
-func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
-	rows, err := db.Query(ctx, `SELECT slot, wait, took FROM take_call_slot($1, $2, $3, $4)`, holder, slots, spacing, ttl)
-	if err != nil {
+func TakeCallSlot(ctx context.Context, conn *pgx.Conn, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
+	const sql = `SELECT slot, wait, took FROM take_call_slot($1, $2, $3, $4)`
+	if _, err := conn.Prepare(ctx, sql, sql); err != nil { // beforehand: it would count as way
 		return CallSlot{}, fmt.Errorf("reserve a call: %w", err)
 	}
-	slot, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[CallSlot])
-	if err != nil {
+	var s CallSlot
+	var took time.Duration
+	asked := time.Now()
+	if err := conn.QueryRow(ctx, sql, holder, slots, spacing, ttl).Scan(&s.Slot, &s.Wait, &took); err != nil {
 		return CallSlot{}, fmt.Errorf("reserve a call: %w", err)
 	}
-	return slot, nil
+	s.Way = time.Since(asked) - took
+	return s, nil
 }
 
 // GiveCallSlot gives a slot back.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,6 +20,8 @@ type Calls struct {
 	Spacing time.Duration // from the start of one to the start of the next
 	TTL     time.Duration // when a slot of a dead process is free again; longer than any call
 	Logger  *slog.Logger
+
+	shortest atomic.Int64 // ns: see usual
 }
 
 // late is how much later than reserved a call may start: beyond it the next
@@ -27,51 +30,67 @@ const late = 3 * time.Millisecond
 
 // margin is added to the distance: for that, and for the way to the service,
 // which takes one call longer than the next.
-const margin = 14 * time.Millisecond
+const margin = 12 * time.Millisecond
+
+// patient is how many starts in a row may be lost before more is allowed.
+const patient = 4
 
 // Take waits for the right to make one call. done gives it back. A start that
-// this process comes too late for is lost, so that no call crowds the next; each
-// loss doubles what is too late, for a slow database must not stop the calls.
+// this process comes too late for is lost, so that no call crowds the next; but
+// a database that has become slow delays calls and does not stop them.
 func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 	holder := rand.Text()
-	for allowed := late; ; {
+	allowed := late
+	for lost := 0; ; {
 		slot, due, err := c.reserve(ctx, holder)
 		if err != nil {
 			return nil, err
 		}
-		err = sleep(ctx, slot.Wait)
+		err = sleep(ctx, time.Until(due))
 		switch {
 		case slot.Slot == nil && err == nil:
 			continue
 		case slot.Slot == nil:
 			return nil, err
-		case err == nil && (c.Spacing == 0 || time.Since(due) <= allowed):
+		case err == nil && (c.Spacing == 0 || time.Since(due)+slot.Way-c.usual() <= allowed):
 			return func() { c.give(ctx, *slot.Slot, holder) }, nil
 		}
 		c.give(ctx, *slot.Slot, holder)
 		if err != nil {
 			return nil, err
 		}
-		allowed *= 2
+		if lost++; lost >= patient {
+			allowed *= 2
+			c.shortest.Store(int64(slot.Way)) // it may be longer for good
+		}
 	}
 }
 
-// reserve asks for a start, and answers the earliest moment, by this process's
-// clock, at which it can be: the answer's way back is not known, only that of
-// both ways together.
+// reserve asks for a start, and answers when it is, or somewhat later.
 func (c *Calls) reserve(ctx context.Context, holder string) (slot schema.CallSlot, due time.Time, err error) {
 	spacing := c.Spacing
 	if spacing > 0 {
 		spacing += margin
 	}
 	err = c.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
-		asked := time.Now()
 		var err error
-		slot, err = schema.TakeCallSlot(ctx, conn, holder, c.Slots, spacing, c.TTL)
-		due = asked.Add(slot.Took + slot.Wait)
+		slot, err = schema.TakeCallSlot(ctx, conn.Conn(), holder, c.Slots, spacing, c.TTL)
+		due = time.Now().Add(slot.Wait)
 		return err
 	})
+	if err == nil && slot.Way < c.usual() {
+		c.shortest.Store(int64(slot.Way))
+	}
 	return slot, due, err
+}
+
+// usual is the shortest way to the database and back, as far as is known. All
+// calls are late by that, which leaves their distances as they are.
+func (c *Calls) usual() time.Duration {
+	if known := c.shortest.Load(); known > 0 {
+		return time.Duration(known)
+	}
+	return time.Millisecond
 }
 
 // sleep waits, unless the caller gives up.
