@@ -13,25 +13,22 @@ import (
 type CallSlot struct {
 	Slot *int          // nil: all are taken
 	Wait time.Duration // until the call may start; without a slot, until the next look
-	Way  time.Duration // how long the question and the answer were under way, both together
+	Now  time.Time     // from when on to wait, by the database's clock
 }
 
 // TakeCallSlot reserves the next start of a call among all processes: at most
 // slots at once, each at least spacing after the one before. A slot that is not
 // given back is free again after ttl.
-func TakeCallSlot(ctx context.Context, conn *pgx.Conn, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
-	const sql = `SELECT slot, wait, took FROM take_call_slot($1, $2, $3, $4)`
-	if _, err := conn.Prepare(ctx, sql, sql); err != nil { // beforehand: it would count as way
+func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
+	rows, err := db.Query(ctx, `SELECT slot, wait, now_at FROM take_call_slot($1, $2, $3, $4)`, holder, slots, spacing, ttl)
+	if err != nil {
 		return CallSlot{}, fmt.Errorf("reserve a call: %w", err)
 	}
-	var s CallSlot
-	var took time.Duration
-	asked := time.Now()
-	if err := conn.QueryRow(ctx, sql, holder, slots, spacing, ttl).Scan(&s.Slot, &s.Wait, &took); err != nil {
+	slot, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[CallSlot])
+	if err != nil {
 		return CallSlot{}, fmt.Errorf("reserve a call: %w", err)
 	}
-	s.Way = time.Since(asked) - took
-	return s, nil
+	return slot, nil
 }
 
 // GiveCallSlot gives a slot back.

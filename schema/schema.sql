@@ -512,8 +512,8 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. took is how long the reservation itself took.
-CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT took interval)
+-- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.
+CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
  RETURNS record
  LANGUAGE plpgsql
 AS $function$
@@ -534,15 +534,15 @@ BEGIN
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
         wait := interval '20 milliseconds';
-        took := clock_timestamp() - statement_timestamp();
+        now_at := clock_timestamp();
         RETURN;
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;
     UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
-    wait := at - clock_timestamp();
-    took := clock_timestamp() - statement_timestamp();
+    now_at := clock_timestamp();
+    wait := at - now_at;
 END $function$;
 
 -- The first TID of a moment: rkeys of later moments sort after it.

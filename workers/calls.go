@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,76 +21,71 @@ type Calls struct {
 	TTL     time.Duration // when a slot of a dead process is free again; longer than any call
 	Logger  *slog.Logger
 
-	shortest atomic.Int64 // ns: see usual
+	clock databaseClock
 }
 
 // late is how much later than reserved a call may start: beyond it the next
 // one's distance would suffer, and a new start is reserved.
-const late = 3 * time.Millisecond
+const late = 4 * time.Millisecond
 
 // margin is added to the distance: for that, and for the way to the service,
 // which takes one call longer than the next.
 const margin = 12 * time.Millisecond
 
-// patient is how many starts in a row may be lost before more is allowed.
-const patient = 4
-
 // Take waits for the right to make one call. done gives it back. A start that
-// this process comes too late for is lost, so that no call crowds the next; but
-// a database that has become slow delays calls and does not stop them.
+// this process comes too late for is lost, so that no call crowds the next.
 func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 	holder := rand.Text()
-	allowed := late
-	for lost := 0; ; {
-		slot, due, err := c.reserve(ctx, holder)
-		if err != nil {
-			return nil, err
-		}
-		err = sleep(ctx, time.Until(due))
-		switch {
-		case slot.Slot == nil && err == nil:
-			continue
-		case slot.Slot == nil:
-			return nil, err
-		case err == nil && (c.Spacing == 0 || time.Since(due)+slot.Way-c.usual() <= allowed):
-			return func() { c.give(ctx, *slot.Slot, holder) }, nil
-		}
-		c.give(ctx, *slot.Slot, holder)
-		if err != nil {
-			return nil, err
-		}
-		if lost++; lost >= patient {
-			allowed *= 2
-			c.shortest.Store(int64(slot.Way)) // it may be longer for good
-		}
-	}
-}
-
-// reserve asks for a start, and answers when it is, or somewhat later.
-func (c *Calls) reserve(ctx context.Context, holder string) (slot schema.CallSlot, due time.Time, err error) {
 	spacing := c.Spacing
 	if spacing > 0 {
 		spacing += margin
 	}
-	err = c.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
-		var err error
-		slot, err = schema.TakeCallSlot(ctx, conn.Conn(), holder, c.Slots, spacing, c.TTL)
-		due = time.Now().Add(slot.Wait)
-		return err
-	})
-	if err == nil && slot.Way < c.usual() {
-		c.shortest.Store(int64(slot.Way))
+	for {
+		slot, err := schema.TakeCallSlot(ctx, c.Pool, holder, c.Slots, spacing, c.TTL)
+		if err != nil {
+			return nil, err
+		}
+		due, known := c.clock.moment(slot.Now, time.Now())
+		due = due.Add(slot.Wait)
+		err = sleep(ctx, time.Until(due))
+		if err == nil && slot.Slot != nil && (spacing == 0 || known && time.Since(due) <= late) {
+			return func() { c.give(ctx, *slot.Slot, holder) }, nil
+		}
+		if slot.Slot != nil {
+			c.give(ctx, *slot.Slot, holder)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	return slot, due, err
 }
 
-// usual is the shortest way to the database and back, as far as is known. All
-// calls are late by that, which leaves their distances as they are.
-func (c *Calls) usual() time.Duration {
-	if known := c.shortest.Load(); known > 0 {
-		return time.Duration(known)
+// databaseClock is what a process knows of the database's clock: by how much the
+// answers that tell it come after it, at least. One that comes later than that
+// was held up on its way.
+type databaseClock struct {
+	mu     sync.Mutex
+	behind time.Duration
+	at     time.Time // when that was known; zero: never
+}
+
+// drift is by how much behind may have grown in a second: clocks and ways change.
+const drift = time.Millisecond
+
+// moment is when, by this process's clock, the database's was told, in an answer
+// that has come now. known is false for the first: nobody knows how long it was
+// under way.
+func (c *databaseClock) moment(told, now time.Time) (at time.Time, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known = !c.at.IsZero()
+	behind := now.Sub(told)
+	if known {
+		behind = min(behind, c.behind+time.Duration(now.Sub(c.at).Seconds()*float64(drift)))
 	}
-	return time.Millisecond
+	held := now.Sub(told) - behind
+	c.behind, c.at = behind, now
+	return now.Add(-held), known
 }
 
 // sleep waits, unless the caller gives up.

@@ -3,7 +3,7 @@
 -- The clock is locked only by whoever has a slot, and only for as long as a memory write takes.
 DROP FUNCTION take_call_slot(text, int, interval, interval);
 
-CREATE FUNCTION take_call_slot(p_holder text, p_slots int, p_spacing interval, p_ttl interval, OUT slot int, OUT wait interval, OUT took interval)
+CREATE FUNCTION take_call_slot(p_holder text, p_slots int, p_spacing interval, p_ttl interval, OUT slot int, OUT wait interval, OUT now_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
     at timestamptz;
@@ -22,18 +22,18 @@ BEGIN
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
         wait := interval '20 milliseconds';
-        took := clock_timestamp() - statement_timestamp();
+        now_at := clock_timestamp();
         RETURN;
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;
     UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
-    wait := at - clock_timestamp();
-    took := clock_timestamp() - statement_timestamp();
+    now_at := clock_timestamp();
+    wait := at - now_at;
 END $$;
 
-COMMENT ON FUNCTION take_call_slot IS 'Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. took is how long the reservation itself took.';
+COMMENT ON FUNCTION take_call_slot IS 'Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.';
 
 CREATE FUNCTION give_call_slot(p_holder text, p_slot int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
