@@ -127,6 +127,20 @@ CREATE TABLE links (
 CREATE INDEX links_check ON public.links USING btree (check_at) WHERE (check_at < 'infinity'::timestamp with time zone);
 CREATE INDEX links_unchecked ON public.links USING btree (first_seen) WHERE (check_at IS NULL);
 
+-- Whom the listing that a sync_follows job is reading has named so far. Nobody is followed or unfollowed before its end.
+CREATE TABLE listed (
+    job_id bigint NOT NULL,
+    degree integer NOT NULL, -- 1: of the watch's own listing; 2: whom those follow.
+    did text COLLATE "C" NOT NULL,
+    handle text NOT NULL,
+    display_name text NOT NULL,
+    avatar text NOT NULL,
+    times integer DEFAULT 1 NOT NULL, -- Of degree 2: by how many of degree 1 it is followed.
+    last_by text COLLATE "C" NOT NULL, -- Of degree 2: who was counted last, so that nobody is counted twice.
+    PRIMARY KEY (job_id, degree, did),
+    CHECK ((degree = ANY (ARRAY[1, 2])))
+);
+
 -- The shares deleted since the last expiry: their links may be shared by too few accounts now.
 CREATE TABLE lost_shares (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,

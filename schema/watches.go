@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // FollowsChannel is what Postgres notifies when the followed accounts change.
@@ -47,6 +46,29 @@ func Watches(ctx context.Context, db DB) ([]Watch, error) {
 		return nil, fmt.Errorf("list the watches: %w", err)
 	}
 	return all, nil
+}
+
+// WatchesDue are the ids of the watches whose listings are to be read: not of
+// those that somebody has been reading since before a moment, for who begins
+// anew each time does not come to an end.
+func WatchesDue(ctx context.Context, db DB, since time.Time) ([]int64, error) {
+	const sql = `
+SELECT w.id FROM watches AS w
+WHERE NOT EXISTS (
+    SELECT FROM river_job AS j
+    WHERE j.kind = 'sync_follows' AND j.state IN ('available', 'running', 'scheduled')
+      AND j.args ->> 'watch' = w.id::text AND j.created_at < $1
+)
+ORDER BY w.id`
+	rows, err := db.Query(ctx, sql, since)
+	if err != nil {
+		return nil, fmt.Errorf("list the watches to read: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("list the watches to read: %w", err)
+	}
+	return ids, nil
 }
 
 // FindWatch is one of them; ErrNoRows when it is gone.
@@ -141,11 +163,7 @@ type Changed struct {
 // is of no use any more: the watch is gone, is of something else, or was read by
 // somebody who began later.
 func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first bool, err error) {
-	const sql = `
-SELECT synced_at IS NULL FROM watches
-WHERE id = $1 AND target = $2 AND kind = $3 AND at_least = $4 AND (synced_at IS NULL OR synced_at <= $5)
-FOR UPDATE`
-	if err := tx.QueryRow(ctx, sql, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
+	if err := tx.QueryRow(ctx, standing+` FOR UPDATE`, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
 		return false, fmt.Errorf("lock watch %d: %w", w.ID, err)
 	}
 	return first, nil
@@ -162,12 +180,7 @@ func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, began
 		return c, err
 	}
 	watch := w.ID
-	n := len(members)
-	did, handle := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	name, avatar := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	for i, m := range members {
-		did[i], handle[i], name[i], avatar[i] = m.DID, m.Handle, text(m.DisplayName), text(m.Avatar)
-	}
+	did, handle, name, avatar := memberColumns(members)
 	// One listing at a time decides which accounts are new.
 	if _, err := tx.Exec(ctx, `LOCK TABLE watched IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 		return c, fmt.Errorf("lock the watched accounts: %w", err)

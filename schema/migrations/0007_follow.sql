@@ -88,3 +88,20 @@ CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches F
     WHEN (OLD.target <> NEW.target OR OLD.kind <> NEW.kind OR OLD.at_least <> NEW.at_least) EXECUTE FUNCTION sync_watch();
 
 COMMENT ON FUNCTION sync_watch IS 'Has the members of a watch that is new or changed read at once.';
+
+CREATE TABLE listed (
+    job_id       bigint           NOT NULL,
+    degree       int              NOT NULL CHECK (degree IN (1, 2)),
+    did          text COLLATE "C" NOT NULL,
+    handle       text             NOT NULL,
+    display_name text             NOT NULL,
+    avatar       text             NOT NULL,
+    times        int              NOT NULL DEFAULT 1,
+    last_by      text COLLATE "C" NOT NULL,
+    PRIMARY KEY (job_id, degree, did)
+);
+
+COMMENT ON TABLE  listed IS 'Whom the listing that a sync_follows job is reading has named so far. Nobody is followed or unfollowed before its end.';
+COMMENT ON COLUMN listed.degree IS '1: of the watch''s own listing; 2: whom those follow.';
+COMMENT ON COLUMN listed.times IS 'Of degree 2: by how many of degree 1 it is followed.';
+COMMENT ON COLUMN listed.last_by IS 'Of degree 2: who was counted last, so that nobody is counted twice.';
