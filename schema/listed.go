@@ -68,6 +68,53 @@ ORDER BY did`
 	return members, nil
 }
 
+// Missing are members of a watch that its complete listing does not name and
+// that were not asked about yet, in order and at most limit. Those that are
+// deleted are left out.
+func Missing(ctx context.Context, db DB, job, watch int64, limit int) ([]string, error) {
+	const sql = `
+SELECT w.did FROM watched AS w
+WHERE w.watch_id = $2
+  AND NOT EXISTS (SELECT FROM listed AS l WHERE l.job_id = $1 AND l.degree IN (0, 1, 2) AND l.did = w.did)
+  AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
+ORDER BY w.did
+LIMIT $3`
+	rows, err := db.Query(ctx, sql, job, watch, limit)
+	if err != nil {
+		return nil, fmt.Errorf("find whom the listing of job %d leaves out: %w", job, err)
+	}
+	dids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("find whom the listing of job %d leaves out: %w", job, err)
+	}
+	return dids, nil
+}
+
+// AddMissing notes which of those that were asked about are shown.
+func AddMissing(ctx context.Context, db DB, job int64, asked, shown []string) error {
+	const sql = `
+INSERT INTO listed (job_id, degree, did, handle, display_name, avatar, last_by, times)
+SELECT $1, 0, m.did, '', '', '', '', CASE WHEN m.did = ANY ($3) THEN 1 ELSE 0 END FROM unnest($2::text[]) AS m (did)
+ON CONFLICT DO NOTHING`
+	if _, err := db.Exec(ctx, sql, job, asked, shown); err != nil {
+		return fmt.Errorf("note who is hidden: %w", err)
+	}
+	return nil
+}
+
+// Hidden are the members that a listing does not name because they are hidden.
+func Hidden(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
+	rows, err := tx.Query(ctx, `SELECT did FROM listed WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`, job)
+	if err != nil {
+		return nil, fmt.Errorf("read who is hidden: %w", err)
+	}
+	dids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read who is hidden: %w", err)
+	}
+	return dids, nil
+}
+
 // DropListed forgets a listing that is taken over, or never will be.
 func DropListed(ctx context.Context, db DB, job int64) error {
 	if _, err := db.Exec(ctx, `DELETE FROM listed WHERE job_id = $1`, job); err != nil {

@@ -7,7 +7,7 @@ CREATE TABLE accounts (
     handle_at timestamp with time zone,
     display_name text,
     avatar text,
-    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; only active counts.
+    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: it is not shown, and the stream has not said why. Only active counts.
     status_at timestamp with time zone, -- When the status was set, by the network's clock: an older event changes nothing.
     feed_newest timestamp with time zone, -- The newest post seen in a complete backfill: the next one needs to go back no further.
     feed_read_at timestamp with time zone, -- When its feed was last read to the end of a window.
@@ -130,15 +130,15 @@ CREATE INDEX links_unchecked ON public.links USING btree (first_seen) WHERE (che
 -- Whom the listing that a sync_follows job is reading has named so far. Nobody is followed or unfollowed before its end.
 CREATE TABLE listed (
     job_id bigint NOT NULL,
-    degree integer NOT NULL, -- 1: of the watch's own listing; 2: whom those follow.
+    degree integer NOT NULL, -- 1: of the watch's own listing; 2: whom those follow; 0: members that neither names, and of whom it was asked.
     did text COLLATE "C" NOT NULL,
     handle text NOT NULL,
     display_name text NOT NULL,
     avatar text NOT NULL,
-    times integer DEFAULT 1 NOT NULL, -- Of degree 2: by how many of degree 1 it is followed.
+    times integer DEFAULT 1 NOT NULL, -- Of degree 2: by how many of degree 1 it is followed. Of degree 0: 1 where it is shown, and so no member any more; 0 where it is hidden.
     last_by text COLLATE "C" NOT NULL, -- Of degree 2: who was counted last, so that nobody is counted twice.
     PRIMARY KEY (job_id, degree, did),
-    CHECK ((degree = ANY (ARRAY[1, 2])))
+    CHECK (((degree >= 0) AND (degree <= 2)))
 );
 
 -- The shares deleted since the last expiry: their links may be shared by too few accounts now.

@@ -170,10 +170,11 @@ func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first 
 }
 
 // SetMembers makes the members of a watch exactly these, each once, and takes
-// over how they are called. began is when the listing's first page was asked
+// over how they are called. Members that are hidden stay, and do not count until
+// they are named again; what the stream said in the last hour is newer. began is when the listing's first page was asked
 // for. ErrNoRows when the watch is gone, is of something else than it was, or
 // has a listing that began later.
-func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, began time.Time) (Changed, error) {
+func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidden []string, began time.Time) (Changed, error) {
 	var c Changed
 	var err error
 	if c.First, err = lockWatch(ctx, tx, w, began); err != nil {
@@ -200,7 +201,7 @@ SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
 	if c.Added, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return c, fmt.Errorf("add members of watch %d: %w", watch, err)
 	}
-	tag, err := tx.Exec(ctx, `DELETE FROM watched AS w WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS m (did) WHERE m.did = w.did)`, watch, did)
+	tag, err := tx.Exec(ctx, `DELETE FROM watched AS w WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)`, watch, did, hidden)
 	if err != nil {
 		return c, fmt.Errorf("remove members of watch %d: %w", watch, err)
 	}
@@ -215,11 +216,19 @@ SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
     display_name = excluded.display_name,
     avatar       = excluded.avatar,
-    status       = CASE WHEN a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
-WHERE a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour'
+    status       = CASE WHEN a.status = 'hidden' OR a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
+WHERE a.status = 'hidden' OR a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour'
    OR (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return c, fmt.Errorf("write the names of watch %d: %w", watch, err)
+	}
+	const hide = `
+INSERT INTO accounts AS a (did, status, status_at)
+SELECT h.did, 'hidden', $2 FROM unnest($1::text[]) AS h (did) ORDER BY h.did
+ON CONFLICT (did) DO UPDATE SET status = excluded.status, status_at = excluded.status_at
+WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interval '1 hour')`
+	if _, err := tx.Exec(ctx, hide, hidden, began); err != nil {
+		return c, fmt.Errorf("hide members of watch %d: %w", watch, err)
 	}
 	// What was read before it was followed has holes: hours that a person asked for, days that were purged.
 	if _, err := tx.Exec(ctx, `UPDATE accounts SET feed_newest = NULL WHERE did = ANY ($1) AND feed_newest IS NOT NULL`, c.Added); err != nil {

@@ -172,7 +172,7 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	synced := make(chan error, 1)
 	go func() {
 		synced <- pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { // SyncFollows.Work
-			if _, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice, Handle: "alice.example"}}, time.Now()); err != nil {
+			if _, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice, Handle: "alice.example"}}, nil, time.Now()); err != nil {
 				return err
 			}
 			_, err := enqueueBackfills(t.Context(), tx, r.client, []string{alice}, time.Now(), 3, time.Now())

@@ -83,11 +83,17 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		}
 		at = listingPlace{Watch: watch, Began: started}
 	}
-	for !at.End {
+	for whole := false; !whole; {
 		if time.Since(started) > w.patience {
 			return river.JobSnooze(0) // to go on behind whoever waits
 		}
-		if err := w.page(ctx, job, &at); err != nil {
+		var err error
+		if !at.End {
+			err = w.page(ctx, job, &at)
+		} else {
+			whole, err = w.missing(ctx, job.ID, at.Watch.ID)
+		}
+		if err != nil {
 			return w.failed(ctx, job, at, err)
 		}
 	}
@@ -95,6 +101,26 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		return w.failed(ctx, job, at, err)
 	}
 	return nil
+}
+
+// missing asks about some of the members that the listing does not name: whoever
+// is shown has been unfollowed, and whoever is not is hidden, which the stream may
+// have told when nobody listened. done is true when there is nobody left to ask
+// about.
+func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool, err error) {
+	dids, err := schema.Missing(ctx, w.pool, job, watch, bluesky.MostProfiles)
+	if err != nil || len(dids) == 0 {
+		return err == nil, err
+	}
+	profiles, err := w.api.Profiles(ctx, dids)
+	if err != nil {
+		return false, err
+	}
+	shown := make([]string, len(profiles))
+	for i, p := range profiles {
+		shown[i] = p.DID
+	}
+	return false, schema.AddMissing(ctx, w.pool, job, dids, shown)
 }
 
 // failed is how the job ends that could not read a page, or not take the listing
@@ -166,6 +192,7 @@ func (p *listingPlace) turn(ctx context.Context, tx pgx.Tx, job int64) (err erro
 func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
 	now := time.Now()
 	var members []schema.Member
+	var hidden []string
 	var changed schema.Changed
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var err error
@@ -177,7 +204,10 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if err != nil {
 			return err
 		}
-		if changed, err = schema.SetMembers(ctx, tx, at.Watch, members, at.Began); err != nil {
+		if hidden, err = schema.Hidden(ctx, tx, job.ID); err != nil {
+			return err
+		}
+		if changed, err = schema.SetMembers(ctx, tx, at.Watch, members, hidden, at.Began); err != nil {
 			return err
 		}
 		priority := jobs.PriorityNewFollow
@@ -195,7 +225,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 	})
 	if err == nil {
 		w.log.Info("follows_synced", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "members", len(members),
-			"added", len(changed.Added), "removed", changed.Removed)
+			"added", len(changed.Added), "removed", changed.Removed, "hidden", len(hidden))
 	}
 	return err
 }
@@ -244,6 +274,9 @@ func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []sche
 	switch at.Watch.Kind {
 	case "account":
 		profiles, err = w.account(ctx, target)
+		if err == nil && len(profiles) == 0 && at.Watch.Members == 0 {
+			err = river.JobCancel(fmt.Errorf("there is no account %s", target.Actor))
+		}
 	case "follows", "second-degree":
 		profiles, next, err = w.api.Follows(ctx, cmp.Or(at.Whom, target.Actor), at.Cursor)
 	case "starterpack":
@@ -262,7 +295,7 @@ func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []sche
 	return members, next, err
 }
 
-// account is the one account of a watch.
+// account is the one account of a watch; nobody, where it is not shown.
 func (w *SyncFollows) account(ctx context.Context, target bluesky.Target) ([]bluesky.Profile, error) {
 	did := target.Actor
 	if !strings.HasPrefix(did, "did:") {
@@ -271,14 +304,7 @@ func (w *SyncFollows) account(ctx context.Context, target bluesky.Target) ([]blu
 			return nil, err
 		}
 	}
-	found, err := w.api.Profiles(ctx, []string{did})
-	if err != nil {
-		return nil, err
-	}
-	if len(found) == 0 {
-		return nil, river.JobCancel(fmt.Errorf("there is no account %s", target.Actor))
-	}
-	return found, nil
+	return w.api.Profiles(ctx, []string{did})
 }
 
 // ending is how a job ends that could not ask: later, never, or with a retry.

@@ -49,7 +49,7 @@ func TestChangedWatchIsReadAnew(t *testing.T) {
 	require.LessOrEqual(t, r.count(`SELECT count(*) FROM watched`), 7, "at once")
 	r.becomes(7, `SELECT count(*) FROM watched`)
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
-		_, err := schema.SetMembers(t.Context(), tx, before, []schema.Member{{DID: alice}}, time.Now())
+		_, err := schema.SetMembers(t.Context(), tx, before, []schema.Member{{DID: alice}}, nil, time.Now())
 		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of what it was of before")
 		return nil
 	}))
@@ -82,11 +82,11 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[25:]...))
 	want, pages := r.secondDegree(3)
 	r.execute(`INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
-	r.execute(`INSERT INTO watched (watch_id, did) VALUES (1, $1)`, alice)
+	r.execute(`INSERT INTO watched (watch_id, did) VALUES (1, $1)`, hub.DID) // whom nobody follows
 	r.net.SetLatency(20 * time.Millisecond)
 	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM listed`) > 100 }, time.Minute, 5*time.Millisecond)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", Count: 2})) // and its repetition
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM watched WHERE did = $1`, alice), "still")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM watched WHERE did = $1`, hub.DID), "still")
 
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed'`)
 	require.Equal(t, 2, r.net.CallsFired()[simnet.Severed])
@@ -179,4 +179,55 @@ func TestLongListingIsNotBegunAnew(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM listed WHERE job_id > 0`))
+}
+
+// TestSyncNoticesWhoIsHidden though the stream has not said it: they stay, do not
+// count, and count again when they are back. Whoever is unfollowed leaves, and a
+// call that fails hides nobody.
+func TestSyncNoticesWhoIsHidden(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub, followed := r.net.Hub(), r.followed()
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.DID)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, followed[1])
+	r.becomes(len(followed)+1, `SELECT count(*) FROM watched`)
+	sync := func() {
+		t.Helper()
+		r.execute(`UPDATE watches SET synced_at = 'epoch'`)
+		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+		r.becomes(2, `SELECT count(*) FROM watches WHERE synced_at > 'epoch' OR problem <> ''`)
+		r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running')`)
+	}
+	status := func(did string) (status string) {
+		t.Helper()
+		require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT status FROM accounts WHERE did = $1`, did).Scan(&status))
+		return status
+	}
+	require.NoError(t, r.net.TakeDown(followed[0]))
+	require.NoError(t, r.net.Deactivate(followed[1]))
+	require.NoError(t, r.net.Deactivate(followed[2]))
+	require.NoError(t, r.net.Unfollow(hub.DID, followed[3]))
+	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just said that it is active
+
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "app.bsky.actor.getProfiles", Count: 1000}))
+	sync()
+	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM watched`))
+	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
+	r.net.MendCalls()
+	r.execute(`UPDATE watches SET problem = ''`)
+	r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows' AND state = 'retryable'`)
+
+	sync()
+	require.Equal(t, "hidden", status(followed[0]))
+	require.Equal(t, "hidden", status(followed[1]))
+	require.Equal(t, "active", status(followed[2]))
+	require.Equal(t, len(followed)-1, r.count(`SELECT count(*) FROM watched WHERE watch_id = 1`), "all but the one unfollowed")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM watched WHERE watch_id = 2`))
+
+	require.NoError(t, r.net.Reactivate(followed[0]))
+	require.NoError(t, r.net.Reactivate(followed[1]))
+	sync()
+	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
+	require.Zero(t, r.count(`SELECT count(*) FROM watches WHERE problem <> ''`))
+	require.Zero(t, r.count(`SELECT count(*) FROM listed`))
 }

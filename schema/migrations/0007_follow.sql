@@ -91,7 +91,7 @@ COMMENT ON FUNCTION sync_watch IS 'Has the members of a watch that is new or cha
 
 CREATE TABLE listed (
     job_id       bigint           NOT NULL,
-    degree       int              NOT NULL CHECK (degree IN (1, 2)),
+    degree       int              NOT NULL CHECK (degree BETWEEN 0 AND 2),
     did          text COLLATE "C" NOT NULL,
     handle       text             NOT NULL,
     display_name text             NOT NULL,
@@ -102,6 +102,8 @@ CREATE TABLE listed (
 );
 
 COMMENT ON TABLE  listed IS 'Whom the listing that a sync_follows job is reading has named so far. Nobody is followed or unfollowed before its end.';
-COMMENT ON COLUMN listed.degree IS '1: of the watch''s own listing; 2: whom those follow.';
-COMMENT ON COLUMN listed.times IS 'Of degree 2: by how many of degree 1 it is followed.';
+COMMENT ON COLUMN listed.degree IS '1: of the watch''s own listing; 2: whom those follow; 0: members that neither names, and of whom it was asked.';
+COMMENT ON COLUMN listed.times IS 'Of degree 2: by how many of degree 1 it is followed. Of degree 0: 1 where it is shown, and so no member any more; 0 where it is hidden.';
 COMMENT ON COLUMN listed.last_by IS 'Of degree 2: who was counted last, so that nobody is counted twice.';
+
+COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: it is not shown, and the stream has not said why. Only active counts.';
