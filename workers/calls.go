@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,7 +22,8 @@ type Calls struct {
 	TTL     time.Duration // when a slot of a dead process is free again; longer than any call
 	Logger  *slog.Logger
 
-	clock databaseClock
+	clock  databaseClock
+	unrest unrest
 }
 
 // late is how much later than reserved a call may start: beyond it the next
@@ -30,25 +32,33 @@ const late = 4 * time.Millisecond
 
 // margin is added to the distance: for that, and for the way to the service,
 // which takes one call longer than the next.
-const margin = 12 * time.Millisecond
+const margin = 10 * time.Millisecond
+
+// worst bounds what unrest adds to the margin.
+const worst = 50 * time.Millisecond
 
 // Take waits for the right to make one call. done gives it back. A start that
 // this process comes too late for is lost, so that no call crowds the next.
 func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 	holder := rand.Text()
-	spacing := c.Spacing
-	if spacing > 0 {
-		spacing += margin
-	}
 	for {
+		spacing := c.Spacing
+		if spacing > 0 {
+			spacing += margin + c.unrest.now()
+		}
 		slot, err := schema.TakeCallSlot(ctx, c.Pool, holder, c.Slots, spacing, c.TTL)
 		if err != nil {
 			return nil, err
 		}
-		due, known := c.clock.moment(slot.Now, time.Now())
-		due = due.Add(slot.Wait)
+		answered := time.Now()
+		at, known := c.clock.moment(slot.Now, answered)
+		due := at.Add(slot.Wait)
 		err = sleep(ctx, time.Until(due))
-		if err == nil && slot.Slot != nil && (spacing == 0 || known && time.Since(due) <= late) {
+		lateness := time.Since(due)
+		if known {
+			c.unrest.note(max(lateness, answered.Sub(at)))
+		}
+		if err == nil && slot.Slot != nil && (spacing == 0 || known && lateness <= late) {
 			return func() { c.give(ctx, *slot.Slot, holder) }, nil
 		}
 		if slot.Slot != nil {
@@ -58,6 +68,17 @@ func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 			return nil, err
 		}
 	}
+}
+
+// unrest is how late things have come in this process of late. Where timers and
+// answers are, on a busy machine, a call on its way to the service is too.
+type unrest struct{ ns atomic.Int64 }
+
+func (u *unrest) now() time.Duration { return time.Duration(u.ns.Load()) }
+
+// note forgets a tenth of what was, unless it is as bad again.
+func (u *unrest) note(lateness time.Duration) {
+	u.ns.Store(int64(min(worst, max(lateness, u.now()*9/10))))
 }
 
 // databaseClock is what a process knows of the database's clock: by how much the
