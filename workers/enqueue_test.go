@@ -244,6 +244,27 @@ func TestDatabaseClock(t *testing.T) {
 	require.WithinDuration(t, now.Add(time.Minute+20*time.Millisecond), at, time.Microsecond, "longer for good")
 }
 
+// TestUnrestWidensTheDistance at once, within bounds, and is forgotten slowly.
+func TestUnrestWidensTheDistance(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	calls := &Calls{Pool: pool, Slots: 3, Spacing: time.Millisecond, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
+	calls.clock.moment(time.Now(), time.Now())
+	calls.unrest.note(time.Hour)
+	require.Equal(t, worst, calls.unrest.now())
+	before := time.Now()
+	done, err := calls.Take(t.Context())
+	require.NoError(t, err)
+	done()
+	var next time.Time
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT next_at FROM call_clock`).Scan(&next))
+	require.GreaterOrEqual(t, next.Sub(before), margin+worst*9/10)
+	for range 200 {
+		calls.unrest.note(0)
+	}
+	require.Less(t, calls.unrest.now(), time.Microsecond)
+}
+
 func slotsTaken(t *testing.T, pool *pgxpool.Pool) (n int) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM call_slots WHERE holder IS NOT NULL`).Scan(&n))
