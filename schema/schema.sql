@@ -7,7 +7,7 @@ CREATE TABLE accounts (
     handle_at timestamp with time zone,
     display_name text,
     avatar text,
-    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; only active counts.
+    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: it is not shown, and the stream has not said why. Only active counts.
     status_at timestamp with time zone, -- When the status was set, by the network's clock: an older event changes nothing.
     feed_newest timestamp with time zone, -- The newest post seen in a complete backfill: the next one needs to go back no further.
     feed_read_at timestamp with time zone, -- When its feed was last read to the end of a window.
@@ -126,6 +126,20 @@ CREATE TABLE links (
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX links_check ON public.links USING btree (check_at) WHERE (check_at < 'infinity'::timestamp with time zone);
 CREATE INDEX links_unchecked ON public.links USING btree (first_seen) WHERE (check_at IS NULL);
+
+-- Whom the listing that a sync_follows job is reading has named so far. Nobody is followed or unfollowed before its end.
+CREATE TABLE listed (
+    job_id bigint NOT NULL,
+    degree integer NOT NULL, -- 1: of the watch's own listing; 2: whom those follow; 0: members that neither names, and of whom it was asked.
+    did text COLLATE "C" NOT NULL,
+    handle text NOT NULL,
+    display_name text NOT NULL,
+    avatar text NOT NULL,
+    times integer DEFAULT 1 NOT NULL, -- Of degree 2: by how many of degree 1 it is followed. Of degree 0: 1 where it is shown, and so no member any more; 0 where it is hidden.
+    last_by text COLLATE "C" NOT NULL, -- Of degree 2: who was counted last, so that nobody is counted twice.
+    PRIMARY KEY (job_id, degree, did),
+    CHECK (((degree >= 0) AND (degree <= 2)))
+);
 
 -- The shares deleted since the last expiry: their links may be shared by too few accounts now.
 CREATE TABLE lost_shares (
@@ -271,9 +285,7 @@ CREATE OR REPLACE FUNCTION public.close_gap()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
-    VALUES (jsonb_build_object('gap', NEW.id), 'close_gap', 25, 1, 'network');
-    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
     RETURN NULL;
 END $function$;
 
@@ -333,8 +345,8 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Adds a job that asks for backfills, and wakes a worker.
-CREATE OR REPLACE FUNCTION public.enqueue_request(p_args jsonb)
+-- Adds a job that needs no unique key, and wakes a worker; answers its id.
+CREATE OR REPLACE FUNCTION public.enqueue_job(p_kind text, p_queue text, p_args jsonb)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
@@ -342,11 +354,19 @@ DECLARE
     answer bigint;
 BEGIN
     INSERT INTO river_job (args, kind, max_attempts, priority, queue)
-    VALUES (p_args, 'request_backfill', 25, 1, 'network')
+    VALUES (p_args, p_kind, 25, 1, p_queue)
     RETURNING id INTO answer;
-    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    PERFORM pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', p_queue)::text);
     RETURN answer;
 END $function$;
+
+-- Adds a job that asks for backfills, and wakes a worker.
+CREATE OR REPLACE FUNCTION public.enqueue_request(p_args jsonb)
+ RETURNS bigint
+ LANGUAGE sql
+AS $function$
+    SELECT enqueue_job('request_backfill', 'network', p_args)
+$function$;
 
 -- Makes the partition of posts for one UTC day; false where it exists.
 CREATE OR REPLACE FUNCTION public.ensure_post_partition(day date)
@@ -456,6 +476,28 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+-- A watch of something else begins like a new one: whom it brought stops counting at once.
+CREATE OR REPLACE FUNCTION public.forget_members()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    DELETE FROM watched WHERE watch_id = NEW.id;
+    NEW.synced_at := NULL;
+    NEW.problem := '';
+    RETURN NEW;
+END $function$;
+
+-- Gives a slot back, where the holder has it still.
+CREATE OR REPLACE FUNCTION public.give_call_slot(p_holder text, p_slot integer)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
+END $function$;
+
 -- Has expiry look at the link of a share that is gone, or happened earlier than it was said to.
 CREATE OR REPLACE FUNCTION public.note_lost_share()
  RETURNS trigger
@@ -477,28 +519,30 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Has the members of a new watch read at once.
+-- Has the members of a watch that is new or changed read at once.
 CREATE OR REPLACE FUNCTION public.sync_watch()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
-    VALUES (jsonb_build_object('watch', NEW.id), 'sync_follows', 25, 1, 'network');
-    PERFORM pg_notify(current_schema() || '.river_insert', '{"queue":"network"}');
+    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
     RETURN NULL;
 END $function$;
 
--- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait.
-CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval)
+-- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.
+CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
  RETURNS record
  LANGUAGE plpgsql
 AS $function$
 DECLARE
     at timestamptz;
 BEGIN
-    SELECT next_at INTO at FROM call_clock FOR UPDATE;
-    INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
+    -- A server that crashes may forget the last reservations: for a second, calls may then be closer or more than they
+    -- should. Waiting for the disk at each call would make each late.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    IF NOT EXISTS (SELECT FROM call_slots AS s WHERE s.slot = p_slots) THEN
+        INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
+    END IF;
     SELECT s.slot INTO slot
     FROM call_slots AS s
     WHERE s.slot <= p_slots AND (s.holder IS NULL OR s.expires_at < clock_timestamp())
@@ -507,12 +551,15 @@ BEGIN
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
         wait := interval '20 milliseconds';
+        now_at := clock_timestamp();
         RETURN;
     END IF;
+    SELECT next_at INTO at FROM call_clock FOR UPDATE;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;
     UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
-    wait := at - clock_timestamp();
+    now_at := clock_timestamp();
+    wait := at - now_at;
 END $function$;
 
 -- The first TID of a moment: rkeys of later moments sort after it.

@@ -55,7 +55,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
 	bundle := river.NewWorkers()
 	river.AddWorker(bundle, newProcessPosts(cfg))
-	river.AddWorker(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})
+	river.AddWorker(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	river.AddWorker(bundle, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	river.AddWorker(bundle, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
 	river.AddWorker(bundle, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
