@@ -1,0 +1,1 @@
+-- Kept for a migration that is written elsewhere.
