@@ -160,10 +160,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		s.metrics.parked.WithLabelValues(schema.StageDecode).Inc()
 		s.log.Warn("frame_parked", "cause", bad.Error())
 		s.begin(f.Arrived)
-		s.open.letters = append(s.open.letters, schema.DeadLetter{Stage: schema.StageDecode, Cause: bad.Cause, Path: bad.Path,
-			Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: f.Arrived})
-		s.open.count++
-		s.open.bytes += len(f.Data)
+		s.open.malformed(bad, 0, f.Arrived)
 		return s.flushFull(ctx)
 	case err != nil:
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
@@ -202,16 +199,10 @@ func (s *session) add(ev Event, arrived time.Time) {
 	b.tail = ev
 	s.lag.Store(int64(arrived.Sub(happened(&ev))))
 	s.metrics.replaced.Add(float64(ev.Replaced))
-	keep, kind := s.keeps(&ev)
+	keep, kind := s.cfg.keeps(&ev)
 	s.counted[kind]++
-	switch {
-	case keep && len(ev.Record) > maxRecord:
+	if keep && !b.add(&ev, arrived) {
 		s.metrics.parked.WithLabelValues(schema.StageCommit).Inc()
-		b.letters = append(b.letters, tooLarge(&ev, arrived))
-		b.bytes += len(ev.Raw)
-	case keep:
-		b.events = append(b.events, ev)
-		b.bytes += len(ev.Raw)
 	}
 }
 
@@ -276,13 +267,13 @@ func (s *session) state() (state, detail string) {
 }
 
 // keeps answers whether an event writes something, and the word it is counted under.
-func (s *session) keeps(ev *Event) (bool, string) {
-	if ev.Kind != KindOther && s.cfg.Follows != nil && !s.cfg.Follows(ev.DID) {
+func (c *Config) keeps(ev *Event) (bool, string) {
+	if ev.Kind != KindOther && c.Follows != nil && !c.Follows(ev.DID) {
 		return false, "not_followed"
 	}
 	switch ev.Kind {
 	case KindCommit:
-		if !s.cfg.Wanted(ev.Collection) {
+		if !c.Wanted(ev.Collection) {
 			return false, "ignored"
 		}
 		if ev.Operation == Delete {
