@@ -48,7 +48,8 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	}
 	watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
 	if errors.Is(err, schema.ErrNoRows) {
-		return river.JobCancel(fmt.Errorf("watch %d is gone", job.Args.Watch))
+		w.log.Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone")
+		return nil
 	}
 	if err != nil {
 		return err
@@ -59,7 +60,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		if noted := schema.WatchFailed(ctx, w.pool, watch.ID, err.Error()); noted != nil {
 			return errors.Join(err, noted)
 		}
-		return ending(err)
+		return err
 	}
 	now := time.Now()
 	var changed schema.Changed
@@ -79,7 +80,8 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		return err
 	})
 	if errors.Is(err, schema.ErrNoRows) {
-		return river.JobCancel(fmt.Errorf("watch %d is gone, or was read by somebody who began later", job.Args.Watch))
+		w.log.Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone, or was read by somebody who began later")
+		return nil
 	}
 	if err == nil {
 		w.log.Info("follows_synced", "watch", watch.ID, "kind", watch.Kind, "target", watch.Target, "members", len(members),
@@ -225,21 +227,4 @@ func (w *SyncFollows) pages(ctx context.Context, page func(context.Context, stri
 
 func member(p bluesky.Profile) schema.Member {
 	return schema.Member{DID: p.DID, Handle: p.Handle, DisplayName: p.DisplayName, Avatar: p.Avatar}
-}
-
-// ending is how a job ends that could not ask: later, never, or with a retry.
-func ending(err error) error {
-	switch {
-	case bluesky.Classify(err) == bluesky.RateLimited:
-		return river.JobSnooze(max(bluesky.RetryAfter(err), time.Second))
-	case refused(err):
-		return river.JobCancel(err)
-	}
-	return err
-}
-
-// refused answers whether what was asked for is not to be had. A refused login
-// says nothing about that: a person will correct it.
-func refused(err error) bool {
-	return err != nil && bluesky.Classify(err) == bluesky.Permanent && !errors.Is(err, bluesky.ErrLogin)
 }

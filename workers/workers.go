@@ -39,7 +39,10 @@ type Config struct {
 	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
 	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
 	Keep        *Retention    // how long what is stored stays; nil: for ever
-	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
+	// Replay puts dead letters of the stages decode and commit through the
+	// stream's own way, and settles each; its error is the database's.
+	Replay      func(context.Context, []schema.Letter) error
+	ProcessOnly bool // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
 }
@@ -54,11 +57,13 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
 	bundle := river.NewWorkers()
-	river.AddWorker(bundle, newProcessPosts(cfg))
-	river.AddWorker(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})
-	river.AddWorker(bundle, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	river.AddWorker(bundle, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
-	river.AddWorker(bundle, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	posts := newProcessPosts(cfg)
+	add(bundle, posts)
+	add(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})
+	add(bundle, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
+	add(bundle, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
+	add(bundle, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	add(bundle, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, patience: cfg.JobTimeout / 2})
 	periodic := []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(cfg.SyncEvery), func() (river.JobArgs, *river.InsertOpts) {
 		return jobs.SyncFollows{}, nil
 	}, &river.PeriodicJobOpts{RunOnStart: true})}
@@ -67,7 +72,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		if err != nil {
 			return nil, err
 		}
-		river.AddWorker(bundle, expire)
+		add(bundle, expire)
 		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(time.Hour), func() (river.JobArgs, *river.InsertOpts) {
 			return jobs.Expire{}, nil
 		}, &river.PeriodicJobOpts{RunOnStart: true}))
