@@ -52,8 +52,8 @@ func Classify(err error) Class {
 	switch pgErr.Code {
 	case "WR001":
 		return Fenced
-	case "23514": // without a constraint's name: the row's partition was made while it was on its way to another
-		if pgErr.ConstraintName == "" {
+	case "23514":
+		if pgErr.Routine == "ExecPartitionCheckEmitError" { // the row's partition was made while it waited for another
 			return Transient
 		}
 	case "54001", "54000": // stack depth, program limit: a record nested too deep or too large
