@@ -25,11 +25,10 @@ const (
 func classify(err error) class {
 	var cancelled *river.JobCancelError
 	var snoozed *river.JobSnoozeError
-	var unknown *river.UnknownJobKindError
 	switch {
 	case errors.As(err, &snoozed), bluesky.Classify(err) == bluesky.RateLimited:
 		return notYet
-	case errors.As(err, &cancelled), errors.As(err, &unknown), refused(err), schema.Classify(err) == schema.Data:
+	case errors.As(err, &cancelled), refused(err), schema.Classify(err) == schema.Data:
 		return permanent
 	}
 	return retryable
@@ -63,9 +62,4 @@ type ruled[T river.JobArgs] struct{ river.Worker[T] }
 // Work works the job.
 func (w ruled[T]) Work(ctx context.Context, job *river.Job[T]) error {
 	return ending(w.Worker.Work(ctx, job))
-}
-
-// add registers a worker.
-func add[T river.JobArgs](all *river.Workers, w river.Worker[T]) {
-	river.AddWorker[T](all, ruled[T]{w})
 }

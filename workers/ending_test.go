@@ -36,7 +36,6 @@ func TestEveryErrorHasOneEnding(t *testing.T) {
 		"a bug":                       {errors.New("a bug"), retry},
 		"the worker gives up":         {river.JobCancel(errors.New("x")), cancel},
 		"the worker waits":            {river.JobSnooze(time.Hour), snoozed(time.Hour)},
-		"nobody works such jobs":      {&river.UnknownJobKindError{Kind: "x"}, cancel},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("read a page: %w", c.err)} {
 			var cancelled *river.JobCancelError

@@ -25,6 +25,7 @@ type ReplayDeadLetters struct {
 	log      *slog.Logger
 	posts    *ProcessPosts
 	events   func(context.Context, []schema.Letter) error
+	args     decoders
 	patience time.Duration // how long to go on before others get their turn: less than the job may take
 }
 
@@ -109,10 +110,11 @@ func (w *ReplayDeadLetters) records(ctx context.Context, letters []schema.Letter
 // job enqueues the job of a letter anew, or marks the unfinished one that does
 // the same. The end of that job settles the letter, by a trigger of river_job.
 func (w *ReplayDeadLetters) job(ctx context.Context, letter *schema.Letter) error {
-	args, err := jobs.Decode(letter.Kind, letter.Raw)
-	if err == nil {
-		if err = w.enqueue(ctx, letter.ID, args); classify(err) != permanent {
-			return err
+	err := fmt.Errorf("nobody works jobs of kind %q", letter.Kind)
+	if decode, ok := w.args[letter.Kind]; ok {
+		var args river.JobArgs
+		if args, err = decode(letter.Raw); err == nil {
+			return w.enqueue(ctx, letter.ID, args)
 		}
 	}
 	again := schema.DeadLetter{ID: letter.ID, Cause: err.Error(), At: time.Now()}

@@ -162,8 +162,8 @@ func TestReplayOfAJobThatNobodyWorks(t *testing.T) {
 	require.Eventually(t, func() bool { return len(causes("replayed")) == 1 }, time.Minute, 5*time.Millisecond)
 	failed := causes("open")
 	require.Len(t, failed, 3)
-	require.Contains(t, failed[0], `first: there is no job of kind "of_another_version"`)
-	require.Contains(t, failed[1], "expire")
+	require.Contains(t, failed[0], `first: nobody works jobs of kind "of_another_version"`)
+	require.Contains(t, failed[1], `nobody works jobs of kind "expire"`)
 	require.Contains(t, failed[2], "read the arguments of a process_posts job")
 }
 

@@ -7,6 +7,7 @@ package workers
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
@@ -56,14 +57,14 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	cfg.Backfill = cmp.Or(cfg.Backfill, 4)
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
-	bundle := river.NewWorkers()
+	known := bundle{river.NewWorkers(), decoders{}}
 	posts := newProcessPosts(cfg)
-	add(bundle, posts)
-	add(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})
-	add(bundle, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	add(bundle, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
-	add(bundle, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
-	add(bundle, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, patience: cfg.JobTimeout / 2})
+	add(known, posts)
+	add(known, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})
+	add(known, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
+	add(known, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
+	add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
 	periodic := []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(cfg.SyncEvery), func() (river.JobArgs, *river.InsertOpts) {
 		return jobs.SyncFollows{}, nil
 	}, &river.PeriodicJobOpts{RunOnStart: true})}
@@ -72,7 +73,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		if err != nil {
 			return nil, err
 		}
-		add(bundle, expire)
+		add(known, expire)
 		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(time.Hour), func() (river.JobArgs, *river.InsertOpts) {
 			return jobs.Expire{}, nil
 		}, &river.PeriodicJobOpts{RunOnStart: true}))
@@ -88,7 +89,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
 		Logger:  quiet(cfg.Logger),
-		Workers: bundle,
+		Workers: known.workers,
 		Queues:  queues,
 
 		PeriodicJobs:                periodic,
@@ -103,6 +104,28 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
 	return client, nil
+}
+
+// bundle is the workers of a client.
+type bundle struct {
+	workers *river.Workers
+	args    decoders
+}
+
+// decoders read the arguments of jobs, by kind, as they are stored.
+type decoders map[string]func(args []byte) (river.JobArgs, error)
+
+// add registers a worker, whose jobs end by the one rule.
+func add[T river.JobArgs](b bundle, w river.Worker[T]) {
+	river.AddWorker[T](b.workers, ruled[T]{w})
+	var none T
+	b.args[none.Kind()] = func(args []byte) (river.JobArgs, error) {
+		var job T
+		if err := json.Unmarshal(args, &job); err != nil {
+			return nil, fmt.Errorf("read the arguments of a %s job: %w", job.Kind(), err)
+		}
+		return job, nil
+	}
 }
 
 // queue is how a queue is worked, so many jobs at once.
