@@ -244,3 +244,19 @@ func TestReplayThatCannotGoOnIsTriedAgain(t *testing.T) {
 	var snoozed *river.JobSnoozeError
 	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.ReplayDeadLetters]{}), &snoozed, "others get their turn")
 }
+
+// TestJobWhoseRowsAreRefusedEndsAtOnce: every worker that is registered ends by
+// the one rule.
+func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
+	execute(t, pool, `INSERT INTO watched SELECT id, target FROM watches`)
+	execute(t, pool, `ALTER TABLE gap_backfills ADD CONSTRAINT strict CHECK (did = '')`)
+	execute(t, pool, `DELETE FROM river_job`)
+	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
+	working(t, pool)
+	l := letter(t, pool, "job", "kind = 'close_gap'")
+	require.Equal(t, schema.ClassPermanent, l.Class)
+	require.Contains(t, l.Cause, `"strict"`)
+}
