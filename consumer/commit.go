@@ -21,7 +21,8 @@ const commitTimeout = 30 * time.Second
 // that was stored already: redeliveries come in runs.
 const carefulFor = 50
 
-// committer turns batches into transactions, in order, for one lease.
+// committer turns batches into transactions, in order, for one lease; or for
+// none, which replays dead letters.
 type committer struct {
 	pool    *pgxpool.Pool
 	enqueue Enqueue

@@ -161,10 +161,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		s.metrics.parked.WithLabelValues(schema.StageDecode).Inc()
 		s.log.Warn("frame_parked", "cause", bad.Error())
 		s.begin(f.Arrived)
-		s.open.letters = append(s.open.letters, schema.DeadLetter{Stage: schema.StageDecode, Cause: bad.Cause, Path: bad.Path,
-			Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: f.Arrived})
-		s.open.count++
-		s.open.bytes += len(f.Data)
+		s.open.malformed(bad, 0, f.Arrived)
 		return s.flushFull(ctx)
 	case err != nil:
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
@@ -204,16 +201,10 @@ func (s *session) add(ev Event, arrived time.Time) {
 	s.lag.Store(int64(arrived.Sub(happened(&ev))))
 	s.begun.Store(true)
 	s.metrics.replaced.Add(float64(ev.Replaced))
-	keep, kind := s.keeps(&ev)
+	keep, kind := s.cfg.keeps(&ev)
 	s.counted[s.countedAs(&ev, kind)]++
-	switch {
-	case keep && len(ev.Record) > maxRecord:
+	if keep && !b.add(&ev, arrived) {
 		s.metrics.parked.WithLabelValues(schema.StageCommit).Inc()
-		b.letters = append(b.letters, tooLarge(&ev, arrived))
-		b.bytes += len(ev.Raw)
-	case keep:
-		b.events = append(b.events, ev)
-		b.bytes += len(ev.Raw)
 	}
 }
 
@@ -295,13 +286,13 @@ func (s *session) state() (state, detail string) {
 }
 
 // keeps answers whether an event writes something, and the word it is counted under.
-func (s *session) keeps(ev *Event) (bool, string) {
-	if ev.Kind != KindOther && s.cfg.Follows != nil && !s.cfg.Follows(ev.DID) {
+func (c *Config) keeps(ev *Event) (bool, string) {
+	if ev.Kind != KindOther && c.Follows != nil && !c.Follows(ev.DID) {
 		return false, "not_followed"
 	}
 	switch ev.Kind {
 	case KindCommit:
-		if !s.cfg.Wanted(ev.Collection) {
+		if !c.Wanted(ev.Collection) {
 			return false, "ignored"
 		}
 		if ev.Operation == Delete {

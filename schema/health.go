@@ -58,7 +58,7 @@ type Totals struct {
 	Follows    int64   // accounts followed; 0 with the whole network
 	Gaps       int64   // open
 	GapSeconds float64 // that they cover, together
-	Letters    int64   // dead letters not replayed
+	Letters    int64   // dead letters neither replayed nor dismissed
 	NewLetters int64   // of these, first seen since the moment asked for
 	Bytes      int64   // of the database on disk
 }
@@ -66,12 +66,14 @@ type Totals struct {
 // ReadTotals reads them. Dead letters that were first seen since a moment are new.
 func ReadTotals(ctx context.Context, db DB, since time.Time) (Totals, error) {
 	const sql = `
-SELECT (SELECT count(DISTINCT did) FROM watched)                                                        AS follows,
-       (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                              AS gaps,
-       (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8 FROM gaps WHERE closed_at IS NULL) AS gap_seconds,
-       (SELECT count(*) FROM dead_letters)                                                              AS letters,
-       (SELECT count(*) FROM dead_letters WHERE first_seen > $1)                                        AS new_letters,
-       pg_database_size(current_database())                                                             AS bytes`
+SELECT (SELECT count(DISTINCT did) FROM watched)                                            AS follows,
+       (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                  AS gaps,
+       (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8
+        FROM gaps WHERE closed_at IS NULL)                                                  AS gap_seconds,
+       (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'replaying'))             AS letters,
+       (SELECT count(*) FROM dead_letters
+        WHERE state IN ('open', 'replaying') AND first_seen > $1)                           AS new_letters,
+       pg_database_size(current_database())                                                 AS bytes`
 	return one(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
 }
 
@@ -81,9 +83,9 @@ type Sum struct {
 	Value float64
 }
 
-// LettersByStage counts the dead letters.
+// LettersByStage counts the dead letters that were neither replayed nor dismissed.
 func LettersByStage(ctx context.Context, db DB) ([]Sum, error) {
-	const sql = `SELECT stage AS name, count(*)::float8 AS value FROM dead_letters GROUP BY stage`
+	const sql = `SELECT stage AS name, count(*)::float8 AS value FROM dead_letters WHERE state IN ('open', 'replaying') GROUP BY stage`
 	return all(ctx, db, "count the dead letters", pgx.RowToStructByName[Sum], sql)
 }
 

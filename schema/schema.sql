@@ -36,29 +36,40 @@ CREATE TABLE call_slots (
     PRIMARY KEY (slot)
 );
 
--- Events and records that could not be processed, with the cause: set aside so that the rest goes on.
+-- Events, records and jobs that could not be processed, with the cause: set aside so that the rest goes on.
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    key bytea NOT NULL, -- sha256 over the stage and the input: the same letter twice is one row.
-    stage text NOT NULL,
+    key bytea NOT NULL, -- sha256 over the stage and the input, of a job over its kind and arguments: the same letter twice is one row.
+    stage text NOT NULL, -- decode: the frame is no event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
     stream text,
     collection text,
     did text,
     rkey text,
-    cause text NOT NULL,
+    cause text NOT NULL, -- Why it failed the first time, with path, expected and received where they are known.
     path text DEFAULT ''::text NOT NULL,
     expected text DEFAULT ''::text NOT NULL,
     received text DEFAULT ''::text NOT NULL,
-    raw bytea NOT NULL, -- The input as it came; its first megabyte where raw_bytes is larger.
+    raw bytea NOT NULL, -- The input as it came, of a job its arguments; its first megabyte where raw_bytes is larger.
     raw_bytes bigint NOT NULL,
     first_seen timestamp with time zone NOT NULL,
     last_seen timestamp with time zone NOT NULL,
     count bigint DEFAULT 1 NOT NULL,
+    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: no retry would help until something else changes; retryable: every retry failed.
+    kind text, -- Of a job: its kind. queue is where it was worked.
+    queue text,
+    job bigint, -- Of a job: its id, or that of the job that replays it. Null while a replay of it is asked for.
+    last_cause text DEFAULT ''::text NOT NULL, -- Why it failed the last time, where that was not the first.
+    state text DEFAULT 'open'::text NOT NULL, -- open; replaying: asked for, or under way; replayed: it passed; dismissed: it stays so, however often it comes again.
+    state_at timestamp with time zone,
     PRIMARY KEY (id),
     UNIQUE (key),
-    CHECK ((stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text])))
+    CHECK ((class = ANY (ARRAY['permanent'::text, 'retryable'::text]))),
+    CHECK ((stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text]))),
+    CHECK ((state = ANY (ARRAY['open'::text, 'replaying'::text, 'replayed'::text, 'dismissed'::text])))
 );
+CREATE INDEX dead_letters_job ON public.dead_letters USING btree (job) WHERE (job IS NOT NULL);
 CREATE INDEX dead_letters_last_seen ON public.dead_letters USING btree (last_seen);
+CREATE INDEX dead_letters_replaying ON public.dead_letters USING btree (id) WHERE (state = 'replaying'::text);
 
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (
@@ -279,6 +290,28 @@ BEGIN
     END IF;
 END $function$;
 
+-- Adds a job that replays every dead letter whose state is replaying, and wakes a worker.
+CREATE OR REPLACE FUNCTION public.ask_for_replays()
+ RETURNS bigint
+ LANGUAGE sql
+AS $function$
+    SELECT enqueue_job('replay_dead_letters', 'network', '{}')
+$function$;
+
+-- Refuses a choice of dead letters that would silently be none. NULL chooses all.
+CREATE OR REPLACE FUNCTION public.check_letters(stage text, class text)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
+        RAISE EXCEPTION '% is no stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+    END IF;
+    IF class NOT IN ('permanent', 'retryable') THEN
+        RAISE EXCEPTION '% is no class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
+    END IF;
+END $function$;
+
 -- Has a new gap looked at, in the transaction that brings it.
 CREATE OR REPLACE FUNCTION public.close_gap()
  RETURNS trigger
@@ -287,6 +320,38 @@ AS $function$
 BEGIN
     PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
     RETURN NULL;
+END $function$;
+
+-- Says that a dead letter needs nothing: it is kept, and neither listed nor replayed with the others.
+CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(letter bigint)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = letter;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+    END IF;
+END $function$;
+
+-- Dismisses every open dead letter, or those of a stage or class; answers how many.
+CREATE OR REPLACE FUNCTION public.dismiss_dead_letters(stage text DEFAULT NULL::text, class text DEFAULT NULL::text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    answer bigint;
+BEGIN
+    PERFORM check_letters(stage, class);
+    WITH chosen AS MATERIALIZED (
+        SELECT d.id FROM dead_letters AS d
+        WHERE d.state = 'open' AND d.stage = coalesce(dismiss_dead_letters.stage, d.stage) AND d.class = coalesce(dismiss_dead_letters.class, d.class)
+        ORDER BY d.id
+        FOR UPDATE
+    )
+    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() FROM chosen AS c WHERE d.id = c.id;
+    GET DIAGNOSTICS answer = ROW_COUNT;
+    RETURN answer;
 END $function$;
 
 -- Drops the partition of posts of one UTC day; false where there is none; SQLSTATE 55P03 while it is in use.
@@ -498,6 +563,43 @@ BEGIN
     UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $function$;
 
+-- Makes a dead letter of a job that is discarded or cancels itself, whoever ends it; settles the letter of one that succeeds at last.
+CREATE OR REPLACE FUNCTION public.note_ended_job()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    most CONSTANT int   := 1 << 20;
+    args CONSTANT bytea := convert_to(NEW.args::text, 'UTF8');
+    why  CONSTANT text  := left(coalesce(NEW.errors[array_upper(NEW.errors, 1)] ->> 'error', 'it gave no reason'), 2000);
+BEGIN
+    IF NEW.state = 'completed' THEN
+        UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE job = NEW.id AND state IN ('open', 'replaying');
+        RETURN NULL;
+    END IF;
+    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- by a person, who knows
+        UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'replaying';
+        RETURN NULL;
+    END IF;
+    UPDATE dead_letters
+    SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
+    WHERE job = NEW.id;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
+    VALUES (sha256(convert_to(E'job\n' || NEW.kind || E'\n', 'UTF8') || args), 'job',
+            CASE NEW.state WHEN 'discarded' THEN 'retryable' ELSE 'permanent' END,
+            NEW.kind, NEW.queue, NEW.id, why, substr(args, 1, most), octet_length(args), now(), now())
+    ON CONFLICT (key) DO UPDATE
+    SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
+        job        = CASE d.state WHEN 'replaying' THEN d.job ELSE excluded.job END,
+        last_seen  = excluded.last_seen,
+        last_cause = excluded.cause,
+        count      = d.count + 1;
+    RETURN NULL;
+END $function$;
+
 -- Has expiry look at the link of a share that is gone, or happened earlier than it was said to.
 CREATE OR REPLACE FUNCTION public.note_lost_share()
  RETURNS trigger
@@ -517,6 +619,48 @@ BEGIN
     INSERT INTO unwatched (did, unwatched_at) SELECT DISTINCT g.did, now() FROM gone AS g ORDER BY g.did
     ON CONFLICT (did) DO UPDATE SET unwatched_at = excluded.unwatched_at;
     RETURN NULL;
+END $function$;
+
+-- Has a dead letter tried again, in whatever state it is; answers the id of the job that does it.
+CREATE OR REPLACE FUNCTION public.replay_dead_letter(letter bigint)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM FROM dead_letters AS d WHERE d.id = letter FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+    END IF;
+    UPDATE dead_letters AS d SET state = 'replaying', state_at = now(), job = NULL
+    WHERE d.id = letter
+      AND NOT (d.state = 'replaying' AND EXISTS (
+          SELECT FROM river_job AS j
+          WHERE j.id = d.job AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
+      ));
+    RETURN ask_for_replays();
+END $function$;
+
+-- Has every open dead letter tried again, or those of a stage or class; answers how many.
+CREATE OR REPLACE FUNCTION public.replay_dead_letters(stage text DEFAULT NULL::text, class text DEFAULT NULL::text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    answer bigint;
+BEGIN
+    PERFORM check_letters(stage, class);
+    WITH chosen AS MATERIALIZED (
+        SELECT d.id FROM dead_letters AS d
+        WHERE d.state = 'open' AND d.stage = coalesce(replay_dead_letters.stage, d.stage) AND d.class = coalesce(replay_dead_letters.class, d.class)
+        ORDER BY d.id
+        FOR UPDATE
+    )
+    UPDATE dead_letters AS d SET state = 'replaying', state_at = now(), job = NULL FROM chosen AS c WHERE d.id = c.id;
+    GET DIAGNOSTICS answer = ROW_COUNT;
+    IF answer > 0 THEN
+        PERFORM ask_for_replays();
+    END IF;
+    RETURN answer;
 END $function$;
 
 -- Has the members of a watch that is new or changed read at once.

@@ -66,7 +66,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		return w.every(ctx)
 	}
 	river.ResumableStepCursor(ctx, "read_listing", nil, func(ctx context.Context, at listingPlace) error {
-		return w.read(ctx, job, at)
+		return ending(w.read(ctx, job, at)) // River takes a step's error, not the worker's
 	})
 	return nil
 }
@@ -76,7 +76,8 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if at.Began.IsZero() {
 		watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
 		if errors.Is(err, schema.ErrNoRows) {
-			return river.JobCancel(fmt.Errorf("watch %d is gone", job.Args.Watch))
+			w.log.Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone")
+			return nil
 		}
 		if err != nil {
 			return err
@@ -127,14 +128,13 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 // over.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		err = river.JobCancel(fmt.Errorf("watch %d is gone, was changed, or was read by somebody who began later", at.Watch.ID))
-	} else {
-		if noted := schema.WatchFailed(ctx, w.pool, at.Watch, err.Error()); noted != nil {
-			return errors.Join(err, noted)
-		}
-		err = ending(err)
+		w.log.Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
+		return schema.DropListed(ctx, w.pool, job.ID)
 	}
-	if errors.Is(err, &river.JobCancelError{}) {
+	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, err.Error()); noted != nil {
+		return errors.Join(err, noted)
+	}
+	if classify(err) == permanent {
 		return errors.Join(err, schema.DropListed(ctx, w.pool, job.ID))
 	}
 	return err
@@ -305,21 +305,4 @@ func (w *SyncFollows) account(ctx context.Context, target bluesky.Target) ([]blu
 		}
 	}
 	return w.api.Profiles(ctx, []string{did})
-}
-
-// ending is how a job ends that could not ask: later, never, or with a retry.
-func ending(err error) error {
-	switch {
-	case bluesky.Classify(err) == bluesky.RateLimited:
-		return river.JobSnooze(max(bluesky.RetryAfter(err), time.Second))
-	case refused(err):
-		return river.JobCancel(err)
-	}
-	return err
-}
-
-// refused answers whether what was asked for is not to be had. A refused login
-// says nothing about that: a person will correct it.
-func refused(err error) bool {
-	return err != nil && bluesky.Classify(err) == bluesky.Permanent && !errors.Is(err, bluesky.ErrLogin)
 }

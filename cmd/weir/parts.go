@@ -138,12 +138,16 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 	if err != nil {
 		return err
 	}
-	var keep *workers.Retention
-	if p.cfg.Keep > 0 {
-		keep = &workers.Retention{Window: p.cfg.Keep}
+	keep, err := p.retention()
+	if err != nil {
+		return err
+	}
+	replay, err := p.replayLetters(keep)
+	if err != nil {
+		return err
 	}
 	client, err := workers.New(workers.Config{
-		Keep: keep, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
+		Keep: keep, Replay: replay, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
 		Pool: p.pool, ID: p.owner, Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
 		Logger: p.log, Registerer: p.metrics,
 	})
@@ -155,6 +159,40 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 	}
 	<-client.Stopped()
 	return nil
+}
+
+// retention is how long what is stored stays; nil: for ever.
+func (p parts) retention() (*workers.Retention, error) {
+	if p.cfg.Keep == 0 {
+		return nil, nil
+	}
+	keep, err := workers.Retention{Window: p.cfg.Keep}.WithDefaults()
+	return &keep, err
+}
+
+// replayLetters puts parked events through the consumer's own way once more, as
+// far back as deletions are known.
+func (p parts) replayLetters(keep *workers.Retention) (func(context.Context, []schema.Letter) error, error) {
+	queue, err := workers.Queue(p.pool, p.log)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, letters []schema.Letter) error {
+		now, err := schema.FollowedAccounts(ctx, p.pool)
+		if err != nil {
+			return err
+		}
+		followed := &follows{}
+		followed.take(now, nil)
+		replay := consumer.Replay{
+			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log},
+			Decode: jetstream.Lines(p.wanted()),
+		}
+		if keep != nil {
+			replay.Since = time.Now().Add(-keep.Tombstones)
+		}
+		return replay.Run(ctx, letters)
+	}, nil
 }
 
 // serve answers for the page and the API on l until ctx ends.
