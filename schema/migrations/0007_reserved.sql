@@ -1,0 +1,2 @@
+-- Made elsewhere at the same time: this file gives way to it.
+SELECT;
