@@ -19,11 +19,11 @@ import (
 
 // Retention says how long what is stored stays. A zero field has its default.
 type Retention struct {
-	Window      time.Duration // posts, and the shares of links that few share; 24 h, and no less
+	Window      time.Duration // posts, and links that few share, with their shares; 24 h, and no less
 	Tombstones  time.Duration // how long a replay or a backfill may bring back what was deleted; 7 days
 	Gaps        time.Duration // closed gaps; 30 days
 	DeadLetters time.Duration // since they were last seen; 90 days
-	Grace       time.Duration // for links that are new or lost sharers, and for accounts no longer watched; 24 h
+	Grace       time.Duration // for links that lost sharers, and for accounts no longer watched; 24 h
 	KeepSharers int           // links that so many accounts share stay; 5
 }
 
