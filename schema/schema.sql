@@ -376,6 +376,7 @@ CREATE OR REPLACE FUNCTION public.expire_links(p_now timestamp with time zone, p
  LANGUAGE plpgsql
  SET lock_timeout TO '50ms'
  SET "weir.expiring" TO 'on'
+ SET jit TO 'off'
  SET enable_seqscan TO 'off'
 AS $function$
 DECLARE

@@ -7,6 +7,7 @@ CREATE FUNCTION expire_links(p_now timestamptz, p_window interval, p_grace inter
 LANGUAGE plpgsql
 SET lock_timeout = '50ms'
 SET "weir.expiring" = 'on'
+SET jit = off -- compiling takes longer than any batch
 SET enable_seqscan = off -- a plan made while lost_shares is empty is used when it is long
 AS $$
 DECLARE
