@@ -32,7 +32,7 @@ func RebuildShareIndexes(ctx context.Context, pool *pgxpool.Pool, least int64) (
 	}
 	defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(reindexLock)) //nolint:errcheck // ends with the session anyway
 
-	left, err := names(ctx, conn, `
+	left, err := names(ctx, conn, "the indexes of shares", `
 SELECT c.relname
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid
@@ -47,7 +47,7 @@ ORDER BY 1`)
 		}
 	}
 	// A row needs less than 100 bytes in either. reltuples is -1 before the first vacuum.
-	bloated, err := names(ctx, conn, `
+	bloated, err := names(ctx, conn, "the indexes of shares", `
 SELECT c.relname
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid
@@ -67,14 +67,14 @@ ORDER BY 1`, least)
 	return rebuilt, nil
 }
 
-func names(ctx context.Context, db DB, sql string, args ...any) ([]string, error) {
+func names(ctx context.Context, db DB, of, sql string, args ...any) ([]string, error) {
 	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
-		return nil, fmt.Errorf("list the indexes of shares: %w", err)
+		return nil, fmt.Errorf("list %s: %w", of, err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, fmt.Errorf("list the indexes of shares: %w", err)
+		return nil, fmt.Errorf("list %s: %w", of, err)
 	}
 	return all, nil
 }

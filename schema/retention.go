@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,47 +22,53 @@ var ErrBusy = errors.New("others use it: try again later")
 // that stops in the middle of it holds nothing. Each may run beside the stream,
 // the workers and itself, and running it again does the rest.
 
-// ExpiredPostDays lists the days, in UTC, that have a partition of posts and
-// ended at or before a moment, the oldest first.
-func ExpiredPostDays(ctx context.Context, db DB, before time.Time) ([]time.Time, error) {
+// ExpiredPostPartitions lists the partitions of posts whose time ended at or
+// before a moment, the oldest first.
+func ExpiredPostPartitions(ctx context.Context, db DB, before time.Time) ([]string, error) {
 	const sql = `
 SELECT c.relname
 FROM pg_inherits AS i
 JOIN pg_class AS c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'posts'::regclass AND c.relname ~ '^posts_[0-9]{8}$'
+WHERE i.inhparent = 'posts'::regclass
 ORDER BY c.relname`
-	rows, err := db.Query(ctx, sql)
+	all, err := names(ctx, db, "the partitions of posts", sql)
 	if err != nil {
-		return nil, fmt.Errorf("list the partitions of posts: %w", err)
+		return nil, err
 	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list the partitions of posts: %w", err)
-	}
-	var days []time.Time
-	for _, name := range names {
-		day, err := time.Parse("20060102", strings.TrimPrefix(name, "posts_"))
-		if err == nil && !day.AddDate(0, 0, 1).After(before) {
-			days = append(days, day)
+	var expired []string
+	for _, name := range all {
+		if end, ok := partitionEnd(name); ok && !end.After(before) {
+			expired = append(expired, name)
 		}
 	}
-	return days, nil
+	return expired, nil
 }
 
-// DropPostDay drops the partition of a day. dropped is false where there is
-// none. ErrBusy while somebody reads posts for longer than a moment.
-func DropPostDay(ctx context.Context, db DB, day time.Time) (dropped bool, err error) {
-	rows, err := db.Query(ctx, `SELECT drop_post_partition($1::text::date)`, day.Format(time.DateOnly))
+// partitionEnd reads the name of a partition of posts: posts_20260704_06 holds
+// six hours from six on, in UTC, and posts_20260704 the whole day, as the first
+// versions made them. ok is false for the default partition.
+func partitionEnd(name string) (end time.Time, ok bool) {
+	if begin, err := time.Parse("posts_20060102_15", name); err == nil {
+		return begin.Add(PartitionSpan), true
+	}
+	day, err := time.Parse("posts_20060102", name)
+	return day.AddDate(0, 0, 1), err == nil
+}
+
+// DropPostPartition drops a partition. dropped is false where there is none.
+// ErrBusy while somebody reads posts for longer than a moment.
+func DropPostPartition(ctx context.Context, db DB, name string) (dropped bool, err error) {
+	rows, err := db.Query(ctx, `SELECT drop_post_partition($1)`, name)
 	if err == nil {
 		dropped, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 	}
 	if err != nil {
-		return false, fmt.Errorf("drop the posts of %s: %w", day.Format(time.DateOnly), busy(err))
+		return false, fmt.Errorf("drop the partition %s: %w", name, busy(err))
 	}
 	return dropped, nil
 }
 
-// ExpirePosts deletes posts outside the days' partitions that were created at
+// ExpirePosts deletes posts of the default partition that were created at
 // or before a moment, at most limit, and answers how many.
 func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
 	return deleteOldest(ctx, db, "posts_default", "created_at", before, limit)

@@ -201,7 +201,7 @@ func TestShareInFlightIsNotLost(t *testing.T) {
 	}
 }
 
-func TestDaysOfPostsAreDropped(t *testing.T) {
+func TestPartitionsOfPostsAreDropped(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
@@ -225,11 +225,11 @@ func TestDaysOfPostsAreDropped(t *testing.T) {
 
 	expire := func(before time.Time) {
 		t.Helper()
-		days, err := schema.ExpiredPostDays(t.Context(), pool, before)
+		partitions, err := schema.ExpiredPostPartitions(t.Context(), pool, before)
 		require.NoError(t, err)
-		for _, d := range days {
+		for _, name := range partitions {
 			for _, want := range []bool{true, false} { // twice is once
-				dropped, err := schema.DropPostDay(t.Context(), pool, d)
+				dropped, err := schema.DropPostPartition(t.Context(), pool, name)
 				require.NoError(t, err)
 				require.Equal(t, want, dropped)
 			}
@@ -245,15 +245,39 @@ func TestDaysOfPostsAreDropped(t *testing.T) {
 	stored := func() []string { return column(t, pool, `SELECT rkey FROM records ORDER BY rkey`) }
 	expire(now.Add(-time.Microsecond))
 	require.Equal(t, []string{old, young, "r", "s", "self"}, stored())
-	require.NotContains(t, column(t, pool, `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'posts'::regclass`), "posts_20260703")
-	expire(now.Add(12*time.Hour - time.Microsecond)) // the day of old is not over
+	require.Equal(t, "posts_20260704_06", partitions(t, pool)[0], "its last post may have come a moment ago")
+	expire(now.Add(6*time.Hour - time.Microsecond)) // the six hours of old are not over
 	require.Equal(t, []string{old, young, "s"}, stored())
-	expire(now.Add(12 * time.Hour))
+	expire(now.Add(6 * time.Hour))
 	require.Equal(t, []string{young, "s"}, stored())
 	store(write(old, schema.PostCollection, now))
 	require.Equal(t, []string{"posts_default"}, column(t, pool, `SELECT tableoid::regclass::text FROM posts WHERE rkey = $1`, old), "late events land there")
-	expire(now.Add(12 * time.Hour))
+	expire(now.Add(6 * time.Hour))
 	require.Equal(t, []string{young, "s"}, stored())
+}
+
+// partitions are those of posts but for the default one, the oldest first.
+func partitions(t *testing.T, db schema.DB) []string {
+	t.Helper()
+	return column(t, db, `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid <> 'posts_default'::regclass ORDER BY 1`)
+}
+
+// TestDaysOfTheFirstVersionsGoAsAWhole: partitions held a day each.
+func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	bounds := column(t, pool, `SELECT tid_floor(d) FROM unnest(ARRAY['2026-07-04 00:00+00', '2026-07-05 00:00+00']::timestamptz[]) AS d ORDER BY 1`)
+	execute(t, pool, fmt.Sprintf(`CREATE TABLE posts_20260704 PARTITION OF posts FOR VALUES FROM ('%s') TO ('%s')`, bounds[0], bounds[1]))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon()))
+	require.Equal(t, []string{"posts_20260703_12", "posts_20260703_18", "posts_20260704", "posts_20260705_00"}, partitions(t, pool))
+	for before, want := range map[time.Duration]int{12*time.Hour - time.Microsecond: 2, 12 * time.Hour: 3} {
+		expired, err := schema.ExpiredPostPartitions(t.Context(), pool, noon().Add(before))
+		require.NoError(t, err)
+		require.Len(t, expired, want)
+	}
+	dropped, err := schema.DropPostPartition(t.Context(), pool, "posts_20260704")
+	require.NoError(t, err)
+	require.True(t, dropped)
 }
 
 // TestDroppingGivesWayToReaders: who waits for the lock makes writers wait, so
@@ -262,16 +286,16 @@ func TestDroppingGivesWayToReaders(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon()))
-	for _, use := range []string{`SELECT FROM posts`, `SELECT FROM posts_20260703`, `SELECT FROM posts_default`} {
+	for _, use := range []string{`SELECT FROM posts`, `SELECT FROM posts_20260703_12`, `SELECT FROM posts_default`} {
 		reader, err := pool.Begin(t.Context())
 		require.NoError(t, err)
 		defer reader.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
 		execute(t, reader, use)
-		_, err = schema.DropPostDay(t.Context(), pool, noon().Add(-day))
+		_, err = schema.DropPostPartition(t.Context(), pool, "posts_20260703_12")
 		require.ErrorIs(t, err, schema.ErrBusy, use)
 		require.NoError(t, reader.Rollback(t.Context()))
 	}
-	dropped, err := schema.DropPostDay(t.Context(), pool, noon().Add(-day))
+	dropped, err := schema.DropPostPartition(t.Context(), pool, "posts_20260703_12")
 	require.NoError(t, err)
 	require.True(t, dropped)
 }

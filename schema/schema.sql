@@ -150,13 +150,13 @@ CREATE TABLE records (
 ) PARTITION BY LIST (collection);
 CREATE INDEX records_created_at ON ONLY public.records USING btree (created_at);
 
--- The records of app.bsky.feed.post, a partition a day of rkey: a TID sorts by time.
+-- The records of app.bsky.feed.post, a partition every six hours of rkey: a TID sorts by time.
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
 
 -- The records of every other collection that is stored.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 
--- Posts whose rkey is no TID, or names a day that has no partition.
+-- Posts whose rkey is no TID, or names a time that has no partition.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
 -- The ledger: who shared which link by which record. Outlives the post's retention; loses a row only when the share is gone.
@@ -274,19 +274,17 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Drops the partition of posts of one UTC day; false where there is none; SQLSTATE 55P03 while it is in use.
-CREATE OR REPLACE FUNCTION public.drop_post_partition(day date)
+-- Drops a partition of posts; false where there is none of that name; SQLSTATE 55P03 while it is in use.
+CREATE OR REPLACE FUNCTION public.drop_post_partition(part text)
  RETURNS boolean
  LANGUAGE plpgsql
  SET lock_timeout TO '50ms'
 AS $function$
-DECLARE
-    part text := 'posts_' || to_char(day, 'YYYYMMDD');
 BEGIN
     -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
     -- somebody else uses them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(part)) THEN
+    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part))) THEN
         RETURN false;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -345,24 +343,26 @@ BEGIN
     RETURN answer;
 END $function$;
 
--- Makes the partition of posts for one UTC day; false where it exists.
-CREATE OR REPLACE FUNCTION public.ensure_post_partition(day date)
+-- Makes the partition of posts for the six hours, from 0, 6, 12 or 18 UTC, around a moment; false where it exists.
+CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time zone)
  RETURNS boolean
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    part  text := 'posts_' || to_char(day, 'YYYYMMDD');
-    lower text := tid_floor(day::timestamp AT TIME ZONE 'UTC');
-    upper text := tid_floor((day + 1)::timestamp AT TIME ZONE 'UTC');
+    begins timestamptz := date_bin('6 hours', at, '2000-01-01 00:00:00+00');
+    part   text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
+    whole  text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD'); -- as partitions were made before
+    lower  text := tid_floor(begins);
+    upper  text := tid_floor(begins + interval '6 hours');
 BEGIN
-    IF to_regclass(part) IS NOT NULL THEN
+    IF to_regclass(part) IS NOT NULL OR to_regclass(whole) IS NOT NULL THEN
         RETURN false;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
     IF to_regclass(part) IS NOT NULL THEN
         RETURN false; -- made while this one waited
     END IF;
-    -- Rows of that day may have come before their partition: they move in the same transaction.
+    -- Rows of that time may have come before their partition: they move in the same transaction.
     EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
     EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
                    lower, upper, part);

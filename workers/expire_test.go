@@ -321,14 +321,14 @@ func TestWhatIsInUseIsLeftToTheNextRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.Run(t.Context(), now.Add(day)))
 	require.Empty(t, storedLedger(t, pool))
-	days, err := schema.ExpiredPostDays(t.Context(), pool, now)
+	partitions, err := schema.ExpiredPostPartitions(t.Context(), pool, now)
 	require.NoError(t, err)
-	require.Len(t, days, 1)
+	require.Len(t, partitions, 4)
 	require.NoError(t, reader.Rollback(t.Context()))
 	require.NoError(t, w.Run(t.Context(), now.Add(day)))
-	days, err = schema.ExpiredPostDays(t.Context(), pool, now)
+	partitions, err = schema.ExpiredPostPartitions(t.Context(), pool, now)
 	require.NoError(t, err)
-	require.Empty(t, days)
+	require.Empty(t, partitions)
 }
 
 func TestRunEndsWhenItsTimeIsUpAndGoesOn(t *testing.T) {

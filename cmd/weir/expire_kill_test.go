@@ -105,10 +105,8 @@ UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE did LI
 // then compares what is stored with the rule, and what the stream brought
 // meanwhile with the fold of its log.
 //
-// It has been seen to fail when, by hand,
-//   - lost_shares is emptied in a transaction before the links are judged
-//     (links that fell go without their day);
-//   - an account counts as purged before its shares are (shares are left).
+// It has been seen to fail when, by hand, an account counts as purged before
+// its records and shares are (they stay after a kill between the two).
 func TestKillInExpiry(t *testing.T) {
 	t.Parallel()
 	wanted := len(expirySteps)

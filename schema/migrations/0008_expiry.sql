@@ -1,4 +1,5 @@
--- Expiry looks at a link once where it looked twice, and reads its shares once where it read them seven times.
+-- Expiry looks at a link once where it looked twice, and reads its shares once where it read them seven times. Posts go by
+-- six hours instead of by days.
 
 DROP FUNCTION expire_links(timestamptz, interval, interval, int, int);
 
@@ -78,3 +79,51 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION expire_links IS 'Deletes links, and their shares, that left the window and are shared by fewer than p_keep accounts. Repeat until looked_at is 0.';
+
+DROP FUNCTION ensure_post_partition(date);
+
+CREATE FUNCTION ensure_post_partition(at timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    begins timestamptz := date_bin('6 hours', at, '2000-01-01 00:00:00+00');
+    part   text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
+    whole  text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD'); -- as partitions were made before
+    lower  text := tid_floor(begins);
+    upper  text := tid_floor(begins + interval '6 hours');
+BEGIN
+    IF to_regclass(part) IS NOT NULL OR to_regclass(whole) IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
+    IF to_regclass(part) IS NOT NULL THEN
+        RETURN false; -- made while this one waited
+    END IF;
+    -- Rows of that time may have come before their partition: they move in the same transaction.
+    EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
+    EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
+                   lower, upper, part);
+    EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower, upper);
+    RETURN true;
+END $$;
+
+COMMENT ON FUNCTION ensure_post_partition IS 'Makes the partition of posts for the six hours, from 0, 6, 12 or 18 UTC, around a moment; false where it exists.';
+
+DROP FUNCTION drop_post_partition(date);
+
+CREATE FUNCTION drop_post_partition(part text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+BEGIN
+    -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
+    -- somebody else uses them for long.
+    LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part))) THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
+    EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE NOWAIT', part);
+    EXECUTE format('DROP TABLE %I', part);
+    RETURN true;
+END $$;
+
+COMMENT ON FUNCTION drop_post_partition IS 'Drops a partition of posts; false where there is none of that name; SQLSTATE 55P03 while it is in use.';
+
+COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, a partition every six hours of rkey: a TID sorts by time.';
+COMMENT ON TABLE posts_default IS 'Posts whose rkey is no TID, or names a time that has no partition.';
