@@ -74,7 +74,7 @@ type config struct {
 	// PDS, Identifier and AppPassword log in; without them nothing is needed.
 	PDS         string `env:"WEIR_PDS" envDefault:"https://bsky.social"`
 	Identifier  string `env:"WEIR_IDENTIFIER"`
-	AppPassword string `env:"WEIR_APP_PASSWORD"`
+	AppPassword string `env:"WEIR_APP_PASSWORD" secret:"true"`
 	// Calls and CallSpacing bound the calls to these services, over all processes.
 	Calls       int           `env:"WEIR_CALLS" envDefault:"10"`
 	CallSpacing time.Duration `env:"WEIR_CALL_SPACING" envDefault:"100ms"`
@@ -84,7 +84,7 @@ type config struct {
 	// OpsListen is the address of health, readiness, metrics and profiles; off: none.
 	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
 	// OpsToken is asked for by /metrics and /debug/pprof, as Authorization: Bearer.
-	OpsToken string `env:"WEIR_OPS_TOKEN"`
+	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
 	// LagLimit is how far behind the stream a process is not ready any more.
 	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
 	// QueueLimit is how many jobs may wait before the stream is left alone.

@@ -34,6 +34,7 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
-		migrateCommand(), watchCommand(), backfillCommand(), replayCommand(), trendingCommand(), statusCommand(), healthcheckCommand(), simnetCommand())
+		migrateCommand(), watchCommand(), backfillCommand(), replayCommand(), trendingCommand(), statusCommand(), healthcheckCommand(),
+		doctorCommand(), configCommand(), simnetCommand())
 	return cmd
 }
