@@ -39,6 +39,7 @@ type Config struct {
 	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
 	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
 	Keep        *Retention    // how long what is stored stays; nil: for ever
+	Audit       AuditPlan     // zero: no audits by themselves
 	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
@@ -72,6 +73,14 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 			return jobs.Expire{}, nil
 		}, &river.PeriodicJobOpts{RunOnStart: true}))
 	}
+	river.AddWorker(bundle, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
+		Window: auditWindow, Keep: cfg.keeps(), Settle: auditSettle, Repair: true}})
+	if cfg.Audit.Every > 0 {
+		// It is asked often whether an audit is due, for a process that is started anew starts counting anew.
+		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(min(cfg.Audit.Every, time.Hour)), func() (river.JobArgs, *river.InsertOpts) {
+			return jobs.Audit{}, nil
+		}, nil))
+	}
 	queues := map[string]river.QueueConfig{jobs.QueueProcess: queue(cfg.Process)}
 	if cfg.ProcessOnly {
 		periodic = nil // the leader's business
@@ -100,6 +109,25 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
 	return client, nil
+}
+
+// AuditPlan is how often audits are made, and of how many accounts.
+type AuditPlan struct {
+	Every    time.Duration
+	Accounts int
+}
+
+const (
+	auditWindow = 24 * time.Hour
+	auditSettle = 30 * time.Second
+)
+
+// keeps is how long posts stay; 0: for ever.
+func (c Config) keeps() time.Duration {
+	if c.Keep == nil {
+		return 0
+	}
+	return c.Keep.Window
 }
 
 // queue is how a queue is worked, so many jobs at once.

@@ -35,6 +35,6 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
 		migrateCommand(), watchCommand(), backfillCommand(), replayCommand(), trendingCommand(), statusCommand(), healthcheckCommand(),
-		doctorCommand(), configCommand(), simnetCommand())
+		doctorCommand(), configCommand(), auditCommand(), simnetCommand())
 	return cmd
 }
