@@ -18,7 +18,7 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "doctor", "health", "jobs", "schema", "simnet", "web", "workers"},
+		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "doctor", "health", "jobs", "schema", "simnet", "trace", "web", "workers"},
 
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
@@ -26,6 +26,7 @@ func layers() map[string][]string {
 		"workers":            {"bluesky", "jobs", "link", "schema"},
 		"doctor":             {"consumer", "consumer/jetstream", "schema"},
 		"health":             {"jobs", "schema"},
+		"trace":              {"link", "schema"},
 		"web":                {"health", "schema"},
 
 		"bluesky":           {},
