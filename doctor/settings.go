@@ -203,7 +203,7 @@ func judgeConnections(n Needs, server schema.Server, most schema.Setting) Findin
 		all, which = server.Limit, "the limit of this role or database"
 	}
 	free := all - server.Others
-	says := fmt.Sprintf("%d by %s, %d are others', and a process of Weir opens up to %d", all, which, server.Others, n.Connections)
+	says := fmt.Sprintf("%d by %s, %d are others' and %d Weir's at this moment; a process of Weir opens up to %d", all, which, server.Others, server.Ours, n.Connections)
 	do := fmt.Sprintf("ALTER SYSTEM SET max_connections = %d, and restart Postgres; or lower WEIR_WORKERS", server.Others+server.Reserved+3*n.Connections)
 	if which != "max_connections" {
 		do = fmt.Sprintf("ALTER ROLE … CONNECTION LIMIT %d or ALTER DATABASE … CONNECTION LIMIT; or lower WEIR_WORKERS", server.Others+3*n.Connections)
