@@ -18,13 +18,15 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "health", "jobs", "schema", "simnet", "web", "workers"},
+		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "doctor", "health", "jobs", "schema", "simnet", "trace", "web", "workers"},
 
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
 		"consumer/recording": {"consumer"},
 		"workers":            {"bluesky", "jobs", "link", "schema"},
+		"doctor":             {"consumer", "consumer/jetstream", "schema"},
 		"health":             {"jobs", "schema"},
+		"trace":              {"link", "schema"},
 		"web":                {"health", "schema"},
 
 		"bluesky":           {},

@@ -58,6 +58,12 @@ var (
 	databaseBytes  = desc("database_bytes", "The database on disk.")
 	tableBytes     = desc("table_bytes", "A table on disk, with its indexes and partitions.", "table")
 	tableDeadRows  = desc("table_dead_rows", "Rows of a table that wait for vacuum. Without end: something holds an old snapshot open.", "table")
+	auditAge       = desc("audit_age_seconds", "Since the last audit ended, or since there could have been one.")
+	auditScore     = desc("audit_score", "The part of the posts that the last audit found as their authors have them. Expect one.")
+	auditFaults    = desc("audit_faults", "Posts that the last audit found missing, extra or stale. Expect zero.", "fault")
+	auditRecords   = desc("audit_records", "Posts that the last audit compared.")
+	auditAccounts  = desc("audit_accounts", "Accounts that the last audit was to compare.")
+	auditFailures  = desc("audit_failures", "Accounts that the last audit could not read.")
 	conditionHolds = desc("condition", "1 while something is not well, by the words of /health.", "name", "severity")
 )
 
@@ -112,6 +118,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(letters, s.Value, s.Name)
 	}
 	gauge(databaseBytes, float64(r.DatabaseBytes))
+	sendAudit(r, gauge)
 	seen := map[[2]string]bool{}
 	for _, held := range r.Conditions {
 		if key := [2]string{held.Name, held.Severity}; !seen[key] {
@@ -122,6 +129,24 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for _, m := range c.tables(ctx) {
 		out <- m
 	}
+}
+
+// sendAudit tells what the last audit came to.
+func sendAudit(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
+	gauge(auditAge, r.AuditSecondsAgo)
+	a := r.Audit
+	if a == nil {
+		return
+	}
+	if a.Score != nil {
+		gauge(auditScore, *a.Score)
+	}
+	gauge(auditFaults, float64(a.Missing), schema.FaultMissing)
+	gauge(auditFaults, float64(a.Extra), schema.FaultExtra)
+	gauge(auditFaults, float64(a.Stale), schema.FaultStale)
+	gauge(auditRecords, float64(a.Records))
+	gauge(auditAccounts, float64(a.Accounts))
+	gauge(auditFailures, float64(a.Failures))
 }
 
 // tables are the sizes, as they were a minute ago at most.

@@ -7,6 +7,7 @@ package health
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -34,6 +35,8 @@ type Limits struct {
 	Jobs         int64         // 10,000: jobs of any queue that wait to be worked
 	Letters      int64         // 10: dead letters new within ten minutes
 	Bytes        int64         // 3 GB: of the database
+	AuditAge     time.Duration // 50 h: since the last audit ended, or could have; negative: nobody audits
+	AuditScore   float64       // 0.999: of the last audit
 }
 
 func (l Limits) withDefaults() Limits {
@@ -46,6 +49,8 @@ func (l Limits) withDefaults() Limits {
 	l.Jobs = cmp.Or(l.Jobs, 10_000)
 	l.Letters = cmp.Or(l.Letters, 10)
 	l.Bytes = cmp.Or(l.Bytes, 3<<30)
+	l.AuditAge = cmp.Or(l.AuditAge, 50*time.Hour)
+	l.AuditScore = cmp.Or(l.AuditScore, 0.999)
 	return l
 }
 
@@ -78,6 +83,9 @@ type Report struct {
 	DeadLetters   int64   `json:"dead_letters"`
 	NewLetters    int64   `json:"new_dead_letters"` // of the last ten minutes
 	DatabaseBytes int64   `json:"database_bytes"`
+
+	Audit           *schema.Audit `json:"audit"`             // the last one; null: there was none
+	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since there could have been one
 }
 
 // Stream is one stream of a report.
@@ -124,9 +132,30 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 			r.BackfillQueueDepth = q.Available + q.Scheduled + q.Retryable
 		}
 	}
+	if err := r.readAudit(ctx, db, now); err != nil {
+		return Report{}, err
+	}
 	r.sum()
 	r.judge(limits)
 	return r, nil
+}
+
+// readAudit reads what the last audit came to.
+func (r *Report) readAudit(ctx context.Context, db schema.DB, now time.Time) error {
+	last, err := schema.LastAudit(ctx, db)
+	at := last.Ended
+	switch {
+	case err == nil:
+		r.Audit = &last
+	case errors.Is(err, schema.ErrNoRows):
+		if at, err = schema.AuditableSince(ctx, db); err != nil {
+			return err
+		}
+	default:
+		return err
+	}
+	r.AuditSecondsAgo = max(0, now.Sub(at).Seconds())
+	return nil
 }
 
 // liveWithin is how far behind a stream counts as live.

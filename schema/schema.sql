@@ -20,6 +20,38 @@ CREATE INDEX accounts_hidden ON public.accounts USING btree (did) WHERE (status 
 CREATE INDEX accounts_purge ON public.accounts USING btree (purge_at) WHERE (purge_at IS NOT NULL);
 CREATE INDEX accounts_unpurged ON public.accounts USING btree (did) WHERE ((status = 'deleted'::text) AND (purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone)));
 
+-- What an audit found, the first thousand of each. unread: the account could not be compared.
+CREATE TABLE audit_faults (
+    audit_id bigint NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL, -- Empty where the whole account is meant.
+    fault text NOT NULL,
+    detail text DEFAULT ''::text NOT NULL,
+    PRIMARY KEY (audit_id, did, rkey),
+    CHECK ((fault = ANY (ARRAY['missing'::text, 'extra'::text, 'stale'::text, 'unread'::text]))),
+    FOREIGN KEY (audit_id) REFERENCES audits(id) ON DELETE CASCADE
+);
+CREATE INDEX audit_faults_record ON public.audit_faults USING btree (did, rkey);
+
+-- Comparisons of what is stored with the accounts' own repositories.
+CREATE TABLE audits (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone NOT NULL,
+    from_at timestamp with time zone NOT NULL, -- The posts compared have rkeys from this moment on, or from when their account was followed, and up to to_at.
+    to_at timestamp with time zone NOT NULL,
+    accounts integer NOT NULL, -- How many accounts were to be compared.
+    failures integer NOT NULL, -- How many of them could not be: their posts count as nothing.
+    records integer NOT NULL, -- How many posts were compared: those in the repositories, and those stored that are not in them.
+    missing integer NOT NULL,
+    extra integer NOT NULL,
+    stale integer NOT NULL,
+    score double precision, -- The part of the posts that agree, from 0 to 1; null where nobody could be compared.
+    repaired boolean NOT NULL, -- Whether what was found was repaired, or asked to be.
+    PRIMARY KEY (id)
+);
+CREATE INDEX audits_ended ON public.audits USING btree (ended_at);
+
 -- When the next call may start, over all processes.
 CREATE TABLE call_clock (
     one boolean DEFAULT true NOT NULL,

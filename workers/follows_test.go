@@ -26,6 +26,7 @@ type rig struct {
 	net    *simnet.Net
 	pool   *pgxpool.Pool
 	client *river.Client[pgx.Tx]
+	api    *bluesky.Client
 }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
@@ -37,7 +38,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Logger: slog.New(slog.DiscardHandler),
 		Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
-	r := &rig{t: t, net: n, pool: schematest.New(t)}
+	r := &rig{t: t, net: n, pool: schematest.New(t), api: api}
 	cfg := Config{Pool: r.pool, ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&cfg)

@@ -43,7 +43,8 @@ type Config struct {
 	// Replay puts dead letters of the stages decode and commit through the
 	// stream's own way, and settles each; its error is the database's.
 	Replay      func(context.Context, []schema.Letter) error
-	ProcessOnly bool // work process_posts and nothing else, and leave the rest to other processes
+	Audit       AuditPlan // zero: no audits by themselves
+	ProcessOnly bool      // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
 }
@@ -77,6 +78,14 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(time.Hour), func() (river.JobArgs, *river.InsertOpts) {
 			return jobs.Expire{}, nil
 		}, &river.PeriodicJobOpts{RunOnStart: true}))
+	}
+	add(known, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
+		Window: auditWindow, Keep: cfg.keeps(), Settle: auditSettle, Repair: true}})
+	if cfg.Audit.Every > 0 {
+		// It is asked often whether an audit is due, for a process that is started anew starts counting anew.
+		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(min(cfg.Audit.Every, time.Hour)), func() (river.JobArgs, *river.InsertOpts) {
+			return jobs.Audit{}, nil
+		}, nil))
 	}
 	queues := map[string]river.QueueConfig{jobs.QueueProcess: queue(cfg.Process)}
 	if cfg.ProcessOnly {
@@ -128,6 +137,25 @@ func add[T river.JobArgs](b bundle, w river.Worker[T]) {
 		}
 		return job, nil
 	}
+}
+
+// AuditPlan is how often audits are made, and of how many accounts.
+type AuditPlan struct {
+	Every    time.Duration
+	Accounts int
+}
+
+const (
+	auditWindow = 24 * time.Hour
+	auditSettle = 30 * time.Second
+)
+
+// keeps is how long posts stay; 0: for ever.
+func (c Config) keeps() time.Duration {
+	if c.Keep == nil {
+		return 0
+	}
+	return c.Keep.Window
 }
 
 // queue is how a queue is worked, so many jobs at once.

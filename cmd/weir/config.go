@@ -68,13 +68,17 @@ type config struct {
 	BackfillFrom string `env:"WEIR_BACKFILL_FROM" envDefault:"appview"`
 	// BackfillWorkers is how many feeds are read at once, in this process.
 	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
+	// AuditEvery is how often posts are compared with their authors' own repositories; 0: never.
+	AuditEvery time.Duration `env:"WEIR_AUDIT_EVERY" envDefault:"24h"`
+	// AuditAccounts is of how many accounts, by chance.
+	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 	// AppView and Directory are the services that are asked.
 	AppView   string `env:"WEIR_APPVIEW" envDefault:"https://public.api.bsky.app"`
 	Directory string `env:"WEIR_DIRECTORY" envDefault:"https://plc.directory"`
 	// PDS, Identifier and AppPassword log in; without them nothing is needed.
 	PDS         string `env:"WEIR_PDS" envDefault:"https://bsky.social"`
 	Identifier  string `env:"WEIR_IDENTIFIER"`
-	AppPassword string `env:"WEIR_APP_PASSWORD"`
+	AppPassword string `env:"WEIR_APP_PASSWORD" secret:"true"`
 	// Calls and CallSpacing bound the calls to these services, over all processes.
 	Calls       int           `env:"WEIR_CALLS" envDefault:"10"`
 	CallSpacing time.Duration `env:"WEIR_CALL_SPACING" envDefault:"100ms"`
@@ -84,7 +88,7 @@ type config struct {
 	// OpsListen is the address of health, readiness, metrics and profiles; off: none.
 	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
 	// OpsToken is asked for by /metrics and /debug/pprof, as Authorization: Bearer.
-	OpsToken string `env:"WEIR_OPS_TOKEN"`
+	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
 	// LagLimit is how far behind the stream a process is not ready any more.
 	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
 	// QueueLimit is how many jobs may wait before the stream is left alone.
@@ -158,6 +162,8 @@ func readConfig() (config, error) {
 		return config{}, fmt.Errorf("WEIR_QUEUE_LIMIT must be 2 to %d: deeper queues are not counted", schema.CountedJobs)
 	case c.LagLimit <= 0 || c.DatabaseLimit <= 0:
 		return config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be more than nothing")
+	case c.AuditEvery != 0 && c.AuditEvery < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
+		return config{}, errors.New("WEIR_AUDIT_EVERY must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
 	case len(c.Collections) == 0:
 		return config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
 	}

@@ -35,6 +35,6 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
 		migrateCommand(), watchCommand(), backfillCommand(), deadletterCommand(), replayCommand(), trendingCommand(), statusCommand(), healthcheckCommand(),
-		simnetCommand())
+		doctorCommand(), configCommand(), auditCommand(), traceCommand(), simnetCommand())
 	return cmd
 }

@@ -17,7 +17,11 @@ import (
 
 // limits are where well ends, as configured.
 func (c config) limits() health.Limits {
-	return health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit}
+	age := 2*c.AuditEvery + 2*time.Hour // one may fail, and each is looked for by the hour
+	if c.AuditEvery == 0 {
+		age = -1
+	}
+	return health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
 }
 
 // listenForOperators is the listener of health and metrics; nil where none is

@@ -147,7 +147,8 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 		return err
 	}
 	client, err := workers.New(workers.Config{
-		Keep: keep, Replay: replay, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
+		Audit: workers.AuditPlan{Every: p.cfg.AuditEvery, Accounts: p.cfg.AuditAccounts},
+		Keep:  keep, Replay: replay, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
 		Pool: p.pool, ID: p.owner, Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
 		Logger: p.log, Registerer: p.metrics,
 	})

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/workers"
+)
+
+func auditCommand() *cobra.Command {
+	var (
+		auditor workers.Auditor
+		all     bool
+		asJSON  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Compare what is stored with the accounts' own repositories, and repair it where that is asked for",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case auditor.Accounts < 1 || all && cmd.Flags().Changed("accounts"):
+				return errors.New("--accounts is a number from 1 on; or give --all instead")
+			case auditor.Window <= 0 || auditor.Settle < 0:
+				return errors.New("--window must be more than nothing, and --settle not negative")
+			case all:
+				auditor.Accounts = 0
+			}
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				sum, faults, err := p.audit(ctx, auditor)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					encoder := json.NewEncoder(cmd.OutOrStdout())
+					encoder.SetIndent("", "  ")
+					return encoder.Encode(map[string]any{"audit": sum, "faults": faults})
+				}
+				printAudit(cmd.OutOrStdout(), sum, faults)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().IntVar(&auditor.Accounts, "accounts", 20, "how many accounts, by chance")
+	cmd.Flags().BoolVar(&all, "all", false, "every followed account")
+	cmd.Flags().DurationVar(&auditor.Window, "window", 24*time.Hour, "how far back")
+	cmd.Flags().DurationVar(&auditor.Settle, "settle", 30*time.Second, "how long a difference has to last: what is on its way is none")
+	cmd.Flags().BoolVar(&auditor.Repair, "repair", false, "repair what is found: missing posts by a backfill, the others at once")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// audit fills in what a person does not say, and audits.
+func (p parts) audit(ctx context.Context, a workers.Auditor) (schema.Audit, []schema.Fault, error) {
+	api, err := p.bluesky()
+	if err != nil {
+		return schema.Audit{}, nil, err
+	}
+	queue, err := workers.Queue(p.pool, p.log)
+	if err != nil {
+		return schema.Audit{}, nil, err
+	}
+	a.Pool, a.API, a.Client, a.Log, a.Keep = p.pool, api, queue, p.log, p.cfg.Keep
+	return a.Audit(ctx)
+}
+
+// printAudit prints what differs, and then what it comes to.
+func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
+	for _, f := range faults {
+		name := f.DID
+		if f.Rkey != "" {
+			name = "at://" + f.DID + "/" + schema.PostCollection + "/" + f.Rkey
+		}
+		fmt.Fprintf(w, "%-8s %s  %s\n", f.Fault, web.Plain(name), web.Plain(f.Detail))
+	}
+	score := "nobody could be compared"
+	if sum.Score != nil {
+		score = fmt.Sprintf("%.4f of them agree", *sum.Score)
+	}
+	repaired := ""
+	if sum.Repaired && sum.Missing+sum.Extra+sum.Stale > 0 {
+		repaired = "; repaired, what is missing as soon as a worker has read it"
+	}
+	fmt.Fprintf(w, "%d posts of %d accounts since %s: %s; %d missing, %d extra, %d stale%s; %d accounts could not be read\n",
+		sum.Records, sum.Accounts-sum.Failures, sum.From.UTC().Format(time.RFC3339), score, sum.Missing, sum.Extra, sum.Stale, repaired, sum.Failures)
+}

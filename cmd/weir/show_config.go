@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"reflect"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/web"
+)
+
+func configCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "config",
+		Short: "Print the configuration as it holds, without its secrets",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := readConfig()
+			if err != nil {
+				return err
+			}
+			return printConfig(cmd.OutOrStdout(), cfg.effective())
+		},
+	}
+}
+
+// variable is one of the configuration's, fit to be shown.
+type variable struct{ Name, Value, From string }
+
+// effective are all variables, in the order of the README.
+func (c config) effective() []variable {
+	var all []variable
+	fields, values := reflect.TypeFor[config](), reflect.ValueOf(c)
+	for i := range fields.NumField() {
+		tag := fields.Field(i).Tag
+		v := variable{Name: tag.Get("env"), Value: shown(values.Field(i).Interface(), tag.Get("secret") == "true"), From: "default"}
+		if set, ok := os.LookupEnv(v.Name); ok && (set != "" || v.Name == "WEIR_IMAGE_BASE") {
+			v.From = "environment"
+		}
+		if running, ok := devpg.Running(c.Home); v.Name == "DATABASE_URL" && c.DatabaseURL == "" && ok {
+			v.Value, v.From = shown(running, false), "the server in "+c.Home
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// shown is a value without what is secret in it.
+func shown(value any, secret bool) string {
+	if list, ok := value.([]string); ok {
+		parts := make([]string, len(list))
+		for i, s := range list {
+			parts[i] = shown(s, secret)
+		}
+		return strings.Join(parts, ",")
+	}
+	s := fmt.Sprint(value)
+	u, err := url.Parse(s)
+	switch {
+	case s == "":
+		return ""
+	case secret:
+		return "(set)"
+	case err != nil && strings.Contains(s, "://"), strings.Contains(strings.ToLower(s), "password="):
+		return redact(s)
+	case err == nil && u.User != nil:
+		return redact(s)
+	}
+	return s
+}
+
+func printConfig(w io.Writer, all []variable) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "VARIABLE\tFROM\tVALUE")
+	for _, v := range all {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", v.Name, v.From, web.Plain(v.Value))
+	}
+	return table.Flush()
+}

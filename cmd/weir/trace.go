@@ -1,0 +1,171 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/trace"
+	"github.com/weir-social/weir/web"
+)
+
+func traceCommand() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:     "trace AT-URI|URL",
+		Short:   "Tell everything known of one record or link, and why it counts or does not",
+		Example: "  weir trace at://did:plc:…/app.bsky.feed.post/3k…\n  weir trace https://bsky.app/profile/alice.example/post/3k…\n  weir trace https://news.example/story",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			target, err := trace.Parse(args[0])
+			if err != nil {
+				return err
+			}
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				out := cmd.OutOrStdout()
+				now := time.Now()
+				if target.URL != "" {
+					l, err := trace.OfLink(ctx, p.pool, target.URL, now)
+					return told(out, asJSON, l, err, func() { printLinkTrace(out, l) })
+				}
+				did, err := p.did(ctx, target.Actor)
+				if err != nil {
+					return err
+				}
+				r, err := trace.OfRecord(ctx, p.pool, schema.Key{Collection: target.Collection, DID: did, Rkey: target.Rkey}, now, p.cfg.Keep)
+				return told(out, asJSON, r, err, func() { printRecordTrace(out, r) })
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// told prints what was found, as JSON or for a person.
+func told(w io.Writer, asJSON bool, found any, err error, print func()) error {
+	if err != nil || !asJSON {
+		if err == nil {
+			print()
+		}
+		return err
+	}
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(found)
+}
+
+// did is whom a handle names: by what is stored, or else by the network.
+func (p parts) did(ctx context.Context, actor string) (string, error) {
+	if strings.HasPrefix(actor, "did:") {
+		return actor, nil
+	}
+	did, err := schema.FindDID(ctx, p.pool, actor)
+	if !errors.Is(err, schema.ErrNoRows) {
+		return did, err
+	}
+	api, err := p.bluesky()
+	if err != nil {
+		return "", err
+	}
+	return api.ResolveHandle(ctx, actor)
+}
+
+// at is a moment as it is printed.
+func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+func printRecordTrace(w io.Writer, r trace.Record) {
+	say := func(what, format string, args ...any) {
+		fmt.Fprintf(w, "%-11s %s\n", what, web.Plain(fmt.Sprintf(format, args...)))
+	}
+	say("record", "%s", r.URI)
+	fmt.Fprintln(w, r.Says)
+	switch {
+	case r.Stored != nil:
+		say("stored", "rev %s, cid %s, created %s, indexed %s", r.Stored.Rev, r.Stored.CID, at(r.Stored.CreatedAt), at(r.Stored.IndexedAt))
+	default:
+		say("stored", "no")
+	}
+	if r.Tombstone != nil {
+		say("tombstone", "rev %s, deleted %s", r.Tombstone.Rev, at(r.Tombstone.DeletedAt))
+	}
+	followed := "followed"
+	if !r.Account.Followed {
+		followed = "not followed"
+	}
+	say("account", "%s %s, %s, %s %s %s", r.Account.DID, r.Account.Handle, r.Account.Status, followed, strings.Join(r.Account.Watches, ", "), r.Account.Problem)
+	for _, s := range r.Streams {
+		last := "no event yet"
+		if s.LastEvent != nil {
+			last = "last event " + at(*s.LastEvent)
+		}
+		say("stream", "%s at %s %d of %s: %s, %s", s.Name, cmp.Or(s.CursorKind, "no cursor"), s.Cursor, cmp.Or(s.Host, "no host"), last, s.Current())
+	}
+	for _, s := range r.Shares {
+		say("share", "%s %s of %s: %s", s.How, s.URL, at(s.SharedAt), verdicts(s.Windows))
+	}
+	for _, j := range r.Jobs {
+		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.Most, j.Posts, at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
+		for _, e := range j.Errors {
+			say("  error", "%s", e)
+		}
+	}
+	if !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Kind == (jobs.ProcessPosts{}).Kind() }) {
+		say("job", "none that processes it, among the newest %d: completed jobs are removed after an hour", schema.TracedJobs)
+	}
+	for _, l := range r.Letters {
+		say("dead letter", "%d at %s, %s: %s", l.ID, l.Stage, at(l.LastSeen), l.Cause)
+	}
+	for _, g := range r.Gaps {
+		say("gap", "of stream %s, %s to %s: %s; %s", g.Stream, at(g.From), at(g.To), g.Reason, cmp.Or(g.HowClosed, "open"))
+	}
+	for _, f := range r.Faults {
+		say("audit", "%s: %s %s", at(f.At), f.Fault, f.Detail)
+	}
+}
+
+// verdicts are the windows in which something counts, or why in none.
+func verdicts(all []trace.Verdict) string {
+	var in []string
+	for _, v := range all {
+		if v.Counts {
+			in = append(in, v.Window)
+		}
+	}
+	if len(in) == 0 && len(all) > 0 {
+		return "does not count: " + all[len(all)-1].Because
+	}
+	return "counts in " + strings.Join(in, ", ")
+}
+
+func printLinkTrace(w io.Writer, l trace.Link) {
+	say := func(what, format string, args ...any) {
+		fmt.Fprintf(w, "%-11s %s\n", what, web.Plain(fmt.Sprintf(format, args...)))
+	}
+	say("link", "%s", l.URL)
+	fmt.Fprintln(w, l.Says)
+	if l.Stored == nil {
+		return
+	}
+	say("first seen", "%s", at(l.Stored.FirstSeen))
+	say("card", "%s, from %s", cmp.Or(web.Plain(l.Stored.Title), "no title"), cmp.Or(l.Stored.CardFrom, "no post"))
+	for _, r := range l.Ranks {
+		if r.Rank > 0 {
+			say("rank", "%s: %d, by %d accounts", r.Window, r.Rank, r.Sharers)
+		} else {
+			say("rank", "%s: none", r.Window)
+		}
+	}
+	for _, s := range l.Shares {
+		say("share", "at://%s/%s/%s %s, %s of %s: %s", s.DID, s.Collection, s.Rkey, s.Handle, s.How, at(s.SharedAt), verdicts(s.Windows))
+	}
+}

@@ -1,0 +1,211 @@
+package schema
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Audit is what a comparison with the accounts' own repositories came to.
+type Audit struct {
+	Started  time.Time `json:"started_at"`
+	Ended    time.Time `json:"ended_at"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	Accounts int       `json:"accounts"` // to be compared
+	Failures int       `json:"failures"` // of these, that could not be
+	Records  int       `json:"records"`  // posts compared
+	Missing  int       `json:"missing"`  // in the repository, not stored
+	Extra    int       `json:"extra"`    // stored, not in the repository
+	Stale    int       `json:"stale"`    // stored otherwise than it is there
+	Score    *float64  `json:"score"`    // the part that agrees, 0 to 1; nil: nobody could be compared
+	Repaired bool      `json:"repaired"`
+}
+
+// Kinds of faults.
+const (
+	FaultMissing = "missing"
+	FaultExtra   = "extra"
+	FaultStale   = "stale"
+	FaultUnread  = "unread" // the account could not be compared
+)
+
+// Fault is one thing that an audit found.
+type Fault struct {
+	DID    string `json:"did"`
+	Rkey   string `json:"rkey,omitempty"` // empty: the whole account
+	Fault  string `json:"fault"`
+	Detail string `json:"detail,omitempty"`
+	Buried bool   `json:"-"` // a tombstone keeps a missing post away
+}
+
+// Audited is an account that may be compared.
+type Audited struct {
+	DID   string
+	Since time.Time // what it wrote from then on has to be there
+}
+
+// AuditSample picks accounts to compare by chance, at most limit: of those that
+// are followed and visible. Where the whole network is followed: of those that
+// posted last, from the first of these posts on.
+func AuditSample(ctx context.Context, db DB, limit int) ([]Audited, error) {
+	const sql = `
+SELECT a.did AS did, a.since AS since FROM (
+    SELECT did, min(added_at) AS since FROM watched GROUP BY did
+    UNION ALL
+    SELECT did, min(indexed_at) FROM (
+        SELECT did, indexed_at FROM posts
+        WHERE NOT EXISTS (SELECT FROM watches)
+        ORDER BY created_at DESC LIMIT 5000
+    ) AS latest
+    GROUP BY did
+) AS a
+WHERE NOT EXISTS (SELECT FROM accounts AS h WHERE h.did = a.did AND h.status <> 'active')
+ORDER BY random()
+LIMIT $1`
+	return all(ctx, db, "pick accounts to audit", pgx.RowToStructByName[Audited], sql, limit)
+}
+
+// SourcePost is a post as its repository has it.
+type SourcePost struct {
+	Rkey   string
+	CID    string
+	Record []byte // JSON
+}
+
+// Compare answers how the stored posts of an account differ from those of its
+// repository, for rkeys that are TIDs from one to below another.
+func Compare(ctx context.Context, db DB, did, from, to string, listed []SourcePost) ([]Fault, error) {
+	const sql = `
+WITH listed AS MATERIALIZED (
+    SELECT l.rkey, l.cid, l.record FROM unnest($4::text[], $5::text[], $6::jsonb[]) AS l (rkey, cid, record)
+), kept AS MATERIALIZED (
+    SELECT p.rkey, p.cid, p.record FROM posts AS p
+    WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND p.rkey >= $2 AND p.rkey < $3
+      AND p.rkey ~ '^[234567a-j][234567a-z]{12}$'
+)
+SELECT $1::text AS did,
+       coalesce(l.rkey, k.rkey) AS rkey,
+       CASE WHEN k.rkey IS NULL THEN 'missing' WHEN l.rkey IS NULL THEN 'extra' ELSE 'stale' END AS fault,
+       CASE WHEN k.rkey IS NULL AND t.rkey IS NOT NULL THEN 'a tombstone says that it was deleted'
+            WHEN l.cid <> k.cid THEN 'another version is stored'
+            WHEN l.record <> k.record THEN 'the stored record is not the one of its CID'
+            ELSE '' END AS detail,
+       k.rkey IS NULL AND t.rkey IS NOT NULL AS buried
+FROM listed AS l
+FULL JOIN kept AS k ON k.rkey = l.rkey
+LEFT JOIN tombstones AS t ON t.collection = 'app.bsky.feed.post' AND t.did = $1 AND t.rkey = l.rkey
+WHERE k.rkey IS NULL OR l.rkey IS NULL OR l.cid <> k.cid OR l.record <> k.record
+ORDER BY 2`
+	n := len(listed)
+	rkey, cid := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	record := make(pgtype.FlatArray[json.RawMessage], n)
+	for i, l := range listed {
+		rkey[i], cid[i], record[i] = l.Rkey, l.CID, l.Record
+	}
+	return all(ctx, db, "compare the posts of "+did, pgx.RowToStructByName[Fault], sql, did, from, to, rkey, cid, record)
+}
+
+// DeletePosts deletes posts that no stream deleted, under the same rules: a
+// tombstone stays, and what is newer than it does too.
+func DeletePosts(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
+	b := Batch{Deletions: deletions}
+	q := &pgx.Batch{}
+	b.queueDeletions(q)
+	b.queueShares(q)
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("delete posts: %w", err)
+	}
+	return nil
+}
+
+// MendPosts replaces posts by what their repository has at a revision, whatever
+// is stored at or below it; a tombstone of a later one stays in force. It answers
+// the keys of those it wrote.
+func MendPosts(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
+	if len(writes) == 0 {
+		return nil, nil
+	}
+	const room = `
+WITH w AS (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS w (collection, did, rkey, rev)
+), unburied AS (
+    DELETE FROM tombstones AS t USING w
+    WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev <= w.rev
+)
+UPDATE records AS r SET rev = '' FROM w
+WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.rev = w.rev`
+	keys := newKeyColumns(len(writes))
+	rev := make(pgtype.FlatArray[string], len(writes))
+	for i := range writes {
+		keys.set(i, writes[i].Key)
+		rev[i] = writes[i].Rev
+	}
+	if _, err := tx.Exec(ctx, room, keys.collection, keys.did, keys.rkey, rev); err != nil {
+		return nil, fmt.Errorf("mend posts: %w", err)
+	}
+	return StorePosts(ctx, tx, writes)
+}
+
+// keptFaults is how many faults of a kind an audit keeps; auditsKept for how long.
+const (
+	keptFaults = 1000
+	auditsKept = 90 * 24 * time.Hour
+)
+
+// KeepAudit writes down what an audit found, and forgets those of long ago.
+func KeepAudit(ctx context.Context, tx pgx.Tx, a Audit, faults []Fault) error {
+	const audit = `
+INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+RETURNING id`
+	id, err := one(ctx, tx, "keep the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
+	if err != nil {
+		return err
+	}
+	const sql = `
+INSERT INTO audit_faults (audit_id, did, rkey, fault, detail)
+SELECT $1, f.did, f.rkey, f.fault, f.detail FROM (
+    SELECT f.*, row_number() OVER (PARTITION BY f.fault ORDER BY f.did, f.rkey) AS n
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS f (did, rkey, fault, detail)
+) AS f
+WHERE f.n <= $6
+ON CONFLICT DO NOTHING`
+	n := len(faults)
+	did, rkey := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	fault, detail := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	for i, f := range faults {
+		did[i], rkey[i], fault[i], detail[i] = f.DID, f.Rkey, f.Fault, text(f.Detail)
+	}
+	if _, err := tx.Exec(ctx, sql, id, did, rkey, fault, detail, keptFaults); err != nil {
+		return fmt.Errorf("keep what the audit found: %w", err)
+	}
+	_, err = deleteSome(ctx, tx, "forget old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditsKept))
+	return err
+}
+
+// LastAudit is the latest one that ended; ErrNoRows where there was none.
+func LastAudit(ctx context.Context, db DB) (Audit, error) {
+	const sql = `
+SELECT started_at AS started, ended_at AS ended, from_at AS "from", to_at AS "to", accounts AS accounts, failures AS failures, records AS records,
+       missing AS missing, extra AS extra, stale AS stale, score AS score, repaired AS repaired
+FROM audits
+ORDER BY ended_at DESC, id DESC
+LIMIT 1`
+	return one(ctx, db, "read the last audit", pgx.RowToStructByName[Audit], sql)
+}
+
+// AuditableSince is since when there could have been an audit: the migration
+// that brought the table.
+func AuditableSince(ctx context.Context, db DB) (time.Time, error) {
+	at, err := one(ctx, db, "read the age of the audits", pgx.RowTo[time.Time], `SELECT applied_at FROM weir_migration WHERE name LIKE '%\_audit%' ORDER BY version LIMIT 1`)
+	if errors.Is(err, ErrNoRows) {
+		return time.Time{}, nil
+	}
+	return at, err
+}

@@ -1,0 +1,156 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Setting is a setting of the server, as it holds in this session.
+type Setting struct {
+	Name   string
+	Value  string
+	Unit   string // such as 8kB, MB, ms, s; empty: none
+	Source string // where it comes from: default, configuration file, database, user, …
+}
+
+// Settings reads settings by name. Those that this server does not have, or that
+// this role may not read, are left out.
+func Settings(ctx context.Context, db DB, names []string) ([]Setting, error) {
+	const sql = `
+SELECT name               AS name,
+       setting            AS value,
+       coalesce(unit, '') AS unit,
+       source             AS source
+FROM pg_settings
+WHERE name = ANY ($1)
+ORDER BY name`
+	return all(ctx, db, "read the settings of the server", pgx.RowToStructByName[Setting], sql, names)
+}
+
+// Server is what is known of the server and the database, besides its settings.
+type Server struct {
+	Now         time.Time // by its clock
+	Backend     int64     // the process that answered
+	Version     int       // such as 150004
+	Encoding    string
+	Database    string
+	Bytes       int64  // of the database on disk
+	Standby     bool   // it replays another server's log
+	MayCreate   bool   // this role may make tables, as retention does every day
+	Collation   string // version of the default collation when the database was made; empty: it has none
+	CollationIs string // that version now
+	XIDAge      int64  // transactions since the database was last frozen
+	Ours        int    // connections that call themselves weir
+	Others      int    // other clients' connections
+	Reserved    int    // connections kept for superusers and privileged roles
+	Limit       int    // the most that this role, or this database, may have; -1: no limit of their own
+}
+
+// ReadServer reads it.
+func ReadServer(ctx context.Context, db DB) (Server, error) {
+	const sql = `
+SELECT clock_timestamp()                                                                AS now,
+       pg_backend_pid()                                                                 AS backend,
+       current_setting('server_version_num')::int                                       AS version,
+       pg_encoding_to_char(d.encoding)::text                                            AS encoding,
+       d.datname::text                                                                  AS database,
+       pg_database_size(d.oid)                                                          AS bytes,
+       pg_is_in_recovery()                                                              AS standby,
+       coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)                AS may_create,
+       coalesce(d.datcollversion, '')                                                   AS collation,
+       coalesce(pg_database_collation_actual_version(d.oid), '')                        AS collation_is,
+       age(d.datfrozenxid)::bigint                                                      AS xid_age,
+       a.ours                                                                           AS ours,
+       a.others                                                                         AS others,
+       current_setting('superuser_reserved_connections')::int
+           + coalesce(current_setting('reserved_connections', true)::int, 0)            AS reserved,
+       coalesce((SELECT min(n) FROM unnest(ARRAY[d.datconnlimit, r.rolconnlimit]) AS n WHERE n >= 0), -1) AS "limit"
+FROM pg_database AS d
+JOIN pg_roles AS r ON r.rolname = current_user
+CROSS JOIN (
+    SELECT count(*) FILTER (WHERE application_name = 'weir')                  AS ours,
+           count(*) FILTER (WHERE application_name IS DISTINCT FROM 'weir')   AS others
+    FROM pg_stat_activity
+    WHERE backend_type = 'client backend'
+) AS a
+WHERE d.datname = current_database()`
+	return one(ctx, db, "read the state of the server", pgx.RowToStructByName[Server], sql)
+}
+
+// Snapshot is a transaction that has been open for long: what was deleted since
+// it began cannot be vacuumed.
+type Snapshot struct {
+	What  string // how to end it
+	Since time.Time
+}
+
+// OldSnapshots lists transactions that began before a moment, the oldest first,
+// at most ten; prepared ones too.
+func OldSnapshots(ctx context.Context, db DB, before time.Time) ([]Snapshot, error) {
+	const sql = `
+SELECT what AS what, since AS since FROM (
+    SELECT format('SELECT pg_terminate_backend(%s)', pid) AS what, xact_start AS since
+    FROM pg_stat_activity
+    WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+      AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+    UNION ALL
+    SELECT format('ROLLBACK PREPARED %L', gid), prepared FROM pg_prepared_xacts
+) AS t
+WHERE since < $1
+ORDER BY since
+LIMIT 10`
+	return all(ctx, db, "look for old transactions", pgx.RowToStructByName[Snapshot], sql, before)
+}
+
+// Slot is a replication slot: the server keeps its log for it.
+type Slot struct {
+	Name   string
+	Active bool  // somebody reads it at this moment
+	Bytes  int64 // of log kept for it
+	Lost   bool  // the server has given up keeping it
+}
+
+// Slots lists the replication slots of the server.
+func Slots(ctx context.Context, db DB) ([]Slot, error) {
+	const sql = `
+SELECT slot_name::text                                      AS name,
+       active                                               AS active,
+       CASE WHEN pg_is_in_recovery() THEN 0
+            ELSE coalesce(pg_current_wal_lsn() - restart_lsn, 0) END::bigint AS bytes,
+       coalesce(wal_status = 'lost', false)                 AS lost
+FROM pg_replication_slots
+WHERE NOT temporary
+ORDER BY slot_name`
+	return all(ctx, db, "list the replication slots", pgx.RowToStructByName[Slot], sql)
+}
+
+// InvalidIndexes lists indexes that answer nothing and cost every write: their
+// making was interrupted. Those being made at this moment are left out.
+func InvalidIndexes(ctx context.Context, db DB) ([]string, error) {
+	const sql = `
+SELECT i.indexrelid::regclass::text
+FROM pg_index AS i
+JOIN pg_class AS c ON c.oid = i.indexrelid
+WHERE c.relnamespace = current_schema()::regnamespace AND NOT (i.indisvalid AND i.indisready)
+  AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index AS p WHERE p.index_relid = i.indexrelid)
+ORDER BY 1`
+	return all(ctx, db, "look for invalid indexes", pgx.RowTo[string], sql)
+}
+
+// Notified answers whether a notification that one session sends reaches another
+// that listens: a pooler in transaction mode drops it. It waits until ctx ends.
+func Notified(ctx context.Context, listener *pgx.Conn, sender DB, channel string) error {
+	if _, err := listener.Exec(ctx, `LISTEN `+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if _, err := sender.Exec(ctx, `SELECT pg_notify($1, '')`, channel); err != nil {
+		return fmt.Errorf("notify: %w", err)
+	}
+	if _, err := listener.WaitForNotification(ctx); err != nil {
+		return fmt.Errorf("wait for a notification: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package schema
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// StoredRecord is a record as it is stored.
+type StoredRecord struct {
+	Rev       string          `json:"rev"`
+	CID       string          `json:"cid"`
+	CreatedAt time.Time       `json:"created_at"`
+	IndexedAt time.Time       `json:"indexed_at"`
+	Record    json.RawMessage `json:"record"`
+}
+
+// FindRecord reads a record; ErrNoRows where it is not stored.
+func FindRecord(ctx context.Context, db DB, k Key) (StoredRecord, error) {
+	const sql = `
+SELECT rev AS rev, cid AS cid, created_at AS created_at, indexed_at AS indexed_at, record AS record
+FROM records
+WHERE collection = $1 AND did = $2 AND rkey = $3`
+	return one(ctx, db, "read the record", pgx.RowToStructByName[StoredRecord], sql, k.Collection, k.DID, k.Rkey)
+}
+
+// Tombstone is the newest deletion of a record.
+type Tombstone struct {
+	Rev       string    `json:"rev"`
+	DeletedAt time.Time `json:"deleted_at"`
+}
+
+// FindTombstone reads it; ErrNoRows where there is none.
+func FindTombstone(ctx context.Context, db DB, k Key) (Tombstone, error) {
+	const sql = `SELECT rev AS rev, deleted_at AS deleted_at FROM tombstones WHERE collection = $1 AND did = $2 AND rkey = $3`
+	return one(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
+}
+
+// Standing is what decides whether an account counts.
+type Standing struct {
+	DID      string   `json:"did"`
+	Handle   string   `json:"handle,omitempty"`
+	Status   string   `json:"status"`            // only active counts
+	Followed bool     `json:"followed"`          // by a watch, or because everybody is
+	Watches  []string `json:"watches,omitempty"` // the targets of those that bring it
+	Problem  string   `json:"feed_problem,omitempty"`
+}
+
+// FindStanding reads it; an account nobody has heard of is active.
+func FindStanding(ctx context.Context, db DB, did string) (Standing, error) {
+	const sql = `
+SELECT v.did                                                   AS did,
+       coalesce(a.handle, '')                                  AS handle,
+       coalesce(a.status, 'active')                            AS status,
+       NOT EXISTS (SELECT FROM watches) OR cardinality(w.targets) > 0 AS followed,
+       w.targets                                               AS watches,
+       coalesce(a.feed_problem, '')                            AS problem
+FROM (VALUES ($1::text)) AS v (did)
+LEFT JOIN accounts AS a ON a.did = v.did
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(w.target ORDER BY w.id), '{}') AS targets
+    FROM watched AS m JOIN watches AS w ON w.id = m.watch_id
+    WHERE m.did = v.did
+) AS w`
+	return one(ctx, db, "read the standing of "+did, pgx.RowToStructByName[Standing], sql, did)
+}
+
+// FindDID is the account that a handle was last known to name; ErrNoRows where
+// none is.
+func FindDID(ctx context.Context, db DB, handle string) (string, error) {
+	return one(ctx, db, "look for the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
+}
+
+// TracedShare is a share with what decides whether it counts.
+type TracedShare struct {
+	Collection string    `json:"collection"`
+	DID        string    `json:"did"`
+	Rkey       string    `json:"rkey"`
+	Handle     string    `json:"handle,omitempty"`
+	URL        string    `json:"url"`
+	How        string    `json:"how"`
+	SharedAt   time.Time `json:"shared_at"`
+	Status     string    `json:"status"`
+	Followed   bool      `json:"followed"`
+}
+
+const tracedShares = `
+SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url, s.how AS how, s.shared_at AS shared_at,
+       coalesce(a.status, 'active') AS status,
+       NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did) AS followed
+FROM shares AS s
+JOIN links AS l ON l.id = s.link_id
+LEFT JOIN accounts AS a ON a.did = s.did `
+
+// SharesOfRecord are the links that a record shares.
+func SharesOfRecord(ctx context.Context, db DB, k Key) ([]TracedShare, error) {
+	return all(ctx, db, "read the shares of the record", pgx.RowToStructByName[TracedShare],
+		tracedShares+`WHERE s.collection = $1 AND s.did = $2 AND s.rkey = $3 ORDER BY l.url`, k.Collection, k.DID, k.Rkey)
+}
+
+// SharesOfLink are the latest shares of a link, at most limit.
+func SharesOfLink(ctx context.Context, db DB, link int64, limit int) ([]TracedShare, error) {
+	return all(ctx, db, "read the shares of the link", pgx.RowToStructByName[TracedShare], tracedShares+`WHERE s.link_id = $1 ORDER BY s.shared_at DESC, s.did LIMIT $2`, link, limit)
+}
+
+// Link is a page that was shared.
+type Link struct {
+	ID        int64      `json:"id"`
+	URL       string     `json:"url"`
+	Title     string     `json:"title"`
+	CardFrom  string     `json:"card_from"` // AT-URI of the post that described it; empty: none did
+	CardAt    *time.Time `json:"card_at"`
+	FirstSeen time.Time  `json:"first_seen"`
+}
+
+// FindLink reads a link by its normalised URL; ErrNoRows where nobody shared it.
+func FindLink(ctx context.Context, db DB, url string) (Link, error) {
+	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, card_at AS card_at, first_seen AS first_seen FROM links WHERE url = $1`
+	return one(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, url)
+}
+
+// TracedJob is a job that has to do with a record or its account.
+type TracedJob struct {
+	ID          int64      `json:"id"`
+	Kind        string     `json:"kind"`
+	State       string     `json:"state"`
+	Attempt     int        `json:"attempt"`
+	Most        int        `json:"max_attempts"`
+	Posts       int        `json:"posts"` // of its batch
+	CreatedAt   time.Time  `json:"created_at"`
+	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
+	FinalizedAt *time.Time `json:"finalized_at,omitempty"`
+	By          []string   `json:"attempted_by,omitempty"`
+	Errors      []string   `json:"errors,omitempty"`
+	Metadata    string     `json:"metadata,omitempty"` // JSON: the place in a feed, and River's log
+}
+
+// TracedJobs is how many of the newest jobs are looked at: there is no index over
+// their arguments, for it would triple the cost of every job.
+const TracedJobs = 50_000
+
+// JobsOf lists the newest jobs that process a post or read its account's feed,
+// the newest first, at most twenty.
+func JobsOf(ctx context.Context, db DB, did, rkey string) ([]TracedJob, error) {
+	const sql = `
+SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS most,
+       CASE WHEN j.kind = 'process_posts' THEN jsonb_array_length(j.args -> 'posts') ELSE 0 END AS posts,
+       j.created_at AS created_at, j.attempted_at AS attempted_at, j.finalized_at AS finalized_at, coalesce(j.attempted_by, '{}') AS by,
+       ARRAY(SELECT e ->> 'error' FROM unnest(j.errors) AS e) AS errors,
+       CASE WHEN j.metadata = '{}' THEN '' ELSE left(j.metadata::text, 4000) END AS metadata
+FROM (SELECT * FROM river_job ORDER BY id DESC LIMIT $3) AS j
+WHERE j.kind = 'process_posts' AND j.args -> 'posts' ? ($1 || '/' || $2)
+   OR j.kind = 'backfill_account' AND j.args ->> 'did' = $1
+ORDER BY j.id DESC
+LIMIT 20`
+	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, did, rkey, TracedJobs)
+}
+
+// TracedLetter is a dead letter of a record.
+type TracedLetter struct {
+	ID       int64     `json:"id"`
+	Stage    string    `json:"stage"`
+	Cause    string    `json:"cause"`
+	LastSeen time.Time `json:"last_seen"`
+}
+
+// LettersOf lists the dead letters of a record, the newest first.
+func LettersOf(ctx context.Context, db DB, k Key) ([]TracedLetter, error) {
+	const sql = `
+SELECT id AS id, stage AS stage, cause AS cause, last_seen AS last_seen
+FROM dead_letters
+WHERE collection = $1 AND did = $2 AND rkey = $3
+ORDER BY last_seen DESC
+LIMIT 20`
+	return all(ctx, db, "look for dead letters", pgx.RowToStructByName[TracedLetter], sql, k.Collection, k.DID, k.Rkey)
+}
+
+// TracedGap is a gap, open or closed.
+type TracedGap struct {
+	Stream    string    `json:"stream"`
+	From      time.Time `json:"from"`
+	To        time.Time `json:"to"`
+	Reason    string    `json:"reason"`
+	HowClosed string    `json:"how_closed,omitempty"` // empty: it is open
+}
+
+// GapsAt lists the gaps that a moment falls into.
+func GapsAt(ctx context.Context, db DB, at time.Time) ([]TracedGap, error) {
+	const sql = `
+SELECT stream AS stream, from_at AS "from", to_at AS "to", reason AS reason, coalesce(how_closed, CASE WHEN closed_at IS NULL THEN '' ELSE 'closed' END) AS how_closed
+FROM gaps
+WHERE from_at <= $1 AND to_at >= $1
+ORDER BY from_at
+LIMIT 20`
+	return all(ctx, db, "look for gaps", pgx.RowToStructByName[TracedGap], sql, at)
+}
+
+// TracedFault is what an audit found of a record.
+type TracedFault struct {
+	At     time.Time `json:"at"`
+	Fault  string    `json:"fault"`
+	Detail string    `json:"detail,omitempty"`
+}
+
+// FaultsOf lists what audits found of a post, the latest first.
+func FaultsOf(ctx context.Context, db DB, did, rkey string) ([]TracedFault, error) {
+	const sql = `
+SELECT a.ended_at AS at, f.fault AS fault, f.detail AS detail
+FROM audit_faults AS f JOIN audits AS a ON a.id = f.audit_id
+WHERE f.did = $1 AND f.rkey = $2
+ORDER BY a.ended_at DESC
+LIMIT 20`
+	return all(ctx, db, "look for faults", pgx.RowToStructByName[TracedFault], sql, did, rkey)
+}

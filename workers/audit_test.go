@@ -1,0 +1,88 @@
+package workers
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// TestAuditWhenDue: a job makes an audit, and another one makes none until it is
+// due again.
+func TestAuditWhenDue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7} })
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, r.net.Hub().DID)
+	r.becomes(len(r.followed()), `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+	r.execute(`UPDATE watched SET added_at = now() - interval '1 day'`)
+	work := func(done int) {
+		_, err := r.client.Insert(t.Context(), jobs.Audit{}, nil)
+		require.NoError(t, err)
+		r.becomes(done, `SELECT count(*) FROM river_job WHERE kind = 'audit' AND state = 'completed'`)
+	}
+	work(1)
+	last, err := schema.LastAudit(t.Context(), r.pool)
+	require.NoError(t, err)
+	require.Equal(t, 7, last.Accounts)
+	require.InDelta(t, 1, *last.Score, 0)
+	require.True(t, last.Repaired)
+	work(2)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM audits`), "it was not due")
+	r.execute(`UPDATE audits SET ended_at = ended_at - interval '1 day'`)
+	work(3)
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM audits`))
+}
+
+// TestAuditLooksTwice: what a first look finds and a second does not is no fault:
+// it was on its way.
+func TestAuditLooksTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+	now := time.Now()
+	x := &accountAudit{Auditor: &Auditor{Pool: r.pool, API: r.api}, did: did, from: now.Add(-24 * time.Hour), to: now.Add(-inFlight)}
+	r.execute(`CREATE TABLE aside AS SELECT * FROM posts WHERE rkey = (SELECT min(rkey) FROM posts WHERE rkey ~ '^3')`)
+	r.execute(`DELETE FROM posts WHERE rkey IN (SELECT rkey FROM aside)`)
+	require.NoError(t, x.look(t.Context()))
+	require.Len(t, x.faults, 1)
+	require.NoError(t, x.lookAgain(t.Context()))
+	require.Len(t, x.faults, 1, "it is still missing")
+	r.execute(`INSERT INTO posts SELECT * FROM aside`)
+	r.execute(`DELETE FROM posts WHERE rkey IN (SELECT max(rkey) FROM posts WHERE rkey ~ '^3' AND rkey < $1)`, tidAt(x.to))
+	require.NoError(t, x.lookAgain(t.Context()))
+	require.Empty(t, x.faults, "what only the second look saw may be on its way")
+}
+
+// TestMendedAtARevision: a repair never wins against what the stream brought of
+// a later revision.
+func TestMendedAtARevision(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	const did, rev, later = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "3lzzzzzzzzz22", "3m22222222222"
+	key := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: "3lyyyyyyyyy22"}
+	write := schema.Write{Key: key, CID: "mended", CreatedAt: time.Now(), Record: []byte(`{}`)}
+	mend := func(rev string) int {
+		tx, err := r.pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer tx.Rollback(t.Context()) //nolint:errcheck // it is committed
+		w := write
+		w.Rev = rev
+		written, err := schema.MendPosts(t.Context(), tx, []schema.Write{w})
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit(t.Context()))
+		return len(written)
+	}
+	r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, 'stream', now(), '{}')`, key.Collection, did, key.Rkey, later)
+	require.Zero(t, mend(rev), "the stream was newer")
+	require.Equal(t, 1, mend(later), "what is stored at this very revision is replaced")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND cid = 'mended' AND rev = $2`, did, later))
+	r.execute(`DELETE FROM posts WHERE did = $1`, did)
+	r.execute(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, key.Collection, did, key.Rkey, later)
+	require.Zero(t, mend(rev), "it was deleted later")
+	require.Equal(t, 1, mend(later))
+}
