@@ -50,16 +50,15 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
+	return withLock(ctx, pool, migrationLock, func() error { return migrate(ctx, pool, all) })
+}
+
+func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to migrate: %w", err)
 	}
 	defer conn.Release()
-	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, migrationLock); err != nil {
-		return fmt.Errorf("lock for the migration: %w", err)
-	}
-	defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, migrationLock) //nolint:errcheck // ends with the session anyway
-
 	at, err := checkVersions(ctx, conn.Conn(), pool, all)
 	if err != nil {
 		return err

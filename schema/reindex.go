@@ -18,20 +18,27 @@ const reindexLock = 0x7765697269
 // cannot free. Writers go on in the meantime. What a rebuild left that was
 // killed is removed. ErrBusy while another process rebuilds.
 func RebuildShareIndexes(ctx context.Context, pool *pgxpool.Pool, least int64) (rebuilt []string, err error) {
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connect to rebuild indexes: %w", err)
-	}
-	defer conn.Release()
-	var locked bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(reindexLock)).Scan(&locked); err != nil {
-		return nil, fmt.Errorf("lock to rebuild indexes: %w", err)
-	}
-	if !locked {
-		return nil, ErrBusy
-	}
-	defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(reindexLock)) //nolint:errcheck // ends with the session anyway
+	err = tryLock(ctx, pool, reindexLock, func() error {
+		rebuilt, err = rebuildShareIndexes(ctx, pool, least)
+		return err
+	})
+	return rebuilt, err
+}
 
+// OwnsTables answers whether this role may rebuild indexes: only owners can.
+func OwnsTables(ctx context.Context, db DB) (bool, error) {
+	rows, err := db.Query(ctx, `SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'shares'::regclass`)
+	if err != nil {
+		return false, fmt.Errorf("look for the owner of the tables: %w", err)
+	}
+	owns, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+	if err != nil {
+		return false, fmt.Errorf("look for the owner of the tables: %w", err)
+	}
+	return owns, nil
+}
+
+func rebuildShareIndexes(ctx context.Context, conn DB, least int64) (rebuilt []string, err error) {
 	left, err := names(ctx, conn, `
 SELECT c.relname
 FROM pg_index AS i

@@ -278,7 +278,9 @@ END $function$;
 CREATE OR REPLACE FUNCTION public.drop_post_partition(day date)
  RETURNS boolean
  LANGUAGE plpgsql
+ SECURITY DEFINER
  SET lock_timeout TO '50ms'
+ SET search_path TO 'public', 'pg_temp'
 AS $function$
 DECLARE
     part text := 'posts_' || to_char(day, 'YYYYMMDD');
@@ -349,6 +351,8 @@ END $function$;
 CREATE OR REPLACE FUNCTION public.ensure_post_partition(day date)
  RETURNS boolean
  LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
 AS $function$
 DECLARE
     part  text := 'posts_' || to_char(day, 'YYYYMMDD');

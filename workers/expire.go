@@ -74,6 +74,7 @@ type Expire struct {
 	expired *prometheus.CounterVec
 	budget  time.Duration // of one run
 	tries   int           // to get a lock
+	indexed bool          // indexes are rebuilt too
 }
 
 func newExpire(cfg Config, keep Retention) (*Expire, error) {
@@ -83,7 +84,7 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, budget: 3 * time.Minute, tries: busyTries,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, budget: 3 * time.Minute, tries: busyTries, indexed: !cfg.KeepIndexes,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: days of posts for post_days, rows for the rest."}, []string{"what"}),
 	}, nil
@@ -177,6 +178,9 @@ func (r *expiry) links(rule schema.LinkRule) error {
 
 // indexes rebuilds what the shares of kept links have left sparse.
 func (r *expiry) indexes() error {
+	if !r.indexed {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(r.ctx, rebuildWithin)
 	defer cancel()
 	at := time.Now()

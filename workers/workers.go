@@ -8,6 +8,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,6 +41,9 @@ type Config struct {
 	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
 	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
 	Keep        *Retention    // how long what is stored stays; nil: for ever
+	Queues      []string      // the queues to work; all of them when empty
+	PollOnly    bool          // LISTEN reaches nobody, as behind a transaction pooler: look every second instead
+	KeepIndexes bool          // rebuild no indexes: the role does not own the tables
 	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
@@ -83,13 +89,16 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 			return jobs.Expire{}, nil
 		}, &river.PeriodicJobOpts{RunOnStart: true}))
 	}
-	queues := map[string]river.QueueConfig{jobs.QueueProcess: queue(cfg.Process)}
+	queues, err := queues(cfg)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.ProcessOnly {
 		periodic = nil // the leader's business
-	} else {
-		queues[jobs.QueueNetwork] = queue(4)
-		queues[jobs.QueueBackfill] = queue(cfg.Backfill)
-		queues[jobs.QueueMaintenance] = queue(1)
+	}
+	var indexes []string // nil: those that River chooses
+	if cfg.KeepIndexes {
+		indexes = []string{}
 	}
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
@@ -97,7 +106,9 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		Workers: bundle,
 		Queues:  queues,
 
+		PollOnly:                    cfg.PollOnly,
 		PeriodicJobs:                periodic,
+		ReindexerIndexNames:         indexes,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
 		JobTimeout:                  cfg.JobTimeout,
 		RescueStuckJobsAfter:        cfg.RescueAfter,
@@ -109,6 +120,32 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
 	return client, nil
+}
+
+// queues are those that this process works, and how many jobs of each at once.
+func queues(cfg Config) (map[string]river.QueueConfig, error) {
+	all := map[string]river.QueueConfig{
+		jobs.QueueProcess:     queue(cfg.Process),
+		jobs.QueueNetwork:     queue(4),
+		jobs.QueueBackfill:    queue(cfg.Backfill),
+		jobs.QueueMaintenance: queue(1),
+	}
+	wanted := cfg.Queues
+	if cfg.ProcessOnly {
+		wanted = []string{jobs.QueueProcess}
+	}
+	if len(wanted) == 0 {
+		return all, nil
+	}
+	chosen := make(map[string]river.QueueConfig, len(wanted))
+	for _, name := range wanted {
+		how, ok := all[name]
+		if !ok {
+			return nil, fmt.Errorf("%q is no queue: expected some of %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+		}
+		chosen[name] = how
+	}
+	return chosen, nil
 }
 
 // queue is how a queue is worked, so many jobs at once.

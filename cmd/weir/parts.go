@@ -119,22 +119,34 @@ func (p parts) dictionary(ctx context.Context) ([]byte, error) {
 	return fetched, nil
 }
 
-// work runs the workers until ctx ends and the running jobs are done: all of
-// them, or those alone that project posts.
-func (p parts) work(ctx context.Context, processOnly bool) error {
+// work runs the workers until ctx ends and the running jobs are done: those of
+// every queue, or of some.
+func (p parts) work(ctx context.Context, queues ...string) error {
+	return p.workers(ctx, workers.Config{Queues: queues})
+}
+
+// workers runs the workers that cfg chooses until ctx ends and the running jobs
+// are done.
+func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 	api, err := p.bluesky()
 	if err != nil {
 		return err
 	}
-	var keep *workers.Retention
 	if p.cfg.Keep > 0 {
-		keep = &workers.Retention{Window: p.cfg.Keep}
+		cfg.Keep = &workers.Retention{Window: p.cfg.Keep}
 	}
-	client, err := workers.New(workers.Config{
-		Keep: keep, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
-		Pool: p.pool, ID: owner(), Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
-		Logger: p.log, Registerer: p.metrics,
-	})
+	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer = p.pool, owner(), p.cfg.pooled(), p.log, p.metrics
+	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
+	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
+	cfg.SyncEvery, cfg.FromPDS = p.cfg.SyncEvery, p.cfg.BackfillFrom == "pds"
+	owns, err := schema.OwnsTables(ctx, p.pool)
+	if err != nil {
+		return err
+	}
+	if cfg.KeepIndexes = !owns; cfg.KeepIndexes {
+		p.log.Info("indexes_left_to_the_owner")
+	}
+	client, err := workers.New(cfg)
 	if err != nil {
 		return err
 	}

@@ -28,11 +28,19 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 		binary = filepath.Join(dir, "weir")
-		if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		build := exec.Command("go", buildArguments(binary, ".")...)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
 			panic(string(out))
 		}
 		return m.Run()
 	}())
+}
+
+// buildArguments make go build what the Dockerfile does, with CGO_ENABLED=0:
+// what is tested is what is deployed.
+func buildArguments(out, what string) []string {
+	return []string{"build", "-trimpath", "-ldflags=-s -w", "-o", out, what}
 }
 
 // process is a run of the binary.

@@ -29,7 +29,7 @@ func newParts(cfg config, pool *pgxpool.Pool) parts {
 func (p parts) everything(ctx context.Context, l net.Listener) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.consume(ctx) })
-	g.Go(func() error { return p.work(ctx, false) })
+	g.Go(func() error { return p.work(ctx) })
 	g.Go(func() error { return p.serve(ctx, l) })
 	return g.Wait()
 }
@@ -57,8 +57,11 @@ func consumeCommand() *cobra.Command {
 }
 
 func workCommand() *cobra.Command {
-	return partsCommand("work", "Run workers alone; start as many processes as there is work",
-		func(ctx context.Context, p parts) error { return p.work(ctx, false) })
+	var queues []string
+	cmd := partsCommand("work", "Run workers alone; start as many processes as there is work",
+		func(ctx context.Context, p parts) error { return p.work(ctx, queues...) })
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to work, separated by commas: process, network, backfill, maintenance (default: all)")
+	return cmd
 }
 
 func webCommand() *cobra.Command {

@@ -1,0 +1,1 @@
+-- Room for a migration that is written elsewhere.
