@@ -69,7 +69,12 @@ type Consumer struct {
 
 	session atomic.Pointer[session] // the connection at work; nil between connections
 	trouble atomic.Pointer[string]  // why there is no connection; nil: none known
+	beat    atomic.Int64            // nanoseconds since 1970
 }
+
+// LastBeat is when the consumer was last seen at work: it renewed its lease, or
+// found that another process holds it, or tried. The zero time of Unix: not yet.
+func (c *Consumer) LastBeat() time.Time { return time.Unix(0, c.beat.Load()) }
 
 // New checks the configuration and fills in the defaults.
 func New(cfg Config) (*Consumer, error) {
@@ -109,6 +114,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	waiting := false
 	for ctx.Err() == nil {
 		lease, ok, err := schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
+		c.beat.Store(time.Now().UnixNano())
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -278,6 +284,7 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 		case now := <-tick.C:
 			state, detail := c.state()
 			err := c.renew(ctx, lease, state, detail)
+			c.beat.Store(time.Now().UnixNano())
 			if errors.Is(err, schema.ErrFenced) {
 				return err
 			}

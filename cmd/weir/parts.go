@@ -28,6 +28,7 @@ type parts struct {
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	metrics *prometheus.Registry
+	life    *life // nil: nobody asks
 }
 
 // owner names this process in leases and jobs.
@@ -73,6 +74,7 @@ func (p parts) consume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.life.tell(partConsumer, beaten(c.LastBeat))
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	g.Go(func() error { return p.keep(ctx, followed, source) })
@@ -153,6 +155,7 @@ func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)
 	}
+	p.life.tell(partWorkers, connectable(p.pool))
 	<-client.Stopped()
 	return nil
 }
@@ -176,6 +179,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		server.Shutdown(ctx) //nolint:errcheck // what is left is cut off
 	})
 	defer stop()
+	p.life.tell(partPage, answering(l))
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the page: %w", err)
 	}
