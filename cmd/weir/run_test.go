@@ -54,7 +54,12 @@ type process struct {
 // start runs the binary with nothing in its environment but what is given.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(binary, args...), exited: make(chan struct{})}
+	return startProgram(t, binary, env, args...)
+}
+
+func startProgram(t *testing.T, program string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir()}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	require.NoError(t, p.cmd.Start())
@@ -132,6 +137,12 @@ func open(t *testing.T, url string) *pgxpool.Pool {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+func execute(t *testing.T, url, sql string) {
+	t.Helper()
+	_, err := open(t, url).Exec(context.Background(), sql)
+	require.NoError(t, err)
 }
 
 func count(t *testing.T, pool *pgxpool.Pool, sql string) int {
