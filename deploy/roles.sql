@@ -21,6 +21,7 @@ END $$;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE, CREATE ON SCHEMA public TO weir_owner;
 GRANT USAGE ON SCHEMA public TO weir_app;
+GRANT SET ON PARAMETER weir.expiring TO weir_owner; -- expiry's own mark, which a function of the schema sets
 
 -- What weir_owner makes from now on, weir_app may use.
 ALTER DEFAULT PRIVILEGES FOR ROLE weir_owner IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO weir_app;
