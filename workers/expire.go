@@ -108,7 +108,7 @@ var errBudget = errors.New("the time of this run is up")
 // Run deletes what has expired at a moment. What others use for long is left to
 // the next run, and said in the log.
 func (w *Expire) Run(ctx context.Context, now time.Time) error {
-	r := &expiry{Expire: w, ctx: ctx, now: now, until: time.Now().Add(w.budget)}
+	r := &expiry{Expire: w, log: jobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
 	rule := schema.LinkRule{Now: now, Window: w.keep.Window, Grace: w.keep.Grace, Keep: w.keep.KeepSharers}
 	for _, step := range []func() error{
@@ -132,6 +132,7 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 // expiry is one run.
 type expiry struct {
 	*Expire
+	log   *slog.Logger
 	ctx   context.Context
 	now   time.Time // what is due is due at this moment
 	until time.Time

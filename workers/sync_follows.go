@@ -82,7 +82,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		return river.JobCancel(fmt.Errorf("watch %d is gone, or was read by somebody who began later", job.Args.Watch))
 	}
 	if err == nil {
-		w.log.Info("follows_synced", "watch", watch.ID, "kind", watch.Kind, "target", watch.Target, "members", len(members),
+		jobLog(ctx, w.log).Info("follows_synced", "watch", watch.ID, "kind", watch.Kind, "target", watch.Target, "members", len(members),
 			"added", len(changed.Added), "removed", changed.Removed)
 	}
 	return err

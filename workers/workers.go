@@ -106,6 +106,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		Workers: bundle,
 		Queues:  queues,
 
+		Middleware:                  keepLogs(),
 		PollOnly:                    cfg.PollOnly,
 		PeriodicJobs:                periodic,
 		ReindexerIndexNames:         indexes,
