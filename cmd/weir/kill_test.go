@@ -28,13 +28,12 @@ type blow struct {
 
 // killing is a network, a database and a process between them.
 type killing struct {
-	t        *testing.T
-	net      *simnet.Net
-	server   *devpg.Server
-	database string // of the server; to judge
-	env      []string
-	process  *process
-	kills    int
+	t       *testing.T
+	net     *simnet.Net
+	server  *devpg.Server
+	env     []string
+	process *process
+	kills   int
 }
 
 // blows come in turn: every run has each of them, the killing of the process
@@ -143,7 +142,7 @@ func busyNetwork(t *testing.T) *simnet.Net {
 // begin migrates by one URL and serves by another.
 func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
 	t.Helper()
-	k := &killing{t: t, net: n, server: server, database: "weir"}
+	k := &killing{t: t, net: n, server: server}
 	small := []string{"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_EVERY=50ms"} // small ones by insertion, large ones by COPY
 	k.env = slices.Concat(reads(n, serve), small, env)
 	succeed(t, slices.Concat(k.env, []string{"DATABASE_URL=" + migrate}), "migrate")
@@ -158,7 +157,7 @@ func (k *killing) explain() {
 		return
 	}
 	var text string
-	err := open(k.t, k.server.URL(k.database)).QueryRow(context.Background(), `
+	err := open(k.t, k.server.URL("weir")).QueryRow(context.Background(), `
 SELECT (SELECT json_agg(s) FROM streams AS s) || E'\n' ||
        (SELECT json_agg(j) FROM (SELECT kind, state, attempted_by[1], count(*), max(errors::text) FROM river_job GROUP BY 1, 2, 3) AS j)`).Scan(&text)
 	k.t.Logf("the last event is %+v\n%s\n%v", k.net.Log().Last(), text, err)
@@ -168,7 +167,7 @@ SELECT (SELECT json_agg(s) FROM streams AS s) || E'\n' ||
 // meet a system at work.
 func (k *killing) progress(commits int) {
 	k.t.Helper()
-	pool := open(k.t, k.server.URL(k.database))
+	pool := open(k.t, k.server.URL("weir"))
 	defer pool.Close()
 	seen, last := 0, -1
 	require.Eventually(k.t, func() bool {
@@ -186,7 +185,7 @@ func (k *killing) progress(commits int) {
 func (k *killing) judge(parked int) {
 	t := k.t
 	t.Helper()
-	pool := open(t, k.server.URL(k.database))
+	pool := open(t, k.server.URL("weir"))
 	last := k.net.Log().Last()
 	require.Eventually(t, func() bool {
 		n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE anchor ->> 'rev' = '%s' OR last_event_at >= to_timestamp(%d / 1000000.0)`, last.Rev, last.TimeUS))

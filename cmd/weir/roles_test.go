@@ -21,6 +21,13 @@ func as(t *testing.T, role, database string) string {
 	return u.String()
 }
 
+// withRoles makes the roles of deploy/roles.sql in a database, or looks after them.
+func withRoles(t *testing.T, database string) {
+	t.Helper()
+	execute(t, database, read(t, "deploy/roles.sql"))
+	execute(t, database, `ALTER ROLE weir_owner PASSWORD 'secret of weir_owner'; ALTER ROLE weir_app PASSWORD 'secret of weir_app'`)
+}
+
 // TestLeastPrivilege: the owner migrates; the role that owns nothing serves, is
 // killed, serves again, and loses nothing; partitions come and go; and what it
 // does not need it may not do.
@@ -28,11 +35,9 @@ func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	server := schematest.Server(t)
 	database := server.URL("weir")
-	roles := read(t, "deploy/roles.sql")
-	execute(t, database, roles)
-	execute(t, database, `ALTER ROLE weir_owner PASSWORD 'secret of weir_owner'; ALTER ROLE weir_app PASSWORD 'secret of weir_app'`)
+	withRoles(t, database)
 	k := begin(t, busyNetwork(t), server, as(t, "weir_owner", database), as(t, "weir_app", database))
-	execute(t, database, roles) // as after an upgrade
+	withRoles(t, database) // as after an upgrade
 	stop := live(t, k.net, 800)
 	for range 2 {
 		k.progress(8)
