@@ -134,8 +134,7 @@ func busyNetwork(t *testing.T) *simnet.Net {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), Accounts: 300, History: 2000, HistorySpan: time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
+	startNetwork(t, n)
 	return n
 }
 
