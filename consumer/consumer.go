@@ -80,7 +80,12 @@ type Consumer struct {
 	session atomic.Pointer[session] // the connection at work; nil between connections
 	trouble atomic.Pointer[Attempt] // the last try to connect, if it failed; nil: none known
 	depth   atomic.Int64            // jobs waiting, while they keep the stream from being read; else 0
+	beat    atomic.Int64            // nanoseconds since 1970
 }
+
+// LastBeat is when the consumer was last seen at work: it renewed its lease, or
+// found that another process holds it, or tried. The zero time of Unix: not yet.
+func (c *Consumer) LastBeat() time.Time { return time.Unix(0, c.beat.Load()) }
 
 // New checks the configuration and fills in the defaults.
 func New(cfg Config) (*Consumer, error) {
@@ -114,6 +119,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	waiting := false
 	for ctx.Err() == nil {
 		lease, ok, err := schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
+		c.beat.Store(time.Now().UnixNano())
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -285,6 +291,7 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 		case now := <-tick.C:
 			c.press(ctx)
 			err := c.renew(ctx, lease)
+			c.beat.Store(time.Now().UnixNano())
 			if errors.Is(err, schema.ErrFenced) {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -359,13 +360,19 @@ func (s *Server) disposable() []string {
 	return paths
 }
 
+// freePort is one below those that kernels give to outgoing connections: a
+// restart at the same port must not find it taken by one.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+	const from, to, tries = 20_000, 32_000, 50
+	var err error
+	for range tries {
+		port := from + mathrand.IntN(to-from)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
 	}
-	port := l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // of a TCP listener
-	return port, l.Close()
+	return 0, fmt.Errorf("find a free port: %w", err)
 }
 
 func exists(path string) bool {

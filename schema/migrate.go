@@ -5,12 +5,15 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
@@ -50,16 +53,15 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
+	return withLock(ctx, pool, migrationLock, func() error { return migrate(ctx, pool, all) })
+}
+
+func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to migrate: %w", err)
 	}
 	defer conn.Release()
-	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, migrationLock); err != nil {
-		return fmt.Errorf("lock for the migration: %w", err)
-	}
-	defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, migrationLock) //nolint:errcheck // ends with the session anyway
-
 	at, err := checkVersions(ctx, conn.Conn(), pool, all)
 	if err != nil {
 		return err
@@ -203,16 +205,42 @@ func migrateRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
+// A migration beside running processes: a lock it waits for makes everybody
+// behind it wait, and they may lock in another order than it does.
+const (
+	migrationLockTimeout = 2 * time.Second
+	migrationTries       = 30
+)
+
+// apply runs the migration, again where it could not get its locks.
 func (m migration) apply(ctx context.Context, conn *pgx.Conn) error {
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	for try := 1; ; try++ {
+		err := m.try(ctx, conn)
+		if err == nil {
+			return nil
+		}
+		var pgErr *pgconn.PgError
+		blocked := errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "55P03")
+		if !blocked || try == migrationTries {
+			return fmt.Errorf("apply migration %s: %w", m.name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("apply migration %s: %w", m.name, ctx.Err())
+		case <-time.After(200 * time.Millisecond): // those who waited go first
+		}
+	}
+}
+
+func (m migration) try(ctx context.Context, conn *pgx.Conn) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, migrationLockTimeout.Milliseconds())); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, m.sql); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO weir_migration (version, name) VALUES ($1, $2)`, m.version, m.name)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("apply migration %s: %w", m.name, err)
-	}
-	return nil
 }

@@ -18,20 +18,19 @@ const reindexLock = 0x7765697269
 // cannot free. Writers go on in the meantime. What a rebuild left that was
 // killed is removed. ErrBusy while another process rebuilds.
 func RebuildShareIndexes(ctx context.Context, pool *pgxpool.Pool, least int64) (rebuilt []string, err error) {
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connect to rebuild indexes: %w", err)
-	}
-	defer conn.Release()
-	locked, err := one(ctx, conn, "lock to rebuild indexes", pgx.RowTo[bool], `SELECT pg_try_advisory_lock($1)`, int64(reindexLock))
-	if err != nil {
-		return nil, err
-	}
-	if !locked {
-		return nil, ErrBusy
-	}
-	defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(reindexLock)) //nolint:errcheck // ends with the session anyway
+	err = tryLock(ctx, pool, reindexLock, func() error {
+		rebuilt, err = rebuildShareIndexes(ctx, pool, least)
+		return err
+	})
+	return rebuilt, err
+}
 
+// OwnsTables answers whether this role may rebuild indexes: only owners can.
+func OwnsTables(ctx context.Context, db DB) (bool, error) {
+	return one(ctx, db, "look for the owner of the tables", pgx.RowTo[bool], `SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'shares'::regclass`)
+}
+
+func rebuildShareIndexes(ctx context.Context, conn DB, least int64) (rebuilt []string, err error) {
 	left, err := all(ctx, conn, "list the indexes of shares", pgx.RowTo[string], `
 SELECT c.relname
 FROM pg_index AS i

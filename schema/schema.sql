@@ -390,13 +390,16 @@ END $function$;
 CREATE OR REPLACE FUNCTION public.drop_post_partition(part text)
  RETURNS boolean
  LANGUAGE plpgsql
+ SECURITY DEFINER
  SET lock_timeout TO '50ms'
+ SET search_path TO 'public', 'pg_temp'
 AS $function$
 BEGIN
     -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
     -- somebody else uses them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part))) THEN
+    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
+       OR part = 'posts_default' THEN
         RETURN false;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -467,6 +470,8 @@ $function$;
 CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time zone)
  RETURNS boolean
  LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
 AS $function$
 DECLARE
     begins timestamptz := date_bin('6 hours', at, '2000-01-01 00:00:00+00');
@@ -495,7 +500,6 @@ CREATE OR REPLACE FUNCTION public.expire_links(p_now timestamp with time zone, p
  RETURNS record
  LANGUAGE plpgsql
  SET lock_timeout TO '50ms'
- SET "weir.expiring" TO 'on'
  SET jit TO 'off'
  SET enable_seqscan TO 'off'
 AS $function$
@@ -516,6 +520,7 @@ BEGIN
         RETURN;
     END IF;
 
+    PERFORM set_config('weir.expiring', 'on', true); -- not a SET of the function: only a superuser may write that
     -- A worker finds a link in one statement and inserts its share in a later one; whoever inserts a share holds the table
     -- at least in ROW SHARE mode until it commits. So here nobody stands between the two, and the next statement sees
     -- every share there is.
@@ -564,6 +569,7 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)
     INTO links_gone, shares_gone;
+    PERFORM set_config('weir.expiring', '', true);
 END $function$;
 
 -- Tells the consumers that the followed accounts are others now.

@@ -208,6 +208,50 @@ WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interva
 	return c, nil
 }
 
+// PollFollows does what ListenFollows does where LISTEN reaches nobody, as
+// behind a transaction pooler: it looks often, and calls changed after every
+// change it sees, and at least every interval, until ctx ends or the database
+// is away.
+func PollFollows(ctx context.Context, db DB, often, interval time.Duration, changed func(context.Context) error) error {
+	tick := time.NewTicker(often)
+	defer tick.Stop()
+	var known string
+	var at time.Time
+	for {
+		seen, err := followsMark(ctx, db)
+		if err != nil {
+			return err
+		}
+		if seen != known || time.Since(at) >= interval {
+			known, at = seen, time.Now() // what changes from here on is another mark
+			if err := changed(ctx); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// followsMark is another text after every change of the followed accounts.
+func followsMark(ctx context.Context, db DB) (string, error) {
+	const sql = `
+SELECT concat_ws(' ', (SELECT count(*) FROM watches), count(*), sum(hashtextextended(did, watch_id)))
+FROM watched`
+	rows, err := db.Query(ctx, sql)
+	if err != nil {
+		return "", fmt.Errorf("look for a change of follows: %w", err)
+	}
+	mark, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
+	if err != nil {
+		return "", fmt.Errorf("look for a change of follows: %w", err)
+	}
+	return mark, nil
+}
+
 // ListenFollows calls changed after every change of the followed accounts, and
 // at least every interval, until ctx ends or the connection breaks. conn is its
 // own.

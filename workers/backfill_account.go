@@ -78,7 +78,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 	}
 	since := back(job.Args.Since, job.Priority, feed.Newest)
 	started := time.Now()
-	log := w.log.With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
+	log := jobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
 		if time.Since(started) > w.patience {
 			return river.JobSnooze(0) // to go on behind whoever is more urgent
@@ -271,6 +271,6 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 	if err != nil {
 		return fmt.Errorf("write down that %s cannot be read: %w", job.Args.DID, err)
 	}
-	w.log.Info("backfilled", "did", job.Args.DID, "state", "skip", "cause", cause)
+	jobLog(ctx, w.log).Info("backfilled", "did", job.Args.DID, "state", "skip", "cause", cause)
 	return nil
 }

@@ -45,7 +45,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 			if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, from.Add(-time.Minute), jobs.PriorityGap, time.Now()); err != nil {
 				return err
 			}
-			w.log.Info("gap_being_closed", "gap", job.Args.Gap, "accounts", len(dids))
+			jobLog(ctx, w.log).Info("gap_being_closed", "gap", job.Args.Gap, "accounts", len(dids))
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err

@@ -74,6 +74,7 @@ type Expire struct {
 	expired *prometheus.CounterVec
 	budget  time.Duration // of one run
 	tries   int           // to get a lock
+	indexed bool          // indexes are rebuilt too
 }
 
 func newExpire(cfg Config, keep Retention) (*Expire, error) {
@@ -83,7 +84,7 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, budget: 3 * time.Minute, tries: busyTries,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, budget: 3 * time.Minute, tries: busyTries, indexed: !cfg.KeepIndexes,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: partitions for post_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
@@ -107,7 +108,7 @@ var errBudget = errors.New("the time of this run is up")
 // Run deletes what has expired at a moment. What others use for long is left to
 // the next run, and said in the log.
 func (w *Expire) Run(ctx context.Context, now time.Time) error {
-	r := &expiry{Expire: w, ctx: ctx, now: now, until: time.Now().Add(w.budget)}
+	r := &expiry{Expire: w, log: jobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
 	rule := schema.LinkRule{Now: now, Window: w.keep.Window, Grace: w.keep.Grace, Keep: w.keep.KeepSharers}
 	for _, step := range []func() error{
@@ -131,6 +132,7 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 // expiry is one run.
 type expiry struct {
 	*Expire
+	log   *slog.Logger
 	ctx   context.Context
 	now   time.Time // what is due is due at this moment
 	until time.Time
@@ -177,6 +179,9 @@ func (r *expiry) links(rule schema.LinkRule) error {
 
 // indexes rebuilds what the shares of kept links have left sparse.
 func (r *expiry) indexes() error {
+	if !r.indexed {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(r.ctx, rebuildWithin)
 	defer cancel()
 	at := time.Now()

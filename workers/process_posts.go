@@ -88,7 +88,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*proje
 	if err != nil {
 		return nil, err
 	}
-	p := &projection{worker: w, posts: len(posts), shares: map[schema.Key][]schema.Share{}, revs: map[schema.Key]string{}}
+	p := &projection{worker: w, log: jobLog(ctx, w.log), posts: len(posts), shares: map[schema.Key][]schema.Share{}, revs: map[schema.Key]string{}}
 	for i := range posts {
 		p.add(&posts[i])
 	}
@@ -175,7 +175,8 @@ func (w *ProcessPosts) replace(ctx context.Context, p *projection, keys []schema
 // projection is what the posts of one job share.
 type projection struct {
 	worker  *ProcessPosts
-	posts   int                           // those that are stored
+	posts   int // those that are stored
+	log     *slog.Logger
 	shares  map[schema.Key][]schema.Share // only of those that share, or did
 	revs    map[schema.Key]string         // the revision projected
 	letters []schema.DeadLetter
@@ -236,7 +237,7 @@ func (p *projection) add(post *schema.Post) {
 }
 
 func (p *projection) park(key schema.Key, record []byte, cause error) {
-	p.worker.log.Warn("post_parked", "did", key.DID, "rkey", key.Rkey, "cause", cause)
+	p.log.Warn("post_parked", "did", key.DID, "rkey", key.Rkey, "cause", cause)
 	p.letters = append(p.letters, schema.DeadLetter{Stage: schema.StageProcess, Key: key, Cause: cause.Error(), Raw: record, At: time.Now()})
 }
 

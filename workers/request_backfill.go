@@ -42,7 +42,7 @@ func (w *RequestBackfill) Work(ctx context.Context, job *river.Job[jobs.RequestB
 		return err
 	})
 	if err == nil {
-		w.log.Info("backfills_requested", "account", job.Args.Account, "all", job.Args.All, "accounts", len(dids), "added", added, "promoted", len(dids)-added)
+		jobLog(ctx, w.log).Info("backfills_requested", "account", job.Args.Account, "all", job.Args.All, "accounts", len(dids), "added", added, "promoted", len(dids)-added)
 	}
 	return err
 }

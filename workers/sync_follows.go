@@ -224,7 +224,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		return err
 	})
 	if err == nil {
-		w.log.Info("follows_synced", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "members", len(members),
+		jobLog(ctx, w.log).Info("follows_synced", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "members", len(members),
 			"added", len(changed.Added), "removed", changed.Removed, "hidden", len(hidden))
 	}
 	return err

@@ -10,6 +10,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,6 +47,9 @@ type Config struct {
 	// stream's own way, and settles each; its error is the database's.
 	Replay      func(context.Context, []schema.Letter) error
 	Audit       AuditPlan // zero: no audits by themselves
+	Queues      []string  // the queues to work; all of them when empty
+	PollOnly    bool      // LISTEN reaches nobody, as behind a transaction pooler: look every second instead
+	KeepIndexes bool      // rebuild no indexes: the role does not own the tables
 	ProcessOnly bool      // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
@@ -87,13 +93,16 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 			return jobs.Audit{}, nil
 		}, nil))
 	}
-	queues := map[string]river.QueueConfig{jobs.QueueProcess: queue(cfg.Process)}
+	queues, err := queues(cfg)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.ProcessOnly {
 		periodic = nil // the leader's business
-	} else {
-		queues[jobs.QueueNetwork] = queue(4)
-		queues[jobs.QueueBackfill] = queue(cfg.Backfill)
-		queues[jobs.QueueMaintenance] = queue(1)
+	}
+	var indexes []string // nil: those that River chooses
+	if cfg.KeepIndexes {
+		indexes = []string{}
 	}
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
@@ -101,9 +110,10 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		Workers: known.workers,
 		Queues:  queues,
 
-		Middleware: []rivertype.Middleware{newMeasure(cfg.Registerer)},
-
+		Middleware:                  append(keepLogs(), newMeasure(cfg.Registerer)),
+		PollOnly:                    cfg.PollOnly,
 		PeriodicJobs:                periodic,
+		ReindexerIndexNames:         indexes,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
 		JobTimeout:                  cfg.JobTimeout,
 		RescueStuckJobsAfter:        cfg.RescueAfter,
@@ -156,6 +166,32 @@ func (c Config) keeps() time.Duration {
 		return 0
 	}
 	return c.Keep.Window
+}
+
+// queues are those that this process works, and how many jobs of each at once.
+func queues(cfg Config) (map[string]river.QueueConfig, error) {
+	all := map[string]river.QueueConfig{
+		jobs.QueueProcess:     queue(cfg.Process),
+		jobs.QueueNetwork:     queue(4),
+		jobs.QueueBackfill:    queue(cfg.Backfill),
+		jobs.QueueMaintenance: queue(1),
+	}
+	wanted := cfg.Queues
+	if cfg.ProcessOnly {
+		wanted = []string{jobs.QueueProcess}
+	}
+	if len(wanted) == 0 {
+		return all, nil
+	}
+	chosen := make(map[string]river.QueueConfig, len(wanted))
+	for _, name := range wanted {
+		how, ok := all[name]
+		if !ok {
+			return nil, fmt.Errorf("%q is no queue: expected some of %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+		}
+		chosen[name] = how
+	}
+	return chosen, nil
 }
 
 // queue is how a queue is worked, so many jobs at once.

@@ -47,7 +47,7 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == followed
 	}, time.Minute, 20*time.Millisecond)
 	settled(t, pool)
-	run(t, database, `UPDATE watched SET added_at = now() - interval '1 day'`)
+	executes(t, database, `UPDATE watched SET added_at = now() - interval '1 day'`)
 	return n, pool, env, serve
 }
 
@@ -81,7 +81,7 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	before := stored(t, pool)
 	where := func(rkey string) string { return fmt.Sprintf(` WHERE did = '%s' AND rkey = '%s'`, did, rkey) }
 	forged := syntax.NewTID(time.Now().Add(-time.Hour).UnixMicro(), 7).String()
-	run(t, env[0][len("DATABASE_URL="):],
+	executes(t, env[0][len("DATABASE_URL="):],
 		`DELETE FROM posts`+where(rkeys[0]),
 		`UPDATE posts SET record = jsonb_set(record, '{text}', '"altered"')`+where(rkeys[1]),
 		`UPDATE posts SET cid = 'another', record = '{"text": "another"}'`+where(rkeys[2]),
@@ -138,12 +138,12 @@ func TestAuditOfServersThatFail(t *testing.T) {
 	require.NotNil(t, sum.Score)
 	require.NotContains(t, succeed(t, env, "status"), "WeirAudit")
 
-	run(t, env[0][len("DATABASE_URL="):], `UPDATE audits SET ended_at = now() - interval '3 days'`)
+	executes(t, env[0][len("DATABASE_URL="):], `UPDATE audits SET ended_at = now() - interval '3 days'`)
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditOld")
 	require.NotContains(t, succeed(t, append(env, "WEIR_AUDIT_EVERY=0"), "status"), "WeirAuditOld")
-	run(t, env[0][len("DATABASE_URL="):], `DELETE FROM audits`)
+	executes(t, env[0][len("DATABASE_URL="):], `DELETE FROM audits`)
 	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a young database owes no audit")
-	run(t, env[0][len("DATABASE_URL="):], `UPDATE weir_migration SET applied_at = now() - interval '3 days'`)
+	executes(t, env[0][len("DATABASE_URL="):], `UPDATE weir_migration SET applied_at = now() - interval '3 days'`)
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditOld")
 }
 

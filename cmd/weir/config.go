@@ -21,6 +21,9 @@ import (
 type config struct {
 	// DatabaseURL is the Postgres to use, as a postgres:// URL.
 	DatabaseURL string `env:"DATABASE_URL"`
+	// Pooler says what stands before Postgres: none, or transaction for a pooler
+	// that gives out a connection for a transaction, as PgBouncer can.
+	Pooler string `env:"WEIR_POOLER" envDefault:"none"`
 
 	// Jetstream lists the endpoints to read from, in order of preference.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
@@ -130,6 +133,8 @@ func readConfig() (config, error) {
 	switch {
 	case c.Start != "tip" && c.Start != "oldest":
 		return config{}, fmt.Errorf("WEIR_START is %q: expected tip or oldest", c.Start)
+	case c.Pooler != "none" && c.Pooler != poolerTransaction:
+		return config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
 	case c.LogFormat != "json" && c.LogFormat != "text":
 		return config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
 	case c.BatchEvents < 1 || c.BatchEvery <= 0:
@@ -176,6 +181,12 @@ func fieldOf(err error, wrong *env.ParseError) string {
 	return wrong.Name
 }
 
+// poolerTransaction is the WEIR_POOLER that keeps nothing between transactions.
+const poolerTransaction = "transaction"
+
+// pooled says that no two transactions share a session.
+func (c config) pooled() bool { return c.Pooler == poolerTransaction }
+
 // start is where a stream without a position begins.
 func (c config) start() consumer.Cursor {
 	if c.Start == "oldest" {
@@ -192,14 +203,19 @@ func (c config) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(os.Stderr, options))
 }
 
+// variables are the names of what a configuration is read from.
+func variables() []string {
+	var all []string
+	for field := range reflect.TypeFor[config]().Fields() {
+		all = append(all, field.Tag.Get("env"))
+	}
+	return all
+}
+
 // checkVariables refuses a variable that looks like Weir's and is none: a
 // misspelt setting would otherwise silently keep its default.
 func checkVariables(environ []string) error {
-	known := foreign()
-	fields := reflect.TypeFor[config]()
-	for i := range fields.NumField() {
-		known = append(known, fields.Field(i).Tag.Get("env"))
-	}
+	known := append(foreign(), variables()...)
 	for _, pair := range environ {
 		name, _, _ := strings.Cut(pair, "=")
 		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) {

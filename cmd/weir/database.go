@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/devpg"
@@ -30,18 +31,22 @@ func (c config) database(ctx context.Context, connections int32) (*pgxpool.Pool,
 		}
 		url = running
 	}
-	return openPool(ctx, url, connections)
+	return openPool(ctx, url, connections, c.pooled())
 }
 
 // openPool connects once, so that a wrong URL is said at once and in one
-// sentence.
-func openPool(ctx context.Context, raw string, connections int32) (*pgxpool.Pool, error) {
+// sentence. Through a transaction pooler nothing is prepared by name: the next
+// transaction may come to a session that does not know it.
+func openPool(ctx context.Context, raw string, connections int32, pooled bool) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(raw)
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL cannot be read: expected postgres://user:password@host:5432/database, received %s", redact(raw))
 	}
 	cfg.MaxConns = max(cfg.MaxConns, connections)
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
+	if pooled {
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "weir"
 	}

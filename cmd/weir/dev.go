@@ -55,7 +55,7 @@ func withServer(ctx context.Context, cfg config, options devpg.Options, f func(*
 			options.Logger.Error("postgres_not_stopped", "cause", err)
 		}
 	}()
-	pool, err := openPool(ctx, server.URL("weir"), cfg.connections())
+	pool, err := openPool(ctx, server.URL("weir"), cfg.connections(), false)
 	if err != nil {
 		return err
 	}

@@ -32,12 +32,12 @@ func careful(t *testing.T) *devpg.Server {
 	server, err := devpg.Start(context.Background(), devpg.Options{Fsync: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
-	run(t, server.URL("weir"), `ALTER SYSTEM SET idle_in_transaction_session_timeout = '10min'`, `SELECT pg_reload_conf()`)
+	executes(t, server.URL("weir"), `ALTER SYSTEM SET idle_in_transaction_session_timeout = '10min'`, `SELECT pg_reload_conf()`)
 	return server
 }
 
-// run executes statements, each by itself.
-func run(t *testing.T, database string, statements ...string) {
+// executes runs statements, each by itself.
+func executes(t *testing.T, database string, statements ...string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
 	require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestDoctorsSettings(t *testing.T) {
 		statements = append(statements, `ALTER DATABASE weir SET `+set)
 		hurts[set] = level
 	}
-	run(t, database, append(statements, `ALTER DATABASE weir CONNECTION LIMIT 20`, `SELECT pg_reload_conf()`)...)
+	executes(t, database, append(statements, `ALTER DATABASE weir CONNECTION LIMIT 20`, `SELECT pg_reload_conf()`)...)
 	var found []doctor.Finding
 	require.Eventually(t, func() bool {
 		found, _ = examined(t, env)
@@ -152,7 +152,7 @@ func TestDoctorsSettings(t *testing.T) {
 	f := finding(t, found, "setting max_connections")
 	require.Equal(t, doctor.Fail, f.Level, "%+v", f)
 	require.Contains(t, f.Do, "CONNECTION LIMIT")
-	run(t, database, append(mend, `ALTER DATABASE weir CONNECTION LIMIT -1`)...)
+	executes(t, database, append(mend, `ALTER DATABASE weir CONNECTION LIMIT -1`)...)
 	require.Eventually(t, func() bool {
 		found, _ = examined(t, env)
 		return finding(t, found, "setting fsync").Level == doctor.OK
@@ -176,7 +176,7 @@ func TestDoctorsDatabase(t *testing.T) {
 	require.Equal(t, "weir migrate", finding(t, found, "migrations").Do)
 
 	succeed(t, env, "migrate")
-	run(t, database, `SELECT pg_create_physical_replication_slot('forgotten', true)`,
+	executes(t, database, `SELECT pg_create_physical_replication_slot('forgotten', true)`,
 		`INSERT INTO watches (target, kind) VALUES ('a.example', 'account'), ('a.example', 'follows')`,
 		`UPDATE streams SET lease_owner = 'dead'`)
 	conn, err := pgx.Connect(t.Context(), database)
@@ -190,7 +190,7 @@ func TestDoctorsDatabase(t *testing.T) {
 	require.Contains(t, finding(t, found, "indexes").Says, "broken is invalid")
 	require.Contains(t, finding(t, found, "lease").Says, "never read")
 
-	run(t, database, `CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0`)
+	executes(t, database, `CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0`)
 	found, code = examined(t, follower(n, server.URL("ascii")))
 	require.Equal(t, 1, code)
 	require.Contains(t, finding(t, found, "encoding").Says, "SQL_ASCII")
@@ -277,7 +277,7 @@ func TestDoctorsNetwork(t *testing.T) {
 	require.Equal(t, doctor.Warn, finding(t, found, "jetstream 127.0.0.1:1").Level, "another one answers")
 	require.Equal(t, doctor.OK, finding(t, found, "jetstream "+n.Address()).Level)
 
-	run(t, database, `UPDATE streams SET last_event_at = now() + interval '1 hour'`)
+	executes(t, database, `UPDATE streams SET last_event_at = now() + interval '1 hour'`)
 	found, _ = examined(t, env)
 	require.Equal(t, doctor.Fail, finding(t, found, "clock of the newest event").Level)
 

@@ -70,8 +70,12 @@ func (p parts) keep(ctx context.Context, f *follows, source *jetstream.Client) e
 	return nil
 }
 
-// listen works on a connection of its own: it waits for hours.
+// listen works on a connection of its own: it waits for hours. No pooler would
+// let it: there it looks.
 func (p parts) listen(ctx context.Context, changed func(context.Context) error) error {
+	if p.cfg.pooled() {
+		return schema.PollFollows(ctx, p.pool, time.Second, time.Minute, changed)
+	}
 	conn, err := pgx.ConnectConfig(ctx, p.pool.Config().ConnConfig)
 	if err != nil {
 		return err

@@ -92,11 +92,18 @@ func settled(t *testing.T, pool *pgxpool.Pool) {
 // past and their present; who is unfollowed stops counting at once.
 func TestWatchFillsThePage(t *testing.T) {
 	t.Parallel()
+	watchFillsThePage(t, func(string) []string { return nil })
+}
+
+// watchFillsThePage runs Weir with more in its environment, which depends on the
+// database.
+func watchFillsThePage(t *testing.T, more func(database string) []string) {
+	t.Helper()
 	n := followNetwork(t, 60)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
-	env := append(follower(n, database), "WEIR_WATCH="+hub.Handle)
+	env := slices.Concat(follower(n, database), more(database), []string{"WEIR_WATCH=" + hub.Handle})
 	serve := start(t, env, "serve")
 	followed := n.Follows(hub.DID)
 	require.Eventually(t, func() bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -104,6 +105,7 @@ func TestKill(t *testing.T) {
 	}
 	k.progress(3)
 	stop()
+	k.parked = 2 // garbage, and what is not UTF-8: however often they came
 	k.judge()
 	pool := open(t, k.server.URL("weir"))
 	require.Greater(t, count(t, pool, `SELECT max(epoch) FROM streams`), k.kills, "each process took the lease in its turn")
@@ -127,15 +129,41 @@ func live(t *testing.T, n *simnet.Net, rate float64) (stop func()) {
 
 func newKilling(t *testing.T) *killing {
 	t.Helper()
+	n := busyNetwork(t)
+	server := schematest.Server(t)
+	return begin(t, n, server, server.URL("weir"), server.URL("weir"))
+}
+
+func busyNetwork(t *testing.T) *simnet.Net {
+	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), Accounts: 300, History: 2000, HistorySpan: time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
-	k := &killing{t: t, net: n, server: schematest.Server(t), parked: 2}                             // garbage, and what is not UTF-8: however often they came
-	k.env = append(reads(n, k.server.URL("weir")), "WEIR_BATCH_EVENTS=100", "WEIR_BATCH_EVERY=50ms") // small ones by insertion, large ones by COPY
-	succeed(t, k.env, "migrate")
+	startNetwork(t, n)
+	return n
+}
+
+// begin migrates by one URL and serves by another.
+func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
+	t.Helper()
+	k := &killing{t: t, net: n, server: server}
+	small := []string{"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_EVERY=50ms"} // small ones by insertion, large ones by COPY
+	k.env = slices.Concat(reads(n, serve), small, env)
+	succeed(t, slices.Concat(k.env, []string{"DATABASE_URL=" + migrate}), "migrate")
 	k.process = start(t, k.env, "serve")
+	t.Cleanup(k.explain)
 	return k
+}
+
+// explain says where a test that failed has left everything.
+func (k *killing) explain() {
+	if !k.t.Failed() {
+		return
+	}
+	var text string
+	err := open(k.t, k.server.URL("weir")).QueryRow(context.Background(), `
+SELECT (SELECT json_agg(s) FROM streams AS s) || E'\n' ||
+       (SELECT json_agg(j) FROM (SELECT kind, state, attempted_by[1], count(*), max(errors::text) FROM river_job GROUP BY 1, 2, 3) AS j)`).Scan(&text)
+	k.t.Logf("the last event is %+v\n%s\n%v", k.net.Log().Last(), text, err)
 }
 
 // progress waits until so many more commits have moved the cursor: a blow must

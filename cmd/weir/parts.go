@@ -30,6 +30,7 @@ type parts struct {
 	log     *slog.Logger
 	metrics *prometheus.Registry
 	owner   string // names this process in leases and jobs
+	life    *life  // nil: nobody asks
 }
 
 // owner names this process in leases and jobs.
@@ -66,6 +67,7 @@ func (p parts) consume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.life.tell(partConsumer, beaten(c.LastBeat))
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	g.Go(func() error { return p.keep(ctx, followed, source) })
@@ -131,33 +133,45 @@ func (p parts) dictionary(ctx context.Context) ([]byte, error) {
 	return fetched, nil
 }
 
-// work runs the workers until ctx ends and the running jobs are done: all of
-// them, or those alone that project posts.
-func (p parts) work(ctx context.Context, processOnly bool) error {
+// work runs the workers until ctx ends and the running jobs are done: those of
+// every queue, or of some.
+func (p parts) work(ctx context.Context, queues ...string) error {
+	return p.workers(ctx, workers.Config{Queues: queues})
+}
+
+// workers runs the workers that cfg chooses until ctx ends and the running jobs
+// are done.
+func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 	api, err := p.bluesky()
 	if err != nil {
 		return err
 	}
-	keep, err := p.retention()
+	if cfg.Keep, err = p.retention(); err != nil {
+		return err
+	}
+	if cfg.Replay, err = p.replayLetters(cfg.Keep); err != nil {
+		return err
+	}
+	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditEvery, Accounts: p.cfg.AuditAccounts}
+	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics
+	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
+	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
+	cfg.SyncEvery, cfg.FromPDS = p.cfg.SyncEvery, p.cfg.BackfillFrom == "pds"
+	owns, err := schema.OwnsTables(ctx, p.pool)
 	if err != nil {
 		return err
 	}
-	replay, err := p.replayLetters(keep)
-	if err != nil {
-		return err
+	if cfg.KeepIndexes = !owns; cfg.KeepIndexes {
+		p.log.Info("indexes_left_to_the_owner")
 	}
-	client, err := workers.New(workers.Config{
-		Audit: workers.AuditPlan{Every: p.cfg.AuditEvery, Accounts: p.cfg.AuditAccounts},
-		Keep:  keep, Replay: replay, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
-		Pool: p.pool, ID: p.owner, Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
-		Logger: p.log, Registerer: p.metrics,
-	})
+	client, err := workers.New(cfg)
 	if err != nil {
 		return err
 	}
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)
 	}
+	p.life.tell(partWorkers, connectable(p.pool))
 	<-client.Stopped()
 	return nil
 }
@@ -202,6 +216,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	p.life.tell(partPage, answering(l))
 	if err := p.answer(ctx, l, handler, 30*time.Second); err != nil {
 		return fmt.Errorf("serve the page: %w", err)
 	}

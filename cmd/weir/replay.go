@@ -18,6 +18,7 @@ import (
 	"github.com/weir-social/weir/consumer/recording"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 func replayCommand() *cobra.Command {
@@ -59,7 +60,7 @@ func (p parts) replay(ctx context.Context, name string, lines io.Reader, work bo
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	working, stop := context.WithCancel(ctx)
-	g.Go(func() error { return p.work(working, true) })
+	g.Go(func() error { return p.workers(working, workers.Config{ProcessOnly: true}) })
 	g.Go(func() error {
 		defer stop()
 		if err := p.commitAll(ctx, name, lines); err != nil {

@@ -28,11 +28,19 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 		binary = filepath.Join(dir, "weir")
-		if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		build := exec.Command("go", buildArguments(binary, ".")...)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
 			panic(string(out))
 		}
 		return m.Run()
 	}())
+}
+
+// buildArguments make go build what the Dockerfile does, with CGO_ENABLED=0:
+// what is tested is what is deployed.
+func buildArguments(out, what string) []string {
+	return []string{"build", "-trimpath", "-ldflags=-s -w", "-o", out, what}
 }
 
 // process is a run of the binary.
@@ -46,7 +54,12 @@ type process struct {
 // start runs the binary with nothing in its environment but what is given.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(binary, args...), exited: make(chan struct{})}
+	return startProgram(t, binary, env, args...)
+}
+
+func startProgram(t *testing.T, program string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0"}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	require.NoError(t, p.cmd.Start())
@@ -124,6 +137,12 @@ func open(t *testing.T, url string) *pgxpool.Pool {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+func execute(t *testing.T, url, sql string) {
+	t.Helper()
+	_, err := open(t, url).Exec(context.Background(), sql)
+	require.NoError(t, err)
 }
 
 func count(t *testing.T, pool *pgxpool.Pool, sql string) int {

@@ -30,7 +30,7 @@ func newParts(cfg config, pool *pgxpool.Pool) parts {
 func (p parts) everything(ctx context.Context, l net.Listener) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.consume(ctx) })
-	g.Go(func() error { return p.work(ctx, false) })
+	g.Go(func() error { return p.work(ctx) })
 	g.Go(func() error { return p.serve(ctx, l) })
 	return g.Wait()
 }
@@ -72,31 +72,34 @@ func partsCommand(use, short string, run func(context.Context, parts) error) *co
 }
 
 func serveCommand() *cobra.Command {
-	return partsCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", func(ctx context.Context, p parts) error {
+	return partsCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", notifying(func(ctx context.Context, p parts) error {
 		return p.listening(func(l net.Listener) error {
 			return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) })
 		})
-	})
+	}, partConsumer, partWorkers, partPage))
 }
 
 func consumeCommand() *cobra.Command {
 	return partsCommand("consume", "Run the consumer alone; a second one waits for the first one's end",
-		func(ctx context.Context, p parts) error { return p.operated(ctx, true, p.consume) })
+		notifying(func(ctx context.Context, p parts) error { return p.operated(ctx, true, p.consume) }, partConsumer))
 }
 
 func workCommand() *cobra.Command {
-	return partsCommand("work", "Run workers alone; start as many processes as there is work",
-		func(ctx context.Context, p parts) error {
-			return p.operated(ctx, false, func(ctx context.Context) error { return p.work(ctx, false) })
-		})
+	var queues []string
+	cmd := partsCommand("work", "Run workers alone; start as many processes as there is work",
+		notifying(func(ctx context.Context, p parts) error {
+			return p.operated(ctx, false, func(ctx context.Context) error { return p.work(ctx, queues...) })
+		}, partWorkers))
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to work, separated by commas: process, network, backfill, maintenance (default: all)")
+	return cmd
 }
 
 func webCommand() *cobra.Command {
-	return partsCommand("web", "Serve the page and the API alone", func(ctx context.Context, p parts) error {
+	return partsCommand("web", "Serve the page and the API alone", notifying(func(ctx context.Context, p parts) error {
 		return p.listening(func(l net.Listener) error {
 			return p.operated(ctx, false, func(ctx context.Context) error { return p.serve(ctx, l) })
 		})
-	})
+	}, partPage))
 }
 
 // listening runs f with the listener of the page.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,9 +25,22 @@ func network(t *testing.T, history int) *simnet.Net {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: history, HistorySpan: time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
+	startNetwork(t, n)
 	return n
+}
+
+// startNetwork lets it listen on a port below those that the kernel gives to
+// outgoing connections: when it restarts, none of the many here has taken it.
+func startNetwork(t *testing.T, n *simnet.Net) {
+	t.Helper()
+	var err error
+	for range 50 {
+		if err = n.Start(fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))); err == nil {
+			break
+		}
+	}
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
 }
 
 // reads is the environment of a process that reads a simulated network into a

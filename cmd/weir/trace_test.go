@@ -58,37 +58,37 @@ func TestTrace(t *testing.T) {
 	require.Contains(t, text, "counts in 1h")
 
 	// It does not, for its account, its follow or its age.
-	run(t, database, fmt.Sprintf(`INSERT INTO accounts (did, status) VALUES ('%s', 'takendown') ON CONFLICT (did) DO UPDATE SET status = 'takendown'`, did))
+	executes(t, database, fmt.Sprintf(`INSERT INTO accounts (did, status) VALUES ('%s', 'takendown') ON CONFLICT (did) DO UPDATE SET status = 'takendown'`, did))
 	r, _ = record(uri)
 	require.Equal(t, "It does not count in any window: its account is takendown.", r.Says)
 	l, text = page("https://story.example/a")
 	require.Contains(t, l.Says, "ranked in 0 of 5 windows; 1 of its 1")
 	require.Contains(t, text, "does not count: its account is takendown")
-	run(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watched WHERE did = '`+did+`'`, `DELETE FROM watched WHERE did = '`+did+`'`)
+	executes(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watched WHERE did = '`+did+`'`, `DELETE FROM watched WHERE did = '`+did+`'`)
 	r, _ = record(uri)
 	require.Equal(t, "It does not count in any window: no watch brings its account.", r.Says)
 	missing, _ := record("at://" + did + "/app.bsky.feed.post/" + "3k2222222222a")
 	require.Equal(t, "It is not stored: no watch brings its account.", missing.Says)
-	run(t, database, `INSERT INTO watched SELECT * FROM aside`, `UPDATE shares SET shared_at = now() - interval '2 hours'`+where)
+	executes(t, database, `INSERT INTO watched SELECT * FROM aside`, `UPDATE shares SET shared_at = now() - interval '2 hours'`+where)
 	r, _ = record(uri)
 	require.Equal(t, "It counts in 3h, 6h, 12h, 24h.", r.Says)
-	run(t, database, `UPDATE shares SET shared_at = now() - interval '30 hours'`+where)
+	executes(t, database, `UPDATE shares SET shared_at = now() - interval '30 hours'`+where)
 	r, _ = record(uri)
 	require.Contains(t, r.Says, "It does not count in any window: it was shared 30h0m")
 
 	// Its job waits; it could not be processed; what strangers wrote is harmless.
-	run(t, database, `DELETE FROM shares`+where, fmt.Sprintf(`INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)
+	executes(t, database, `DELETE FROM shares`+where, fmt.Sprintf(`INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)
 		VALUES ('process_posts', '{"posts": ["%s/%s"]}', 25, 1, 'process', 'scheduled', now() + interval '1 hour', 3, ARRAY['{"error": "it broke"}'::jsonb])`, did, e.Rkey))
 	r, text = record(uri)
 	require.Regexp(t, `^It does not count yet: job \d+ is scheduled, at attempt 3 of 25.$`, r.Says)
 	require.Contains(t, text, "it broke")
-	run(t, database, `DELETE FROM river_job WHERE state = 'scheduled'`, fmt.Sprintf(`INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
+	executes(t, database, `DELETE FROM river_job WHERE state = 'scheduled'`, fmt.Sprintf(`INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
 		VALUES ('k', 'process', 'app.bsky.feed.post', '%s', '%s', E'no\x1b[31m links', '', 0, now(), now())`, did, e.Rkey))
 	r, text = record(uri)
 	require.Contains(t, r.Says, "it could not be processed")
 	require.NotContains(t, text, "\x1b")
 	require.Contains(t, text, "[31m links")
-	run(t, database, `DELETE FROM dead_letters`)
+	executes(t, database, `DELETE FROM dead_letters`)
 	r, _ = record(uri)
 	require.Contains(t, r.Says, "It shares a link and has no share")
 
@@ -110,7 +110,7 @@ func TestTrace(t *testing.T) {
 	require.Contains(t, text, "completed jobs are removed after an hour")
 	r, _ = record(ahead)
 	require.Contains(t, r.Says, "the stream has not been read as far")
-	run(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
+	executes(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
 		`INSERT INTO audit_faults SELECT id, '`+did+`', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,
 		`UPDATE gaps SET closed_at = NULL, how_closed = NULL`)

@@ -34,7 +34,7 @@ CREATE TRIGGER share_moved AFTER UPDATE ON shares FOR EACH ROW
 
 CREATE FUNCTION expire_links(p_now timestamptz, p_window interval, p_grace interval, p_keep int, p_limit int,
                              OUT looked_at int, OUT links_gone int, OUT shares_gone int)
-LANGUAGE plpgsql SET lock_timeout = '50ms' SET "weir.expiring" = 'on' AS $$
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 DECLARE
     due bigint[];
     own bigint[];
@@ -52,6 +52,7 @@ BEGIN
         RETURN;
     END IF;
 
+    PERFORM set_config('weir.expiring', 'on', true);
     -- A worker finds a link in one statement and inserts its share in a later one. Its look holds the table in ROW
     -- EXCLUSIVE mode until it commits: so here nobody stands between the two, and whoever comes next sees what is gone.
     LOCK TABLE links IN SHARE ROW EXCLUSIVE MODE;
@@ -99,6 +100,7 @@ BEGIN
     SELECT (SELECT count(*) FROM (SELECT id FROM judged UNION SELECT link_id FROM noted) AS l),
            (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)
     INTO looked_at, links_gone, shares_gone;
+    PERFORM set_config('weir.expiring', '', true);
 END $$;
 
 COMMENT ON FUNCTION expire_links IS 'Deletes links, and their shares, that left the window and are shared by fewer than p_keep accounts. Repeat until looked_at is 0.';

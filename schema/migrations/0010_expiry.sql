@@ -7,7 +7,6 @@ CREATE FUNCTION expire_links(p_now timestamptz, p_window interval, p_grace inter
                              OUT looked_at int, OUT links_gone int, OUT shares_gone int)
 LANGUAGE plpgsql
 SET lock_timeout = '50ms'
-SET "weir.expiring" = 'on'
 SET jit = off -- compiling takes longer than any batch
 SET enable_seqscan = off -- a plan made while lost_shares is empty is used when it is long
 AS $$
@@ -28,6 +27,7 @@ BEGIN
         RETURN;
     END IF;
 
+    PERFORM set_config('weir.expiring', 'on', true); -- not a SET of the function: only a superuser may write that
     -- A worker finds a link in one statement and inserts its share in a later one; whoever inserts a share holds the table
     -- at least in ROW SHARE mode until it commits. So here nobody stands between the two, and the next statement sees
     -- every share there is.
@@ -76,6 +76,7 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)
     INTO links_gone, shares_gone;
+    PERFORM set_config('weir.expiring', '', true);
 END $$;
 
 COMMENT ON FUNCTION expire_links IS 'Deletes links, and their shares, that left the window and are shared by fewer than p_keep accounts. Repeat until looked_at is 0.';
@@ -114,7 +115,8 @@ BEGIN
     -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
     -- somebody else uses them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part))) THEN
+    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
+       OR part = 'posts_default' THEN
         RETURN false;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;

@@ -1,0 +1,18 @@
+# syntax=docker/dockerfile:1
+FROM golang:1.26-bookworm AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /weir ./cmd/weir
+
+# Certificates for the TLS of the Jetstream and the services, and nothing else: no shell, no account but a number.
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /weir /usr/local/bin/weir
+USER 65532:65532
+EXPOSE 8080
+# The parts answer on the ops listener, on the container's loopback.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["/usr/local/bin/weir", "healthcheck"]
+ENTRYPOINT ["/usr/local/bin/weir"]
+CMD ["serve"]

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// systemd is the socket that it listens on.
+type systemd struct {
+	t    *testing.T
+	conn *net.UnixConn
+	path string
+}
+
+func newSystemd(t *testing.T) *systemd {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir-notify-") // a socket's path is short
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return &systemd{t, conn, path}
+}
+
+// hear is the next message; "" when none comes in time.
+func (s *systemd) hear(within time.Duration) string {
+	s.t.Helper()
+	require.NoError(s.t, s.conn.SetReadDeadline(time.Now().Add(within)))
+	message := make([]byte, 4096)
+	n, err := s.conn.Read(message)
+	if err != nil {
+		require.ErrorIs(s.t, err, os.ErrDeadlineExceeded)
+	}
+	return string(message[:n])
+}
+
+// TestEveryPartTellsSystemd that it is ready, that it lives, and that it stops.
+func TestEveryPartTellsSystemd(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"serve", "consume", "work", "web"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			s := newSystemd(t)
+			env := append(reads(network(t, 50), schematest.NewURL(t)), "NOTIFY_SOCKET="+s.path, "WATCHDOG_USEC=4000000")
+			p := start(t, env, command)
+			require.Equal(t, "READY=1", s.hear(time.Minute))
+			require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))
+			p.signal(syscall.SIGTERM)
+			require.Eventually(t, func() bool { return s.hear(time.Second) == "STOPPING=1" }, time.Minute, time.Millisecond)
+			require.Zero(t, p.wait(t, time.Minute))
+		})
+	}
+}
+
+// TestConsumerWithoutTheLeaseIsReady: it stands by, and a start that waited for
+// the lease would never end.
+func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
+	t.Parallel()
+	n, database := network(t, 50), schematest.NewURL(t)
+	s := newSystemd(t)
+	for range 2 {
+		start(t, append(reads(n, database), "NOTIFY_SOCKET="+s.path), "consume")
+		require.Equal(t, "READY=1", s.hear(time.Minute))
+	}
+}
+
+// TestStuckConsumerIsSilent: while its heartbeat hangs nothing is told to
+// systemd, which would restart it; and it is heard again when it goes on. The
+// rest of the process lives all the time.
+func TestStuckConsumerIsSilent(t *testing.T) {
+	t.Parallel()
+	s := newSystemd(t)
+	database := schematest.NewURL(t)
+	env := append(reads(network(t, 50), database), "NOTIFY_SOCKET="+s.path, "WATCHDOG_USEC=4000000", "WEIR_LEASE_TTL=1h")
+	serve := start(t, env, "serve")
+	require.Equal(t, "READY=1", s.hear(time.Minute))
+	require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))
+
+	tx, err := open(t, database).Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it was
+	_, err = tx.Exec(t.Context(), `SELECT FROM streams FOR UPDATE`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return s.hear(8*time.Second) == "" }, time.Minute, time.Millisecond, "two beats are missing")
+	require.Contains(t, serve.stderr.String(), "not_at_work")
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))
+}

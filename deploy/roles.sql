@@ -1,0 +1,44 @@
+-- Two roles for Weir, in the database it uses. Run it as a superuser, before the first `weir migrate`:
+--
+--     psql "$SUPERUSER_URL" --set ON_ERROR_STOP=1 --file deploy/roles.sql
+--     psql "$SUPERUSER_URL" --command '\password weir_owner' --command '\password weir_app'
+--
+-- weir_owner owns the tables and runs `weir migrate`, and nothing else. weir_app runs serve, consume, work, web and River UI:
+-- it reads and writes rows, and cannot make, change or drop a table. Partitions of posts are made and dropped by two functions
+-- that run with their owner's rights. Running it again changes nothing, and takes the migrations' own tables from weir_app.
+
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'weir_owner') THEN
+        CREATE ROLE weir_owner LOGIN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'weir_app') THEN
+        CREATE ROLE weir_app LOGIN;
+    END IF;
+    EXECUTE format('GRANT CONNECT ON DATABASE %I TO weir_owner, weir_app', current_database());
+    EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+END $$;
+
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+GRANT USAGE, CREATE ON SCHEMA public TO weir_owner;
+GRANT USAGE ON SCHEMA public TO weir_app;
+
+-- What weir_owner makes from now on, weir_app may use.
+ALTER DEFAULT PRIVILEGES FOR ROLE weir_owner IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO weir_app;
+ALTER DEFAULT PRIVILEGES FOR ROLE weir_owner IN SCHEMA public GRANT USAGE ON SEQUENCES TO weir_app;
+ALTER DEFAULT PRIVILEGES FOR ROLE weir_owner IN SCHEMA public GRANT EXECUTE ON FUNCTIONS TO weir_app;
+
+-- And what it has made already.
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO weir_app;
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO weir_app;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO weir_app;
+
+DO $$
+DECLARE
+    migrations text;
+BEGIN
+    FOREACH migrations IN ARRAY ARRAY['weir_migration', 'river_migration'] LOOP
+        IF to_regclass(migrations) IS NOT NULL THEN
+            EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON %I FROM weir_app', migrations);
+        END IF;
+    END LOOP;
+END $$;
