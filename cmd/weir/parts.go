@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
@@ -42,47 +41,6 @@ func owner() string {
 // userAgent tells the services who asks.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
-// consume reads the stream until ctx ends.
-func (p parts) consume(ctx context.Context) error {
-	if err := p.firstWatches(ctx); err != nil {
-		return err
-	}
-	now, err := schema.FollowedAccounts(ctx, p.pool)
-	if err != nil {
-		return err
-	}
-	followed := &follows{}
-	source, err := jetstream.New(jetstream.Config{
-		Endpoints:  p.cfg.Jetstream,
-		Filter:     followed.take(now, p.cfg.Collections),
-		Compress:   p.cfg.Compress,
-		Dictionary: p.dictionary,
-		Wanted:     p.wanted(),
-		Logger:     p.log,
-		Registerer: p.metrics,
-		UserAgent:  userAgent,
-	})
-	if err != nil {
-		return err
-	}
-	c, err := p.consumer(consumer.Config{
-		Stream: p.cfg.Stream, Wire: "jetstream-v1", Source: source, FilterHash: source.FilterHash, Follows: followed.includes,
-		Start: p.cfg.start(), BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: p.cfg.BufferBytes,
-		LeaseTTL: p.cfg.LeaseTTL, GapThreshold: p.cfg.GapThreshold,
-	})
-	if err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	ctx, stop := context.WithCancel(ctx)
-	g.Go(func() error { return p.keep(ctx, followed, source) })
-	g.Go(func() error {
-		defer stop()
-		return c.Run(ctx)
-	})
-	return g.Wait()
-}
-
 // consumer fills in what every source shares.
 func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	queue, err := workers.Queue(p.pool, p.log)
@@ -90,7 +48,7 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
-	cfg.Owner, cfg.Logger, cfg.Registerer = owner(), p.log, p.metrics
+	cfg.Owner, cfg.Logger = owner(), p.log
 	return consumer.New(cfg)
 }
 
