@@ -54,14 +54,15 @@ ON CONFLICT (root) DO UPDATE SET mode = excluded.mode, accounts = excluded.accou
 
 // ShareAccounts gives every followed account a stream, makes and removes shards
 // as it takes, and answers them all, the root first. ErrNoRows where SetSharding
-// has not been called.
+// has not been called. oldest says that a stream that has read nothing begins at
+// the oldest event, and not at the tip.
 //
 // A stream that takes accounts over from others goes back to the earliest of
 // their positions, and whoever holds its lease loses it: what those streams had
 // not committed comes again. For that, a holder must ask here after it took the
 // lease, and before it reads.
-func ShareAccounts(ctx context.Context, tx pgx.Tx, root string) ([]Shard, error) {
-	s := sharing{root: root}
+func ShareAccounts(ctx context.Context, tx pgx.Tx, root string, oldest bool) ([]Shard, error) {
+	s := sharing{root: root, oldest: oldest}
 	if err := s.read(ctx, tx); err != nil {
 		return nil, fmt.Errorf("read the shards of stream %s: %w", root, err)
 	}
@@ -167,6 +168,7 @@ func roomiest(sizes []int, limit int) int {
 // sharing is one sharing out: how it stands, and how it will.
 type sharing struct {
 	root     string
+	oldest   bool
 	sharding Sharding
 	followed Followed
 	streams  []string       // the root first
@@ -213,7 +215,7 @@ LOCK TABLE stream_accounts IN SHARE ROW EXCLUSIVE MODE`
 
 // write writes the difference: nothing where there is none.
 func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
-	sources := map[int][]string{} // by stream: from which others it takes accounts over
+	sources := map[int][]string{} // of the streams that take accounts over: whose positions count
 	for len(s.streams) < s.total {
 		name, err := makeShard(ctx, tx, s.root)
 		if err != nil {
@@ -223,6 +225,14 @@ func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
 		sources[len(s.streams)] = []string{s.root}
 		s.streams = append(s.streams, name)
 	}
+	from := func(at, before int) {
+		if sources[at] == nil {
+			sources[at] = []string{s.streams[at]}
+		}
+		if !slices.Contains(sources[at], s.streams[before]) {
+			sources[at] = append(sources[at], s.streams[before])
+		}
+	}
 	var moved, to pgtype.FlatArray[string]
 	for _, did := range s.followed.DIDs {
 		before, there := s.now[did]
@@ -231,8 +241,8 @@ func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
 			continue
 		}
 		moved, to = append(moved, did), append(to, s.streams[after])
-		if there && !slices.Contains(sources[after], s.streams[before]) {
-			sources[after] = append(sources[after], s.streams[before])
+		if there {
+			from(after, before)
 		}
 	}
 	var gone pgtype.FlatArray[string]
@@ -241,11 +251,11 @@ func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
 			gone = append(gone, did)
 		}
 	}
-	if s.followed.Everyone && len(s.streams) > 1 {
-		sources[0] = s.streams[1:]
+	for i := 1; s.followed.Everyone && i < len(s.streams); i++ {
+		from(0, i)
 	}
-	for i, from := range sources {
-		if err := takeOver(ctx, tx, s.streams[i], from); err != nil {
+	for i, streams := range sources {
+		if err := takeOver(ctx, tx, s.streams[i], streams, s.oldest); err != nil {
 			return err
 		}
 	}
@@ -269,33 +279,32 @@ RETURNING name`
 	return name, err
 }
 
-// takeOver sets a stream to the earliest position of its own and of others, by
-// time, and ends its lease. Those that have read nothing do not count.
-func takeOver(ctx context.Context, tx pgx.Tx, stream string, from []string) error {
-	all := append([]string{stream}, from...)
+// takeOver sets a stream to the earliest position of some, by time, and ends its
+// lease. Those that have read nothing are the earliest, or do not count.
+func takeOver(ctx context.Context, tx pgx.Tx, stream string, from []string, oldest bool) error {
 	// A commit that was first is seen from here on; one that comes later is
 	// behind the position it finds.
-	if _, err := tx.Exec(ctx, `SELECT FROM streams WHERE name = ANY ($1) ORDER BY name FOR NO KEY UPDATE`, all); err != nil {
+	if _, err := tx.Exec(ctx, `SELECT FROM streams WHERE name = ANY ($1) ORDER BY name FOR NO KEY UPDATE`, from); err != nil {
 		return err
 	}
 	const sql = `
 UPDATE streams AS s
 SET epoch         = s.epoch + 1,
     host          = '',
-    cursor_kind   = 'time',
-    cursor        = (extract(epoch FROM f.start) * 1000000)::bigint,
+    cursor_kind   = CASE WHEN f.from_oldest THEN '' ELSE 'time' END,
+    cursor        = CASE WHEN f.from_oldest THEN 0 ELSE (extract(epoch FROM f.start) * 1000000)::bigint END,
     anchor        = NULL,
     last_event_at = CASE WHEN f.events > 0 THEN f.start END,
     caught_up_at  = f.caught_up_at,
     filter_hash   = ''
 FROM (
     SELECT min(coalesce(last_event_at, caught_up_at)) AS start, count(last_event_at) AS events,
-           min(greatest(last_event_at, caught_up_at)) AS caught_up_at
+           min(greatest(last_event_at, caught_up_at)) AS caught_up_at, bool_or(cursor_kind = '') AND $3 AS from_oldest
     FROM streams
-    WHERE name = ANY ($2) AND cursor_kind <> ''
+    WHERE name = ANY ($2) AND (cursor_kind <> '' OR $3)
 ) AS f
-WHERE s.name = $1 AND f.start IS NOT NULL`
-	_, err := tx.Exec(ctx, sql, stream, all)
+WHERE s.name = $1 AND (f.start IS NOT NULL OR f.from_oldest)`
+	_, err := tx.Exec(ctx, sql, stream, from, oldest)
 	return err
 }
 
