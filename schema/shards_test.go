@@ -147,7 +147,7 @@ func TestSharingOutWhateverHappens(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	mode, limit := schema.ShardsAlways, 10
 	var before map[string]string
-	for step := range 150 {
+	for step := range 80 {
 		what := fmt.Sprintf("seed %d, step %d", seed, step)
 		from := rng.IntN(300)
 		changed := false

@@ -27,9 +27,10 @@ type parts struct {
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	metrics *prometheus.Registry
+	owner   string // names this process in leases and jobs
 }
 
-// owner names this process in leases and jobs.
+// owner is a name that no other process has.
 func owner() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -48,7 +49,7 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
-	cfg.Owner, cfg.Logger = owner(), p.log
+	cfg.Owner, cfg.Logger = p.owner, p.log
 	return consumer.New(cfg)
 }
 
@@ -90,7 +91,7 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 	}
 	client, err := workers.New(workers.Config{
 		Keep: keep, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
-		Pool: p.pool, ID: owner(), Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
+		Pool: p.pool, ID: p.owner, Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
 		Logger: p.log, Registerer: p.metrics,
 	})
 	if err != nil {

@@ -14,14 +14,16 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// connections is the size of a process's pool: the workers' transactions, the
-// consumer's, the page's queries, and River's own five.
-func (c config) connections() int32 { return int32(c.Workers+c.BackfillWorkers) + 16 }
+// connections is the size of a process's pool: the workers' transactions, those
+// of the consumers of every shard, the page's queries, and River's own five.
+func (c config) connections() int32 {
+	return int32(c.Workers+c.BackfillWorkers) + 16 + schema.AutoShards
+}
 
 func newParts(cfg config, pool *pgxpool.Pool) parts {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return parts{cfg: cfg, pool: pool, log: cfg.logger(), metrics: metrics}
+	return parts{cfg: cfg, pool: pool, log: cfg.logger(), metrics: metrics, owner: owner()}
 }
 
 // everything runs the consumer, the workers and the page, and stops them all
@@ -52,7 +54,7 @@ func serveCommand() *cobra.Command {
 }
 
 func consumeCommand() *cobra.Command {
-	return partsCommand("consume", "Run the consumer alone; a second one waits for the first one's end",
+	return partsCommand("consume", "Run the consumers alone; a second process waits for the end of the first one's",
 		func(ctx context.Context, p parts) error { return p.consume(ctx) })
 }
 
