@@ -186,7 +186,7 @@ CREATE TABLE shares (
 CREATE INDEX shares_link ON public.shares USING btree (link_id, shared_at);
 CREATE INDEX shares_window ON public.shares USING btree (shared_at, link_id, did);
 
--- Which stream follows which account. An account stays where it is for as long as there is room.
+-- Which stream follows which account. An account stays where it is for as long as there is room. Weir alone writes here: moving one takes more than a new name.
 CREATE TABLE stream_accounts (
     root text NOT NULL,
     did text COLLATE "C" NOT NULL,
