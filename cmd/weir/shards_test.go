@@ -120,8 +120,8 @@ func (s *sharded) of(stream string) []string {
 // TestMovingAccountsLosesNothing: one of the streams stands hours behind the
 // others when its accounts move, by the configuration of the next process.
 //
-// It has been seen to fail when, by hand, takeOver is left out, when it takes
-// the latest position, and when a new shard starts at the tip.
+// It has been seen to fail when, by hand, takeOver is left out, and when it
+// takes the latest position.
 func TestMovingAccountsLosesNothing(t *testing.T) {
 	t.Parallel()
 	type layout struct {
