@@ -341,6 +341,11 @@ func TestGapOfAShardConcernsItsAccounts(t *testing.T) {
 			VALUES ($1, now() - interval '1 hour', now() - random() * interval '10 minutes', 'a test', clock_timestamp()) RETURNING id`, stream).Scan(&id))
 		return f.start(id)
 	}
+	require.NoError(t, schema.SetSharding(t.Context(), f.pool, "other", "wire", schema.Sharding{Mode: schema.ShardsNetwork, Accounts: 10}))
+	require.NoError(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
+		_, err := schema.ShareAccounts(t.Context(), tx, "other", false)
+		return err
+	}))
 	of := func(stream string) []string {
 		all, _ := f.share()
 		return all[slices.IndexFunc(all, func(one schema.Shard) bool { return one.Stream == stream })].DIDs
