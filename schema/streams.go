@@ -137,7 +137,8 @@ WHERE name = $1 AND epoch = $2`
 
 // Renew extends the lease and says what state the stream is in. caughtUp, where
 // not zero, moves the stream's caught_up_at forward. It answers ErrFenced when
-// the lease has been lost.
+// the lease has been lost, or given back: a renewal that was cancelled may still
+// arrive after that.
 func (l Lease) Renew(ctx context.Context, db DB, state, detail string, caughtUp time.Time) error {
 	const sql = `
 UPDATE streams
@@ -146,7 +147,7 @@ SET lease_expires_at = clock_timestamp() + $3::interval,
     state            = $4,
     state_detail     = $5,
     caught_up_at     = greatest(caught_up_at, $6)
-WHERE name = $1 AND epoch = $2`
+WHERE name = $1 AND epoch = $2 AND lease_owner IS NOT NULL`
 	tag, err := db.Exec(ctx, sql, l.Stream, l.Epoch, l.TTL, state, detail, nilTime(caughtUp))
 	if err != nil {
 		return fmt.Errorf("renew the lease of stream %s: %w", l.Stream, err)

@@ -158,7 +158,9 @@ func TestMovingAccountsLosesNothing(t *testing.T) {
 			require.Zero(t, count(t, s.pool, `SELECT count(*) FROM gaps`))
 			second.signal(syscall.SIGTERM)
 			require.Zero(t, second.wait(t, time.Minute))
-			require.Equal(t, c.after.streams, count(t, s.pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
+			require.Equal(t, c.after.streams, count(t, s.pool, `SELECT count(*) FROM streams`))
+			require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`), "each lease is given back")
+			require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams WHERE state <> 'stopped'`), "and says so")
 		})
 	}
 }
