@@ -193,7 +193,6 @@ CREATE TABLE stream_accounts (
     stream text NOT NULL,
     assigned_at timestamp with time zone NOT NULL, -- Since when: the stream began before it, where another one had the account.
     PRIMARY KEY (root, did),
-    FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
     FOREIGN KEY (stream) REFERENCES streams(name) ON DELETE CASCADE
 );
 CREATE INDEX stream_accounts_stream ON public.stream_accounts USING btree (stream);

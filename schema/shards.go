@@ -181,7 +181,7 @@ func (s *sharing) read(ctx context.Context, tx pgx.Tx) error {
 	// One process at a time shares out; one that is paused meanwhile must not
 	// keep the others waiting.
 	const begin = `
-SET LOCAL idle_in_transaction_session_timeout = '5s';
+SET LOCAL idle_in_transaction_session_timeout = '20s';
 LOCK TABLE stream_accounts IN SHARE ROW EXCLUSIVE MODE`
 	if _, err := tx.Exec(ctx, begin); err != nil {
 		return err

@@ -17,7 +17,7 @@ COMMENT ON COLUMN sharding.accounts IS 'How many accounts one stream asks for, a
 COMMENT ON COLUMN sharding.made IS 'The number of the latest shard. None comes twice: an epoch counts for one stream.';
 
 CREATE TABLE stream_accounts (
-    root        text             NOT NULL REFERENCES streams ON DELETE CASCADE,
+    root        text             NOT NULL,
     did         text COLLATE "C" NOT NULL,
     stream      text             NOT NULL REFERENCES streams ON DELETE CASCADE,
     assigned_at timestamptz      NOT NULL,
