@@ -185,6 +185,22 @@ func TestSharingOutWhateverHappens(t *testing.T) {
 	}
 }
 
+// TestConsumersAreToldHowToShareOut, wherever they run.
+func TestConsumersAreToldHowToShareOut(t *testing.T) {
+	t.Parallel()
+	f := newFollowed(t, schema.ShardsAlways, 10)
+	conn, err := f.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `LISTEN `+schema.FollowsChannel)
+	require.NoError(t, err)
+	f.set(schema.ShardsNetwork, 10)
+	told, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = conn.Conn().WaitForNotification(told)
+	require.NoError(t, err)
+}
+
 // TestAFewAccountsMoreOrLessMoveNobody: neither shards nor auto go to and fro.
 func TestAFewAccountsMoreOrLessMoveNobody(t *testing.T) {
 	t.Parallel()

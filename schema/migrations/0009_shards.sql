@@ -28,5 +28,5 @@ CREATE INDEX stream_accounts_stream ON stream_accounts (stream);
 COMMENT ON TABLE  stream_accounts IS 'Which stream follows which account. An account stays where it is for as long as there is room. Weir alone writes here: moving one takes more than a new name.';
 COMMENT ON COLUMN stream_accounts.assigned_at IS 'Since when: the stream began before it, where another one had the account.';
 
-CREATE TRIGGER stream_accounts_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON stream_accounts FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+-- Every consumer looks again, and finds the same.
 CREATE TRIGGER sharding_changed AFTER INSERT OR UPDATE ON sharding FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
