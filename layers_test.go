@@ -18,13 +18,14 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "schema", "simnet", "web", "workers"},
+		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "health", "jobs", "schema", "simnet", "web", "workers"},
 
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
 		"consumer/recording": {"consumer"},
 		"workers":            {"bluesky", "jobs", "link", "schema"},
-		"web":                {"schema"},
+		"health":             {"jobs", "schema"},
+		"web":                {"health", "schema"},
 
 		"bluesky":           {},
 		"devpg":             {},

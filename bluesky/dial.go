@@ -15,6 +15,10 @@ import (
 // maxRedirects bounds how often one request is sent on within its host.
 const maxRedirects = 3
 
+// maxIdle is how many connections to a host are kept: with fewer than there are
+// calls at once, most calls would begin with a dial, and come late.
+const maxIdle = 10
+
 // errPrivate refuses an address inside a private network.
 var errPrivate = errors.New("not a public address")
 
@@ -29,6 +33,10 @@ func newHTTPClients(given *http.Client, loopback bool) (trusted, guarded *http.C
 	transport, ok := round.(*http.Transport)
 	if !ok {
 		return nil, nil, fmt.Errorf("the HTTP client's transport is a %T: give an *http.Transport, so that strangers' hosts can be guarded", round)
+	}
+	if given == nil || given.Transport == nil {
+		transport = transport.Clone()
+		transport.MaxIdleConnsPerHost = maxIdle
 	}
 	guard := transport.Clone()
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: publicOnly(loopback)}

@@ -21,6 +21,7 @@ const maxBatchBytes = 4 << 20
 type batch struct {
 	events  []Event             // those that write something, in order
 	letters []schema.DeadLetter // frames and records set aside before the commit
+	settled []int64             // dead letters that turn out to bring nothing to store
 	gap     *schema.Gap
 	tail    Event            // the last event, ignored or not
 	last    *schema.Position // where the stream stands after the batch; nil: unmoved
@@ -35,7 +36,7 @@ type batch struct {
 // where its last event stood.
 func (b *batch) split() (first, second *batch) {
 	half := len(b.events) / 2
-	first = &batch{events: b.events[:half], letters: b.letters, gap: b.gap, oldest: b.oldest}
+	first = &batch{events: b.events[:half], letters: b.letters, settled: b.settled, gap: b.gap, oldest: b.oldest}
 	second = &batch{events: b.events[half:], last: b.last, count: b.count, oldest: b.oldest}
 	if b.last != nil {
 		at := *b.last
@@ -49,13 +50,35 @@ func (b *batch) split() (first, second *batch) {
 func (b *batch) parked(cause error, now time.Time) *batch {
 	ev := &b.events[0]
 	letter := schema.DeadLetter{
+		ID:    ev.Letter,
 		Stage: schema.StageCommit,
 		Key:   schema.Key{Collection: ev.Collection, DID: ev.DID, Rkey: ev.Rkey},
 		Cause: cause.Error(),
 		Raw:   ev.Raw,
 		At:    now,
 	}
-	return &batch{letters: append(slices.Clip(b.letters), letter), gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+	return &batch{letters: append(slices.Clip(b.letters), letter), settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+}
+
+// malformed sets a frame aside that is no event; id is that of the dead letter
+// it is replayed from, or 0.
+func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
+	b.letters = append(b.letters, schema.DeadLetter{ID: id, Stage: schema.StageDecode, Cause: bad.Cause, Path: bad.Path,
+		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at})
+	b.count++
+	b.bytes += len(bad.Raw)
+}
+
+// add puts an event into the batch, or sets it aside where its record is too
+// large: then it answers false.
+func (b *batch) add(ev *Event, at time.Time) bool {
+	b.bytes += len(ev.Raw)
+	if len(ev.Record) > maxRecord {
+		b.letters = append(b.letters, tooLarge(ev, at))
+		return false
+	}
+	b.events = append(b.events, *ev)
+	return true
 }
 
 // move sets a position to just after an event. The host stays.
@@ -104,6 +127,12 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
 	out.DeadLetters, out.Gap = b.letters, b.gap
+	out.Replayed = b.settled
+	for i := range b.events {
+		if id := b.events[i].Letter; id != 0 {
+			out.Replayed = append(slices.Clip(out.Replayed), id)
+		}
+	}
 	return out
 }
 
@@ -171,6 +200,7 @@ func status(ev *Event) string {
 // tooLarge is the letter for a record that is larger than the network allows.
 func tooLarge(ev *Event, now time.Time) schema.DeadLetter {
 	return schema.DeadLetter{
+		ID:       ev.Letter,
 		Stage:    schema.StageCommit,
 		Key:      schema.Key{Collection: ev.Collection, DID: ev.DID, Rkey: ev.Rkey},
 		Cause:    "the record is larger than the network allows",

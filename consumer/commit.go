@@ -21,7 +21,8 @@ const commitTimeout = 30 * time.Second
 // that was stored already: redeliveries come in runs.
 const carefulFor = 50
 
-// committer turns batches into transactions, in order, for one lease.
+// committer turns batches into transactions, in order, for one lease; or for
+// none, which replays dead letters.
 type committer struct {
 	pool    *pgxpool.Pool
 	enqueue Enqueue
@@ -106,14 +107,17 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 		write.Position = *b.last
 		write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)
 	}
+	stored := 0
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
 		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err != nil || len(written) == 0 {
 			return err
 		}
-		return c.enqueue(ctx, tx, written)
+		stored = len(written)
+		return c.enqueue(ctx, tx, written, b.oldest)
 	})
 	if err == nil {
+		c.metrics.stored.Add(float64(stored))
 		c.position = write.Position
 	}
 	return err

@@ -27,7 +27,11 @@ import (
 var ErrEnd = errors.New("the stream has ended")
 
 // Enqueue adds the jobs for the records a commit wrote, in its transaction.
-type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Key) error
+// arrived is when the first event of the batch came over the wire.
+type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error
+
+// Depth counts the jobs that wait for what the stream brings, up to most.
+type Depth func(ctx context.Context, most int) (int, error)
 
 // Config is what a consumer needs. Zero durations and sizes take the defaults.
 type Config struct {
@@ -47,6 +51,11 @@ type Config struct {
 	// connection, and again until it succeeds. Whom to follow is asked for here:
 	// who gives accounts to this stream ends its lease in the same transaction.
 	Leased func(context.Context) error
+
+	// With more than MaxDepth jobs waiting the stream is left alone until half
+	// of them are done: it keeps what it has better than the queue does.
+	Depth    Depth // nil: nobody looks
+	MaxDepth int   // 10,000
 
 	Start  Cursor // where to start when nothing is stored; none: the live tip
 	Afresh bool   // ignore the stored position: the source always starts at its beginning
@@ -77,7 +86,8 @@ type Consumer struct {
 	metrics *metrics
 
 	session atomic.Pointer[session] // the connection at work; nil between connections
-	trouble atomic.Pointer[string]  // why there is no connection; nil: none known
+	trouble atomic.Pointer[Attempt] // the last try to connect, if it failed; nil: none known
+	depth   atomic.Int64            // jobs waiting, while they keep the stream from being read; else 0
 }
 
 // New checks the configuration and fills in the defaults.
@@ -91,6 +101,7 @@ func New(cfg Config) (*Consumer, error) {
 	if cfg.FilterHash == nil {
 		cfg.FilterHash = func() string { return "" }
 	}
+	cfg.MaxDepth = cmp.Or(cfg.MaxDepth, 10_000)
 	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 500)
 	cfg.BatchEvery = cmp.Or(cfg.BatchEvery, 100*time.Millisecond)
 	cfg.BufferBytes = cmp.Or(cfg.BufferBytes, 64<<20)
@@ -196,6 +207,10 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	c.leased(stop)
 	byTime := false
 	for stop.Err() == nil {
+		if c.depth.Load() > 0 {
+			sleep(stop, 100*time.Millisecond)
+			continue
+		}
 		s, err := c.connect(stop, commits.position, byTime)
 		if err != nil {
 			if stop.Err() != nil {
@@ -224,6 +239,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 		case byTime:
 			c.metrics.mismatches.Inc()
 			c.log.Warn("resume_by_time", "host", s.conn.Host(), "cause", err)
+		case c.depth.Load() > 0: // said when it began
 		case errors.Is(err, schema.ErrFenced), s.broken.Load():
 			return err
 		default:
@@ -240,8 +256,6 @@ func (c *Consumer) leased(ctx context.Context) {
 		if err == nil {
 			return
 		}
-		detail := err.Error()
-		c.trouble.Store(&detail)
 		c.log.Warn("follows_not_read", "cause", err)
 		sleep(ctx, c.cfg.LeasePoll)
 	}
@@ -270,10 +284,7 @@ func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime boo
 		asked[host] = plan(host).cursor(c.cfg.Start, c.cfg.Rewind)
 		return asked[host]
 	}
-	report := func(a Attempt) {
-		detail := fmt.Sprintf("%s: %v", a.Endpoint, a.Err)
-		c.trouble.Store(&detail)
-	}
+	report := func(a Attempt) { c.trouble.Store(&a) }
 	conn, err := c.cfg.Source.Connect(ctx, at, report)
 	if err != nil {
 		return nil, err
@@ -283,7 +294,7 @@ func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime boo
 	return &session{
 		cfg: &c.cfg, conn: conn, asked: asked[conn.Host()],
 		buf: newBuffer(c.cfg.BufferBytes), resume: resumed, commits: make(chan *batch),
-		log: c.log, metrics: c.metrics, counted: map[string]int{},
+		log: c.log, metrics: c.metrics, counted: map[counted]int{},
 		base: schema.Position{Host: conn.Host(), FilterHash: filter},
 	}, nil
 }
@@ -300,8 +311,8 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			state, detail := c.state()
-			err := c.renew(ctx, lease, state, detail)
+			c.press(ctx)
+			err := c.renew(ctx, lease)
 			if errors.Is(err, schema.ErrFenced) {
 				return err
 			}
@@ -316,23 +327,62 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 	}
 }
 
-func (c *Consumer) renew(ctx context.Context, lease schema.Lease, state, detail string) error {
+func (c *Consumer) renew(ctx context.Context, lease schema.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/2)
 	defer cancel()
-	var caughtUp time.Time
+	beat := schema.Beat{}
+	beat.State, beat.Detail = c.state()
 	if s := c.session.Load(); s != nil {
-		caughtUp = s.caughtUp()
+		beat.CaughtUp = s.caughtUp()
 	}
-	return lease.Renew(ctx, c.cfg.Pool, state, detail, caughtUp)
+	if a := c.trouble.Load(); a != nil {
+		beat.Failed = a.Failed
+	}
+	return lease.Renew(ctx, c.cfg.Pool, beat)
+}
+
+// press looks how many jobs wait, and ends the connection when they are too
+// many. What was read before is committed; the next connection is made when half
+// of them are done, and resumes where this one ended.
+func (c *Consumer) press(ctx context.Context) {
+	if c.cfg.Depth == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/2)
+	defer cancel()
+	was := c.depth.Load() > 0
+	limit := c.cfg.MaxDepth
+	if was {
+		limit /= 2
+	}
+	depth, err := c.cfg.Depth(ctx, c.cfg.MaxDepth+1)
+	switch {
+	case err != nil: // the heartbeat says it
+	case depth > limit:
+		c.depth.Store(int64(depth))
+		if s := c.session.Load(); s != nil {
+			s.conn.Close() //nolint:errcheck // it is over either way
+		}
+		if !was {
+			c.metrics.pauses.Inc()
+			c.log.Warn("paused_by_backpressure", "jobs", depth, "limit", c.cfg.MaxDepth)
+		}
+	case was:
+		c.depth.Store(0)
+		c.log.Info("resumed_after_backpressure", "jobs", depth)
+	}
 }
 
 // state is the stream's state in one word, and why.
 func (c *Consumer) state() (state, detail string) {
+	if n := c.depth.Load(); n > 0 {
+		return schema.StateDraining, fmt.Sprintf("%d jobs or more wait to be worked, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
+	}
 	if s := c.session.Load(); s != nil {
 		return s.state()
 	}
 	if trouble := c.trouble.Load(); trouble != nil {
-		return schema.StateNoNetwork, *trouble
+		return schema.StateNoNetwork, fmt.Sprintf("%s: %v", trouble.Endpoint, trouble.Err)
 	}
 	return schema.StateConnecting, ""
 }

@@ -44,7 +44,7 @@ func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consu
 	cfg := consumer.Config{
 		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), Afresh: true, Patient: true,
 		Source:  &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Decode: jetstream.DecodeEvent},
-		Enqueue: func(context.Context, pgx.Tx, []schema.Key) error { return nil },
+		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 		Logger:  slog.New(slog.DiscardHandler),
 	}
@@ -173,7 +173,7 @@ func TestReplayTwiceChangesNothing(t *testing.T) {
 	enqueued := 0
 	counting := func(cfg *consumer.Config) {
 		cfg.BatchEvents = 7
-		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key) error {
+		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
 			enqueued += len(written)
 			return nil
 		}
@@ -198,7 +198,7 @@ func TestJobsAndRecordsAreOneTransaction(t *testing.T) {
 	pool := schematest.New(t)
 	full := errors.New("no room in the queue")
 	err := played(t, pool, []string{line(1, plainRecord)}, func(cfg *consumer.Config) {
-		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key) error { return full }
+		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return full }
 	}).Run(t.Context())
 	require.ErrorIs(t, err, full)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts`))
@@ -213,7 +213,7 @@ func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	tries := 0
 	require.NoError(t, played(t, pool, []string{line(1, plainRecord), line(2, plainRecord)}, func(cfg *consumer.Config) {
 		cfg.BatchEvents = 1
-		cfg.Enqueue = func(ctx context.Context, tx pgx.Tx, written []schema.Key) error {
+		cfg.Enqueue = func(ctx context.Context, tx pgx.Tx, written []schema.Key, _ time.Time) error {
 			if tries++; tries == 1 {
 				_, err := tx.Exec(ctx, `DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$`)
 				return err
@@ -237,7 +237,7 @@ func TestStopCommitsWhatWasRead(t *testing.T) {
 	stored := 0
 	require.NoError(t, played(t, pool, lines, func(cfg *consumer.Config) {
 		cfg.Patient, cfg.BufferBytes = true, 64<<10 // most lines are not read yet
-		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key) error {
+		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
 			stored += len(written)
 			cancel() // in the middle of the first commit
 			return nil
@@ -261,7 +261,7 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	require.NoError(t, second.Run(t.Context()))
 	require.GreaterOrEqual(t, time.Since(started), time.Second, "the lease had not run out")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM posts`))
-	require.ErrorIs(t, dead.Renew(t.Context(), pool, schema.StateLive, "", time.Time{}), schema.ErrFenced)
+	require.ErrorIs(t, dead.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive}), schema.ErrFenced)
 }
 
 // TestPostgresRestartIsTransient restarts the server at once, as a crash would,
@@ -281,7 +281,7 @@ func TestPostgresRestartIsTransient(t *testing.T) {
 	commits := 0
 	require.NoError(t, played(t, pool, []string{lines.String()}, func(cfg *consumer.Config) {
 		cfg.BatchEvents = 50
-		cfg.Enqueue = func(ctx context.Context, _ pgx.Tx, _ []schema.Key) error {
+		cfg.Enqueue = func(ctx context.Context, _ pgx.Tx, _ []schema.Key, _ time.Time) error {
 			if commits++; commits%20 == 10 {
 				return server.RestartImmediate(context.WithoutCancel(ctx)) // inside the transaction
 			}

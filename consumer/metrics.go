@@ -22,6 +22,9 @@ type metrics struct {
 	overflows     prometheus.Counter
 	mismatches    prometheus.Counter
 	gaps          prometheus.Counter
+	pauses        prometheus.Counter
+	stored        prometheus.Counter
+	age           prometheus.Histogram
 	lastEvent     prometheus.Gauge
 	epoch         prometheus.Gauge
 }
@@ -32,7 +35,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 1.6, 24)
 	return &metrics{
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
-			Help: "Events read, by what was done: write, delete, account, identity, or ignored (of a collection or kind that is not stored)."}, []string{"kind"}),
+			Help: "Events read, by what was done (write, delete, account, identity, not_followed, or ignored: of a collection or kind that is not stored) and, of commits, by collection: other stands for all that are not stored."},
+			[]string{"kind", "collection"}),
 		parked: f.NewCounterVec(prometheus.CounterOpts{Name: name("parked_total"),
 			Help: "Frames and events set aside in dead_letters, by stage. Expect zero."}, []string{"stage"}),
 		replaced: f.NewCounter(prometheus.CounterOpts{Name: name("replaced_characters_total"),
@@ -49,7 +53,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Connections dropped because the buffer was full: the database is slower than the stream. Expect zero."}),
 		mismatches: f.NewCounter(prometheus.CounterOpts{Name: name("resume_mismatches_total"),
 			Help: "Resumes in which the server did not deliver the last event committed: its numbering changed, or the cursor aged out."}),
-		gaps:      f.NewCounter(prometheus.CounterOpts{Name: name("gaps_total"), Help: "Intervals that a resume could not cover. Expect zero."}),
+		gaps: f.NewCounter(prometheus.CounterOpts{Name: name("gaps_total"), Help: "Intervals that a resume could not cover. Expect zero."}),
+		pauses: f.NewCounter(prometheus.CounterOpts{Name: name("backpressure_pauses_total"),
+			Help: "Times the stream was left alone because too many jobs waited. Expect zero: start more workers."}),
+		stored: f.NewCounter(prometheus.CounterOpts{Name: name("stored_total"), Help: "Records stored: new ones, and newer revisions."}),
+		age: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_age_seconds"),
+			Help: "From when the last event of a batch happened, by the server's clock, to its commit.", Buckets: seconds}),
 		lastEvent: f.NewGauge(prometheus.GaugeOpts{Name: name("last_event_timestamp_seconds"), Help: "When the last event committed happened, by the server's clock."}),
 		epoch:     f.NewGauge(prometheus.GaugeOpts{Name: name("lease_epoch"), Help: "The epoch of the lease held; 0 while waiting for it."}),
 	}
@@ -66,5 +75,6 @@ func (m *metrics) committed(b *batch, started time.Time) {
 	}
 	if b.last != nil {
 		m.lastEvent.Set(float64(b.last.LastEvent.UnixMilli()) / 1000)
+		m.age.Observe(max(0, now.Sub(b.last.LastEvent).Seconds()))
 	}
 }

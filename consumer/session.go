@@ -34,11 +34,12 @@ type session struct {
 	asked Cursor          // what the server was asked for
 
 	// Of the decoding goroutine.
-	open    *batch         // the batch being filled
-	counted map[string]int // events since the last flush, by kind
+	open    *batch          // the batch being filled
+	counted map[counted]int // events since the last flush
 
 	lastFrame  atomic.Int64 // arrival of the last frame, Unix nanoseconds
 	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
+	begun      atomic.Bool  // an event has arrived
 	overflowed atomic.Bool
 	broken     atomic.Bool // the database refused for good: no reconnect helps
 }
@@ -160,16 +161,13 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		s.metrics.parked.WithLabelValues(schema.StageDecode).Inc()
 		s.log.Warn("frame_parked", "cause", bad.Error())
 		s.begin(f.Arrived)
-		s.open.letters = append(s.open.letters, schema.DeadLetter{Stage: schema.StageDecode, Cause: bad.Cause, Path: bad.Path,
-			Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: f.Arrived})
-		s.open.count++
-		s.open.bytes += len(f.Data)
+		s.open.malformed(bad, 0, f.Arrived)
 		return s.flushFull(ctx)
 	case err != nil:
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
 	}
 	if ev.TimeUS == 0 { // of a kind we do not know, and without a place in the stream
-		s.counted["ignored"]++
+		s.counted[counted{kind: "ignored"}]++
 		return nil
 	}
 	switch s.resume.check(&ev) {
@@ -201,18 +199,28 @@ func (s *session) add(ev Event, arrived time.Time) {
 	b.count++
 	b.tail = ev
 	s.lag.Store(int64(arrived.Sub(happened(&ev))))
+	s.begun.Store(true)
 	s.metrics.replaced.Add(float64(ev.Replaced))
-	keep, kind := s.keeps(&ev)
-	s.counted[kind]++
-	switch {
-	case keep && len(ev.Record) > maxRecord:
+	keep, kind := s.cfg.keeps(&ev)
+	s.counted[s.countedAs(&ev, kind)]++
+	if keep && !b.add(&ev, arrived) {
 		s.metrics.parked.WithLabelValues(schema.StageCommit).Inc()
-		b.letters = append(b.letters, tooLarge(&ev, arrived))
-		b.bytes += len(ev.Raw)
-	case keep:
-		b.events = append(b.events, ev)
-		b.bytes += len(ev.Raw)
 	}
+}
+
+// counted is what an event counts as.
+type counted struct{ kind, collection string }
+
+// countedAs names the collection where it is one of those stored: the others are
+// strangers' words.
+func (s *session) countedAs(ev *Event, kind string) counted {
+	switch {
+	case ev.Kind != KindCommit:
+		return counted{kind, ""}
+	case s.cfg.Wanted(ev.Collection):
+		return counted{kind, ev.Collection}
+	}
+	return counted{kind, "other"}
 }
 
 // flushFull hands the open batch over when it is full.
@@ -239,8 +247,8 @@ func (s *session) flush(ctx context.Context) error {
 		}
 		b.last = &at
 	}
-	for kind, n := range s.counted {
-		s.metrics.events.WithLabelValues(kind).Add(float64(n))
+	for as, n := range s.counted {
+		s.metrics.events.WithLabelValues(as.kind, as.collection).Add(float64(n))
 	}
 	clear(s.counted)
 	b.write()
@@ -269,6 +277,8 @@ func (s *session) state() (state, detail string) {
 		return schema.StateDraining, errOverflow.Error()
 	case !s.caughtUp().IsZero():
 		return schema.StateQuiet, ""
+	case !s.begun.Load():
+		return schema.StateConnecting, "" // accepted, and nothing heard yet
 	case time.Duration(s.lag.Load()) >= liveWithin:
 		return schema.StateCatchingUp, ""
 	}
@@ -276,13 +286,13 @@ func (s *session) state() (state, detail string) {
 }
 
 // keeps answers whether an event writes something, and the word it is counted under.
-func (s *session) keeps(ev *Event) (bool, string) {
-	if ev.Kind != KindOther && s.cfg.Follows != nil && !s.cfg.Follows(ev.DID) {
+func (c *Config) keeps(ev *Event) (bool, string) {
+	if ev.Kind != KindOther && c.Follows != nil && !c.Follows(ev.DID) {
 		return false, "not_followed"
 	}
 	switch ev.Kind {
 	case KindCommit:
-		if !s.cfg.Wanted(ev.Collection) {
+		if !c.Wanted(ev.Collection) {
 			return false, "ignored"
 		}
 		if ev.Operation == Delete {

@@ -123,6 +123,8 @@ type Event struct {
 	At time.Time
 
 	Raw []byte // the frame's JSON, for parking
+
+	Letter int64 // the dead letter that is replayed; 0: the event comes from the stream
 }
 
 // Malformed is a frame that could not be read as an event.

@@ -52,7 +52,7 @@ func (s *stream) run(change func(*consumer.Config), endpoints ...string) (stop f
 	cfg := consumer.Config{
 		Stream: "s", Wire: "jetstream", Pool: s.pool, Owner: s.t.Name(), Source: source, FilterHash: source.FilterHash,
 		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchEvery: 10 * time.Millisecond, Logger: logger,
-		Enqueue: func(context.Context, pgx.Tx, []schema.Key) error { return nil },
+		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 	}
 	if change != nil {
@@ -126,7 +126,7 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	}
 	stop := s.run(func(cfg *consumer.Config) {
 		cfg.BufferBytes, cfg.Registerer = 128<<10, metrics
-		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key) error {
+		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
 			require.Eventually(t, func() bool { return overflows() > 0 }, time.Minute, time.Millisecond)
 			return nil
 		}

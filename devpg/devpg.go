@@ -299,11 +299,18 @@ func (s *Server) Stop(ctx context.Context) error {
 // RestartImmediate ends the server as a crash would and starts it again at the
 // same port.
 func (s *Server) RestartImmediate(ctx context.Context) error {
-	if err := s.halt(ctx, syscall.SIGQUIT); err != nil {
+	if err := s.Crash(ctx); err != nil {
 		return err
 	}
-	return s.start(ctx)
+	return s.Resume(ctx)
 }
+
+// Crash ends the server as a crash would: Resume starts it again at the same
+// port.
+func (s *Server) Crash(ctx context.Context) error { return s.halt(ctx, syscall.SIGQUIT) }
+
+// Resume starts a server that Crash has ended.
+func (s *Server) Resume(ctx context.Context) error { return s.start(ctx) }
 
 // halt ends the process.
 func (s *Server) halt(ctx context.Context, signal syscall.Signal) error {

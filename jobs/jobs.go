@@ -15,6 +15,9 @@ const (
 	QueueMaintenance = "maintenance"
 )
 
+// Queues are all of them.
+func Queues() []string { return []string{QueueProcess, QueueNetwork, QueueBackfill, QueueMaintenance} }
+
 // unfinished are the states of a job that is still to do something; of a unique
 // one there is no second in any of them.
 func unfinished() []rivertype.JobState {

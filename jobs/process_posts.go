@@ -1,6 +1,10 @@
 package jobs
 
-import "github.com/riverqueue/river"
+import (
+	"time"
+
+	"github.com/riverqueue/river"
+)
 
 // ProcessPosts projects the posts that one commit of a stream wrote into links
 // and shares. It names the records and carries none: the worker reads what is
@@ -8,6 +12,9 @@ import "github.com/riverqueue/river"
 type ProcessPosts struct {
 	// Posts names the records of app.bsky.feed.post, each as "did/rkey".
 	Posts []string `json:"posts"`
+	// Arrived is when the first event of their batch came over the wire; zero
+	// where they came another way.
+	Arrived time.Time `json:"arrived,omitzero"`
 }
 
 // Kind is "process_posts".

@@ -58,6 +58,7 @@ type Batch struct {
 	Statuses    []Status
 	Handles     []Handle
 	DeadLetters []DeadLetter
+	Replayed    []int64 // the dead letters whose input this is: they are settled with it
 	Gap         *Gap
 	Position    Position
 }
@@ -66,7 +67,9 @@ type Batch struct {
 const copyAtLeast = 64
 
 // Apply writes a batch, fenced by the lease, and answers the keys of the
-// records it wrote: those that were newer than what was stored. A careful batch
+// records it wrote: those that were newer than what was stored. Dead letters
+// that are replayed are of no stream: with the zero Lease no position moves, and
+// the revisions alone decide what is written. A careful batch
 // is one round trip, and so is a small one. Another is copied, at nearly the
 // speed of COPY, in the hope that none of its records is stored: where one is,
 // Apply answers ErrStored, and the batch is to be applied carefully. It answers
@@ -79,7 +82,9 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	// A process paused between here and its commit would hold the stream's row,
 	// and with it the next holder, for as long as it sleeps.
 	q.Queue(`SET LOCAL idle_in_transaction_session_timeout = '5s'`)
-	b.queueAdvance(q, lease)
+	if lease != (Lease{}) {
+		b.queueAdvance(q, lease)
+	}
 	b.queueDeletions(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
@@ -90,6 +95,9 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	b.queueAccounts(q)
 	for i := range b.DeadLetters {
 		b.DeadLetters[i].queue(q, lease.Stream)
+	}
+	if len(b.Replayed) > 0 {
+		q.Queue(replayed, b.Replayed)
 	}
 	if b.Gap != nil {
 		b.Gap.queue(q, lease.Stream)

@@ -100,7 +100,7 @@ func TestFenceRefusesThePreviousHolder(t *testing.T) {
 	_, err = apply(t.Context(), pool, old, schema.Batch{Writes: []schema.Write{post("a", "1")}})
 	require.ErrorIs(t, err, schema.ErrFenced)
 	require.Equal(t, schema.Fenced, schema.Classify(err))
-	require.ErrorIs(t, old.Renew(t.Context(), pool, schema.StateLive, "", time.Time{}), schema.ErrFenced)
+	require.ErrorIs(t, old.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive}), schema.ErrFenced)
 	require.NoError(t, old.Release(t.Context(), pool))
 	require.Empty(t, revs(t, pool))
 
@@ -115,7 +115,7 @@ func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	first := take(t, pool, "first")
 	require.NoError(t, first.Release(t.Context(), pool))
 	// A renewal that was sent before arrives after: the stream stays stopped.
-	require.ErrorIs(t, first.Renew(t.Context(), pool, schema.StateLive, "", time.Time{}), schema.ErrFenced)
+	require.ErrorIs(t, first.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive}), schema.ErrFenced)
 	second := take(t, pool, "second")
 	require.Equal(t, first.Epoch+1, second.Epoch)
 }

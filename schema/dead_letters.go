@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -18,10 +19,12 @@ const (
 	StageDecode  = "decode"  // the frame is no event
 	StageCommit  = "commit"  // Postgres refuses what the event brings
 	StageProcess = "process" // a stored record cannot be projected
+	StageJob     = "job"     // a job ended without success: written by a trigger of river_job
 )
 
 // DeadLetter is an input that cannot be processed, and why.
 type DeadLetter struct {
+	ID       int64 // of the letter that has just failed again; 0: it fails for the first time
 	Stage    string
 	Key      Key // of the record it is about; empty where unknown
 	Cause    string
@@ -36,19 +39,52 @@ const insertDeadLetter = `
 INSERT INTO dead_letters AS d (key, stage, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen)
 VALUES ($1, $2, nullif($3, ''), nullif($4, ''), nullif($5, ''), nullif($6, ''), $7, $8, $9, $10, $11, $12, $13, $13)
 ON CONFLICT (key) DO UPDATE
-SET last_seen = greatest(d.last_seen, excluded.last_seen),
-    count     = d.count + 1`
+SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
+    last_seen  = greatest(d.last_seen, excluded.last_seen),
+    last_cause = CASE WHEN excluded.cause = d.cause THEN d.last_cause ELSE excluded.cause END,
+    count      = d.count + 1`
 
-// Park stores a dead letter. The same input at the same stage is one row.
+const replayFailed = `
+UPDATE dead_letters
+SET state      = 'open',
+    state_at   = $3,
+    last_seen  = greatest(last_seen, $3),
+    last_cause = $2,
+    count      = count + 1
+WHERE id = $1 AND state = 'replaying'`
+
+// Park stores a dead letter. The same input at the same stage is one row, which
+// keeps its first cause.
 func (d *DeadLetter) Park(ctx context.Context, db DB, stream string) error {
-	if _, err := db.Exec(ctx, insertDeadLetter, d.args(stream)...); err != nil {
+	sql, args := d.statement(stream)
+	if _, err := db.Exec(ctx, sql, args...); err != nil {
 		return fmt.Errorf("park a dead letter: %w", err)
 	}
 	return nil
 }
 
 func (d *DeadLetter) queue(q *pgx.Batch, stream string) {
-	q.Queue(insertDeadLetter, d.args(stream)...)
+	sql, args := d.statement(stream)
+	q.Queue(sql, args...)
+}
+
+func (d *DeadLetter) statement(stream string) (sql string, args []any) {
+	if d.ID != 0 {
+		return replayFailed, []any{d.ID, text(d.why()), d.At}
+	}
+	return insertDeadLetter, d.args(stream)
+}
+
+// why is the whole cause in one line.
+func (d *DeadLetter) why() string {
+	s := d.Cause
+	if d.Path != "" {
+		s += " at " + d.Path
+	}
+	if d.Expected != "" || d.Received != "" {
+		s += ": expected " + d.Expected + ", received " + d.Received
+	}
+	return s
 }
 
 func (d *DeadLetter) args(stream string) []any {
@@ -70,4 +106,205 @@ func text(s string) string {
 		s = s[:limit] + "…"
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// Stages are the stages of dead letters, in the order an input passes them.
+func Stages() []string { return []string{StageDecode, StageCommit, StageProcess, StageJob} }
+
+// Classes of dead letters.
+const (
+	ClassPermanent = "permanent" // no retry would help until something else changes
+	ClassRetryable = "retryable" // every retry failed
+)
+
+// Classes lists them.
+func Classes() []string { return []string{ClassPermanent, ClassRetryable} }
+
+// States of dead letters.
+const (
+	LetterOpen      = "open"
+	LetterReplaying = "replaying" // asked for, or under way
+	LetterReplayed  = "replayed"  // it passed
+	LetterDismissed = "dismissed"
+)
+
+// LetterStates lists them.
+func LetterStates() []string {
+	return []string{LetterOpen, LetterReplaying, LetterReplayed, LetterDismissed}
+}
+
+// Letter is a stored dead letter. Its texts and its input are a stranger's.
+type Letter struct {
+	ID         int64      `json:"id"`
+	Stage      string     `json:"stage"`
+	Class      string     `json:"class"`
+	State      string     `json:"state"`
+	StateAt    *time.Time `json:"state_at,omitempty"` // nil: open from the beginning
+	Stream     string     `json:"stream,omitempty"`
+	Collection string     `json:"collection,omitempty"`
+	DID        string     `json:"did,omitempty"`
+	Rkey       string     `json:"rkey,omitempty"`
+	Kind       string     `json:"kind,omitempty"` // of a job, as are Queue and Job
+	Queue      string     `json:"queue,omitempty"`
+	Job        *int64     `json:"job,omitempty"`
+	Cause      string     `json:"cause"` // the first one, with Path, Expected and Received where they are known
+	Path       string     `json:"path,omitempty"`
+	Expected   string     `json:"expected,omitempty"`
+	Received   string     `json:"received,omitempty"`
+	LastCause  string     `json:"last_cause,omitempty"` // empty where it was always the first
+	FirstSeen  time.Time  `json:"first_seen"`
+	LastSeen   time.Time  `json:"last_seen"`
+	Count      int64      `json:"count"`
+	Raw        []byte     `json:"-"`         // what is kept of the input; as much as was asked for
+	RawBytes   int64      `json:"raw_bytes"` // the length of the input
+}
+
+// Truncated answers whether the input is kept in part only.
+func (l *Letter) Truncated() bool { return l.RawBytes > maxRaw }
+
+// Key is the record that the letter is about; empty where unknown.
+func (l *Letter) Key() Key { return Key{Collection: l.Collection, DID: l.DID, Rkey: l.Rkey} }
+
+// letterColumns reads a Letter with the first so many bytes of its input.
+const letterColumns = `
+       d.id                         AS id,
+       d.stage                      AS stage,
+       d.class                      AS class,
+       d.state                      AS state,
+       d.state_at                   AS state_at,
+       coalesce(d.stream, '')       AS stream,
+       coalesce(d.collection, '')   AS collection,
+       coalesce(d.did, '')          AS did,
+       coalesce(d.rkey, '')         AS rkey,
+       coalesce(d.kind, '')         AS kind,
+       coalesce(d.queue, '')        AS queue,
+       d.job                        AS job,
+       d.cause                      AS cause,
+       d.path                       AS path,
+       d.expected                   AS expected,
+       d.received                   AS received,
+       d.last_cause                 AS last_cause,
+       d.first_seen                 AS first_seen,
+       d.last_seen                  AS last_seen,
+       d.count                      AS count,
+       substr(d.raw, 1, $1)         AS raw,
+       d.raw_bytes                  AS raw_bytes`
+
+// LetterFilter chooses dead letters; an empty field chooses all.
+type LetterFilter struct{ Stage, Class, State string }
+
+// Letters lists the letters that a filter chooses, last seen first, at most
+// limit, without their input. An empty State means those that need somebody: open
+// or replaying.
+func Letters(ctx context.Context, db DB, f LetterFilter, limit int) ([]Letter, error) {
+	const sql = `
+SELECT ` + letterColumns + `
+FROM dead_letters AS d
+WHERE ($2 = '' OR d.stage = $2)
+  AND ($3 = '' OR d.class = $3)
+  AND CASE $4 WHEN '' THEN d.state IN ('open', 'replaying') ELSE d.state = $4 END
+ORDER BY d.last_seen DESC, d.id DESC
+LIMIT $5`
+	return all(ctx, db, "list dead letters", pgx.RowToStructByName[Letter], sql, 0, f.Stage, f.Class, f.State, limit)
+}
+
+// FindLetter is one letter, with at most so many bytes of its input. ErrNoRows
+// where there is none.
+func FindLetter(ctx context.Context, db DB, id int64, raw int) (Letter, error) {
+	const sql = `SELECT ` + letterColumns + ` FROM dead_letters AS d WHERE d.id = $2`
+	return one(ctx, db, fmt.Sprintf("read dead letter %d", id), pgx.RowToStructByName[Letter], sql, raw, id)
+}
+
+// StageCount is how many letters of a stage are open or replaying.
+type StageCount struct {
+	Stage string
+	Count int
+}
+
+// CountLetters counts the letters that need somebody, by stage.
+func CountLetters(ctx context.Context, db DB) ([]StageCount, error) {
+	const sql = `SELECT stage, count(*) AS count FROM dead_letters WHERE state IN ('open', 'replaying') GROUP BY stage ORDER BY stage`
+	return all(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql)
+}
+
+// AskedLetters are the letters whose replay is asked for and that no job
+// replays, first parked first: as many as hold about so many bytes, at least one
+// and at most limit, with their whole input.
+func AskedLetters(ctx context.Context, db DB, limit int, bytes int64) ([]Letter, error) {
+	const sql = `
+WITH asked AS (
+    SELECT d.id, sum(octet_length(d.raw)) OVER (ORDER BY d.id) - octet_length(d.raw) AS before
+    FROM (SELECT id, raw FROM dead_letters WHERE state = 'replaying' AND job IS NULL ORDER BY id LIMIT $2) AS d
+)
+SELECT ` + letterColumns + `
+FROM asked AS a
+JOIN dead_letters AS d ON d.id = a.id
+WHERE a.before < $3
+ORDER BY d.id`
+	return all(ctx, db, "read the dead letters to replay", pgx.RowToStructByName[Letter], sql, maxRaw, limit, bytes)
+}
+
+const replayed = `UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE id = ANY ($1) AND state = 'replaying'`
+
+// LettersReplayed settles letters whose replay has passed.
+func LettersReplayed(ctx context.Context, db DB, ids []int64) error {
+	if _, err := db.Exec(ctx, replayed, ids); err != nil {
+		return fmt.Errorf("settle replayed dead letters: %w", err)
+	}
+	return nil
+}
+
+// LockAsked locks a letter whose replay is asked for; false where somebody else
+// has taken it up.
+func LockAsked(ctx context.Context, tx pgx.Tx, id int64) (bool, error) {
+	const sql = `SELECT true FROM dead_letters WHERE id = $1 AND state = 'replaying' AND job IS NULL FOR UPDATE`
+	ok, err := one(ctx, tx, fmt.Sprintf("lock dead letter %d", id), pgx.RowTo[bool], sql, id)
+	if errors.Is(err, ErrNoRows) {
+		return false, nil
+	}
+	return ok, err
+}
+
+// ReplayedBy writes down that a job replays a letter, and marks the job so that
+// its end settles the letter. It answers false where the job has ended already.
+func ReplayedBy(ctx context.Context, tx pgx.Tx, id, job int64, tag string) (bool, error) {
+	const sql = `
+WITH marked AS (
+    UPDATE river_job
+    SET tags = CASE WHEN $3 = ANY (tags) THEN tags ELSE array_append(tags, $3) END
+    WHERE id = $2 AND state IN ` + unfinished + `
+    RETURNING id
+)
+UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = $1`
+	done, err := tx.Exec(ctx, sql, id, job, tag)
+	if err != nil {
+		return false, fmt.Errorf("write down the job that replays dead letter %d: %w", id, err)
+	}
+	return done.RowsAffected() > 0, nil
+}
+
+// ReplayLetter asks for the replay of a letter, as the SQL function
+// replay_dead_letter does. It answers the id of the job that does it.
+func ReplayLetter(ctx context.Context, db DB, id int64) (int64, error) {
+	return one(ctx, db, "replay", pgx.RowTo[int64], `SELECT replay_dead_letter($1)`, id)
+}
+
+// ReplayLetters asks for the replay of every open letter of a stage and class;
+// all where they are empty. It answers how many.
+func ReplayLetters(ctx context.Context, db DB, f LetterFilter) (int, error) {
+	return one(ctx, db, "replay", pgx.RowTo[int], `SELECT replay_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
+}
+
+// DismissLetter says that a letter needs nothing.
+func DismissLetter(ctx context.Context, db DB, id int64) error {
+	if _, err := db.Exec(ctx, `SELECT dismiss_dead_letter($1)`, id); err != nil {
+		return fmt.Errorf("dismiss: %w", err)
+	}
+	return nil
+}
+
+// DismissLetters dismisses every open letter of a stage and class. It answers
+// how many.
+func DismissLetters(ctx context.Context, db DB, f LetterFilter) (int, error) {
+	return one(ctx, db, "dismiss", pgx.RowTo[int], `SELECT dismiss_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }

@@ -52,6 +52,10 @@ func Classify(err error) Class {
 	switch pgErr.Code {
 	case "WR001":
 		return Fenced
+	case "23514":
+		if pgErr.Routine == "ExecPartitionCheckEmitError" { // the row's partition was made while it waited for another
+			return Transient
+		}
 	case "54001", "54000": // stack depth, program limit: a record nested too deep or too large
 		return Data
 	case "55P03", "55006", "25P03", "25P04": // lock not available, object in use, idle or long transaction ended

@@ -265,12 +265,13 @@ func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
 	return s.removeEmpty(ctx, tx)
 }
 
-// makeShard makes the row of a new shard, with a name that none had before.
+// makeShard makes the row of a new shard, with a name that none had before. It
+// counts as held, though free to take, for the moment until a consumer comes.
 func makeShard(ctx context.Context, tx pgx.Tx, root string) (name string, err error) {
 	const sql = `
 WITH number AS (UPDATE sharding SET made = made + 1 WHERE root = $1 RETURNING made)
-INSERT INTO streams (name, wire, root)
-SELECT s.name || '-' || n.made, s.wire, s.name FROM streams AS s, number AS n WHERE s.name = $1
+INSERT INTO streams (name, wire, root, state, lease_expires_at)
+SELECT s.name || '-' || n.made, s.wire, s.name, 'connecting', clock_timestamp() + interval '10 seconds' FROM streams AS s, number AS n WHERE s.name = $1
 ON CONFLICT (name) DO NOTHING
 RETURNING name`
 	for err = ErrNoRows; errors.Is(err, ErrNoRows); { // a stream of another Weir may have the name

@@ -51,6 +51,10 @@ const (
 	StateQuiet      = "quiet"
 	StateNoNetwork  = "not connected"
 	StateDraining   = "paused by backpressure"
+
+	// StateNoConsumer is never stored: the last holder said goodbye, or there
+	// never was one.
+	StateNoConsumer = "no consumer is running"
 )
 
 // StreamStatus is what the page and a person want to know of a stream.
@@ -62,7 +66,26 @@ type StreamStatus struct {
 	StateSince time.Time
 	LastEvent  *time.Time
 	CaughtUp   *time.Time
-	Leased     bool // a consumer holds the lease at this moment
+	Advanced   *time.Time // when a batch was last committed
+	Cursor     int64
+	CursorKind string
+	Epoch      int64
+	Failed     int    // tries to connect since the last event
+	Owner      string // who took the lease last; empty: given back
+	Leased     bool   // a consumer holds the lease at this moment
+}
+
+// Current is the stream's state as it holds now. A holder whose lease ran out is
+// not heard any more: what it last wrote must not pass for the truth.
+func (s StreamStatus) Current() string {
+	switch {
+	case s.Leased:
+		return s.State
+	case s.State == StateStopped || s.State == "":
+		return StateNoConsumer
+	default:
+		return StateNoNetwork
+	}
 }
 
 // TakeLease tries to become the only writer of a stream, making its row at the
@@ -135,20 +158,28 @@ WHERE name = $1 AND epoch = $2`
 	return nil
 }
 
-// Renew extends the lease and says what state the stream is in. caughtUp, where
-// not zero, moves the stream's caught_up_at forward. It answers ErrFenced when
-// the lease has been lost, or given back: a renewal that was cancelled may still
-// arrive after that.
-func (l Lease) Renew(ctx context.Context, db DB, state, detail string, caughtUp time.Time) error {
+// Beat is what the holder of a lease says of its stream, every second.
+type Beat struct {
+	State    string
+	Detail   string
+	Failed   int       // tries to connect since the last event
+	CaughtUp time.Time // moves the stream's caught_up_at forward; zero: does not
+}
+
+// Renew extends the lease and says what state the stream is in. It answers
+// ErrFenced when the lease has been lost, or given back: a renewal that was
+// cancelled may still arrive after that.
+func (l Lease) Renew(ctx context.Context, db DB, beat Beat) error {
 	const sql = `
 UPDATE streams
 SET lease_expires_at = clock_timestamp() + $3::interval,
     state_since      = CASE WHEN state = $4 THEN state_since ELSE now() END,
     state            = $4,
     state_detail     = $5,
-    caught_up_at     = greatest(caught_up_at, $6)
+    caught_up_at     = greatest(caught_up_at, $6),
+    failed_tries     = $7
 WHERE name = $1 AND epoch = $2 AND lease_owner IS NOT NULL`
-	tag, err := db.Exec(ctx, sql, l.Stream, l.Epoch, l.TTL, state, detail, nilTime(caughtUp))
+	tag, err := db.Exec(ctx, sql, l.Stream, l.Epoch, l.TTL, beat.State, beat.Detail, nilTime(beat.CaughtUp), beat.Failed)
 	if err != nil {
 		return fmt.Errorf("renew the lease of stream %s: %w", l.Stream, err)
 	}
@@ -168,6 +199,12 @@ SELECT name          AS name,
        state_since   AS state_since,
        last_event_at AS last_event,
        caught_up_at  AS caught_up,
+       advanced_at   AS advanced,
+       cursor        AS cursor,
+       cursor_kind   AS cursor_kind,
+       epoch         AS epoch,
+       failed_tries  AS failed,
+       coalesce(lease_owner, '') AS owner,
        coalesce(lease_expires_at > clock_timestamp(), false) AS leased
 FROM streams
 ORDER BY name`

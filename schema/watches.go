@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // FollowsChannel is what Postgres notifies when the followed accounts change.
@@ -41,6 +40,29 @@ func Watches(ctx context.Context, db DB) ([]Watch, error) {
 	return all(ctx, db, "list the watches", pgx.RowToStructByName[Watch], watchColumns+`ORDER BY w.id`)
 }
 
+// WatchesDue are the ids of the watches whose listings are to be read: not of
+// those that somebody has been reading since before a moment, for who begins
+// anew each time does not come to an end.
+func WatchesDue(ctx context.Context, db DB, since time.Time) ([]int64, error) {
+	const sql = `
+SELECT w.id FROM watches AS w
+WHERE NOT EXISTS (
+    SELECT FROM river_job AS j
+    WHERE j.kind = 'sync_follows' AND j.state IN ('available', 'running', 'scheduled')
+      AND j.args ->> 'watch' = w.id::text AND j.created_at < $1
+)
+ORDER BY w.id`
+	rows, err := db.Query(ctx, sql, since)
+	if err != nil {
+		return nil, fmt.Errorf("list the watches to read: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("list the watches to read: %w", err)
+	}
+	return ids, nil
+}
+
 // FindWatch is one of them; ErrNoRows when it is gone.
 func FindWatch(ctx context.Context, db DB, id int64) (Watch, error) {
 	return one(ctx, db, fmt.Sprintf("read watch %d", id), pgx.RowToStructByName[Watch], watchColumns+`WHERE w.id = $1`, id)
@@ -64,21 +86,17 @@ func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
 
 // SyncWatches has every watch's listing read now.
 func SyncWatches(ctx context.Context, db DB) error {
-	const sql = `
-WITH job AS (
-    INSERT INTO river_job (args, kind, max_attempts, priority, queue) VALUES ('{"watch": 0}', 'sync_follows', 25, 1, 'network')
-)
-SELECT pg_notify(current_schema() || '.river_insert', '{"queue":"network"}')`
-	if _, err := db.Exec(ctx, sql); err != nil {
+	if _, err := db.Exec(ctx, `SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}')`); err != nil {
 		return fmt.Errorf("have the watches read: %w", err)
 	}
 	return nil
 }
 
-// WatchFailed writes down why a watch's members could not be read.
-func WatchFailed(ctx context.Context, db DB, id int64, problem string) error {
-	if _, err := db.Exec(ctx, `UPDATE watches SET problem = $2 WHERE id = $1`, id, problem); err != nil {
-		return fmt.Errorf("write down the problem of watch %d: %w", id, err)
+// WatchFailed writes down why a watch's members could not be read, unless it is
+// of something else by now.
+func WatchFailed(ctx context.Context, db DB, w Watch, problem string) error {
+	if _, err := db.Exec(ctx, `UPDATE watches SET problem = $4 WHERE id = $1 AND target = $2 AND kind = $3`, w.ID, w.Target, w.Kind, problem); err != nil {
+		return fmt.Errorf("write down the problem of watch %d: %w", w.ID, err)
 	}
 	return nil
 }
@@ -112,21 +130,30 @@ type Changed struct {
 	First   bool     // the watch has never been read before
 }
 
+// lockWatch locks a watch while a listing of it is taken over, and answers
+// whether it has never been read. ErrNoRows when the listing, which began then,
+// is of no use any more: the watch is gone, is of something else, or was read by
+// somebody who began later.
+func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first bool, err error) {
+	if err := tx.QueryRow(ctx, standing+` FOR UPDATE`, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
+		return false, fmt.Errorf("lock watch %d: %w", w.ID, err)
+	}
+	return first, nil
+}
+
 // SetMembers makes the members of a watch exactly these, each once, and takes
-// over how they are called. began is when the listing's first page was asked
-// for. ErrNoRows when the watch is gone, or has a listing that began later.
-func SetMembers(ctx context.Context, tx pgx.Tx, watch int64, members []Member, began time.Time) (Changed, error) {
+// over how they are called. Members that are hidden stay, and do not count until
+// they are named again; what the stream said in the last hour is newer. began is when the listing's first page was asked
+// for. ErrNoRows when the watch is gone, is of something else than it was, or
+// has a listing that began later.
+func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidden []string, began time.Time) (Changed, error) {
 	var c Changed
-	err := tx.QueryRow(ctx, `SELECT synced_at IS NULL FROM watches WHERE id = $1 AND (synced_at IS NULL OR synced_at <= $2) FOR UPDATE`, watch, began).Scan(&c.First)
-	if err != nil {
-		return c, fmt.Errorf("lock watch %d: %w", watch, err)
+	var err error
+	if c.First, err = lockWatch(ctx, tx, w, began); err != nil {
+		return c, err
 	}
-	n := len(members)
-	did, handle := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	name, avatar := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	for i, m := range members {
-		did[i], handle[i], name[i], avatar[i] = m.DID, m.Handle, text(m.DisplayName), text(m.Avatar)
-	}
+	watch := w.ID
+	did, handle, name, avatar := memberColumns(members)
 	// One listing at a time decides which accounts are new.
 	if _, err := tx.Exec(ctx, `LOCK TABLE watched IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 		return c, fmt.Errorf("lock the watched accounts: %w", err)
@@ -142,7 +169,7 @@ SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
 	if c.Added, err = all(ctx, tx, fmt.Sprintf("add members of watch %d", watch), pgx.RowTo[string], added, watch, did, began); err != nil {
 		return c, err
 	}
-	tag, err := tx.Exec(ctx, `DELETE FROM watched AS w WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS m (did) WHERE m.did = w.did)`, watch, did)
+	tag, err := tx.Exec(ctx, `DELETE FROM watched AS w WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)`, watch, did, hidden)
 	if err != nil {
 		return c, fmt.Errorf("remove members of watch %d: %w", watch, err)
 	}
@@ -157,11 +184,19 @@ SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
     display_name = excluded.display_name,
     avatar       = excluded.avatar,
-    status       = CASE WHEN a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
-WHERE a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour'
+    status       = CASE WHEN a.status = 'hidden' OR a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
+WHERE a.status = 'hidden' OR a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour'
    OR (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return c, fmt.Errorf("write the names of watch %d: %w", watch, err)
+	}
+	const hide = `
+INSERT INTO accounts AS a (did, status, status_at)
+SELECT h.did, 'hidden', $2 FROM unnest($1::text[]) AS h (did) ORDER BY h.did
+ON CONFLICT (did) DO UPDATE SET status = excluded.status, status_at = excluded.status_at
+WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interval '1 hour')`
+	if _, err := tx.Exec(ctx, hide, hidden, began); err != nil {
+		return c, fmt.Errorf("hide members of watch %d: %w", watch, err)
 	}
 	// What was read before it was followed has holes: hours that a person asked for, days that were purged.
 	if _, err := tx.Exec(ctx, `UPDATE accounts SET feed_newest = NULL WHERE did = ANY ($1) AND feed_newest IS NOT NULL`, c.Added); err != nil {

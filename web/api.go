@@ -94,7 +94,7 @@ func (snap *snapshot) json() trendingJSON {
 	}
 	for _, st := range snap.streams {
 		answer.Stream = append(answer.Stream, streamJSON{
-			Name: st.Name, Host: st.Host, State: stateOf(st), Detail: st.Detail,
+			Name: st.Name, Host: st.Host, State: st.Current(), Detail: st.Detail,
 			StateSince: st.StateSince.UTC(), LastEvent: utc(st.LastEvent), CaughtUp: utc(st.CaughtUp),
 		})
 	}

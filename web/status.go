@@ -6,23 +6,6 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// stateNoConsumer is the state of a stream whose last holder said goodbye, or
-// that never had one.
-const stateNoConsumer = "no consumer is running"
-
-// stateOf is a stream's state as it holds now. A holder whose lease ran out is
-// not heard any more: what it last wrote must not pass for the truth.
-func stateOf(st schema.StreamStatus) string {
-	switch {
-	case st.Leased:
-		return st.State
-	case st.State == schema.StateStopped || st.State == "":
-		return stateNoConsumer
-	default:
-		return schema.StateNoNetwork
-	}
-}
-
 // Levels colour a status.
 const (
 	levelGood = "good" // what is shown is up to date
@@ -71,8 +54,8 @@ func describe(st schema.StreamStatus) statusView {
 		host = "the stream"
 	}
 	var v statusView
-	switch state := stateOf(st); state {
-	case stateNoConsumer:
+	switch state := st.Current(); state {
+	case schema.StateNoConsumer:
 		v = statusView{Level: levelBad, Word: "No consumer is running", Says: "nothing new is counted until one starts"}
 	case schema.StateLive:
 		v = statusView{Level: levelGood, Word: "Live", Says: "reading " + host}
@@ -117,7 +100,7 @@ func newEmpty(all []schema.StreamStatus, w window) emptyView {
 	states := make(map[string]bool)
 	began, leased := false, false
 	for _, st := range all {
-		states[stateOf(st)] = true
+		states[st.Current()] = true
 		began = began || st.LastEvent != nil
 		leased = leased || st.Leased
 	}
@@ -142,7 +125,7 @@ func newEmpty(all []schema.StreamStatus, w window) emptyView {
 		return emptyView{"Not connected", "The consumer has fallen silent. Once it is back, or another one is started with “weir serve” or “weir consume”, this page fills by itself.", longer}
 	case len(all) == 0:
 		return emptyView{"Nothing has been read yet", "Weir waits for its first consumer: “weir serve” runs everything, “weir consume” the consumer alone. This page then fills by itself.", ""}
-	case states[stateNoConsumer]:
+	case states[schema.StateNoConsumer]:
 		return emptyView{nobody, "No consumer is running, so nothing new is counted. Start one with “weir serve” or “weir consume”, and this page fills by itself.", longer}
 	default:
 		return emptyView{nobody, "The line above says what the stream is doing.", longer}

@@ -52,8 +52,8 @@ type server struct {
 	corrupt   sync.Once          // the log line about a stored URL that is none
 }
 
-// Handler serves the page at /, its changing part at /fragment, and the JSON
-// API at /api/v1/trending. The error says which field of cfg to change.
+// Handler serves the page at /, its changing part at /fragment, the dead letters
+// at /deadletters, and the JSON API at /api/v1/trending. The error says which field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -78,6 +78,8 @@ func Handler(cfg Config) (http.Handler, error) {
 	mux.HandleFunc("/{$}", s.servePage)
 	mux.HandleFunc("/fragment", s.serveFragment)
 	mux.HandleFunc("/api/v1/trending", s.serveTrending)
+	mux.HandleFunc("/deadletters", s.serveLetters)
+	mux.HandleFunc("/deadletters/{id}", s.serveLetter)
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
 	return gzhttp.GzipHandler(s.guard(mux)), nil

@@ -149,7 +149,7 @@ func TestOnlyReadingIsAllowed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, "BREW"} {
-		for _, target := range []string{"/", "/fragment", "/api/v1/trending", "/nowhere"} {
+		for _, target := range []string{"/", "/fragment", "/api/v1/trending", "/deadletters", "/deadletters/1", "/nowhere"} {
 			rec := r.do(method, target)
 			require.Equal(t, http.StatusMethodNotAllowed, rec.Code, "%s %s", method, target)
 			require.Equal(t, "GET, HEAD", rec.Header().Get("Allow"))
@@ -173,7 +173,7 @@ func TestUnknownPathsAreNotFound(t *testing.T) {
 func TestEveryAnswerCarriesThePolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for _, target := range []string{"/", "/fragment", "/api/v1/trending", "/nowhere", "/?window=2h"} {
+	for _, target := range []string{"/", "/fragment", "/api/v1/trending", "/deadletters", "/nowhere", "/?window=2h"} {
 		h := r.do(http.MethodGet, target).Header()
 		require.Equal(t, "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' https://images.example; "+
 			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'", h.Get("Content-Security-Policy"), target)

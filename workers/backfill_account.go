@@ -59,7 +59,7 @@ func (p *feedPlace) again(asked int) {
 // Work reads the feed.
 func (w *BackfillAccount) Work(ctx context.Context, job *river.Job[jobs.BackfillAccount]) error {
 	river.ResumableStepCursor(ctx, "read_feed", nil, func(ctx context.Context, at feedPlace) error {
-		return w.read(ctx, job, at)
+		return ending(w.read(ctx, job, at)) // River takes a step's error, not the worker's
 	})
 	return nil
 }
@@ -92,7 +92,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 				return w.unavailable(ctx, job, since, err)
 			}
 			if err != nil {
-				return ending(err)
+				return err
 			}
 			continue
 		}
@@ -153,7 +153,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		}
 		place.Posts += len(written)
 		place.Links += links(writes, written)
-		if err := Enqueue(river.ClientFromContext[pgx.Tx](ctx))(ctx, tx, written); err != nil {
+		if err := Enqueue(river.ClientFromContext[pgx.Tx](ctx))(ctx, tx, written, time.Time{}); err != nil {
 			return err
 		}
 		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)

@@ -158,7 +158,8 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	res, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: alice, Since: time.Now()}, nil)
 	require.NoError(t, err)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	id := int64(r.count(`SELECT id FROM watches`))
+	watch, err := schema.FindWatch(t.Context(), r.pool, int64(r.count(`SELECT id FROM watches`)))
+	require.NoError(t, err)
 	tx, err := r.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck
@@ -171,7 +172,7 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	synced := make(chan error, 1)
 	go func() {
 		synced <- pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { // SyncFollows.Work
-			if _, err := schema.SetMembers(t.Context(), tx, id, []schema.Member{{DID: alice, Handle: "alice.example"}}, time.Now()); err != nil {
+			if _, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice, Handle: "alice.example"}}, nil, time.Now()); err != nil {
 				return err
 			}
 			_, err := enqueueBackfills(t.Context(), tx, r.client, []string{alice}, time.Now(), 3, time.Now())

@@ -3,7 +3,6 @@ package workers
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -37,7 +36,8 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		dids, from, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
-			return river.JobCancel(fmt.Errorf("gap %d is gone", job.Args.Gap))
+			w.log.Info("gap_not_closed", "gap", job.Args.Gap, "cause", "it is gone")
+			return nil
 		case err != nil:
 			return err
 		case open:

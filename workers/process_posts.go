@@ -33,6 +33,7 @@ type ProcessPosts struct {
 	posts  prometheus.Counter
 	parked prometheus.Counter
 	delay  prometheus.Histogram
+	whole  prometheus.Histogram
 
 	// project is link.InPost.
 	project func(did string, record []byte) (link.Post, error)
@@ -40,6 +41,7 @@ type ProcessPosts struct {
 
 func newProcessPosts(cfg Config) *ProcessPosts {
 	f := promauto.With(cfg.Registerer)
+	seconds := prometheus.ExponentialBuckets(0.005, 1.7, 20)
 	return &ProcessPosts{
 		pool: cfg.Pool,
 		log:  cfg.Logger,
@@ -48,23 +50,45 @@ func newProcessPosts(cfg Config) *ProcessPosts {
 		parked: f.NewCounter(prometheus.CounterOpts{Name: "weir_process_parked_total",
 			Help: "Posts that could not be projected, set aside in dead_letters. Expect zero."}),
 		delay: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_row_to_ranking_seconds",
-			Help: "From the commit of a batch to its links counting.", Buckets: prometheus.ExponentialBuckets(0.005, 1.7, 20)}),
+			Help: "From the commit of a batch to its links counting.", Buckets: seconds}),
+		whole: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_event_to_ranking_seconds",
+			Help: "From the arrival of a batch's first event to its links counting.", Buckets: seconds}),
 		project: link.InPost,
 	}
 }
 
 // Work projects the job's posts.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
-	keys := postKeys(job.Args.Posts)
-	posts, err := schema.Posts(ctx, w.pool, keys)
+	p, err := w.projected(ctx, postKeys(job.Args.Posts))
 	if err != nil {
 		return err
+	}
+	for i := range p.letters {
+		w.parked.Inc()
+		if err := p.letters[i].Park(ctx, w.pool, ""); err != nil {
+			return err
+		}
+	}
+	w.posts.Add(float64(p.posts))
+	w.delay.Observe(time.Since(job.CreatedAt).Seconds())
+	if !job.Args.Arrived.IsZero() {
+		w.whole.Observe(time.Since(job.Args.Arrived).Seconds())
+	}
+	return nil
+}
+
+// projected projects posts and writes what they share. Those that cannot be are
+// the letters of the projection.
+func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*projection, error) {
+	posts, err := schema.Posts(ctx, w.pool, keys)
+	if err != nil {
+		return nil, err
 	}
 	sharing, err := schema.Sharing(ctx, w.pool, keys)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	p := projection{worker: w, shares: map[schema.Key][]schema.Share{}, revs: map[schema.Key]string{}}
+	p := &projection{worker: w, posts: len(posts), shares: map[schema.Key][]schema.Share{}, revs: map[schema.Key]string{}}
 	for i := range posts {
 		p.add(&posts[i])
 	}
@@ -74,20 +98,9 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 		p.touch(key)
 	}
 	if err := schema.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
-		return err // what is the data's fault is found again where it can be parked
+		return nil, err // what is the data's fault is found again where it can be parked
 	}
-	if err := w.write(ctx, &p, p.keys()); err != nil {
-		return err
-	}
-	for i := range p.letters {
-		w.parked.Inc()
-		if err := p.letters[i].Park(ctx, w.pool, ""); err != nil {
-			return err
-		}
-	}
-	w.posts.Add(float64(len(posts)))
-	w.delay.Observe(time.Since(job.CreatedAt).Seconds())
-	return nil
+	return p, w.write(ctx, p, p.keys())
 }
 
 // write stores what the posts under keys share. When the database refuses it
@@ -162,6 +175,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *projection, keys []schema
 // projection is what the posts of one job share.
 type projection struct {
 	worker  *ProcessPosts
+	posts   int                           // those that are stored
 	shares  map[schema.Key][]schema.Share // only of those that share, or did
 	revs    map[schema.Key]string         // the revision projected
 	letters []schema.DeadLetter
@@ -188,8 +202,7 @@ func (p *projection) keys() []schema.Key {
 	for key := range p.shares {
 		keys = append(keys, key)
 	}
-	slices.SortFunc(keys, func(a, b schema.Key) int { return cmp.Or(cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey)) })
-	return keys
+	return sortedKeys(keys)
 }
 
 // add projects one post, replacing an earlier revision of it.
@@ -252,6 +265,11 @@ func postKeys(names []string) []schema.Key {
 			keys = append(keys, postKey(did, rkey))
 		}
 	}
+	return sortedKeys(keys)
+}
+
+// sortedKeys are keys in the order in which they are locked, each once.
+func sortedKeys(keys []schema.Key) []schema.Key {
 	slices.SortFunc(keys, func(a, b schema.Key) int { return cmp.Or(cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey)) })
 	return slices.Compact(keys)
 }

@@ -30,7 +30,7 @@ type RequestBackfill struct {
 func (w *RequestBackfill) Work(ctx context.Context, job *river.Job[jobs.RequestBackfill]) error {
 	dids, err := w.dids(ctx, job.Args)
 	if err != nil {
-		return ending(err)
+		return err
 	}
 	added := 0
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {

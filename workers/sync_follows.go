@@ -1,11 +1,11 @@
 package workers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,25 +20,44 @@ import (
 
 // SyncFollows makes the watched accounts of a watch what its listing says now,
 // and has the feeds of new accounts read, in one transaction. It writes only
-// after a complete listing: one that fails or breaks off removes nobody.
-// Working it twice changes nothing the second time.
+// after a complete listing: one that fails or breaks off removes nobody. Each
+// page and the place behind it are one transaction, so that a long listing is
+// read in turns, and a killed worker's goes on at the next page. Working it
+// twice changes nothing the second time.
 type SyncFollows struct {
 	river.WorkerDefaults[jobs.SyncFollows]
 	pool   *pgxpool.Pool
 	api    *bluesky.Client
 	log    *slog.Logger
 	window time.Duration // how far back a new account's feed is read
+
+	patience time.Duration // how long to read before others get their turn: less than the job may take
 }
 
 // settle is how long after an account is followed its feed is read: by then the
 // consumers ask for its posts, and nothing falls between the two.
 const settle = 3 * time.Second
 
-// maxMembers bounds a listing.
-const maxMembers = 1_000_000
+const (
+	maxListing  = 10_000           // pages: a million accounts
+	longListing = 10 * time.Minute // one that takes longer is not begun anew before its end
+	lostChunk   = 10_000           // rows of lost listings that one statement deletes
+)
 
-// Timeout is longer than the other jobs': fifty thousand accounts are five
-// hundred pages, and each waits for its turn.
+// listingPlace is how far a listing has been read. Whom it has named are rows in
+// the table listed.
+type listingPlace struct {
+	Watch  schema.Watch `json:"watch"`  // as it was when the listing began
+	Began  time.Time    `json:"began"`  // when the first page was asked for
+	List   string       `json:"list"`   // of a starter pack
+	Whom   string       `json:"whom"`   // of the second degree: whose follows are being read; empty: the target's
+	Cursor string       `json:"cursor"` // of the next page
+	Pages  int          `json:"pages"`  // of whom, or of the watch's own listing
+	End    bool         `json:"end"`    // there is nothing more to read
+}
+
+// Timeout is longer than the other jobs': half a million accounts are taken over
+// in one transaction.
 func (w *SyncFollows) Timeout(*river.Job[jobs.SyncFollows]) time.Duration { return 10 * time.Minute }
 
 // Work reads the listing and takes it over.
@@ -46,26 +65,149 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if job.Args.Watch == 0 {
 		return w.every(ctx)
 	}
-	watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
-	if errors.Is(err, schema.ErrNoRows) {
-		return river.JobCancel(fmt.Errorf("watch %d is gone", job.Args.Watch))
-	}
-	if err != nil {
-		return err
-	}
-	began := time.Now()
-	members, err := w.members(ctx, watch)
-	if err != nil {
-		if noted := schema.WatchFailed(ctx, w.pool, watch.ID, err.Error()); noted != nil {
-			return errors.Join(err, noted)
+	river.ResumableStepCursor(ctx, "read_listing", nil, func(ctx context.Context, at listingPlace) error {
+		return ending(w.read(ctx, job, at)) // River takes a step's error, not the worker's
+	})
+	return nil
+}
+
+func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
+	started := time.Now()
+	if at.Began.IsZero() {
+		watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
+		if errors.Is(err, schema.ErrNoRows) {
+			w.log.Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone")
+			return nil
 		}
-		return ending(err)
+		if err != nil {
+			return err
+		}
+		at = listingPlace{Watch: watch, Began: started}
 	}
-	now := time.Now()
-	var changed schema.Changed
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	for whole := false; !whole; {
+		if time.Since(started) > w.patience {
+			return river.JobSnooze(0) // to go on behind whoever waits
+		}
 		var err error
-		if changed, err = schema.SetMembers(ctx, tx, watch.ID, members, began); err != nil {
+		if !at.End {
+			err = w.page(ctx, job, &at)
+		} else {
+			whole, err = w.missing(ctx, job.ID, at.Watch.ID)
+		}
+		if err != nil {
+			return w.failed(ctx, job, at, err)
+		}
+	}
+	if err := w.finish(ctx, job, at); err != nil {
+		return w.failed(ctx, job, at, err)
+	}
+	return nil
+}
+
+// missing asks about some of the members that the listing does not name: whoever
+// is shown has been unfollowed, and whoever is not is hidden, which the stream may
+// have told when nobody listened. done is true when there is nobody left to ask
+// about.
+func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool, err error) {
+	dids, err := schema.Missing(ctx, w.pool, job, watch, bluesky.MostProfiles)
+	if err != nil || len(dids) == 0 {
+		return err == nil, err
+	}
+	profiles, err := w.api.Profiles(ctx, dids)
+	if err != nil {
+		return false, err
+	}
+	shown := make([]string, len(profiles))
+	for i, p := range profiles {
+		shown[i] = p.DID
+	}
+	return false, schema.AddMissing(ctx, w.pool, job, dids, shown)
+}
+
+// failed is how the job ends that could not read a page, or not take the listing
+// over.
+func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
+	if errors.Is(err, schema.ErrNoRows) {
+		w.log.Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
+		return schema.DropListed(ctx, w.pool, job.ID)
+	}
+	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, err.Error()); noted != nil {
+		return errors.Join(err, noted)
+	}
+	if classify(err) == permanent {
+		return errors.Join(err, schema.DropListed(ctx, w.pool, job.ID))
+	}
+	return err
+}
+
+// page reads one page and commits it with the place behind it.
+func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows], at *listingPlace) error {
+	members, next, err := w.ask(ctx, at)
+	unread := at.Whom != "" && refused(err)
+	switch {
+	case err != nil && !unread:
+		return err
+	case at.Pages >= maxListing:
+		return river.JobCancel(fmt.Errorf("the listing has more than %d pages", maxListing))
+	}
+	place := *at
+	place.Cursor = next
+	place.Pages++
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := schema.ListingStands(ctx, tx, at.Watch, at.Began); err != nil {
+			return err
+		}
+		var err error
+		if unread { // it counts for nobody
+			err = schema.Uncount(ctx, tx, job.ID, at.Whom)
+		} else {
+			err = schema.AddListed(ctx, tx, job.ID, at.Whom, members)
+		}
+		if err == nil && next == "" {
+			err = place.turn(ctx, tx, job.ID)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)
+		return err
+	})
+	if err == nil {
+		*at = place
+	}
+	return err
+}
+
+// turn goes on to the next listing that there is to read, if there is one.
+func (p *listingPlace) turn(ctx context.Context, tx pgx.Tx, job int64) (err error) {
+	if p.Watch.Kind == "second-degree" {
+		p.Whom, err = schema.NextListed(ctx, tx, job, p.Whom)
+		p.Pages = 0
+	}
+	p.End = p.Whom == ""
+	return err
+}
+
+// finish takes a complete listing over.
+func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
+	now := time.Now()
+	var members []schema.Member
+	var hidden []string
+	var changed schema.Changed
+	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		var err error
+		if at.Watch.Kind == "second-degree" {
+			members, err = schema.Listed(ctx, tx, job.ID, 2, at.Watch.AtLeast)
+		} else {
+			members, err = schema.Listed(ctx, tx, job.ID, 1, 1)
+		}
+		if err != nil {
+			return err
+		}
+		if hidden, err = schema.Hidden(ctx, tx, job.ID); err != nil {
+			return err
+		}
+		if changed, err = schema.SetMembers(ctx, tx, at.Watch, members, hidden, at.Began); err != nil {
 			return err
 		}
 		priority := jobs.PriorityNewFollow
@@ -75,21 +217,27 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Added, now.Add(-w.window), priority, now.Add(settle)); err != nil {
 			return err
 		}
+		if err := schema.DropListed(ctx, tx, job.ID); err != nil {
+			return err
+		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err
 	})
-	if errors.Is(err, schema.ErrNoRows) {
-		return river.JobCancel(fmt.Errorf("watch %d is gone, or was read by somebody who began later", job.Args.Watch))
-	}
 	if err == nil {
-		w.log.Info("follows_synced", "watch", watch.ID, "kind", watch.Kind, "target", watch.Target, "members", len(members),
-			"added", len(changed.Added), "removed", changed.Removed)
+		w.log.Info("follows_synced", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "members", len(members),
+			"added", len(changed.Added), "removed", changed.Removed, "hidden", len(hidden))
 	}
 	return err
 }
 
 // every adds a job for each watch.
 func (w *SyncFollows) every(ctx context.Context) error {
+	for n := lostChunk; n == lostChunk; {
+		var err error
+		if n, err = schema.DropLostListings(ctx, w.pool, lostChunk); err != nil {
+			return err
+		}
+	}
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		dids, since, err := schema.Unwaited(ctx, tx)
 		if err != nil || len(dids) == 0 {
@@ -101,13 +249,13 @@ func (w *SyncFollows) every(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	watches, err := schema.Watches(ctx, w.pool)
+	watches, err := schema.WatchesDue(ctx, w.pool, time.Now().Add(-longListing))
 	if err != nil || len(watches) == 0 {
 		return err
 	}
 	params := make([]river.InsertManyParams, len(watches))
 	for i, watch := range watches {
-		params[i] = river.InsertManyParams{Args: jobs.SyncFollows{Watch: watch.ID}}
+		params[i] = river.InsertManyParams{Args: jobs.SyncFollows{Watch: watch}}
 	}
 	if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertMany(ctx, params); err != nil {
 		return fmt.Errorf("enqueue %s: %w", jobs.SyncFollows{}.Kind(), err)
@@ -115,71 +263,40 @@ func (w *SyncFollows) every(ctx context.Context) error {
 	return nil
 }
 
-// members reads the whole listing of a watch.
-func (w *SyncFollows) members(ctx context.Context, watch schema.Watch) ([]schema.Member, error) {
-	target, err := bluesky.ParseTarget(watch.Target)
+// ask asks for the next page: whom it names, and the cursor behind it; empty:
+// there is no more of this listing.
+func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []schema.Member, next string, err error) {
+	target, err := bluesky.ParseTarget(at.Watch.Target)
 	if err != nil {
-		return nil, river.JobCancel(err)
+		return nil, "", river.JobCancel(err)
 	}
-	switch watch.Kind {
+	var profiles []bluesky.Profile
+	switch at.Watch.Kind {
 	case "account":
-		return w.account(ctx, target)
-	case "follows":
-		return w.follows(ctx, target.Actor)
-	case "second-degree":
-		return w.secondDegree(ctx, target.Actor, watch.AtLeast)
+		profiles, err = w.account(ctx, target)
+		if err == nil && len(profiles) == 0 && at.Watch.Members == 0 {
+			err = river.JobCancel(fmt.Errorf("there is no account %s", target.Actor))
+		}
+	case "follows", "second-degree":
+		profiles, next, err = w.api.Follows(ctx, cmp.Or(at.Whom, target.Actor), at.Cursor)
 	case "starterpack":
-		list, err := w.api.StarterPack(ctx, target.URI)
-		if err != nil {
-			return nil, err
+		if at.List == "" {
+			at.List, err = w.api.StarterPack(ctx, target.URI)
 		}
-		target.URI = list
+		if err == nil {
+			profiles, next, err = w.api.List(ctx, at.List, at.Cursor)
+		}
+	default:
+		profiles, next, err = w.api.List(ctx, target.URI, at.Cursor)
 	}
-	return w.pages(ctx, func(ctx context.Context, cursor string) ([]bluesky.Profile, string, error) {
-		return w.api.List(ctx, target.URI, cursor)
-	})
+	for _, p := range profiles {
+		members = append(members, schema.Member{DID: p.DID, Handle: p.Handle, DisplayName: p.DisplayName, Avatar: p.Avatar})
+	}
+	return members, next, err
 }
 
-// follows is whom an account follows.
-func (w *SyncFollows) follows(ctx context.Context, actor string) ([]schema.Member, error) {
-	return w.pages(ctx, func(ctx context.Context, cursor string) ([]bluesky.Profile, string, error) {
-		return w.api.Follows(ctx, actor, cursor)
-	})
-}
-
-// secondDegree is whom so many of those follow whom an account follows. One of
-// them that cannot be read counts for nobody.
-func (w *SyncFollows) secondDegree(ctx context.Context, actor string, atLeast int) ([]schema.Member, error) {
-	first, err := w.follows(ctx, actor)
-	if err != nil {
-		return nil, err
-	}
-	found, times := map[string]schema.Member{}, map[string]int{}
-	for _, m := range first {
-		theirs, err := w.follows(ctx, m.DID)
-		if refused(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range theirs {
-			found[m.DID] = m
-			times[m.DID]++
-		}
-	}
-	var members []schema.Member
-	for did, n := range times {
-		if n >= atLeast {
-			members = append(members, found[did])
-		}
-	}
-	slices.SortFunc(members, func(a, b schema.Member) int { return strings.Compare(a.DID, b.DID) })
-	return members, nil
-}
-
-// account is the one account of a watch.
-func (w *SyncFollows) account(ctx context.Context, target bluesky.Target) ([]schema.Member, error) {
+// account is the one account of a watch; nobody, where it is not shown.
+func (w *SyncFollows) account(ctx context.Context, target bluesky.Target) ([]bluesky.Profile, error) {
 	did := target.Actor
 	if !strings.HasPrefix(did, "did:") {
 		var err error
@@ -187,59 +304,5 @@ func (w *SyncFollows) account(ctx context.Context, target bluesky.Target) ([]sch
 			return nil, err
 		}
 	}
-	found, err := w.api.Profiles(ctx, []string{did})
-	if err != nil {
-		return nil, err
-	}
-	if len(found) == 0 {
-		return nil, river.JobCancel(fmt.Errorf("there is no account %s", target.Actor))
-	}
-	return []schema.Member{member(found[0])}, nil
-}
-
-// pages reads a listing to its end, each account once.
-func (w *SyncFollows) pages(ctx context.Context, page func(context.Context, string) ([]bluesky.Profile, string, error)) ([]schema.Member, error) {
-	var members []schema.Member
-	seen := map[string]bool{}
-	cursor := ""
-	for {
-		profiles, next, err := page(ctx, cursor)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range profiles {
-			if !seen[p.DID] {
-				seen[p.DID] = true
-				members = append(members, member(p))
-			}
-		}
-		switch {
-		case next == "":
-			return members, nil
-		case len(members) > maxMembers:
-			return nil, river.JobCancel(fmt.Errorf("the listing has more than %d accounts", maxMembers))
-		}
-		cursor = next
-	}
-}
-
-func member(p bluesky.Profile) schema.Member {
-	return schema.Member{DID: p.DID, Handle: p.Handle, DisplayName: p.DisplayName, Avatar: p.Avatar}
-}
-
-// ending is how a job ends that could not ask: later, never, or with a retry.
-func ending(err error) error {
-	switch {
-	case bluesky.Classify(err) == bluesky.RateLimited:
-		return river.JobSnooze(max(bluesky.RetryAfter(err), time.Second))
-	case refused(err):
-		return river.JobCancel(err)
-	}
-	return err
-}
-
-// refused answers whether what was asked for is not to be had. A refused login
-// says nothing about that: a person will correct it.
-func refused(err error) bool {
-	return err != nil && bluesky.Classify(err) == bluesky.Permanent && !errors.Is(err, bluesky.ErrLogin)
+	return w.api.Profiles(ctx, []string{did})
 }

@@ -1,12 +1,17 @@
 package workers
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
 )
 
 // a sync that began earlier and ended later takes back what a newer one brought.
@@ -25,4 +30,204 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watched`), "the newer one has ended")
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running', 'scheduled', 'retryable')`)
 	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watched`), "unfollowed for good; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
+}
+
+// TestChangedWatchIsReadAnew, by plain SQL, and nobody stays whom only what it
+// was of before brought.
+func TestChangedWatchIsReadAnew(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub, followed := r.net.Hub(), r.followed()
+	list, err := r.net.MakeList(hub.DID, followed[:7]...)
+	require.NoError(t, err)
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
+	r.becomes(len(followed), `SELECT count(*) FROM watched`)
+	before, err := schema.FindWatch(t.Context(), r.pool, 1)
+	require.NoError(t, err)
+
+	r.execute(`UPDATE watches SET target = $1, kind = 'list'`, list)
+	require.LessOrEqual(t, r.count(`SELECT count(*) FROM watched`), 7, "at once")
+	r.becomes(7, `SELECT count(*) FROM watched`)
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
+		_, err := schema.SetMembers(t.Context(), tx, before, []schema.Member{{DID: alice}}, nil, time.Now())
+		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of what it was of before")
+		return nil
+	}))
+
+	r.execute(`UPDATE watches SET target = 'nobody.example', kind = 'follows'`)
+	r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`)
+	require.Zero(t, r.count(`SELECT count(*) FROM watched`))
+
+	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[5:]...))
+	r.execute(`UPDATE watches SET target = $1, kind = 'second-degree', at_least = 3`, hub.DID)
+	r.becomes(1, `SELECT count(*) FROM watches WHERE problem = '' AND synced_at IS NOT NULL`)
+	many := r.count(`SELECT count(*) FROM watched`)
+	r.execute(`UPDATE watches SET at_least = 1`)
+	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM watched`) > many }, time.Minute, 5*time.Millisecond)
+
+	syncs := r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`)
+	r.execute(`UPDATE watches SET target = target, at_least = at_least, problem = ''`)
+	require.Equal(t, syncs, r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`), "nothing has changed")
+}
+
+// TestLongListingIsReadInTurns: a second degree that takes longer than a job's
+// turn goes on where it stopped, also after an error, asks for no page twice, and
+// unfollows nobody before its end.
+func TestLongListingIsReadInTurns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.JobTimeout = 200 * time.Millisecond })
+	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the one at the start
+	hub := r.net.Hub()
+	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[25:]...))
+	want, pages := r.secondDegree(3)
+	r.execute(`INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
+	r.execute(`INSERT INTO watched (watch_id, did) VALUES (1, $1)`, hub.DID) // whom nobody follows
+	r.net.SetLatency(20 * time.Millisecond)
+	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM listed`) > 100 }, time.Minute, 5*time.Millisecond)
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", Count: 2})) // and its repetition
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM watched WHERE did = $1`, hub.DID), "still")
+
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed'`)
+	require.Equal(t, 2, r.net.CallsFired()[simnet.Severed])
+	require.Positive(t, r.count(`SELECT (metadata ->> 'snoozes')::int FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1'`))
+	require.Equal(t, want, r.members())
+	require.Equal(t, pages+2, len(r.net.Calls("app.bsky.graph.getFollows")))
+	require.Zero(t, r.count(`SELECT count(*) FROM listed`))
+}
+
+// secondDegree are those whom so many of those follow whom the hub follows, in
+// order, and in how many pages that is told.
+func (r *rig) secondDegree(atLeast int) (dids []string, pages int) {
+	r.t.Helper()
+	times := map[string]int{}
+	pages = 1
+	for _, did := range r.followed() {
+		theirs := r.net.Follows(did)
+		pages += max(1, (len(theirs)+99)/100)
+		for _, did := range theirs {
+			if a, ok := r.net.Account(did); ok && a.Status == "" {
+				times[did]++
+			}
+		}
+	}
+	for did, n := range times {
+		if n >= atLeast {
+			dids = append(dids, did)
+		}
+	}
+	slices.Sort(dids)
+	return dids, pages
+}
+
+func (r *rig) members() []string {
+	r.t.Helper()
+	rows, err := r.pool.Query(r.t.Context(), `SELECT did FROM watched ORDER BY did`)
+	require.NoError(r.t, err)
+	dids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(r.t, err)
+	return dids
+}
+
+// TestPageIsCountedOnce: an account that a listing names twice, or whose page is
+// read again, counts once for whoever follows it; and not at all for whoever
+// turns out not to be readable.
+func TestPageIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		bob := []schema.Member{{DID: "did:plc:bob", Handle: "bob.example"}}
+		for _, by := range []string{"", "did:plc:a", "did:plc:a", "did:plc:b", "did:plc:b", "did:plc:c"} {
+			require.NoError(t, schema.AddListed(t.Context(), tx, 7, by, slices.Concat(bob, bob)))
+		}
+		require.NoError(t, schema.AddListed(t.Context(), tx, 8, "did:plc:d", bob))
+		of := func(degree, atLeast int) []schema.Member {
+			members, err := schema.Listed(t.Context(), tx, 7, degree, atLeast)
+			require.NoError(t, err)
+			return members
+		}
+		require.Equal(t, bob, of(2, 3))
+		require.Empty(t, of(2, 4))
+		require.NoError(t, schema.Uncount(t.Context(), tx, 7, "did:plc:c"))
+		require.Empty(t, of(2, 3))
+		require.Equal(t, bob, of(2, 2))
+		require.Equal(t, bob, of(1, 1))
+		return nil
+	}))
+}
+
+// TestLongListingIsNotBegunAnew by the hourly sync, and what a dropped one has
+// left is forgotten.
+func TestLongListingIsNotBegunAnew(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueNetwork, nil))
+	r.becomes(1, `SELECT count(*) FROM river_queue WHERE name = 'network' AND paused_at IS NOT NULL`)
+	r.execute(`INSERT INTO watches (target) VALUES ('alice.example'), ('bob.example')`)
+	r.execute(`UPDATE river_job SET created_at = now() - interval '1 hour' WHERE args ->> 'watch' = '2'`)
+	due, err := schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
+	require.NoError(t, err)
+	require.Equal(t, []int64{1}, due)
+	r.execute(`UPDATE river_job SET state = 'retryable' WHERE args ->> 'watch' = '2'`)
+	due, err = schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 2}, due, "one that fails keeps nobody waiting")
+
+	r.execute(`INSERT INTO listed (job_id, degree, did, handle, display_name, avatar, last_by)
+		SELECT id, 1, 'did:plc:a', '', '', '', '' FROM river_job WHERE args ->> 'watch' IN ('1', '2') UNION ALL SELECT 0, 1, 'did:plc:a', '', '', '', ''`)
+	n, err := schema.DropLostListings(t.Context(), r.pool, 10)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM listed WHERE job_id > 0`))
+}
+
+// TestSyncNoticesWhoIsHidden though the stream has not said it: they stay, do not
+// count, and count again when they are back. Whoever is unfollowed leaves, and a
+// call that fails hides nobody.
+func TestSyncNoticesWhoIsHidden(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub, followed := r.net.Hub(), r.followed()
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.DID)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, followed[1])
+	r.becomes(len(followed)+1, `SELECT count(*) FROM watched`)
+	sync := func() {
+		t.Helper()
+		r.execute(`UPDATE watches SET synced_at = 'epoch'`)
+		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+		r.becomes(2, `SELECT count(*) FROM watches WHERE synced_at > 'epoch' OR problem <> ''`)
+		r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running')`)
+	}
+	status := func(did string) (status string) {
+		t.Helper()
+		require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT status FROM accounts WHERE did = $1`, did).Scan(&status))
+		return status
+	}
+	require.NoError(t, r.net.TakeDown(followed[0]))
+	require.NoError(t, r.net.Deactivate(followed[1]))
+	require.NoError(t, r.net.Deactivate(followed[2]))
+	require.NoError(t, r.net.Unfollow(hub.DID, followed[3]))
+	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just said that it is active
+
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "app.bsky.actor.getProfiles", Count: 1000}))
+	sync()
+	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM watched`))
+	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
+	r.net.MendCalls()
+	r.execute(`UPDATE watches SET problem = ''`)
+	r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows' AND state = 'retryable'`)
+
+	sync()
+	require.Equal(t, "hidden", status(followed[0]))
+	require.Equal(t, "hidden", status(followed[1]))
+	require.Equal(t, "active", status(followed[2]))
+	require.Equal(t, len(followed)-1, r.count(`SELECT count(*) FROM watched WHERE watch_id = 1`), "all but the one unfollowed")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM watched WHERE watch_id = 2`))
+
+	require.NoError(t, r.net.Reactivate(followed[0]))
+	require.NoError(t, r.net.Reactivate(followed[1]))
+	sync()
+	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
+	require.Zero(t, r.count(`SELECT count(*) FROM watches WHERE problem <> ''`))
+	require.Zero(t, r.count(`SELECT count(*) FROM listed`))
 }

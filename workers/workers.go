@@ -7,6 +7,7 @@ package workers
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
@@ -39,7 +40,10 @@ type Config struct {
 	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
 	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
 	Keep        *Retention    // how long what is stored stays; nil: for ever
-	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
+	// Replay puts dead letters of the stages decode and commit through the
+	// stream's own way, and settles each; its error is the database's.
+	Replay      func(context.Context, []schema.Letter) error
+	ProcessOnly bool // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
 }
@@ -53,12 +57,14 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	cfg.Backfill = cmp.Or(cfg.Backfill, 4)
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
-	bundle := river.NewWorkers()
-	river.AddWorker(bundle, newProcessPosts(cfg))
-	river.AddWorker(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})
-	river.AddWorker(bundle, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	river.AddWorker(bundle, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
-	river.AddWorker(bundle, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	known := bundle{river.NewWorkers(), decoders{}}
+	posts := newProcessPosts(cfg)
+	add(known, posts)
+	add(known, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
+	add(known, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
+	add(known, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
+	add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
 	periodic := []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(cfg.SyncEvery), func() (river.JobArgs, *river.InsertOpts) {
 		return jobs.SyncFollows{}, nil
 	}, &river.PeriodicJobOpts{RunOnStart: true})}
@@ -67,7 +73,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		if err != nil {
 			return nil, err
 		}
-		river.AddWorker(bundle, expire)
+		add(known, expire)
 		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(time.Hour), func() (river.JobArgs, *river.InsertOpts) {
 			return jobs.Expire{}, nil
 		}, &river.PeriodicJobOpts{RunOnStart: true}))
@@ -83,8 +89,10 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
 		Logger:  quiet(cfg.Logger),
-		Workers: bundle,
+		Workers: known.workers,
 		Queues:  queues,
+
+		Middleware: []rivertype.Middleware{newMeasure(cfg.Registerer)},
 
 		PeriodicJobs:                periodic,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
@@ -98,6 +106,28 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
 	return client, nil
+}
+
+// bundle is the workers of a client.
+type bundle struct {
+	workers *river.Workers
+	args    decoders
+}
+
+// decoders read the arguments of jobs, by kind, as they are stored.
+type decoders map[string]func(args []byte) (river.JobArgs, error)
+
+// add registers a worker, whose jobs end by the one rule.
+func add[T river.JobArgs](b bundle, w river.Worker[T]) {
+	river.AddWorker[T](b.workers, ruled[T]{w})
+	var none T
+	b.args[none.Kind()] = func(args []byte) (river.JobArgs, error) {
+		var job T
+		if err := json.Unmarshal(args, &job); err != nil {
+			return nil, fmt.Errorf("read the arguments of a %s job: %w", job.Kind(), err)
+		}
+		return job, nil
+	}
 }
 
 // queue is how a queue is worked, so many jobs at once.
@@ -134,9 +164,9 @@ func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, er
 // Enqueue adds the jobs for the records that a commit wrote, in its
 // transaction: one job for all the posts among them. A retried or edited post
 // is simply processed again.
-func Enqueue(client *river.Client[pgx.Tx]) func(ctx context.Context, tx pgx.Tx, written []schema.Key) error {
-	return func(ctx context.Context, tx pgx.Tx, written []schema.Key) error {
-		var job jobs.ProcessPosts
+func Enqueue(client *river.Client[pgx.Tx]) func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+	return func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+		job := jobs.ProcessPosts{Arrived: arrived}
 		for _, key := range written {
 			if key.Collection == schema.PostCollection {
 				job.Posts = append(job.Posts, key.DID+"/"+key.Rkey)

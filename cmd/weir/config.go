@@ -86,6 +86,16 @@ type config struct {
 
 	// Listen is the address of the page and the API.
 	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
+	// OpsListen is the address of health, readiness, metrics and profiles; off: none.
+	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
+	// OpsToken is asked for by /metrics and /debug/pprof, as Authorization: Bearer.
+	OpsToken string `env:"WEIR_OPS_TOKEN"`
+	// LagLimit is how far behind the stream a process is not ready any more.
+	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
+	// QueueLimit is how many jobs may wait before the stream is left alone.
+	QueueLimit int `env:"WEIR_QUEUE_LIMIT" envDefault:"10000"`
+	// DatabaseLimit is how many bytes the database may have before it is said.
+	DatabaseLimit int64 `env:"WEIR_DATABASE_LIMIT" envDefault:"3221225472"`
 	// ImageBase is where the pictures of cards come from; empty: no pictures.
 	ImageBase string `env:"WEIR_IMAGE_BASE" envDefault:"https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg"`
 
@@ -153,6 +163,10 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_SYNC_EVERY must be 1m or more, WEIR_BACKFILL_WINDOW more than nothing, and WEIR_CALL_SPACING not negative")
 	case (c.Identifier == "") != (c.AppPassword == ""):
 		return config{}, errors.New("WEIR_IDENTIFIER and WEIR_APP_PASSWORD belong together: set both, or neither")
+	case c.QueueLimit < 2 || c.QueueLimit > schema.CountedJobs:
+		return config{}, fmt.Errorf("WEIR_QUEUE_LIMIT must be 2 to %d: deeper queues are not counted", schema.CountedJobs)
+	case c.LagLimit <= 0 || c.DatabaseLimit <= 0:
+		return config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be more than nothing")
 	case len(c.Collections) == 0:
 		return config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
 	}

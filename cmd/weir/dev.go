@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -26,9 +26,7 @@ func devCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, asked := os.LookupEnv("WEIR_LOG_FORMAT"); !asked {
-				cfg.LogFormat = "text"
-			}
+			cfg = cfg.forPeople(slog.LevelInfo)
 			ctx := cmd.Context()
 			return withServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
 				l, err := listenNear(cfg.Listen)

@@ -220,6 +220,7 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 	}, 2*time.Minute, 50*time.Millisecond)
 	settled(t, pool)
 	require.Equal(t, current(n, active(n, followed)), stored(t, pool))
+	t.Logf("the services saw %d calls, at most %d at once and at least %s apart", len(n.Calls()), n.MaxConcurrent(), n.MinGap())
 	require.LessOrEqual(t, n.MaxConcurrent(), 10)
 	require.Greater(t, n.MaxConcurrent(), 4)
 	require.GreaterOrEqual(t, n.MinGap(), 100*time.Millisecond)

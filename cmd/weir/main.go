@@ -34,6 +34,7 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
-		migrateCommand(), watchCommand(), backfillCommand(), replayCommand(), trendingCommand(), simnetCommand())
+		migrateCommand(), watchCommand(), backfillCommand(), deadletterCommand(), replayCommand(), trendingCommand(), statusCommand(), healthcheckCommand(),
+		simnetCommand())
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
@@ -42,6 +43,20 @@ func owner() string {
 // userAgent tells the services who asks.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
+// source is the client of the stream.
+func (p parts) source(filter jetstream.Filter, log *slog.Logger, metrics prometheus.Registerer) (*jetstream.Client, error) {
+	return jetstream.New(jetstream.Config{
+		Endpoints:  p.cfg.Jetstream,
+		Filter:     filter,
+		Compress:   p.cfg.Compress,
+		Dictionary: p.dictionary,
+		Wanted:     p.wanted(),
+		Logger:     log,
+		Registerer: metrics,
+		UserAgent:  userAgent,
+	})
+}
+
 // consumer fills in what every source shares.
 func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	queue, err := workers.Queue(p.pool, p.log)
@@ -51,6 +66,11 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
 	cfg.Owner, cfg.Logger = p.owner, p.log
 	return consumer.New(cfg)
+}
+
+// depth counts the jobs that wait for what the stream brings.
+func (p parts) depth(ctx context.Context, most int) (int, error) {
+	return schema.QueueDepth(ctx, p.pool, jobs.QueueProcess, most)
 }
 
 // wanted answers which collections are stored.
@@ -85,12 +105,16 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 	if err != nil {
 		return err
 	}
-	var keep *workers.Retention
-	if p.cfg.Keep > 0 {
-		keep = &workers.Retention{Window: p.cfg.Keep}
+	keep, err := p.retention()
+	if err != nil {
+		return err
+	}
+	replay, err := p.replayLetters(keep)
+	if err != nil {
+		return err
 	}
 	client, err := workers.New(workers.Config{
-		Keep: keep, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
+		Keep: keep, Replay: replay, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
 		Pool: p.pool, ID: p.owner, Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
 		Logger: p.log, Registerer: p.metrics,
 	})
@@ -104,16 +128,58 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 	return nil
 }
 
+// retention is how long what is stored stays; nil: for ever.
+func (p parts) retention() (*workers.Retention, error) {
+	if p.cfg.Keep == 0 {
+		return nil, nil
+	}
+	keep, err := workers.Retention{Window: p.cfg.Keep}.WithDefaults()
+	return &keep, err
+}
+
+// replayLetters puts parked events through the consumer's own way once more, as
+// far back as deletions are known.
+func (p parts) replayLetters(keep *workers.Retention) (func(context.Context, []schema.Letter) error, error) {
+	queue, err := workers.Queue(p.pool, p.log)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, letters []schema.Letter) error {
+		now, err := schema.FollowedAccounts(ctx, p.pool)
+		if err != nil {
+			return err
+		}
+		followed := &follows{}
+		followed.take(schema.Shard{Followed: now}, nil)
+		replay := consumer.Replay{
+			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log},
+			Decode: jetstream.Lines(p.wanted()),
+		}
+		if keep != nil {
+			replay.Since = time.Now().Add(-keep.Tombstones)
+		}
+		return replay.Run(ctx, letters)
+	}, nil
+}
+
 // serve answers for the page and the API on l until ctx ends.
 func (p parts) serve(ctx context.Context, l net.Listener) error {
 	handler, err := web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Logger: p.log})
 	if err != nil {
 		return err
 	}
+	if err := p.answer(ctx, l, handler, 30*time.Second); err != nil {
+		return fmt.Errorf("serve the page: %w", err)
+	}
+	return nil
+}
+
+// answer serves HTTP on l until ctx ends.
+func (p parts) answer(ctx context.Context, l net.Listener, handler http.Handler, within time.Duration) error {
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second, // a client that sends its request drop by drop
-		WriteTimeout:      30 * time.Second,
+		WriteTimeout:      within,
 		IdleTimeout:       time.Minute,
 		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
@@ -124,7 +190,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	})
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve the page: %w", err)
+		return err
 	}
 	return nil
 }

@@ -153,9 +153,11 @@ func (p parts) report(ctx context.Context, w io.Writer) error {
 		for _, m := range family.GetMetric() {
 			name := family.GetName()
 			for _, label := range m.GetLabel() {
-				name += "/" + label.GetValue()
+				if label.GetName() != "collection" { // summed up
+					name += "/" + label.GetValue()
+				}
 			}
-			counts[name] = m.GetCounter().GetValue()
+			counts[name] += m.GetCounter().GetValue()
 		}
 	}
 	events := func(kind string) float64 { return counts["weir_consumer_events_total/"+kind] }

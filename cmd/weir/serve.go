@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -36,6 +37,31 @@ func (p parts) everything(ctx context.Context, l net.Listener) error {
 	return g.Wait()
 }
 
+// operated runs f with the endpoints for operators beside it, and ends them
+// when f ends. reads says whether f runs a consumer.
+func (p parts) operated(ctx context.Context, reads bool, f func(context.Context) error) error {
+	if reads { // a mistake in what to read is said alone, before anything runs
+		if _, err := p.source(jetstream.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil); err != nil {
+			return err
+		}
+	}
+	l, err := p.listenForOperators()
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		return f(ctx)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	ctx, done := context.WithCancel(ctx)
+	g.Go(func() error { return p.operate(ctx, l, reads) })
+	g.Go(func() error {
+		defer done()
+		return f(ctx)
+	})
+	return g.Wait()
+}
+
 // partsCommand is a command that runs on the database that the environment
 // names, with nothing on its command line.
 func partsCommand(use, short string, run func(context.Context, parts) error) *cobra.Command {
@@ -49,23 +75,29 @@ func partsCommand(use, short string, run func(context.Context, parts) error) *co
 
 func serveCommand() *cobra.Command {
 	return partsCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", func(ctx context.Context, p parts) error {
-		return p.listening(func(l net.Listener) error { return p.everything(ctx, l) })
+		return p.listening(func(l net.Listener) error {
+			return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) })
+		})
 	})
 }
 
 func consumeCommand() *cobra.Command {
 	return partsCommand("consume", "Run the consumers alone; a second process waits for the end of the first one's",
-		func(ctx context.Context, p parts) error { return p.consume(ctx) })
+		func(ctx context.Context, p parts) error { return p.operated(ctx, true, p.consume) })
 }
 
 func workCommand() *cobra.Command {
 	return partsCommand("work", "Run workers alone; start as many processes as there is work",
-		func(ctx context.Context, p parts) error { return p.work(ctx, false) })
+		func(ctx context.Context, p parts) error {
+			return p.operated(ctx, false, func(ctx context.Context) error { return p.work(ctx, false) })
+		})
 }
 
 func webCommand() *cobra.Command {
 	return partsCommand("web", "Serve the page and the API alone", func(ctx context.Context, p parts) error {
-		return p.listening(func(l net.Listener) error { return p.serve(ctx, l) })
+		return p.listening(func(l net.Listener) error {
+			return p.operated(ctx, false, func(ctx context.Context) error { return p.serve(ctx, l) })
+		})
 	})
 }
 

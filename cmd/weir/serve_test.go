@@ -65,7 +65,8 @@ func (p *process) page(t *testing.T) string {
 	return url
 }
 
-// TestDemoShowsRankedLinks with no configuration, and leaves nothing behind.
+// TestDemoShowsRankedLinks with no configuration, of a person's network, and
+// leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -77,6 +78,8 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 		return err == nil && strings.Contains(page, ".example/")
 	}, time.Minute, 50*time.Millisecond)
 	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "it finds the demo's Postgres")
+	require.Regexp(t, `follows +hub\.example +\d+ .*ago`, succeed(t, env, "watch", "list"))
+	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
 	demo.signal(syscall.SIGINT)
 	require.Zero(t, demo.wait(t, time.Minute))
 	require.NoDirExists(t, home+"/demo")

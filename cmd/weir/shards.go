@@ -131,16 +131,7 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 	one := &shard{}
 	counts := prometheus.NewRegistry() // its own, so that its numbers end with it
 	var err error
-	one.source, err = jetstream.New(jetstream.Config{
-		Endpoints:  s.cfg.Jetstream,
-		Filter:     one.follows.take(now, s.cfg.Collections),
-		Compress:   s.cfg.Compress,
-		Dictionary: s.dictionary,
-		Wanted:     s.wanted(),
-		Logger:     s.log.With("stream", now.Stream),
-		Registerer: counts,
-		UserAgent:  userAgent,
-	})
+	one.source, err = s.parts.source(one.follows.take(now, s.cfg.Collections), s.log.With("stream", now.Stream), counts)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +139,7 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 		Stream: now.Stream, Wire: wire, Shard: now.Stream != s.cfg.Stream, Leased: s.refresh,
 		Source: one.source, FilterHash: one.source.FilterHash, Follows: one.follows.includes,
 		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchEvery: s.cfg.BatchEvery, BufferBytes: s.cfg.BufferBytes,
-		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, Registerer: counts,
+		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
 	})
 	if err != nil {
 		return nil, err

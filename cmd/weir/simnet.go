@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,7 @@ func simnetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			network := simnet.Config{Seed: seed, Accounts: accounts, History: history, HistorySpan: span, Logger: cfg.forPeople().logger()}
+			network := simnet.Config{Seed: seed, Accounts: accounts, History: history, HistorySpan: span, Logger: cfg.forPeople(slog.LevelWarn).logger()}
 			switch mix {
 			case "posts":
 				network.Mix = simnet.MixPosts

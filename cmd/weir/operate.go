@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-social/weir/health"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
+)
+
+// limits are where well ends, as configured.
+func (c config) limits() health.Limits {
+	return health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit}
+}
+
+// listenForOperators is the listener of health and metrics; nil where none is
+// wanted. An address that somebody wrote down must be had; the default gives way
+// when a second process on the machine finds it taken.
+func (p parts) listenForOperators() (net.Listener, error) {
+	if p.cfg.OpsListen == "off" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", p.cfg.OpsListen)
+	if err == nil {
+		return l, nil
+	}
+	if os.Getenv("WEIR_OPS_LISTEN") != "" {
+		return nil, fmt.Errorf("listen on WEIR_OPS_LISTEN=%s: %w; choose another address, or off", p.cfg.OpsListen, err)
+	}
+	host, _, _ := net.SplitHostPort(p.cfg.OpsListen)
+	if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
+		return nil, fmt.Errorf("listen for health and metrics: %w; set WEIR_OPS_LISTEN to an address, or to off", err)
+	}
+	p.log.Warn("operators_elsewhere", "wanted", p.cfg.OpsListen, "url", "http://"+l.Addr().String()+"/health", "set", "WEIR_OPS_LISTEN")
+	return l, nil
+}
+
+// operate answers operators on l until ctx ends.
+func (p parts) operate(ctx context.Context, l net.Listener, reads bool) error {
+	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.limits(), 3*time.Second), poolMetrics{p.pool}, buildInfo())
+	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
+	handler := web.Operate(web.Operations{
+		DB: p.pool, Check: func(ctx context.Context) error { return schema.Check(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.limits(),
+		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Logger: p.log,
+	})
+	if err := p.answer(ctx, l, handler, 2*time.Minute); err != nil { // a profile takes its time
+		return fmt.Errorf("serve health and metrics: %w", err)
+	}
+	return nil
+}
+
+// version is the version of this binary, as its module was built.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
+}
+
+// buildInfo says which binary runs.
+func buildInfo() prometheus.Collector {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_build_info", Help: "1, labelled with the version.",
+		ConstLabels: prometheus.Labels{"version": version()}})
+	info.Set(1)
+	return info
+}

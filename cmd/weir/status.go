@@ -1,0 +1,156 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/health"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
+)
+
+func statusCommand() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say how Weir is doing: streams, queues, gaps, dead letters, and what to do",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				now := time.Now()
+				report, err := health.Read(ctx, p.pool, now, p.cfg.limits())
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					encoder := json.NewEncoder(cmd.OutOrStdout())
+					encoder.SetIndent("", "  ")
+					return encoder.Encode(report)
+				}
+				return printStatus(cmd.OutOrStdout(), report, now)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what /health answers")
+	return cmd
+}
+
+// printStatus prints a report for a person: the verdict, what is not well and
+// what to do about it, and then the figures.
+func printStatus(w io.Writer, r health.Report, now time.Time) error {
+	fmt.Fprintf(w, "%s: %s\n", r.Status, r.State)
+	for _, c := range r.Conditions {
+		fmt.Fprintf(w, "  %-8s %s %s. Look at: %s\n", c.Severity, c.Name, web.Plain(c.Says), web.Plain(c.Do))
+	}
+	fmt.Fprintln(w)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "STREAM\tSTATE\tFOR\tLAST EVENT\tBEHIND\tHOST\tHELD BY")
+	for _, s := range r.Streams {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", web.Plain(s.Name), s.State, span(&s.StateSince), ago(s.LastEvent), span(s.Lag),
+			cmp.Or(web.Plain(s.Host), "-"), cmp.Or(web.Plain(s.Holder), "-"))
+	}
+	fmt.Fprintln(table, "\nQUEUE\tWAITING\tRUNNING\tTO RETRY\tSCHEDULED\tOLDEST\t")
+	for _, q := range r.Queues {
+		oldest := "-"
+		if q.Oldest != nil {
+			oldest = now.Sub(*q.Oldest).Round(time.Second).String()
+		}
+		paused := ""
+		if q.Paused {
+			paused = "paused"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", web.Plain(q.Name), counted(q.Available), counted(q.Running), counted(q.Retryable), counted(q.Scheduled), oldest, paused)
+	}
+	follows := "the whole network"
+	if r.FollowsCount > 0 {
+		follows = fmt.Sprintf("%d accounts", r.FollowsCount)
+	}
+	fmt.Fprintf(table, "\nfollowing\t%s\nopen gaps\t%d\ndead letters\t%d\ndatabase\t%.1f MB\n", follows, r.OpenGaps, r.DeadLetters, float64(r.DatabaseBytes)/(1<<20))
+	return table.Flush()
+}
+
+// span is a number of seconds as a person reads it.
+func span(s *float64) string {
+	if s == nil {
+		return "-"
+	}
+	return time.Duration(*s * float64(time.Second)).Round(time.Second).String()
+}
+
+func ago(s *float64) string {
+	if s == nil {
+		return "never"
+	}
+	return span(s) + " ago"
+}
+
+func counted(n int64) string {
+	if n >= schema.CountedJobs {
+		return fmt.Sprintf("%d+", n)
+	}
+	return fmt.Sprint(n)
+}
+
+func healthcheckCommand() *cobra.Command {
+	ready := false
+	cmd := &cobra.Command{
+		Use:   "healthcheck",
+		Short: "Ask the process at WEIR_OPS_LISTEN whether it is alive; for containers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := readConfig()
+			if err != nil {
+				return err
+			}
+			path := "/livez"
+			if ready {
+				path = "/readyz"
+			}
+			return ask(cmd.Context(), cfg.OpsListen, path)
+		},
+	}
+	cmd.Flags().BoolVar(&ready, "ready", false, "ask whether it is ready as well")
+	return cmd
+}
+
+// ask answers nil where the process behind a listening address says ok.
+func ask(ctx context.Context, listen, path string) error {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return fmt.Errorf("WEIR_OPS_LISTEN is %q: expected an address such as 127.0.0.1:8081, for the check has to ask somebody", listen)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*askPatience)
+	defer cancel()
+	url := "http://" + net.JoinHostPort(host, port) + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", url, err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("nobody answers: %w", err)
+	}
+	defer response.Body.Close() //nolint:errcheck // read only
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if response.StatusCode != http.StatusOK {
+		return errors.New(strings.ReplaceAll(strings.TrimSpace(string(body)), "\n", "; "))
+	}
+	return nil
+}
+
+// askPatience is how long a process may take to answer a check.
+const askPatience = 3 * time.Second

@@ -1,0 +1,189 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// replayed tries every open letter again, change having changed how.
+func replayed(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Replay)) {
+	t.Helper()
+	_, err := schema.ReplayLetters(t.Context(), pool, schema.LetterFilter{})
+	require.NoError(t, err)
+	letters, err := schema.AskedLetters(t.Context(), pool, 1000, 1<<30)
+	require.NoError(t, err)
+	r := consumer.Replay{Decode: jetstream.DecodeEvent, Config: consumer.Config{
+		Pool: pool, Logger: slog.New(slog.DiscardHandler),
+		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
+		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
+	}}
+	if change != nil {
+		change(&r)
+	}
+	require.NoError(t, r.Run(t.Context(), letters))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replaying'`), "every letter is settled")
+}
+
+// strict is a constraint that refuses some posts, as the database's owner might
+// add one.
+const strict = `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (record ->> 'text' NOT LIKE 'refused%')`
+
+// refusable is a post that the constraint refuses.
+func refusable(n int) string { return line(n, `{"text":"refused"}`) }
+
+// stored is every post, as "rkey rev text".
+func stored(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT rkey || ' ' || rev || ' ' || (record ->> 'text') FROM posts ORDER BY 1`)
+	require.NoError(t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return all
+}
+
+// TestReplayAfterTheFixStoresWhatWasParked, enqueues its jobs with it, and
+// leaves parked what is refused still: a batch with poison in it.
+func TestReplayAfterTheFixStoresWhatWasParked(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	_, err := pool.Exec(t.Context(), strict)
+	require.NoError(t, err)
+	var lines []string
+	for i := range 200 {
+		lines = append(lines, refusable(i))
+	}
+	lines[77] = line(77, `{"text":"refused","n":`+strings.Repeat("9", 131073)+`}`)
+	require.NoError(t, played(t, pool, lines, nil).Run(t.Context()))
+	require.Equal(t, 200, count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'commit'`))
+
+	replayed(t, pool, nil)
+	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2 AND cause LIKE '%"strict"%' AND last_cause LIKE '%"strict"%'`),
+		"not lifted yet: each is parked again")
+	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
+	require.NoError(t, err)
+	enqueued := 0
+	replayed(t, pool, func(r *consumer.Replay) {
+		r.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
+			enqueued += len(written)
+			return nil
+		}
+	})
+	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM posts`))
+	require.GreaterOrEqual(t, enqueued, 199, "more where a transaction was tried again")
+	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND cause LIKE '%"strict"%'`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 3 AND rkey = 'r77' AND last_cause LIKE '%numeric%'`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams`), "no position moved but the stream's own")
+}
+
+// TestReplayNeverOverwritesWhatIsNewer: a later edit and a deletion came while
+// the letters lay there. Replaying twice changes nothing.
+func TestReplayNeverOverwritesWhatIsNewer(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	_, err := pool.Exec(t.Context(), strict)
+	require.NoError(t, err)
+	record := func(rkey string, n int, operation, text string) string {
+		l := strings.Replace(line(n, fmt.Sprintf(`{"text":%q}`, text)), fmt.Sprintf(`"rkey":"r%d"`, n), fmt.Sprintf(`"rkey":%q`, rkey), 1)
+		return strings.Replace(l, `"create"`, fmt.Sprintf("%q", operation), 1)
+	}
+	deletion := func(rkey string, n int) string {
+		return fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"delete",`+
+			`"collection":"app.bsky.feed.post","rkey":%q}}`, 1783175888000000+n, rev(n), rkey)
+	}
+	lines := []string{
+		record("edited", 1, "create", "refused"), record("deleted", 2, "create", "refused"), record("twice", 3, "create", "refused 1"),
+		record("edited", 4, "update", "newer"), deletion("deleted", 5), record("twice", 6, "update", "refused 2"),
+	}
+	require.NoError(t, played(t, pool, lines, nil).Run(t.Context()))
+	require.Equal(t, []string{"edited " + rev(4) + " newer"}, stored(t, pool))
+	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
+	require.NoError(t, err)
+	for range 2 {
+		replayed(t, pool, nil)
+		require.Equal(t, []string{"edited " + rev(4) + " newer", "twice " + rev(6) + " refused 2"}, stored(t, pool))
+		require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND count = 1`))
+		_, err := pool.Exec(t.Context(), `UPDATE dead_letters SET state = 'open'`)
+		require.NoError(t, err)
+	}
+}
+
+// TestReplayThatIsRefusedAgainKeepsTheFirstCause, and says the second; an input
+// of which only the beginning was kept is never mistaken for another.
+func TestReplayThatIsRefusedAgainKeepsTheFirstCause(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	noDID := strings.Replace(line(2, plainRecord), `"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa",`, ``, 1)
+	large := line(3, `{"text":"`+strings.Repeat("x", 3<<20)+`"}`)
+	require.NoError(t, played(t, pool, []string{`{"did":`, noDID, large}, nil).Run(t.Context()))
+	const first = `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = $1 AND (cause, path) IN (SELECT cause, path FROM remembered)`
+	_, err := pool.Exec(t.Context(), `CREATE TABLE remembered AS SELECT cause, path, first_seen FROM dead_letters`)
+	require.NoError(t, err)
+	require.Equal(t, 3, count(t, pool, first, 1))
+	for n := 2; n < 4; n++ {
+		replayed(t, pool, nil)
+		require.Equal(t, 3, count(t, pool, first, n))
+		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE last_cause LIKE 'only the beginning of the input was kept%'`))
+		require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM dead_letters JOIN remembered USING (first_seen) WHERE last_cause <> '' AND last_seen > first_seen`))
+	}
+	require.NoError(t, played(t, pool, []string{noDID}, nil).Run(t.Context()))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`), "the same input from the stream is the same letter")
+}
+
+// TestReplayOfWhatIsNoLongerWanted settles the letter and stores nothing: the
+// stream would pass it over, too.
+func TestReplayOfWhatIsNoLongerWanted(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	_, err := pool.Exec(t.Context(), strict)
+	require.NoError(t, err)
+	require.NoError(t, played(t, pool, []string{refusable(1)}, nil).Run(t.Context()))
+	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
+	require.NoError(t, err)
+	replayed(t, pool, func(r *consumer.Replay) { r.Follows = func(string) bool { return false } })
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed'`))
+	require.Empty(t, stored(t, pool))
+}
+
+// TestReplayBringsNothingBackThatMayBeDeleted: the deletions of its time are no
+// longer known.
+func TestReplayBringsNothingBackThatMayBeDeleted(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	_, err := pool.Exec(t.Context(), strict)
+	require.NoError(t, err)
+	require.NoError(t, played(t, pool, []string{refusable(1), refusable(2)}, nil).Run(t.Context()))
+	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
+	require.NoError(t, err)
+	replayed(t, pool, func(r *consumer.Replay) { r.Since = time.UnixMicro(1783175888000002) })
+	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%deletions are no longer known%'`))
+}
+
+// TestDismissedLetterStaysSo, however often its input comes again; one that was
+// replayed is open again.
+func TestDismissedLetterStaysSo(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	input := []string{`{"did":`}
+	for state, then := range map[string]string{schema.LetterDismissed: schema.LetterDismissed, schema.LetterReplayed: schema.LetterOpen} {
+		require.NoError(t, played(t, pool, input, nil).Run(t.Context()))
+		_, err := pool.Exec(t.Context(), `UPDATE dead_letters SET state = $1`, state)
+		require.NoError(t, err)
+		require.NoError(t, played(t, pool, input, nil).Run(t.Context()))
+		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = $1`, then))
+	}
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters`))
+}

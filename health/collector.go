@@ -1,0 +1,157 @@
+package health
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// Collector reads the metrics that are about the database rather than about one
+// process: whoever is scraped tells them. Labels are streams, queues, stages and
+// tables: none of them is a stranger's word. While the database does not answer,
+// weir_database_up is 0 and the others are missing, which is the truth.
+type Collector struct {
+	db     schema.DB
+	now    func() time.Time
+	limits Limits
+	within time.Duration
+
+	mu    sync.Mutex
+	sizes []prometheus.Metric // read seldom: it asks the file system
+	sized time.Time
+}
+
+// NewCollector reads from db, each time it is asked, for no longer than within.
+func NewCollector(db schema.DB, limits Limits, within time.Duration) *Collector {
+	return &Collector{db: db, now: time.Now, limits: limits, within: within}
+}
+
+// sizesEvery is how long the sizes of tables are good for.
+const sizesEvery = time.Minute
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("weir_"+name, help, labels, nil)
+}
+
+var (
+	databaseUp     = desc("database_up", "1 where the database answered this scrape.")
+	connected      = desc("stream_connected", "1 while a consumer is connected and reads. Its average over a day is the uptime.", "stream")
+	leased         = desc("stream_leased", "1 while a consumer holds the stream's lease.", "stream")
+	state          = desc("stream_state", "1 for the state that holds: live, quiet, catching up, reconnecting, stalled, paused by backpressure, no consumer is running.", "stream", "state")
+	stateSeconds   = desc("stream_state_seconds", "For how long the state has held.", "stream")
+	lastEventAge   = desc("stream_last_event_age_seconds", "Since the last event committed happened. Grows while the network is quiet: look at the caught-up age.", "stream")
+	caughtUpAge    = desc("stream_caught_up_age_seconds", "Since the stream was last known to have nothing unread.", "stream")
+	lag            = desc("stream_lag_seconds", "How far behind the stream what is stored may be: the smaller of the last event's age and the caught-up age.", "stream")
+	failedTries    = desc("stream_failed_tries", "Tries to connect that failed since the last event.", "stream")
+	epoch          = desc("stream_epoch", "The epoch of the lease: how often it changed hands.", "stream")
+	follows        = desc("follows", "Accounts followed; 0 with the whole network.")
+	queueJobs      = desc("queue_jobs", "Jobs by queue and state, each counted up to 50,000.", "queue", "state")
+	queueOldest    = desc("queue_oldest_seconds", "For how long the job that waits longest could have been worked; 0 with none.", "queue")
+	queuePaused    = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
+	gapsOpen       = desc("gaps_open", "Intervals of a stream that may have been missed and are not closed. Expect zero.")
+	gapSeconds     = desc("gaps_open_seconds", "How long the open gaps are, together. Expect zero.")
+	letters        = desc("dead_letters", "Dead letters that were neither replayed nor dismissed, by stage. Expect zero.", "stage")
+	databaseBytes  = desc("database_bytes", "The database on disk.")
+	tableBytes     = desc("table_bytes", "A table on disk, with its indexes and partitions.", "table")
+	tableDeadRows  = desc("table_dead_rows", "Rows of a table that wait for vacuum. Without end: something holds an old snapshot open.", "table")
+	conditionHolds = desc("condition", "1 while something is not well, by the words of /health.", "name", "severity")
+)
+
+// Describe says nothing beforehand: which streams and queues there are is data.
+func (c *Collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads and sends.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.within)
+	defer cancel()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	r, err := Read(ctx, c.db, c.now(), c.limits)
+	byStage, lettersErr := schema.LettersByStage(ctx, c.db)
+	if err != nil || lettersErr != nil {
+		gauge(databaseUp, 0)
+		return
+	}
+	gauge(databaseUp, 1)
+	for _, s := range r.Streams {
+		gauge(connected, bit(s.Connected), s.Name)
+		gauge(leased, bit(s.Holder != ""), s.Name)
+		for _, word := range byWorth() {
+			gauge(state, bit(s.State == word), s.Name, word)
+		}
+		gauge(stateSeconds, s.StateSince, s.Name)
+		for d, v := range map[*prometheus.Desc]*float64{lastEventAge: s.LastEvent, caughtUpAge: s.CaughtUp, lag: s.Lag} {
+			if v != nil {
+				gauge(d, *v, s.Name)
+			}
+		}
+		gauge(failedTries, float64(s.Failed), s.Name)
+		gauge(epoch, float64(s.Epoch), s.Name)
+	}
+	for _, q := range r.Queues {
+		gauge(queueJobs, float64(q.Available), q.Name, "available")
+		gauge(queueJobs, float64(q.Running), q.Name, "running")
+		gauge(queueJobs, float64(q.Retryable), q.Name, "retryable")
+		gauge(queueJobs, float64(q.Scheduled), q.Name, "scheduled")
+		gauge(queuePaused, bit(q.Paused), q.Name)
+		oldest := 0.0
+		if s := ago(q.Oldest, c.now()); s != nil {
+			oldest = *s
+		}
+		gauge(queueOldest, oldest, q.Name)
+	}
+	gauge(follows, float64(r.FollowsCount))
+	gauge(gapsOpen, float64(r.OpenGaps))
+	gauge(gapSeconds, r.GapSeconds)
+	for _, s := range byStage {
+		gauge(letters, s.Value, s.Name)
+	}
+	gauge(databaseBytes, float64(r.DatabaseBytes))
+	seen := map[[2]string]bool{}
+	for _, held := range r.Conditions {
+		if key := [2]string{held.Name, held.Severity}; !seen[key] {
+			seen[key] = true
+			gauge(conditionHolds, 1, held.Name, held.Severity)
+		}
+	}
+	for _, m := range c.tables(ctx) {
+		out <- m
+	}
+}
+
+// tables are the sizes, as they were a minute ago at most.
+func (c *Collector) tables(ctx context.Context) []prometheus.Metric {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now().Sub(c.sized) < sizesEvery {
+		return c.sizes
+	}
+	sizes, err := schema.TableSizes(ctx, c.db)
+	if err != nil {
+		return c.sizes
+	}
+	dead, err := schema.DeadRows(ctx, c.db)
+	if err != nil {
+		return c.sizes
+	}
+	c.sizes, c.sized = nil, c.now()
+	for _, s := range sizes {
+		c.sizes = append(c.sizes, prometheus.MustNewConstMetric(tableBytes, prometheus.GaugeValue, s.Value, s.Name))
+	}
+	for _, s := range dead {
+		c.sizes = append(c.sizes, prometheus.MustNewConstMetric(tableDeadRows, prometheus.GaugeValue, s.Value, s.Name))
+	}
+	return c.sizes
+}
+
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

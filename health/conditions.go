@@ -1,0 +1,100 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// Severities of a condition.
+const (
+	Warning  = "warning"  // somebody should look, soon
+	Critical = "critical" // Weir does not do its work
+)
+
+// Condition is something that is not well. Its name is that of the alert in
+// deploy/prometheus/weir.rules.yml, and of the entry in docs/operations.md.
+type Condition struct {
+	Name     string `json:"name"`
+	Severity string `json:"severity"`
+	About    string `json:"about,omitempty"` // the stream or queue; empty: the whole
+	Says     string `json:"says"`            // what holds
+	Do       string `json:"do"`              // what to look at first
+}
+
+// judge finds what is not well.
+func (r *Report) judge(limits Limits) {
+	add := func(name, severity, about, do, says string, args ...any) {
+		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, About: about, Says: fmt.Sprintf(says, args...), Do: do})
+	}
+	if len(r.Streams) == 0 {
+		add("WeirNoConsumer", Critical, "", "weir serve, or weir consume", "no consumer has ever run on this database")
+	}
+	for _, s := range r.Streams {
+		since := seconds(s.StateSince)
+		switch {
+		case s.State == schema.StateNoConsumer:
+			add("WeirNoConsumer", Critical, s.Name, "weir serve, or weir consume", "nobody reads stream %s", s.Name)
+		case s.State == StateStalled:
+			add("WeirNoEvents", Critical, s.Name, "weir status, and the log of "+s.Holder, "stream %s is connected, and nothing was committed for %s", s.Name, since)
+		case s.State == StateReconnecting && since > limits.Disconnected:
+			add("WeirDisconnected", Critical, s.Name, "weir doctor", "stream %s has had no connection for %s: %s", s.Name, since, cmp.Or(s.Detail, "no cause is known"))
+		}
+		if s.Failed > limits.Tries {
+			add("WeirReconnectsFail", Warning, s.Name, "weir doctor", "%d tries to connect stream %s have failed", s.Failed, s.Name)
+		}
+		if s.Lag != nil && s.Connected && s.State != StateStalled { // else the cause is said
+			switch lag := seconds(*s.Lag); {
+			case lag > limits.LagCritical:
+				add("WeirLagCritical", Critical, s.Name, "weir status: the queues, the state, the database", "stream %s is %s behind", s.Name, lag)
+			case lag > limits.LagWarning:
+				add("WeirLag", Warning, s.Name, "weir status", "stream %s is %s behind", s.Name, lag)
+			}
+		}
+	}
+	for _, q := range r.Queues {
+		if q.Available > limits.Jobs {
+			add("WeirQueueDeep", Warning, q.Name, "start more weir work processes", "%s jobs wait in queue %s", atLeast(q.Available), q.Name)
+		}
+		if q.Paused {
+			add("WeirQueuePaused", Warning, q.Name, "resume it in River UI when you are done", "queue %s was paused by somebody", q.Name)
+		}
+	}
+	if r.BackfillQueueDepth > limits.Backfills {
+		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status", "%s feeds wait to be read", atLeast(r.BackfillQueueDepth))
+	}
+	if r.NewLetters > limits.Letters {
+		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewLetters, letterWindow)
+	}
+	if r.OpenGaps > 0 {
+		add("WeirGapOpen", Warning, "", "SELECT * FROM gaps WHERE closed_at IS NULL", "%d gaps are open, over %s", r.OpenGaps, seconds(r.GapSeconds))
+	}
+	if r.DatabaseBytes > limits.Bytes {
+		add("WeirDatabaseLarge", Warning, "", "WEIR_KEEP, WEIR_DATABASE_LIMIT", "the database has %.1f GB, more than %.1f GB", float64(r.DatabaseBytes)/(1<<30), float64(limits.Bytes)/(1<<30))
+	}
+	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
+	switch {
+	case len(r.Conditions) == 0:
+		r.Status = Healthy
+	case r.Conditions[0].Severity == Critical:
+		r.Status = Unhealthy
+	default:
+		r.Status = Degraded
+	}
+}
+
+func seconds(s float64) time.Duration {
+	return time.Duration(s * float64(time.Second)).Round(time.Second)
+}
+
+// atLeast is a count as a person reads it: counting stops somewhere.
+func atLeast(n int64) string {
+	if n >= schema.CountedJobs {
+		return fmt.Sprintf("%d or more", n)
+	}
+	return fmt.Sprint(n)
+}

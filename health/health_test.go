@@ -1,0 +1,142 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+var noon = time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+
+func before(d time.Duration) *time.Time {
+	t := noon.Add(-d)
+	return &t
+}
+
+// TestStreamStates: quiet is not stalled, a dead holder is not connected, and
+// what has moved within two minutes has not stalled.
+func TestStreamStates(t *testing.T) {
+	t.Parallel()
+	hour := *before(time.Hour)
+	for name, c := range map[string]struct {
+		status    schema.StreamStatus
+		state     string
+		connected bool
+		lag       time.Duration
+		condition string
+	}{
+		"live": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second), Advanced: before(time.Second)},
+			"live", true, time.Second, ""},
+		"quiet for long": {schema.StreamStatus{State: "quiet", StateSince: hour, Leased: true, LastEvent: before(time.Hour), CaughtUp: before(3 * time.Second), Advanced: before(time.Hour)},
+			"quiet", true, 3 * time.Second, ""},
+		"stalled": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(3 * time.Minute), CaughtUp: before(3 * time.Minute), Advanced: before(3 * time.Minute)},
+			StateStalled, true, 3 * time.Minute, "WeirNoEvents"},
+		"just connected after a long time": {schema.StreamStatus{State: "live", StateSince: *before(time.Second), Leased: true, LastEvent: before(30 * time.Second), Advanced: before(time.Hour)},
+			"catching up", true, 30 * time.Second, ""},
+		"far behind and moving": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Minute), Advanced: before(time.Second)},
+			"catching up", true, 6 * time.Minute, "WeirLagCritical"},
+		"a little behind": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(2 * time.Minute), Advanced: before(time.Second)},
+			"catching up", true, 2 * time.Minute, "WeirLag"},
+		"a blip": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Advanced: before(time.Minute)},
+			StateReconnecting, false, time.Minute, ""},
+		"disconnected": {schema.StreamStatus{State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, LastEvent: before(6 * time.Minute), Detail: "refused", Failed: 5},
+			StateReconnecting, false, 6 * time.Minute, "WeirDisconnected"},
+		"many tries": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Failed: 11},
+			StateReconnecting, false, time.Minute, "WeirReconnectsFail"},
+		"a dead holder's last word": {schema.StreamStatus{State: "live", StateSince: hour, Owner: "dead", LastEvent: before(time.Minute)},
+			schema.StateNoConsumer, false, time.Minute, "WeirNoConsumer"},
+		"given back": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(time.Minute)},
+			schema.StateNoConsumer, false, time.Minute, "WeirNoConsumer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limits := Limits{}.withDefaults()
+			r := Report{Streams: []Stream{stream(c.status, noon, limits)}}
+			r.sum()
+			r.judge(limits)
+			require.Equal(t, c.state, r.State)
+			require.Equal(t, c.connected, r.WebsocketConnected)
+			require.InDelta(t, c.lag.Seconds(), *r.Streams[0].Lag, 0.001)
+			if c.condition == "" {
+				require.Empty(t, r.Conditions)
+				require.Equal(t, Healthy, r.Status)
+			} else {
+				require.Len(t, r.Conditions, 1)
+				require.Equal(t, c.condition, r.Conditions[0].Name)
+			}
+		})
+	}
+}
+
+// TestTheWorstStreamSpeaks for all.
+func TestTheWorstStreamSpeaks(t *testing.T) {
+	t.Parallel()
+	limits := Limits{}.withDefaults()
+	r := Report{}
+	for name, state := range map[string]string{"a": "live", "b": "not connected", "c": "quiet"} {
+		r.Streams = append(r.Streams, stream(schema.StreamStatus{Name: name, State: state, StateSince: noon, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second), Advanced: before(time.Second)}, noon, limits))
+	}
+	r.sum()
+	require.Equal(t, StateReconnecting, r.State)
+	require.False(t, r.WebsocketConnected)
+	r.judge(limits)
+	require.Equal(t, Healthy, r.Status, "a blip is no condition: %+v", r.Conditions)
+	require.Empty(t, r.NotReady(limits))
+}
+
+// TestReadOfARealDatabase counts what waits, and stops counting at a bound.
+func TestReadOfARealDatabase(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	r, err := Read(t.Context(), pool, time.Now(), Limits{})
+	require.NoError(t, err)
+	require.Equal(t, Unhealthy, r.Status)
+	require.Equal(t, "WeirNoConsumer", r.Conditions[0].Name)
+	_, err = pool.Exec(t.Context(), `
+INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at)
+SELECT 'process_posts', '{}', 25, 1 + n % 4, 'process', 'available', now() - interval '1 hour' FROM generate_series(1, 60000) AS n;
+INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at)
+SELECT 'backfill_account', '{}', 25, 4, 'backfill', 'available', now() - interval '1 minute' FROM generate_series(1, 51) AS n;
+INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '10 minutes', now() - interval '8 minutes', 'test', now());
+INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen)
+SELECT sha256(n::text::bytea), 'decode', 'test', '', 0, now() - (n || ' minutes')::interval, now() FROM generate_series(0, 20) AS n;
+INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), now())`)
+	require.NoError(t, err)
+	r, err = Read(t.Context(), pool, time.Now(), Limits{Bytes: 1})
+	require.NoError(t, err)
+	names := map[string]string{}
+	for _, c := range r.Conditions {
+		names[c.Name] = c.About
+	}
+	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": ""}, names)
+	require.EqualValues(t, 51, r.BackfillQueueDepth)
+	require.EqualValues(t, 21, r.DeadLetters)
+	require.EqualValues(t, 10, r.NewLetters)
+	require.InDelta(t, 120, r.GapSeconds, 1)
+	for _, q := range r.Queues {
+		if q.Name == jobs.QueueProcess {
+			require.EqualValues(t, schema.CountedJobs, q.Available)
+			require.InDelta(t, 3600, time.Since(*q.Oldest).Seconds(), 30)
+		}
+	}
+}
+
+// TestUnreachable says so, and nothing it cannot know.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := Read(ctx, pool, noon, Limits{})
+	require.Error(t, err)
+	r := Unreachable(errors.New("refused"))
+	require.Equal(t, Unhealthy, r.Status)
+	require.Nil(t, r.CursorTimeUS)
+}

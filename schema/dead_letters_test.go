@@ -1,0 +1,116 @@
+package schema_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestChoicesOfDeadLettersThatAreNoneAreRefused, by the functions themselves.
+func TestChoicesOfDeadLettersThatAreNoneAreRefused(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	for _, sql := range []string{
+		`SELECT replay_dead_letter(1)`, `SELECT replay_dead_letter(NULL)`, `SELECT dismiss_dead_letter(1)`, `SELECT dismiss_dead_letter(NULL)`,
+		`SELECT replay_dead_letters('decoding')`, `SELECT replay_dead_letters('')`, `SELECT replay_dead_letters(class => 'odd')`, `SELECT dismiss_dead_letters('x')`,
+	} {
+		_, err := pool.Exec(t.Context(), sql)
+		require.ErrorContains(t, err, "22023", sql)
+	}
+	require.Equal(t, []string{"0"}, column(t, pool, `SELECT count(*)::text FROM river_job`))
+}
+
+// TestBulkTakesWhatIsOpen of a stage and class, and nothing else; and wakes a worker.
+func TestBulkTakesWhatIsOpen(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	for _, l := range []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable open", "job retryable replayed"} {
+		execute(t, pool, `INSERT INTO dead_letters (key, stage, class, state, cause, raw, raw_bytes, first_seen, last_seen)
+			SELECT convert_to($1, 'UTF8'), w[1], w[2], w[3], '', '', 0, now(), now() FROM string_to_array($1, ' ') AS w`, l)
+	}
+	states := func() []string {
+		return column(t, pool, `SELECT concat_ws(' ', stage, class, state) FROM dead_letters ORDER BY id`)
+	}
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `LISTEN "public.river_insert"`)
+	require.NoError(t, err)
+	n, err := schema.ReplayLetters(t.Context(), pool, schema.LetterFilter{Stage: "job", Class: "retryable"})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	woken, err := conn.Conn().WaitForNotification(ctx)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"queue":"network"}`, woken.Payload)
+	require.Equal(t, []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable replaying", "job retryable replayed"}, states())
+	n, err = schema.DismissLetters(t.Context(), pool, schema.LetterFilter{Stage: "job"})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	n, err = schema.ReplayLetters(t.Context(), pool, schema.LetterFilter{})
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.Equal(t, []string{"decode permanent replaying", "decode permanent dismissed", "commit permanent replaying", "job permanent dismissed", "job retryable replaying", "job retryable replayed"}, states())
+	n, err = schema.ReplayLetters(t.Context(), pool, schema.LetterFilter{})
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'replay_dead_letters'`), "no job where there is nothing to do")
+}
+
+// TestAskedLettersAreBoundedInBytes, but never fewer than one, and in order.
+func TestAskedLettersAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	for _, raw := range []string{"first, which is long", "2", "3", "4"} {
+		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(raw), At: time.Unix(9, 0)}).Park(t.Context(), pool, "s"))
+	}
+	execute(t, pool, `SELECT replay_dead_letters()`)
+	asked := func(limit int, bytes int64) (all []string) {
+		letters, err := schema.AskedLetters(t.Context(), pool, limit, bytes)
+		require.NoError(t, err)
+		for _, l := range letters {
+			all = append(all, string(l.Raw))
+		}
+		return all
+	}
+	require.Equal(t, []string{"first, which is long"}, asked(9, 1))
+	require.Equal(t, []string{"first, which is long", "2"}, asked(9, 21))
+	require.Equal(t, []string{"first, which is long", "2", "3"}, asked(3, 1000))
+}
+
+// TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain: it is on its way to the
+// default partition while the one of its day is attached. Nothing is wrong with it.
+func TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	day := time.Date(2031, 5, 4, 0, 0, 0, 0, time.UTC)
+	var rkey string
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT tid_floor($1)`, day.Add(time.Hour)).Scan(&rkey))
+	inserted := make(chan error, 1)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SELECT ensure_post_partition($1)`, day); err != nil {
+			return err
+		}
+		go func() {
+			_, err := pool.Exec(context.Background(), `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', 'd', $1, 'r', '', now(), '{}')`, rkey)
+			inserted <- err
+		}()
+		require.Eventually(t, func() bool {
+			return column(t, pool, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)[0] == "1"
+		}, time.Minute, time.Millisecond)
+		return nil
+	}))
+	err := <-inserted
+	require.ErrorContains(t, err, "23514")
+	require.Equal(t, schema.Transient, schema.Classify(err))
+	execute(t, pool, `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (rkey <> 'x')`)
+	_, err = pool.Exec(t.Context(), `INSERT INTO posts_default (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', 'd', 'x', 'r', '', now(), '{}')`)
+	require.Equal(t, schema.Data, schema.Classify(err), "a constraint that somebody made is no such case")
+}

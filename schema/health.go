@@ -1,0 +1,113 @@
+package schema
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Queue is how full a queue is. Each count stops at CountedJobs: the question
+// is asked every few seconds, and must cost the same however deep the queue is.
+type Queue struct {
+	Name      string     `json:"name"`
+	Paused    bool       `json:"paused"`    // by a person, in River UI
+	Available int64      `json:"available"` // could be worked now
+	Running   int64      `json:"running"`
+	Retryable int64      `json:"retryable"` // failed, wait for another try
+	Scheduled int64      `json:"scheduled"`
+	Oldest    *time.Time `json:"oldest"` // since when the job that waits longest could be worked
+}
+
+// CountedJobs is where the counting of a queue's jobs in one state stops.
+const CountedJobs = 50_000
+
+// Queues reads how full these queues are, and those that a worker has served.
+func Queues(ctx context.Context, db DB, names []string) ([]Queue, error) {
+	const sql = `
+SELECT q.name                     AS name,
+       r.paused_at IS NOT NULL    AS paused,
+       n.available, n.running, n.retryable, n.scheduled,
+       (SELECT min(first.scheduled_at)
+        FROM generate_series(1, 4) AS p (priority)
+        CROSS JOIN LATERAL (
+            SELECT scheduled_at FROM river_job
+            WHERE state = 'available' AND queue = q.name AND priority = p.priority
+            ORDER BY scheduled_at LIMIT 1
+        ) AS first)               AS oldest
+FROM (SELECT unnest($1::text[]) UNION SELECT name FROM river_queue) AS q (name)
+LEFT JOIN river_queue AS r ON r.name = q.name
+CROSS JOIN LATERAL (
+    SELECT (SELECT count(*) FROM (SELECT FROM river_job WHERE state = 'available' AND queue = q.name LIMIT $2) AS j) AS available,
+           (SELECT count(*) FROM (SELECT FROM river_job WHERE state = 'running'   AND queue = q.name LIMIT $2) AS j) AS running,
+           (SELECT count(*) FROM (SELECT FROM river_job WHERE state = 'retryable' AND queue = q.name LIMIT $2) AS j) AS retryable,
+           (SELECT count(*) FROM (SELECT FROM river_job WHERE state = 'scheduled' AND queue = q.name LIMIT $2) AS j) AS scheduled
+) AS n
+ORDER BY q.name`
+	return all(ctx, db, "read the queues", pgx.RowToStructByName[Queue], sql, names, CountedJobs)
+}
+
+// QueueDepth counts the jobs of a queue that could be worked now, up to most.
+func QueueDepth(ctx context.Context, db DB, queue string, most int) (int, error) {
+	const sql = `SELECT count(*) FROM (SELECT FROM river_job WHERE state = 'available' AND queue = $1 LIMIT $2) AS j`
+	return one(ctx, db, "count the jobs of queue "+queue, pgx.RowTo[int], sql, queue, most)
+}
+
+// Totals are single figures of the whole database.
+type Totals struct {
+	Follows    int64   // accounts followed; 0 with the whole network
+	Gaps       int64   // open
+	GapSeconds float64 // that they cover, together
+	Letters    int64   // dead letters neither replayed nor dismissed
+	NewLetters int64   // of these, first seen since the moment asked for
+	Bytes      int64   // of the database on disk
+}
+
+// ReadTotals reads them. Dead letters that were first seen since a moment are new.
+func ReadTotals(ctx context.Context, db DB, since time.Time) (Totals, error) {
+	const sql = `
+SELECT (SELECT count(DISTINCT did) FROM watched)                                            AS follows,
+       (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                  AS gaps,
+       (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8
+        FROM gaps WHERE closed_at IS NULL)                                                  AS gap_seconds,
+       (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'replaying'))             AS letters,
+       (SELECT count(*) FROM dead_letters
+        WHERE state IN ('open', 'replaying') AND first_seen > $1)                           AS new_letters,
+       pg_database_size(current_database())                                                 AS bytes`
+	return one(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
+}
+
+// Sum is a figure of one of several things of a kind.
+type Sum struct {
+	Name  string
+	Value float64
+}
+
+// LettersByStage counts the dead letters that were neither replayed nor dismissed.
+func LettersByStage(ctx context.Context, db DB) ([]Sum, error) {
+	const sql = `SELECT stage AS name, count(*)::float8 AS value FROM dead_letters WHERE state IN ('open', 'replaying') GROUP BY stage`
+	return all(ctx, db, "count the dead letters", pgx.RowToStructByName[Sum], sql)
+}
+
+// TableSizes are the bytes of each table on disk, with its indexes and, where it
+// has some, its partitions.
+func TableSizes(ctx context.Context, db DB) ([]Sum, error) {
+	const sql = `
+SELECT r.relname                                                                                   AS name,
+       coalesce((SELECT sum(pg_total_relation_size(t.relid)) FROM pg_partition_tree(r.oid) AS t),
+                pg_total_relation_size(r.oid))::float8                                             AS value
+FROM pg_class AS r
+WHERE r.relnamespace = current_schema()::regnamespace AND r.relkind IN ('r', 'p') AND NOT r.relispartition`
+	return all(ctx, db, "read the sizes of the tables", pgx.RowToStructByName[Sum], sql)
+}
+
+// DeadRows are the rows of each table, with its partitions, that wait for vacuum.
+func DeadRows(ctx context.Context, db DB) ([]Sum, error) {
+	const sql = `
+SELECT r.relname AS name, sum(t.n_dead_tup)::float8 AS value
+FROM pg_stat_user_tables AS t
+JOIN pg_class AS r ON r.oid = coalesce(pg_partition_root(t.relid), t.relid)
+WHERE t.schemaname = current_schema()
+GROUP BY r.relname`
+	return all(ctx, db, "read the dead rows of the tables", pgx.RowToStructByName[Sum], sql)
+}

@@ -1,0 +1,59 @@
+package schema_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestOneFunctionAddsJobs: whatever adds a job in SQL does it through
+// enqueue_job, which also wakes a worker.
+func TestOneFunctionAddsJobs(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	rows, err := pool.Query(t.Context(), `SELECT proname::text FROM pg_proc WHERE prosrc ~* 'insert\s+into\s+river_job'`)
+	require.NoError(t, err)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Equal(t, []string{"enqueue_job"}, names)
+
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `LISTEN "public.river_insert"`)
+	require.NoError(t, err)
+	asks := map[string]string{
+		`INSERT INTO watches (target) VALUES ('alice.example')`:                                                                         `sync_follows network {"watch": 1}`,
+		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now(), 'a test', now())`: `close_gap network {"gap": 1}`,
+		`SELECT enqueue_job('expire', 'maintenance', '{}')`:                                                                             `expire maintenance {}`,
+	}
+	for sql, want := range asks {
+		require.Equal(t, want, added(t, conn, sql))
+	}
+	_, err = conn.Exec(t.Context(), `DELETE FROM river_job`)
+	require.NoError(t, err)
+	require.NoError(t, schema.SyncWatches(t.Context(), conn))
+	require.Equal(t, `sync_follows network {"watch": 0}`, added(t, conn, `SELECT`))
+}
+
+// added is the job that a statement adds, after its notification has come.
+func added(t *testing.T, conn *pgxpool.Conn, sql string) (job string) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), sql)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	notified, err := conn.Conn().WaitForNotification(ctx)
+	require.NoError(t, err)
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT kind || ' ' || queue || ' ' || args::text FROM river_job ORDER BY id DESC LIMIT 1`).Scan(&job))
+	require.Contains(t, job, " "+strings.Split(notified.Payload, `"`)[3]+" ")
+	return job
+}

@@ -1,1 +1,0 @@
--- Room for a migration that is being written elsewhere: the file that takes this number replaces this one.

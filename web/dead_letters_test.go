@@ -1,0 +1,90 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+)
+
+// letter stores a dead letter, and answers its address.
+func (r *rig) letter(stage, state, cause, raw string) string {
+	r.t.Helper()
+	r.exec(`INSERT INTO dead_letters (key, stage, state, collection, did, rkey, kind, cause, path, expected, received, last_cause, raw, raw_bytes, first_seen, last_seen)
+		SELECT sha256(convert_to($1 || $2 || $3 || $4, 'UTF8')), $1, $2, $3, $3, $3, CASE $1 WHEN 'job' THEN $3 END, $3, $3, $3, $3, $3, convert_to($4, 'UTF8'), length($4), $5, $5`,
+		stage, state, cause, raw, r.now.Add(-time.Hour))
+	var id int64
+	require.NoError(r.t, r.pool.QueryRow(r.t.Context(), `SELECT max(id) FROM dead_letters`).Scan(&id))
+	return fmt.Sprintf("/deadletters/%d", id)
+}
+
+// causes are the letters that a page lists.
+func (r *rig) causes(target string) (all []string) {
+	r.t.Helper()
+	for _, n := range find(r.parse(r.get(target)), class("letter")) {
+		all = append(all, text(find(n, func(n *html.Node) bool { return n.Data == "h2" })[0]))
+	}
+	return all
+}
+
+func TestDeadLettersAreListedByStageAndState(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	require.Contains(t, r.get("/deadletters"), "Everything that came could be read, stored and done.")
+	r.letter("decode", "open", "a", "")
+	r.letter("commit", "replaying", "b", "")
+	r.letter("job", "dismissed", "c", "")
+	r.letter("job", "open", "d", "")
+	r.letter("process", "replayed", "e", "")
+	require.Equal(t, []string{"d at d", "b at b", "a at a"}, r.causes("/deadletters"))
+	require.Equal(t, []string{"d at d"}, r.causes("/deadletters?stage=job"))
+	require.Equal(t, []string{"c at c"}, r.causes("/deadletters?stage=job&state=dismissed"))
+	require.Equal(t, []string{"e at e"}, r.causes("/deadletters?state=replayed"))
+	stages := find(r.parse(r.get("/deadletters?stage=job")), class("windows"))
+	require.Equal(t, "all 3 decode 1 commit 1 process 0 job 1", text(stages[0]))
+	for _, n := range find(r.parse(r.get("/deadletters?stage=job")), func(n *html.Node) bool { return n.Data == "a" }) {
+		r.get(attr(n, "href"))
+	}
+}
+
+func TestOneDeadLetterSaysHowToReplayIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	address := r.letter("commit", "open", "it is too long", `{"did":"x"}`+strings.Repeat(" y", 20000))
+	page := text(find(r.parse(r.get(address)), func(n *html.Node) bool { return n.Data == "main" })[0])
+	for _, want := range []string{"it is too long", `{"did":"x"} y`, "commit, permanent", "1 time: first 1 h ago", "40,011 bytes, of which this is the beginning",
+		"weir deadletter replay 1 ", "SELECT replay_dead_letter(1);", "SELECT dismiss_dead_letter(1);"} {
+		require.Contains(t, page, want)
+	}
+	require.Less(t, len(page), 20000, "an input is shown in part")
+	for target, code := range map[string]int{
+		"/deadletters/2": http.StatusNotFound, "/deadletters/x": http.StatusNotFound, "/deadletters/99999999999999999999": http.StatusNotFound, "/deadletters/1/": http.StatusNotFound,
+		"/deadletters?stage=jobs": http.StatusBadRequest, "/deadletters?state=": http.StatusBadRequest, "/deadletters?stage=job&stage=job": http.StatusBadRequest,
+		"/deadletters?page=2": http.StatusBadRequest, "/deadletters?%zz": http.StatusBadRequest,
+	} {
+		require.Equal(t, code, r.do(http.MethodGet, target).Code, target)
+	}
+}
+
+// Whatever a stranger sent is why the letter is there.
+func TestInputOfADeadLetterStaysText(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, hostile := range hostileTexts() {
+		hostile = strings.ReplaceAll(hostile, "\x00", "") // Postgres stores none
+		for _, stage := range []string{"commit", "job"} {
+			page := r.get(r.letter(stage, "open", hostile, hostile))
+			r.audit(page)
+			require.NotContains(t, page, "\u202e")
+			require.NotContains(t, page, "\x1b")
+		}
+	}
+	r.exec(`INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('x', 'decode', '', '\x00ff1b80fe', 5, now(), now())`)
+	r.audit(r.get(fmt.Sprintf("/deadletters/%d", 2*len(hostileTexts())+1)))
+	r.audit(r.get("/deadletters"))
+	require.Zero(t, r.log.count())
+}

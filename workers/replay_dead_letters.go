@@ -1,0 +1,150 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// ReplayDeadLetters tries again the dead letters that somebody asked for, first
+// parked first: events by the stream's way, records by ProcessPosts's, jobs by
+// enqueueing them anew. A letter leaves the state "replaying" in the transaction
+// that settles it, so that a killed worker goes on where it stood; whatever is
+// replayed twice changes nothing the second time.
+type ReplayDeadLetters struct {
+	river.WorkerDefaults[jobs.ReplayDeadLetters]
+	pool     *pgxpool.Pool
+	log      *slog.Logger
+	posts    *ProcessPosts
+	events   func(context.Context, []schema.Letter) error
+	args     decoders
+	patience time.Duration // how long to go on before others get their turn: less than the job may take
+}
+
+const (
+	replayLetters = 500     // read at once
+	replayBytes   = 4 << 20 // of their input
+)
+
+// Work replays until nothing is asked for.
+func (w *ReplayDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.ReplayDeadLetters]) error {
+	for started := time.Now(); ; {
+		if time.Since(started) > w.patience {
+			return river.JobSnooze(0)
+		}
+		asked, err := schema.AskedLetters(ctx, w.pool, replayLetters, replayBytes)
+		if err != nil || len(asked) == 0 {
+			return err
+		}
+		if err := w.replay(ctx, asked); err != nil {
+			return err
+		}
+		w.log.Info("dead_letters_replayed", "letters", len(asked), "first", asked[0].ID, "last", asked[len(asked)-1].ID)
+	}
+}
+
+// replay tries letters by what their stages call for.
+func (w *ReplayDeadLetters) replay(ctx context.Context, letters []schema.Letter) error {
+	var events, records []schema.Letter
+	for _, l := range letters {
+		switch l.Stage {
+		case schema.StageProcess:
+			records = append(records, l)
+		case schema.StageJob:
+			if err := w.job(ctx, &l); err != nil {
+				return err
+			}
+		default:
+			events = append(events, l)
+		}
+	}
+	if len(events) > 0 {
+		if err := w.events(ctx, events); err != nil {
+			return fmt.Errorf("replay parked events: %w", err)
+		}
+	}
+	return w.records(ctx, records)
+}
+
+// records projects the posts of letters as they are stored now. One that is no
+// longer stored has nothing to project.
+func (w *ReplayDeadLetters) records(ctx context.Context, letters []schema.Letter) error {
+	if len(letters) == 0 {
+		return nil
+	}
+	keys := make([]schema.Key, len(letters))
+	for i := range letters {
+		keys[i] = letters[i].Key()
+	}
+	p, err := w.posts.projected(ctx, sortedKeys(keys))
+	if err != nil {
+		return err
+	}
+	failed := map[schema.Key]schema.DeadLetter{}
+	for _, l := range p.letters {
+		failed[l.Key] = l
+	}
+	var done []int64
+	for i := range letters {
+		again, ok := failed[letters[i].Key()]
+		if !ok {
+			done = append(done, letters[i].ID)
+			continue
+		}
+		again.ID = letters[i].ID
+		if err := again.Park(ctx, w.pool, ""); err != nil {
+			return err
+		}
+	}
+	return schema.LettersReplayed(ctx, w.pool, done)
+}
+
+// job enqueues the job of a letter anew, or marks the unfinished one that does
+// the same. The end of that job settles the letter, by a trigger of river_job.
+func (w *ReplayDeadLetters) job(ctx context.Context, letter *schema.Letter) error {
+	err := fmt.Errorf("nobody works jobs of kind %q", letter.Kind)
+	if decode, ok := w.args[letter.Kind]; ok {
+		var args river.JobArgs
+		if args, err = decode(letter.Raw); err == nil {
+			return w.enqueue(ctx, letter.ID, args)
+		}
+	}
+	again := schema.DeadLetter{ID: letter.ID, Cause: err.Error(), At: time.Now()}
+	return again.Park(ctx, w.pool, "")
+}
+
+func (w *ReplayDeadLetters) enqueue(ctx context.Context, letter int64, args river.JobArgs) error {
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		asked, err := schema.LockAsked(ctx, tx, letter)
+		for marked := false; asked && !marked && err == nil; { // again where the job that does the same ends meanwhile
+			var id int64
+			if id, err = enqueueAnew(ctx, tx, args); err == nil {
+				marked, err = schema.ReplayedBy(ctx, tx, letter, id, jobs.TagDeadLetter)
+			}
+		}
+		return err
+	})
+}
+
+// enqueueAnew adds a job as whoever adds such jobs does, and answers its id, or
+// that of the unfinished one which makes it superfluous.
+func enqueueAnew(ctx context.Context, tx pgx.Tx, args river.JobArgs) (int64, error) {
+	result, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, nil)
+	if err != nil {
+		return 0, fmt.Errorf("enqueue %s: %w", args.Kind(), err)
+	}
+	if feed, ok := args.(jobs.BackfillAccount); ok && result.UniqueSkippedAsDuplicate {
+		if _, err := schema.PromoteBackfills(ctx, tx, []int64{result.Job.ID}, jobs.PriorityManual, feed.Since, time.Now()); err != nil {
+			return 0, err
+		}
+	}
+	return result.Job.ID, nil
+}

@@ -1,0 +1,262 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// addJob adds a job by SQL that is tried once.
+func addJob(t *testing.T, pool *pgxpool.Pool, kind, queue, args string) (id int64) {
+	t.Helper()
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(t.Context(), `INSERT INTO river_job (args, kind, max_attempts, queue) VALUES ($1, $2, 1, $3) RETURNING id`, args, kind, queue).Scan(&id); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.Context(), `SELECT pg_notify(current_schema() || '.river_insert', '{"queue":"' || $1 || '"}')`, queue)
+		return err
+	}))
+	return id
+}
+
+// letter waits for the only letter of a stage to be as cond says.
+func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.Letter {
+	t.Helper()
+	var id int64
+	require.Eventually(t, func() bool {
+		return pool.QueryRow(t.Context(), `SELECT id FROM dead_letters WHERE stage = $1 AND `+cond, stage).Scan(&id) == nil
+	}, time.Minute, 5*time.Millisecond, cond)
+	var n int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters WHERE stage = $1`, stage).Scan(&n))
+	require.Equal(t, 1, n)
+	found, err := schema.FindLetter(t.Context(), pool, id, 1<<20)
+	require.NoError(t, err)
+	return found
+}
+
+func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+// TestDiscardedJobIsADeadLetter, the same one however often, and replays as the
+// job it was.
+func TestDiscardedJobIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	a := newAuthor(t, pool)
+	a.post("1", "1", "https://x.example/")
+	execute(t, pool, `ALTER TABLE shares RENAME TO elsewhere`)
+	working(t, pool)
+	const args = `{"posts": ["did:plc:a/1"]}`
+	first := addJob(t, pool, "process_posts", "process", args)
+	l := letter(t, pool, "job", "count = 1")
+	require.Equal(t, []any{"job", "retryable", "open", "process_posts", "process", args}, []any{l.Stage, l.Class, l.State, l.Kind, l.Queue, string(l.Raw)})
+	require.Equal(t, first, *l.Job)
+	require.Contains(t, l.Cause, `relation "shares" does not exist`)
+	execute(t, pool, `UPDATE dead_letters SET cause = 'the first'`)
+	second := addJob(t, pool, "process_posts", "process", args)
+	l = letter(t, pool, "job", "count = 2")
+	require.Equal(t, []any{"the first", second, "open"}, []any{l.Cause, *l.Job, l.State})
+	require.Contains(t, l.LastCause, `relation "shares" does not exist`)
+	require.True(t, l.LastSeen.After(l.FirstSeen))
+
+	execute(t, pool, `ALTER TABLE elsewhere RENAME TO shares`)
+	execute(t, pool, `SELECT replay_dead_letter($1)`, l.ID)
+	l = letter(t, pool, "job", "state = 'replayed'")
+	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
+	require.Equal(t, []any{int64(2), "the first"}, []any{l.Count, l.Cause})
+	require.Greater(t, *l.Job, second)
+}
+
+// TestJobThatIsRetriedInRiverUISettlesItsLetter when it passes.
+func TestJobThatIsRetriedInRiverUISettlesItsLetter(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `ALTER TABLE shares RENAME TO elsewhere`)
+	client := working(t, pool)
+	id := addJob(t, pool, "process_posts", "process", `{"posts": ["did:plc:a/1"]}`)
+	letter(t, pool, "job", "count = 1")
+	_, err := client.JobRetry(t.Context(), id)
+	require.NoError(t, err)
+	letter(t, pool, "job", "count = 2 AND state = 'open'")
+	execute(t, pool, `ALTER TABLE elsewhere RENAME TO shares`)
+	_, err = client.JobRetry(t.Context(), id)
+	require.NoError(t, err)
+	letter(t, pool, "job", "state = 'replayed'")
+}
+
+// TestJobThatCancelsItselfIsADeadLetter at once. Its replay fails again, which
+// loses nothing, and passes after the fix.
+func TestJobThatCancelsItselfIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	working(t, pool)
+	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
+	l := letter(t, pool, "job", "count = 1")
+	require.Equal(t, []any{"permanent", "close_gap", "network"}, []any{l.Class, l.Kind, l.Queue})
+	require.Contains(t, l.Cause, "nobody in particular is followed")
+	execute(t, pool, `UPDATE dead_letters SET cause = 'the first'`)
+	execute(t, pool, `SELECT replay_dead_letters('job')`)
+	again := letter(t, pool, "job", "count = 2")
+	require.Equal(t, []any{"the first", "open"}, []any{again.Cause, again.State})
+	require.Contains(t, again.LastCause, "nobody in particular is followed")
+
+	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
+	execute(t, pool, `INSERT INTO watched SELECT id, target FROM watches`)
+	execute(t, pool, `SELECT replay_dead_letters()`)
+	letter(t, pool, "job", "kind = 'close_gap' AND state = 'replayed' AND count = 2")
+	require.Len(t, backfillsOf(t, pool, alice), 1)
+}
+
+// TestJobThatAPersonCancelsIsNoDeadLetter: they know.
+func TestJobThatAPersonCancelsIsNoDeadLetter(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	client, err := Queue(pool, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	inserted, err := client.Insert(t.Context(), jobs.CloseGap{Gap: 1}, nil)
+	require.NoError(t, err)
+	_, err = client.JobCancel(t.Context(), inserted.Job.ID)
+	require.NoError(t, err)
+	var n int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters`).Scan(&n))
+	require.Zero(t, n)
+	// A job that is lost, or ended by hand, comes without a cause.
+	execute(t, pool, `INSERT INTO river_job (args, kind, max_attempts, state) VALUES ('{}', 'x', 1, 'running')`)
+	execute(t, pool, `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE kind = 'x'`)
+	require.Equal(t, "it gave no reason", letter(t, pool, "job", "kind = 'x'").Cause)
+}
+
+// TestReplayOfAJobThatNobodyWorks fails again and holds up nobody else's.
+func TestReplayOfAJobThatNobodyWorks(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	working(t, pool) // without retention: nobody works expire
+	for i, job := range [][2]string{{"of_another_version", `{}`}, {"expire", `{}`}, {"process_posts", `{"posts": "not a list"}`}, {"process_posts", `{"posts": []}`}} {
+		execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen) VALUES ($1, 'job', $2, 'first', $3, 1, now(), now())`,
+			fmt.Appendf(nil, "%d", i), job[0], []byte(job[1]))
+	}
+	execute(t, pool, `SELECT replay_dead_letters()`)
+	causes := func(state string) (all []string) {
+		rows, err := pool.Query(t.Context(), `SELECT cause || ': ' || last_cause FROM dead_letters WHERE state = $1 ORDER BY id`, state)
+		require.NoError(t, err)
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return all
+	}
+	require.Eventually(t, func() bool { return len(causes("replayed")) == 1 }, time.Minute, 5*time.Millisecond)
+	failed := causes("open")
+	require.Len(t, failed, 3)
+	require.Contains(t, failed[0], `first: nobody works jobs of kind "of_another_version"`)
+	require.Contains(t, failed[1], `nobody works jobs of kind "expire"`)
+	require.Contains(t, failed[2], "read the arguments of a process_posts job")
+}
+
+// TestReplayMeetsAnUnfinishedJobOfTheSame: that one settles the letter, and is
+// promoted.
+func TestReplayMeetsAnUnfinishedJobOfTheSame(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	client := working(t, pool) // its backfills are held back
+	fromGo(t, pool, client, time.Now(), jobs.PriorityColdStart)
+	execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen)
+		VALUES ('\x00', 'job', 'backfill_account', 'first', convert_to('{"did": "`+alice+`", "since": "2026-01-01T00:00:00Z", "not_before": "2026-01-01T00:00:00Z"}', 'UTF8'), 1, now(), now())`)
+	for range 2 { // asking twice is asking once
+		execute(t, pool, `SELECT replay_dead_letters(), replay_dead_letter((SELECT id FROM dead_letters))`)
+		letter(t, pool, "job", "job IS NOT NULL AND state = 'replaying'")
+		require.Eventually(t, func() bool {
+			var left int
+			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'replay_dead_letters' AND state <> 'completed'`).Scan(&left))
+			return left == 0
+		}, time.Minute, 5*time.Millisecond)
+		found := backfillsOf(t, pool, alice)
+		require.Len(t, found, 1)
+		require.Equal(t, jobs.PriorityManual, found[0].Priority)
+		require.Equal(t, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), found[0].Since.UTC())
+	}
+	execute(t, pool, `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'backfill_account'`)
+	letter(t, pool, "job", "state = 'replayed'")
+}
+
+// TestReplayOfAPostProjectsItAsItIsNow: refused again, then after the fix, and a
+// post that is gone has nothing to project.
+func TestReplayOfAPostProjectsItAsItIsNow(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	a, w := newAuthor(t, pool), worker(pool)
+	a.post("1", "1", "https://x.example/")
+	a.post("2", "1", "https://y.example/")
+	a.post("3", "1", "https://z.example/")
+	w.project = func(string, []byte) (link.Post, error) { return link.Post{}, errors.New("unreadable") }
+	require.NoError(t, work(t.Context(), w, "1", "2", "3"))
+	replay := &ReplayDeadLetters{pool: pool, log: slog.New(slog.DiscardHandler), posts: w, patience: time.Minute}
+	states := func() (all []string) {
+		execute(t, pool, `SELECT replay_dead_letters()`)
+		require.NoError(t, replay.Work(t.Context(), &river.Job[jobs.ReplayDeadLetters]{}))
+		rows, err := pool.Query(t.Context(), `SELECT concat_ws(' ', rkey, state, count, cause, last_cause) FROM dead_letters ORDER BY rkey`)
+		require.NoError(t, err)
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return all
+	}
+	w.project = func(did string, record []byte) (link.Post, error) {
+		post, err := link.InPost(did, record)
+		if len(post.Links) > 0 && post.Links[0].URL == "https://y.example/" {
+			panic("out of range")
+		}
+		return post, err
+	}
+	a.delete("3", "2")
+	require.Equal(t, []string{"1 replayed 1 unreadable ", "2 open 2 unreadable finding its links failed: out of range", "3 replayed 1 unreadable "}, states())
+	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
+	w.project = link.InPost
+	require.Equal(t, "2 replayed 2 unreadable finding its links failed: out of range", states()[1])
+	require.Equal(t, []string{"1 https://x.example/", "2 https://y.example/"}, shares(t, pool))
+}
+
+// TestReplayThatCannotGoOnIsTriedAgain: what was asked for stays asked for, and
+// the cause is the job's.
+func TestReplayThatCannotGoOnIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Park(t.Context(), pool, "s"))
+	execute(t, pool, `SELECT replay_dead_letters()`)
+	w := &ReplayDeadLetters{pool: pool, log: slog.New(slog.DiscardHandler), patience: time.Minute,
+		events: func(context.Context, []schema.Letter) error { return errors.New("the database is away") }}
+	require.ErrorContains(t, w.Work(t.Context(), &river.Job[jobs.ReplayDeadLetters]{}), "the database is away")
+	require.Equal(t, int64(1), letter(t, pool, "decode", "state = 'replaying'").Count)
+	w.patience = 0
+	var snoozed *river.JobSnoozeError
+	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.ReplayDeadLetters]{}), &snoozed, "others get their turn")
+}
+
+// TestJobWhoseRowsAreRefusedEndsAtOnce: every worker that is registered ends by
+// the one rule.
+func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
+	execute(t, pool, `INSERT INTO watched SELECT id, target FROM watches`)
+	execute(t, pool, `ALTER TABLE gap_backfills ADD CONSTRAINT strict CHECK (did = '')`)
+	execute(t, pool, `DELETE FROM river_job`)
+	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)
+	working(t, pool)
+	l := letter(t, pool, "job", "kind = 'close_gap'")
+	require.Equal(t, schema.ClassPermanent, l.Class)
+	require.Contains(t, l.Cause, `"strict"`)
+}
