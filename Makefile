@@ -27,8 +27,9 @@ lint: ## what the compiler does not see
 	go vet ./...
 	go tool staticcheck ./...
 
-bench: postgres build ## throughput, as ratios to what COPY does in the same run
+bench: postgres build ## throughput and expiry, as ratios to what COPY and DELETE do in the same run
 	go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 30m
+	go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 
 chaos: postgres ## the kill test, with many kills
 	WEIR_KILLS=$${WEIR_KILLS:-100} go test ./cmd/weir -run Kill -count 1 -timeout 2h -v

@@ -305,7 +305,7 @@ func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime boo
 func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 	tick := time.NewTicker(min(c.cfg.LeaseTTL/5, time.Second))
 	defer tick.Stop()
-	day := time.Now().UTC().YearDay()
+	span := time.Now().Truncate(schema.PartitionSpan)
 	for {
 		select {
 		case <-ctx.Done():
@@ -316,12 +316,12 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 			if errors.Is(err, schema.ErrFenced) {
 				return err
 			}
-			if today := now.UTC().YearDay(); err == nil && today != day {
+			if current := now.Truncate(schema.PartitionSpan); err == nil && current != span {
 				if err := schema.EnsurePostPartitions(ctx, c.cfg.Pool, now); err != nil {
 					c.log.Warn("partitions_not_made", "cause", err)
 					continue
 				}
-				day = today
+				span = current
 			}
 		}
 	}

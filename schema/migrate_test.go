@@ -53,7 +53,7 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	require.Equal(t, "river", tooNew.What)
 }
 
-// TestPostsFindTheirPartition: the bounds of a day are TIDs, and a post that
+// TestPostsFindTheirPartition: the bounds of its hours are TIDs, and a post that
 // came before its partition moves into it.
 func TestPostsFindTheirPartition(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestPostsFindTheirPartition(t *testing.T) {
 	require.Equal(t, "posts_default", in("3mptbyqhi7s2f"))
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now))
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now))
-	require.Equal(t, "posts_20260704", in("3mptbyqhi7s2f"))
+	require.Equal(t, "posts_20260704_12", in("3mptbyqhi7s2f"))
 	require.Equal(t, "posts_default", in("self"))
 	require.Equal(t, "posts_default", in("3jzfcijpj2z2a"))
 }

@@ -6,14 +6,17 @@ import (
 	"time"
 )
 
-// EnsurePostPartitions makes the partitions of posts from the day before now to
-// two days after it, in UTC, so that new posts never land in the default
-// partition. Each is a short transaction of its own.
+// PartitionSpan is how much of posts one partition holds.
+const PartitionSpan = 6 * time.Hour
+
+// EnsurePostPartitions makes the partitions of posts from a day before now to
+// half a day after it, so that new posts never land in the default partition.
+// Call it every PartitionSpan. Each is a short transaction of its own.
 func EnsurePostPartitions(ctx context.Context, db DB, now time.Time) error {
-	for day := -1; day <= 2; day++ {
-		date := now.UTC().AddDate(0, 0, day).Format(time.DateOnly)
-		if _, err := db.Exec(ctx, `SELECT ensure_post_partition($1::text::date)`, date); err != nil {
-			return fmt.Errorf("make the partition of posts for %s: %w", date, err)
+	for ahead := -24 * time.Hour; ahead <= 12*time.Hour; ahead += PartitionSpan {
+		at := now.Add(ahead)
+		if _, err := db.Exec(ctx, `SELECT ensure_post_partition($1)`, at); err != nil {
+			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), err)
 		}
 	}
 	return nil

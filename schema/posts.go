@@ -44,7 +44,8 @@ CROSS JOIN LATERAL (
 }
 
 // LockPosts locks the rows of posts against writers until the transaction ends,
-// in the order of the keys, and reads them without their records.
+// in the order of the keys, and reads them without their records. A look into an
+// index per post, as in Posts.
 func LockPosts(ctx context.Context, tx pgx.Tx, keys []Key) ([]Post, error) {
 	const sql = `
 SELECT p.did        AS did,
@@ -53,10 +54,14 @@ SELECT p.did        AS did,
        p.created_at AS created_at,
        p.indexed_at AS indexed_at,
        NULL::jsonb  AS record
-FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (did, rkey, n)
-JOIN posts AS p ON p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey
-ORDER BY k.n
-FOR SHARE OF p`
+FROM (SELECT did, rkey FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (did, rkey, n) ORDER BY n) AS k
+CROSS JOIN LATERAL (
+    SELECT p.did, p.rkey, p.rev, p.created_at, p.indexed_at
+    FROM posts AS p
+    WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey
+    LIMIT 1
+    FOR SHARE
+) AS p`
 	return collectPosts(ctx, tx, sql, keys)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,74 +22,96 @@ var ErrBusy = errors.New("others use it: try again later")
 // that stops in the middle of it holds nothing. Each may run beside the stream,
 // the workers and itself, and running it again does the rest.
 
-// ExpiredPostDays lists the days, in UTC, that have a partition of posts and
-// ended at or before a moment, the oldest first.
-func ExpiredPostDays(ctx context.Context, db DB, before time.Time) ([]time.Time, error) {
+// ExpiredPostPartitions lists the partitions of posts whose time ended at or
+// before a moment, the oldest first.
+func ExpiredPostPartitions(ctx context.Context, db DB, before time.Time) ([]string, error) {
 	const sql = `
 SELECT c.relname
 FROM pg_inherits AS i
 JOIN pg_class AS c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'posts'::regclass AND c.relname ~ '^posts_[0-9]{8}$'
+WHERE i.inhparent = 'posts'::regclass
 ORDER BY c.relname`
-	rows, err := db.Query(ctx, sql)
+	partitions, err := all(ctx, db, "list the partitions of posts", pgx.RowTo[string], sql)
 	if err != nil {
-		return nil, fmt.Errorf("list the partitions of posts: %w", err)
+		return nil, err
 	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list the partitions of posts: %w", err)
-	}
-	var days []time.Time
-	for _, name := range names {
-		day, err := time.Parse("20060102", strings.TrimPrefix(name, "posts_"))
-		if err == nil && !day.AddDate(0, 0, 1).After(before) {
-			days = append(days, day)
+	var expired []string
+	for _, name := range partitions {
+		if end, ok := partitionEnd(name); ok && !end.After(before) {
+			expired = append(expired, name)
 		}
 	}
-	return days, nil
+	return expired, nil
 }
 
-// DropPostDay drops the partition of a day. dropped is false where there is
-// none. ErrBusy while somebody reads posts for longer than a moment.
-func DropPostDay(ctx context.Context, db DB, day time.Time) (dropped bool, err error) {
-	rows, err := db.Query(ctx, `SELECT drop_post_partition($1::text::date)`, day.Format(time.DateOnly))
+// partitionEnd reads the name of a partition of posts: posts_20260704_06 holds
+// six hours from six on, in UTC, and posts_20260704 the whole day, as the first
+// versions made them. ok is false for the default partition.
+func partitionEnd(name string) (end time.Time, ok bool) {
+	if begin, err := time.Parse("posts_20060102_15", name); err == nil {
+		return begin.Add(PartitionSpan), true
+	}
+	day, err := time.Parse("posts_20060102", name)
+	return day.AddDate(0, 0, 1), err == nil
+}
+
+// DropPostPartition drops a partition. dropped is false where there is none.
+// ErrBusy while somebody reads posts for longer than a moment.
+func DropPostPartition(ctx context.Context, db DB, name string) (dropped bool, err error) {
+	rows, err := db.Query(ctx, `SELECT drop_post_partition($1)`, name)
 	if err == nil {
 		dropped, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 	}
 	if err != nil {
-		return false, fmt.Errorf("drop the posts of %s: %w", day.Format(time.DateOnly), busy(err))
+		return false, fmt.Errorf("drop the partition %s: %w", name, busy(err))
 	}
 	return dropped, nil
 }
 
-// ExpirePosts deletes posts outside the days' partitions that were created at
+// ExpirePosts deletes posts of the default partition that were created at
 // or before a moment, at most limit, and answers how many.
 func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
-	const sql = `
-DELETE FROM posts_default
-WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM posts_default WHERE created_at <= $1
-    ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED
-))`
-	return deleteSome(ctx, db, "expire posts", sql, before, limit)
+	return deleteOldest(ctx, db, "posts_default", "created_at", before, limit)
 }
 
 // ExpireOtherRecords does the same to the records of other collections.
 func ExpireOtherRecords(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	return deleteOldest(ctx, db, "records_other", "created_at", before, limit)
+}
+
+// ExpireTombstones forgets deletions that happened at or before a moment.
+func ExpireTombstones(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	return deleteOldest(ctx, db, "tombstones", "deleted_at", before, limit)
+}
+
+// ExpireGaps forgets gaps that were closed at or before a moment.
+func ExpireGaps(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	return deleteOldest(ctx, db, "gaps", "closed_at", before, limit)
+}
+
+// ExpireDeadLetters forgets dead letters last seen at or before a moment.
+func ExpireDeadLetters(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	return deleteOldest(ctx, db, "dead_letters", "last_seen", before, limit)
+}
+
+// deleteOldest deletes the rows of a table whose moment, an indexed column, is
+// at or before another, the oldest first, at most limit, and answers how many.
+// Rows that somebody else holds are left to the next call.
+func deleteOldest(ctx context.Context, db DB, table, moment string, before time.Time, limit int) (int, error) {
 	const sql = `
-DELETE FROM records_other
+DELETE FROM %[1]s
 WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM records_other WHERE created_at <= $1
-    ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT ctid FROM %[1]s WHERE %[2]s <= $1
+    ORDER BY %[2]s LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
-	return deleteSome(ctx, db, "expire records", sql, before, limit)
+	return deleteSome(ctx, db, "expire "+table, fmt.Sprintf(sql, table, moment), before, limit)
 }
 
 // LinkRule says which links stay.
 type LinkRule struct {
 	Now    time.Time
-	Window time.Duration // a link goes when its last share is this old,
-	Grace  time.Duration // and it was first seen, or fell below Keep, so long ago,
+	Window time.Duration // a link goes when it was first seen, and last shared, so long ago,
+	Grace  time.Duration // and fell below Keep so long ago,
 	Keep   int           // unless this many accounts share it
 }
 
@@ -101,7 +122,8 @@ type ExpiredLinks struct {
 }
 
 // ExpireLinks looks at links that may have to go, at most limit, and deletes
-// those that do, with their shares. A link falls when it loses a sharer and is
+// those that do, with their shares. A link without shares has the window too:
+// workers add it before them. A link falls when it loses a sharer and is
 // left with fewer than Keep, where those who shared it since the last look were
 // as many. ErrBusy while workers write shares for longer than a moment.
 func ExpireLinks(ctx context.Context, db DB, rule LinkRule, limit int) (ExpiredLinks, error) {
@@ -115,39 +137,6 @@ func ExpireLinks(ctx context.Context, db DB, rule LinkRule, limit int) (ExpiredL
 		return ExpiredLinks{}, fmt.Errorf("expire links: %w", busy(err))
 	}
 	return gone, nil
-}
-
-// ExpireTombstones forgets deletions that happened at or before a moment.
-func ExpireTombstones(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
-	const sql = `
-DELETE FROM tombstones
-WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM tombstones WHERE deleted_at <= $1
-    ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
-))`
-	return deleteSome(ctx, db, "expire tombstones", sql, before, limit)
-}
-
-// ExpireGaps forgets gaps that were closed at or before a moment.
-func ExpireGaps(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
-	const sql = `
-DELETE FROM gaps
-WHERE id = ANY (ARRAY(
-    SELECT id FROM gaps WHERE closed_at IS NOT NULL AND closed_at <= $1
-    ORDER BY closed_at LIMIT $2 FOR UPDATE SKIP LOCKED
-))`
-	return deleteSome(ctx, db, "expire gaps", sql, before, limit)
-}
-
-// ExpireDeadLetters forgets dead letters last seen at or before a moment.
-func ExpireDeadLetters(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
-	const sql = `
-DELETE FROM dead_letters
-WHERE id = ANY (ARRAY(
-    SELECT id FROM dead_letters WHERE last_seen <= $1
-    ORDER BY last_seen LIMIT $2 FOR UPDATE SKIP LOCKED
-))`
-	return deleteSome(ctx, db, "expire dead letters", sql, before, limit)
 }
 
 func deleteSome(ctx context.Context, db DB, what, sql string, args ...any) (int, error) {

@@ -129,6 +129,22 @@ func TestLinkThatFallsBelowFiveHasADay(t *testing.T) {
 	require.Empty(t, column(t, pool, `SELECT url FROM links WHERE fell_at IS NOT NULL`))
 }
 
+// TestOneLoudAccountHidesNobody: the sharers are counted from the latest on, and
+// to the end where one account has shared most.
+func TestOneLoudAccountHidesNobody(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := noon()
+	for url, others := range map[string]int{"five": 4, "four": 3} {
+		sharers(t, pool, url, 2, 1+others, now.Add(-day))
+		execute(t, pool, `
+			INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
+			SELECT 'did:1', 'c', n::text, id, 'post', $2 FROM generate_series(1, 300) AS n, links WHERE url = $1`, url, now)
+	}
+	require.Equal(t, schema.ExpiredLinks{LookedAt: 2, Links: 1, Shares: 303}, expireLinks(t, pool, now.Add(day)))
+	require.Equal(t, []string{"five 304"}, links(t, pool))
+}
+
 // TestLinkWithoutSharesHasADay: workers add links shortly before the shares.
 func TestLinkWithoutSharesHasADay(t *testing.T) {
 	t.Parallel()
@@ -172,11 +188,9 @@ func TestShareInFlightIsNotLost(t *testing.T) {
 			}
 			rule := schema.LinkRule{Now: noon().Add(2 * day), Window: day, Grace: day, Keep: 5}
 			gone, err := schema.ExpireLinks(t.Context(), pool, rule, 10)
+			require.ErrorIs(t, err, schema.ErrBusy)
 			if name == "looked" {
-				require.ErrorIs(t, err, schema.ErrBusy)
 				execute(t, worker, insert, noon().Add(2*day))
-			} else {
-				require.NoError(t, err)
 			}
 			require.Zero(t, gone)
 			require.NoError(t, worker.Commit(t.Context()))
@@ -187,7 +201,7 @@ func TestShareInFlightIsNotLost(t *testing.T) {
 	}
 }
 
-func TestDaysOfPostsAreDropped(t *testing.T) {
+func TestPartitionsOfPostsAreDropped(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
@@ -211,11 +225,11 @@ func TestDaysOfPostsAreDropped(t *testing.T) {
 
 	expire := func(before time.Time) {
 		t.Helper()
-		days, err := schema.ExpiredPostDays(t.Context(), pool, before)
+		partitions, err := schema.ExpiredPostPartitions(t.Context(), pool, before)
 		require.NoError(t, err)
-		for _, d := range days {
+		for _, name := range partitions {
 			for _, want := range []bool{true, false} { // twice is once
-				dropped, err := schema.DropPostDay(t.Context(), pool, d)
+				dropped, err := schema.DropPostPartition(t.Context(), pool, name)
 				require.NoError(t, err)
 				require.Equal(t, want, dropped)
 			}
@@ -231,15 +245,39 @@ func TestDaysOfPostsAreDropped(t *testing.T) {
 	stored := func() []string { return column(t, pool, `SELECT rkey FROM records ORDER BY rkey`) }
 	expire(now.Add(-time.Microsecond))
 	require.Equal(t, []string{old, young, "r", "s", "self"}, stored())
-	require.NotContains(t, column(t, pool, `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'posts'::regclass`), "posts_20260703")
-	expire(now.Add(12*time.Hour - time.Microsecond)) // the day of old is not over
+	require.Equal(t, "posts_20260704_06", partitions(t, pool)[0], "its last post may have come a moment ago")
+	expire(now.Add(6*time.Hour - time.Microsecond)) // the six hours of old are not over
 	require.Equal(t, []string{old, young, "s"}, stored())
-	expire(now.Add(12 * time.Hour))
+	expire(now.Add(6 * time.Hour))
 	require.Equal(t, []string{young, "s"}, stored())
 	store(write(old, schema.PostCollection, now))
 	require.Equal(t, []string{"posts_default"}, column(t, pool, `SELECT tableoid::regclass::text FROM posts WHERE rkey = $1`, old), "late events land there")
-	expire(now.Add(12 * time.Hour))
+	expire(now.Add(6 * time.Hour))
 	require.Equal(t, []string{young, "s"}, stored())
+}
+
+// partitions are those of posts but for the default one, the oldest first.
+func partitions(t *testing.T, db schema.DB) []string {
+	t.Helper()
+	return column(t, db, `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid <> 'posts_default'::regclass ORDER BY 1`)
+}
+
+// TestDaysOfTheFirstVersionsGoAsAWhole: partitions held a day each.
+func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	bounds := column(t, pool, `SELECT tid_floor(d) FROM unnest(ARRAY['2026-07-04 00:00+00', '2026-07-05 00:00+00']::timestamptz[]) AS d ORDER BY 1`)
+	execute(t, pool, fmt.Sprintf(`CREATE TABLE posts_20260704 PARTITION OF posts FOR VALUES FROM ('%s') TO ('%s')`, bounds[0], bounds[1]))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon()))
+	require.Equal(t, []string{"posts_20260703_12", "posts_20260703_18", "posts_20260704", "posts_20260705_00"}, partitions(t, pool))
+	for before, want := range map[time.Duration]int{12*time.Hour - time.Microsecond: 2, 12 * time.Hour: 3} {
+		expired, err := schema.ExpiredPostPartitions(t.Context(), pool, noon().Add(before))
+		require.NoError(t, err)
+		require.Len(t, expired, want)
+	}
+	dropped, err := schema.DropPostPartition(t.Context(), pool, "posts_20260704")
+	require.NoError(t, err)
+	require.True(t, dropped)
 }
 
 // TestDroppingGivesWayToReaders: who waits for the lock makes writers wait, so
@@ -248,16 +286,16 @@ func TestDroppingGivesWayToReaders(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon()))
-	for _, use := range []string{`SELECT FROM posts`, `SELECT FROM posts_20260703`, `SELECT FROM posts_default`} {
+	for _, use := range []string{`SELECT FROM posts`, `SELECT FROM posts_20260703_12`, `SELECT FROM posts_default`} {
 		reader, err := pool.Begin(t.Context())
 		require.NoError(t, err)
 		defer reader.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
 		execute(t, reader, use)
-		_, err = schema.DropPostDay(t.Context(), pool, noon().Add(-day))
+		_, err = schema.DropPostPartition(t.Context(), pool, "posts_20260703_12")
 		require.ErrorIs(t, err, schema.ErrBusy, use)
 		require.NoError(t, reader.Rollback(t.Context()))
 	}
-	dropped, err := schema.DropPostDay(t.Context(), pool, noon().Add(-day))
+	dropped, err := schema.DropPostPartition(t.Context(), pool, "posts_20260703_12")
 	require.NoError(t, err)
 	require.True(t, dropped)
 }

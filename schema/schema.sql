@@ -175,13 +175,13 @@ CREATE TABLE records (
 ) PARTITION BY LIST (collection);
 CREATE INDEX records_created_at ON ONLY public.records USING btree (created_at);
 
--- The records of app.bsky.feed.post, a partition a day of rkey: a TID sorts by time.
+-- The records of app.bsky.feed.post, a partition every six hours of rkey: a TID sorts by time.
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
 
 -- The records of every other collection that is stored.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 
--- Posts whose rkey is no TID, or names a day that has no partition.
+-- Posts whose rkey is no TID, or names a time that has no partition.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
 -- How the followed accounts are shared out over a stream and its shards: as the consumer says that was started last.
@@ -379,19 +379,17 @@ BEGIN
     RETURN answer;
 END $function$;
 
--- Drops the partition of posts of one UTC day; false where there is none; SQLSTATE 55P03 while it is in use.
-CREATE OR REPLACE FUNCTION public.drop_post_partition(day date)
+-- Drops a partition of posts; false where there is none of that name; SQLSTATE 55P03 while it is in use.
+CREATE OR REPLACE FUNCTION public.drop_post_partition(part text)
  RETURNS boolean
  LANGUAGE plpgsql
  SET lock_timeout TO '50ms'
 AS $function$
-DECLARE
-    part text := 'posts_' || to_char(day, 'YYYYMMDD');
 BEGIN
     -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
     -- somebody else uses them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(part)) THEN
+    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part))) THEN
         RETURN false;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -458,24 +456,26 @@ AS $function$
     SELECT enqueue_job('request_backfill', 'network', p_args)
 $function$;
 
--- Makes the partition of posts for one UTC day; false where it exists.
-CREATE OR REPLACE FUNCTION public.ensure_post_partition(day date)
+-- Makes the partition of posts for the six hours, from 0, 6, 12 or 18 UTC, around a moment; false where it exists.
+CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time zone)
  RETURNS boolean
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    part  text := 'posts_' || to_char(day, 'YYYYMMDD');
-    lower text := tid_floor(day::timestamp AT TIME ZONE 'UTC');
-    upper text := tid_floor((day + 1)::timestamp AT TIME ZONE 'UTC');
+    begins timestamptz := date_bin('6 hours', at, '2000-01-01 00:00:00+00');
+    part   text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
+    whole  text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD'); -- as partitions were made before
+    lower  text := tid_floor(begins);
+    upper  text := tid_floor(begins + interval '6 hours');
 BEGIN
-    IF to_regclass(part) IS NOT NULL THEN
+    IF to_regclass(part) IS NOT NULL OR to_regclass(whole) IS NOT NULL THEN
         RETURN false;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
     IF to_regclass(part) IS NOT NULL THEN
         RETURN false; -- made while this one waited
     END IF;
-    -- Rows of that day may have come before their partition: they move in the same transaction.
+    -- Rows of that time may have come before their partition: they move in the same transaction.
     EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
     EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
                    lower, upper, part);
@@ -489,57 +489,61 @@ CREATE OR REPLACE FUNCTION public.expire_links(p_now timestamp with time zone, p
  LANGUAGE plpgsql
  SET lock_timeout TO '50ms'
  SET "weir.expiring" TO 'on'
+ SET jit TO 'off'
+ SET enable_seqscan TO 'off'
 AS $function$
 DECLARE
-    due bigint[];
-    own bigint[];
+    many CONSTANT int := 200;
+    due  bigint[];
 BEGIN
-    looked_at := 0; links_gone := 0; shares_gone := 0;
     SELECT array_agg(DISTINCT c.id) INTO due FROM (
-        (SELECT l.id FROM links AS l WHERE l.check_at IS NULL AND l.first_seen <= p_now - p_grace ORDER BY l.first_seen LIMIT p_limit)
+        (SELECT l.id FROM links AS l WHERE l.check_at IS NULL AND l.first_seen <= p_now - p_window ORDER BY l.first_seen LIMIT p_limit)
         UNION ALL
         (SELECT l.id FROM links AS l WHERE l.check_at <= p_now AND l.check_at < 'infinity' ORDER BY l.check_at LIMIT p_limit)
         UNION ALL
         (SELECT s.link_id FROM lost_shares AS s ORDER BY s.id LIMIT p_limit)
         LIMIT p_limit
     ) AS c;
-    IF due IS NULL THEN
+    looked_at := coalesce(cardinality(due), 0); links_gone := 0; shares_gone := 0;
+    IF looked_at = 0 THEN
         RETURN;
     END IF;
 
-    -- A worker finds a link in one statement and inserts its share in a later one. Its look holds the table in ROW
-    -- EXCLUSIVE mode until it commits: so here nobody stands between the two, and whoever comes next sees what is gone.
-    LOCK TABLE links IN SHARE ROW EXCLUSIVE MODE;
-    -- Whoever inserts a share without having looked holds the row. Only a statement after this one sees that share.
-    own := ARRAY(SELECT l.id FROM links AS l WHERE l.id = ANY (due) ORDER BY l.id FOR UPDATE SKIP LOCKED);
+    -- A worker finds a link in one statement and inserts its share in a later one; whoever inserts a share holds the table
+    -- at least in ROW SHARE mode until it commits. So here nobody stands between the two, and the next statement sees
+    -- every share there is.
+    LOCK TABLE links IN EXCLUSIVE MODE;
 
-    WITH found AS MATERIALIZED (
-        SELECT l.id, l.first_seen, l.fell_at, n.held, n.dids, s.last
-        FROM unnest(own) AS o (id)
-        CROSS JOIN LATERAL (SELECT l.id, l.first_seen, l.fell_at FROM links AS l WHERE l.id = o.id LIMIT 1) AS l
-        CROSS JOIN LATERAL (SELECT max(s.shared_at) AS last FROM shares AS s WHERE s.link_id = l.id) AS s
+    WITH latest AS MATERIALIZED (
+        SELECT l.id, l.first_seen, l.fell_at, s.n, s.last, s.dids
+        FROM unnest(due) AS d (id)
+        CROSS JOIN LATERAL (SELECT l.id, l.first_seen, l.fell_at FROM links AS l WHERE l.id = d.id LIMIT 1) AS l
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS n, max(s.shared_at) AS last, coalesce(array_agg(DISTINCT s.did), '{}') AS dids
+            FROM (SELECT s.shared_at, s.did FROM shares AS s WHERE s.link_id = l.id ORDER BY s.shared_at DESC LIMIT many) AS s
+        ) AS s
+    ), found AS MATERIALIZED (
         -- A link that many share shows it within a few rows: only the others are counted to the end.
-        CROSS JOIN LATERAL (SELECT ARRAY(SELECT DISTINCT s.did FROM (SELECT s.did FROM shares AS s WHERE s.link_id = l.id LIMIT 200) AS s) AS dids) AS few
-        CROSS JOIN LATERAL (SELECT CASE WHEN cardinality(few.dids) >= p_keep THEN few.dids
-                                   ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = l.id) END AS dids) AS every
-        CROSS JOIN LATERAL (SELECT every.dids, cardinality(every.dids) >= p_keep AS held) AS n
+        SELECT t.id, t.first_seen, t.fell_at, t.last,
+               CASE WHEN t.n < many OR cardinality(t.dids) >= p_keep THEN t.dids
+                    ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = t.id) END AS dids
+        FROM latest AS t
+    ), noted AS (
+        DELETE FROM lost_shares AS s WHERE s.link_id = ANY (due) RETURNING s.link_id, s.did
+    ), lost AS MATERIALIZED (
+        SELECT n.link_id AS id, array_agg(DISTINCT n.did) AS dids FROM noted AS n GROUP BY n.link_id
     ), fallen AS MATERIALIZED (
-        SELECT f.id, f.first_seen, f.held, f.last,
-               CASE WHEN f.held THEN NULL
-                    WHEN cardinality(f.dids) + lost.sharers >= p_keep THEN p_now
+        SELECT f.id, f.first_seen, f.last, cardinality(f.dids) >= p_keep AS held,
+               CASE WHEN cardinality(f.dids) >= p_keep THEN NULL
+                    WHEN cardinality(ARRAY(SELECT unnest(f.dids) UNION SELECT unnest(s.dids))) >= p_keep THEN p_now
                     ELSE f.fell_at END AS fell_at
         FROM found AS f
-        CROSS JOIN LATERAL (SELECT count(DISTINCT s.did) AS sharers FROM lost_shares AS s WHERE s.link_id = f.id AND s.did <> ALL (f.dids)) AS lost
+        LEFT JOIN lost AS s ON s.id = f.id
     ), judged AS MATERIALIZED (
         SELECT f.id, f.fell_at,
                CASE WHEN f.held THEN 'infinity'
-                    ELSE greatest(f.last + p_window, f.fell_at + p_grace, f.first_seen + p_grace) END AS check_at
+                    ELSE greatest(f.last + p_window, f.fell_at + p_grace, f.first_seen + p_window) END AS check_at
         FROM fallen AS f
-    ), noted AS (
-        DELETE FROM lost_shares AS s
-        WHERE s.link_id = ANY (due)
-          AND (s.link_id = ANY (own) OR NOT EXISTS (SELECT FROM links AS l WHERE l.id = s.link_id))
-        RETURNING s.link_id
     ), kept AS (
         UPDATE links AS l SET check_at = j.check_at, fell_at = j.fell_at
         FROM judged AS j
@@ -551,9 +555,8 @@ BEGIN
         DELETE FROM links AS l USING judged AS j WHERE l.id = j.id AND j.check_at <= p_now
         RETURNING 1
     )
-    SELECT (SELECT count(*) FROM (SELECT id FROM judged UNION SELECT link_id FROM noted) AS l),
-           (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)
-    INTO looked_at, links_gone, shares_gone;
+    SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)
+    INTO links_gone, shares_gone;
 END $function$;
 
 -- Tells the consumers that the followed accounts are others now.

@@ -19,11 +19,11 @@ import (
 
 // Retention says how long what is stored stays. A zero field has its default.
 type Retention struct {
-	Window      time.Duration // posts, and the shares of links that few share; 24 h, and no less
+	Window      time.Duration // posts, and links that few share, with their shares; 24 h, and no less
 	Tombstones  time.Duration // how long a replay or a backfill may bring back what was deleted; 7 days
 	Gaps        time.Duration // closed gaps; 30 days
 	DeadLetters time.Duration // since they were last seen; 90 days
-	Grace       time.Duration // for links that are new or lost sharers, and for accounts no longer watched; 24 h
+	Grace       time.Duration // for links that lost sharers, and for accounts no longer watched; 24 h
 	KeepSharers int           // links that so many accounts share stay; 5
 }
 
@@ -85,7 +85,7 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	return &Expire{
 		pool: cfg.Pool, log: cfg.Logger, keep: keep, budget: 3 * time.Minute, tries: busyTries,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
-			Help: "What retention has deleted: days of posts for post_days, rows for the rest."}, []string{"what"}),
+			Help: "What retention has deleted: partitions for post_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
 }
 
@@ -111,7 +111,7 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 	before := now.Add(-w.keep.Window)
 	rule := schema.LinkRule{Now: now, Window: w.keep.Window, Grace: w.keep.Grace, Keep: w.keep.KeepSharers}
 	for _, step := range []func() error{
-		func() error { return r.postDays(before) },
+		func() error { return r.partitions(before) },
 		func() error { return r.rows("posts", schema.ExpirePosts, before) },
 		func() error { return r.rows("records", schema.ExpireOtherRecords, before) },
 		r.accounts, // its shares make links fall
@@ -136,15 +136,15 @@ type expiry struct {
 	until time.Time
 }
 
-// postDays drops the days of posts that have left the window.
-func (r *expiry) postDays(before time.Time) error {
-	days, err := schema.ExpiredPostDays(r.ctx, r.pool, before)
+// partitions drops those of posts whose time has left the window.
+func (r *expiry) partitions(before time.Time) error {
+	names, err := schema.ExpiredPostPartitions(r.ctx, r.pool, before)
 	if err != nil {
 		return err
 	}
-	for _, day := range days {
-		err := r.batches("post_days", func(int) (looked, gone int, err error) {
-			dropped, err := schema.DropPostDay(r.ctx, r.pool, day)
+	for _, name := range names {
+		err := r.batches("post_partitions", func(int) (looked, gone int, err error) {
+			dropped, err := schema.DropPostPartition(r.ctx, r.pool, name)
 			if dropped {
 				gone = 1
 			}

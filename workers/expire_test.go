@@ -60,7 +60,7 @@ func (l ledger) unshare(url string, key schema.Key) {
 func (l ledger) expire(now time.Time, keep Retention) (fallen, gone int) {
 	for url, k := range l {
 		sharers, ever := map[string]bool{}, map[string]bool{}
-		due := k.firstSeen.Add(keep.Grace)
+		due := k.firstSeen.Add(keep.Window)
 		later := func(t time.Time) {
 			if t.After(due) {
 				due = t
@@ -156,7 +156,7 @@ func TestExpiryEqualsLookingAtEveryLink(t *testing.T) {
 			const seed = 11
 			random := rand.New(rand.NewPCG(seed, 1))
 			pool := schematest.New(t)
-			keep, err := Retention{KeepSharers: 3}.WithDefaults()
+			keep, err := Retention{KeepSharers: 3, Window: 30 * time.Hour}.WithDefaults()
 			require.NoError(t, err)
 			w, truth := expirer(t, pool, keep), ledger{}
 			now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -321,14 +321,14 @@ func TestWhatIsInUseIsLeftToTheNextRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.Run(t.Context(), now.Add(day)))
 	require.Empty(t, storedLedger(t, pool))
-	days, err := schema.ExpiredPostDays(t.Context(), pool, now)
+	partitions, err := schema.ExpiredPostPartitions(t.Context(), pool, now)
 	require.NoError(t, err)
-	require.Len(t, days, 1)
+	require.Len(t, partitions, 4)
 	require.NoError(t, reader.Rollback(t.Context()))
 	require.NoError(t, w.Run(t.Context(), now.Add(day)))
-	days, err = schema.ExpiredPostDays(t.Context(), pool, now)
+	partitions, err = schema.ExpiredPostPartitions(t.Context(), pool, now)
 	require.NoError(t, err)
-	require.Empty(t, days)
+	require.Empty(t, partitions)
 }
 
 func TestRunEndsWhenItsTimeIsUpAndGoesOn(t *testing.T) {

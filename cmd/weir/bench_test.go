@@ -269,7 +269,7 @@ func BenchmarkLive(b *testing.B) {
 			slices.Sort(delays)
 			return delays[len(delays)/2], delays[len(delays)*99/100], len(delays)
 		}
-		row50, row99, stored := late(`SELECT did || '/' || rkey || '/' || rev, pg_xact_commit_timestamp(xmin) FROM posts_` + strings.ReplaceAll(time.Now().UTC().Format(time.DateOnly), "-", ""))
+		row50, row99, stored := late(`SELECT did || '/' || rkey || '/' || rev, pg_xact_commit_timestamp(xmin) FROM posts`)
 		share50, share99, shared := late(`SELECT r.did || '/' || r.rkey || '/' || r.rev, pg_xact_commit_timestamp(s.xmin)
 			FROM shares AS s JOIN records AS r USING (collection, did, rkey)`)
 		b.ReportMetric(row50, "ms-to-row-p50")

@@ -197,8 +197,9 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 // TestThreeProcessesShareTheLimit: whatever the number of workers, the services
 // see ten calls at once at most, a tenth of a second apart; and a process that
 // is killed in the middle of a feed loses and doubles nothing.
+//
+// It is about milliseconds, and so the other tests wait for it.
 func TestThreeProcessesShareTheLimit(t *testing.T) {
-	t.Parallel()
 	n := followNetwork(t, 40)
 	n.SetLatency(1500 * time.Millisecond) // so that the ten are needed
 	database := schematest.NewURL(t)
@@ -339,15 +340,16 @@ func TestKillWhileFollowing(t *testing.T) {
 		return err == nil && left == 0 && count(t, pool, `SELECT count(*) FROM watched`) > 0
 	}, 4*time.Minute, 50*time.Millisecond)
 	stop()
-	// Accounts that were hidden for a while have left the listing, and come back
-	// with the next one.
+	// Accounts that were hidden for a while are named again by the next listing.
 	followed := slices.Sorted(slices.Values(active(n, n.Follows(hub.DID))))
+	asked := time.Now()
 	succeed(t, env, "watch", "sync")
 	require.Eventually(t, func() bool {
-		return slices.Equal(watched(t, pool), followed) &&
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM watches WHERE synced_at >= to_timestamp(%d / 1000000.0)`, asked.UnixMicro())) == 1 &&
 			count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
 	}, 4*time.Minute, 50*time.Millisecond)
 	// The cursor passes what was played once somebody followed writes after it.
+	require.Subset(t, watched(t, pool), followed)
 	last, err := n.PostNow(followed[0], "the last one")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/devpg"
@@ -33,6 +34,8 @@ type killing struct {
 	env     []string
 	process *process
 	kills   int
+	parked  int  // dead letters to expect
+	purges  bool // deleted accounts, whose rows are then not judged
 }
 
 // blows come in turn: every run has each of them, the killing of the process
@@ -128,7 +131,7 @@ func newKilling(t *testing.T) *killing {
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
-	k := &killing{t: t, net: n, server: schematest.Server(t)}
+	k := &killing{t: t, net: n, server: schematest.Server(t), parked: 2}                             // garbage, and what is not UTF-8: however often they came
 	k.env = append(reads(n, k.server.URL("weir")), "WEIR_BATCH_EVENTS=100", "WEIR_BATCH_EVERY=50ms") // small ones by insertion, large ones by COPY
 	succeed(t, k.env, "migrate")
 	k.process = start(t, k.env, "serve")
@@ -152,14 +155,11 @@ func (k *killing) progress(commits int) {
 	}, 2*time.Minute, 3*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
 }
 
-// judge waits until everything played has been committed and processed, and
-// compares.
-func (k *killing) judge() {
-	t := k.t
-	t.Helper()
-	pool := open(t, k.server.URL("weir"))
+// drain waits until everything played has been committed and processed.
+func (k *killing) drain(pool *pgxpool.Pool) {
+	k.t.Helper()
 	last := k.net.Log().Last()
-	require.Eventually(t, func() bool {
+	require.Eventually(k.t, func() bool {
 		n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE anchor ->> 'rev' = '%s' OR last_event_at >= to_timestamp(%d / 1000000.0)`, last.Rev, last.TimeUS))
 		if err != nil || n == 0 {
 			return false
@@ -167,11 +167,22 @@ func (k *killing) judge() {
 		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
 		return err == nil && left == 0
 	}, 3*time.Minute, 50*time.Millisecond, "not drained: %s", tail(k.process.stderr.String(), 2000))
+}
+
+// judge drains, stops the process and compares.
+func (k *killing) judge() {
+	t := k.t
+	t.Helper()
+	pool := open(t, k.server.URL("weir"))
+	k.drain(pool)
 	k.process.signal(syscall.SIGTERM)
 	require.Zero(t, k.process.wait(t, time.Minute))
 
 	truth := fold(k.net.Log().Entries(), "app.bsky.feed.post")
-	truth.parkedExpected = 2 // garbage, and what is not UTF-8: however often they came
+	truth.parkedExpected = k.parked
+	if k.purges {
+		k.forget(&truth, pool)
+	}
 	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
 	problems, err := truth.problems(t.Context(), pool, end)
 	require.NoError(t, err)
