@@ -44,6 +44,14 @@ type Config struct {
 	Follows    func(did string) bool        // whose events are applied; nil: everyone's
 	FilterHash func() string                // names what the source filters; a cursor holds for one filter
 
+	// Shard says that others make and remove the stream's row. The consumer waits
+	// while there is none.
+	Shard bool
+	// Leased is called each time the lease was taken, before the first
+	// connection, and again until it succeeds. Whom to follow is asked for here:
+	// who gives accounts to this stream ends its lease in the same transaction.
+	Leased func(context.Context) error
+
 	// With more than MaxDepth jobs waiting the stream is left alone until half
 	// of them are done: it keeps what it has better than the queue does.
 	Depth    Depth // nil: nobody looks
@@ -118,7 +126,7 @@ func New(cfg Config) (*Consumer, error) {
 func (c *Consumer) Run(ctx context.Context) error {
 	waiting := false
 	for ctx.Err() == nil {
-		lease, ok, err := schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
+		lease, ok, err := c.take(ctx)
 		c.beat.Store(time.Now().UnixNano())
 		switch {
 		case ctx.Err() != nil:
@@ -145,6 +153,13 @@ func (c *Consumer) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (c *Consumer) take(ctx context.Context) (schema.Lease, bool, error) {
+	if c.cfg.Shard {
+		return schema.TakeShard(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Owner, c.cfg.LeaseTTL)
+	}
+	return schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
 }
 
 // hold works the stream for as long as the lease is ours. It returns nil when
@@ -195,6 +210,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	if c.cfg.Afresh {
 		commits.position = schema.Position{}
 	}
+	c.leased(stop)
 	byTime := false
 	for stop.Err() == nil {
 		if c.depth.Load() > 0 {
@@ -237,6 +253,18 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 		}
 	}
 	return nil
+}
+
+// leased calls Config.Leased until it succeeds or ctx ends.
+func (c *Consumer) leased(ctx context.Context) {
+	for c.cfg.Leased != nil && ctx.Err() == nil {
+		err := c.cfg.Leased(ctx)
+		if err == nil {
+			return
+		}
+		c.log.Warn("follows_not_read", "cause", err)
+		sleep(ctx, c.cfg.LeasePoll)
+	}
 }
 
 // begin writes down where a stream starts that has no position and begins at the

@@ -97,7 +97,8 @@ WHERE g.id = left_over.id`
 	return nil
 }
 
-// StartGap writes down whose feeds a gap waits for: every followed account. It
+// StartGap writes down whose feeds a gap waits for: every followed account, but
+// for those that another shard of the same root had when the gap opened. It
 // answers them, and the gap's beginning; ok is false when the gap is closed. A
 // gap that concerns nobody is closed at once.
 func StartGap(ctx context.Context, tx pgx.Tx, gap int64, now time.Time) (dids []string, from time.Time, ok bool, err error) {
@@ -114,6 +115,12 @@ WITH waiting AS (
     SELECT DISTINCT $1::bigint, w.did
     FROM watched AS w
     WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status <> 'active')
+      AND NOT EXISTS (
+          SELECT FROM gaps AS g
+          JOIN streams AS s ON s.name = g.stream
+          JOIN stream_accounts AS a ON a.root = coalesce(s.root, s.name) AND a.did = w.did
+          WHERE g.id = $1 AND a.stream <> g.stream AND a.assigned_at < g.opened_at
+      )
     ON CONFLICT DO NOTHING
     RETURNING did
 ), counted AS (

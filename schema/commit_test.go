@@ -114,6 +114,8 @@ func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	pool := schematest.New(t)
 	first := take(t, pool, "first")
 	require.NoError(t, first.Release(t.Context(), pool))
+	// A renewal that was sent before arrives after: the stream stays stopped.
+	require.ErrorIs(t, first.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive}), schema.ErrFenced)
 	second := take(t, pool, "second")
 	require.Equal(t, first.Epoch+1, second.Epoch)
 }

@@ -216,6 +216,18 @@ CREATE TABLE records_other PARTITION OF records DEFAULT;
 -- Posts whose rkey is no TID, or names a time that has no partition.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
+-- How the followed accounts are shared out over a stream and its shards: as the consumer says that was started last.
+CREATE TABLE sharding (
+    root text NOT NULL,
+    mode text NOT NULL, -- Above so many accounts: shards; network: one stream that asks for everyone's events; auto: shards while they are few.
+    accounts integer NOT NULL, -- How many accounts one stream asks for, at most.
+    made integer DEFAULT 1 NOT NULL, -- The number of the latest shard. None comes twice: an epoch counts for one stream.
+    PRIMARY KEY (root),
+    CHECK (((accounts >= 1) AND (accounts <= 10000))),
+    CHECK ((mode = ANY (ARRAY['auto'::text, 'shards'::text, 'network'::text]))),
+    FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
+);
+
 -- The ledger: who shared which link by which record. Outlives the post's retention; loses a row only when the share is gone.
 CREATE TABLE shares (
     did text COLLATE "C" NOT NULL,
@@ -230,6 +242,17 @@ CREATE TABLE shares (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX shares_link ON public.shares USING btree (link_id, shared_at);
 CREATE INDEX shares_window ON public.shares USING btree (shared_at, link_id, did);
+
+-- Which stream follows which account. An account stays where it is for as long as there is room. Weir alone writes here: moving one takes more than a new name.
+CREATE TABLE stream_accounts (
+    root text NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    stream text NOT NULL,
+    assigned_at timestamp with time zone NOT NULL, -- Since when: the stream began before it, where another one had the account.
+    PRIMARY KEY (root, did),
+    FOREIGN KEY (stream) REFERENCES streams(name) ON DELETE CASCADE
+);
+CREATE INDEX stream_accounts_stream ON public.stream_accounts USING btree (stream);
 
 -- One row per stream shard: how far it has been committed, and who may commit to it.
 CREATE TABLE streams (
@@ -250,8 +273,10 @@ CREATE TABLE streams (
     epoch bigint DEFAULT 0 NOT NULL, -- Raised by each new lease holder. A commit that carries an older epoch is refused.
     advanced_at timestamp with time zone, -- When a batch was last committed, by the database's clock.
     failed_tries integer DEFAULT 0 NOT NULL, -- Tries to connect that failed since the last event.
+    root text, -- Of a shard: the stream whose accounts it takes some of. It goes when its last account does.
     PRIMARY KEY (name),
-    CHECK ((cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text])))
+    CHECK ((cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))),
+    FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
 ) WITH (fillfactor=50);
 
 -- The newest deletion of a record: what was written at or before rev stays deleted.

@@ -92,16 +92,30 @@ func (s StreamStatus) Current() string {
 // first call. ok is false while another owner's lease has not run out, by the
 // database's clock, or its transaction still holds the row.
 func TakeLease(ctx context.Context, db DB, stream, wire, owner string, ttl time.Duration) (lease Lease, ok bool, err error) {
+	if err := makeStream(ctx, db, stream, wire); err != nil {
+		return Lease{}, false, err
+	}
+	return TakeShard(ctx, db, stream, owner, ttl)
+}
+
+// makeStream makes the row of a stream where there is none.
+func makeStream(ctx context.Context, db DB, stream, wire string) error {
 	// A paused holder may sit inside a transaction on the row, and even ON
 	// CONFLICT DO NOTHING would wait for it: hence the look first, and SKIP
 	// LOCKED below.
-	const insert = `
+	const sql = `
 INSERT INTO streams (name, wire)
 SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM streams WHERE name = $1)
 ON CONFLICT (name) DO NOTHING`
-	if _, err := db.Exec(ctx, insert, stream, wire); err != nil {
-		return Lease{}, false, fmt.Errorf("make the row of stream %s: %w", stream, err)
+	if _, err := db.Exec(ctx, sql, stream, wire); err != nil {
+		return fmt.Errorf("make the row of stream %s: %w", stream, err)
 	}
+	return nil
+}
+
+// TakeShard is TakeLease for a stream whose row others make and remove: ok is
+// false where there is none.
+func TakeShard(ctx context.Context, db DB, stream, owner string, ttl time.Duration) (lease Lease, ok bool, err error) {
 	const take = `
 WITH free AS (
     SELECT name FROM streams
@@ -153,7 +167,8 @@ type Beat struct {
 }
 
 // Renew extends the lease and says what state the stream is in. It answers
-// ErrFenced when the lease has been lost.
+// ErrFenced when the lease has been lost, or given back: a renewal that was
+// cancelled may still arrive after that.
 func (l Lease) Renew(ctx context.Context, db DB, beat Beat) error {
 	const sql = `
 UPDATE streams
@@ -163,7 +178,7 @@ SET lease_expires_at = clock_timestamp() + $3::interval,
     state_detail     = $5,
     caught_up_at     = greatest(caught_up_at, $6),
     failed_tries     = $7
-WHERE name = $1 AND epoch = $2`
+WHERE name = $1 AND epoch = $2 AND lease_owner IS NOT NULL`
 	tag, err := db.Exec(ctx, sql, l.Stream, l.Epoch, l.TTL, beat.State, beat.Detail, nilTime(beat.CaughtUp), beat.Failed)
 	if err != nil {
 		return fmt.Errorf("renew the lease of stream %s: %w", l.Stream, err)

@@ -67,6 +67,7 @@ type Net struct {
 	floor   atomic.Int64 // the place in the log of the oldest event served
 	refuse  atomic.Bool
 	fired   firedCounts
+	asked   asked
 	encoder *zstd.Encoder
 
 	index      *index

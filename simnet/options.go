@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 )
 
 // options is what a client asks to be sent.
@@ -71,4 +72,24 @@ func (o *options) wants(e *Entry) bool {
 		}
 		return c == e.Collection
 	})
+}
+
+// asked are the filters that clients have said.
+type asked struct {
+	mu   sync.Mutex
+	dids []int
+}
+
+func (a *asked) add(o *options) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.dids = append(a.dids, len(o.DIDs))
+}
+
+// Asked is how many DIDs each filter named that a client has said so far, in
+// order; 0: it asked for the whole network.
+func (n *Net) Asked() []int {
+	n.asked.mu.Lock()
+	defer n.asked.mu.Unlock()
+	return slices.Clone(n.asked.dids)
 }

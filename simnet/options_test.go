@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/coder/websocket"
@@ -193,4 +194,17 @@ func TestABadUpdateClosesWithAReason(t *testing.T) {
 			require.True(t, utf8.ValidString(closed.Reason))
 		}
 	}
+}
+
+// TestAskedNamesEveryFilter that was said, and none that is still to be.
+func TestAskedNamesEveryFilter(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 2, History: 10})
+	dial(t, n, "wantedDids", "did:plc:a", "wantedDids", "did:plc:b")
+	dial(t, n)
+	c := dial(t, n, "requireHello", "true")
+	require.Equal(t, []int{2, 0}, n.Asked())
+	c.say(`{"type":"options_update","payload":{"wantedDids":["did:plc:a"]}}`)
+	require.Eventually(t, func() bool { return len(n.Asked()) == 3 }, time.Minute, time.Millisecond)
+	require.Equal(t, []int{2, 0, 1}, n.Asked())
 }

@@ -40,6 +40,7 @@ func (n *Net) subscribe(w http.ResponseWriter, r *http.Request) {
 	s.options.Store(o)
 	if q.Get("requireHello") != "true" {
 		close(s.hello)
+		n.asked.add(o)
 	}
 	s.wire.opened() // before the client knows, so that no fault misses it
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
@@ -171,6 +172,7 @@ func (s *subscriber) hear(data []byte) error {
 		return err
 	}
 	s.options.Store(o)
+	s.net.asked.add(o)
 	if !isClosed(s.hello) {
 		close(s.hello)
 	}

@@ -38,6 +38,12 @@ type SyncFollows struct {
 // consumers ask for its posts, and nothing falls between the two.
 const settle = 3 * time.Second
 
+// settled is when that is, of so many new accounts: tens of thousands take a
+// second more to share out over the streams.
+func settled(now time.Time, accounts int) time.Time {
+	return now.Add(settle + time.Duration(accounts/10_000)*time.Second)
+}
+
 const (
 	maxListing  = 10_000           // pages: a million accounts
 	longListing = 10 * time.Minute // one that takes longer is not begun anew before its end
@@ -214,7 +220,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if changed.First {
 			priority = jobs.PriorityColdStart
 		}
-		if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Added, now.Add(-w.window), priority, now.Add(settle)); err != nil {
+		if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Added, now.Add(-w.window), priority, settled(now, len(changed.Added))); err != nil {
 			return err
 		}
 		if err := schema.DropListed(ctx, tx, job.ID); err != nil {

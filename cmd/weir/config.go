@@ -29,6 +29,11 @@ type config struct {
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// Stream names the row in streams: one name, one cursor, one consumer at work.
 	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
+	// Sharding says what happens above ShardAccounts accounts: shards, network (one
+	// stream of everyone's events, filtered here), or auto.
+	Sharding string `env:"WEIR_SHARDING" envDefault:"auto"`
+	// ShardAccounts is how many accounts one stream asks for, at most.
+	ShardAccounts int `env:"WEIR_SHARD_ACCOUNTS" envDefault:"10000"`
 	// Collections lists the collections to store.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post"`
 	// Start says where a stream without a position begins: tip or oldest.
@@ -135,6 +140,10 @@ func readConfig() (config, error) {
 		return config{}, fmt.Errorf("WEIR_START is %q: expected tip or oldest", c.Start)
 	case c.Pooler != "none" && c.Pooler != poolerTransaction:
 		return config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
+	case c.Sharding != schema.ShardsAuto && c.Sharding != schema.ShardsAlways && c.Sharding != schema.ShardsNetwork:
+		return config{}, fmt.Errorf("WEIR_SHARDING is %q: expected auto, shards or network", c.Sharding)
+	case c.ShardAccounts < 1 || c.ShardAccounts > 10_000:
+		return config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to 10000, which is what a Jetstream takes", c.ShardAccounts)
 	case c.LogFormat != "json" && c.LogFormat != "text":
 		return config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
 	case c.BatchEvents < 1 || c.BatchEvery <= 0:

@@ -14,11 +14,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// maxFiltered is how many accounts one connection can ask for; beyond it the
-// whole network comes, and is filtered here.
-const maxFiltered = 10_000
-
-// follows is whom this process follows. The zero value follows everyone.
+// follows is whom a stream follows. The zero value follows everyone.
 type follows struct {
 	set atomic.Pointer[map[string]bool] // nil: everyone
 }
@@ -30,8 +26,8 @@ func (f *follows) includes(did string) bool {
 }
 
 // take takes over whom to follow, and answers what to ask the server for.
-func (f *follows) take(now schema.Followed, collections []string) jetstream.Filter {
-	filter := jetstream.Filter{Collections: collections, Everyone: now.Everyone || len(now.DIDs) > maxFiltered}
+func (f *follows) take(now schema.Shard, collections []string) jetstream.Filter {
+	filter := jetstream.Filter{Collections: collections, Everyone: now.Network}
 	if now.Everyone {
 		f.set.Store(nil)
 		return filter
@@ -45,29 +41,6 @@ func (f *follows) take(now schema.Followed, collections []string) jetstream.Filt
 		filter.DIDs = now.DIDs
 	}
 	return filter
-}
-
-// keep has the consumer follow whom the database says, from every change on,
-// until ctx ends.
-func (p parts) keep(ctx context.Context, f *follows, source *jetstream.Client) error {
-	for ctx.Err() == nil {
-		err := p.listen(ctx, func(ctx context.Context) error {
-			now, err := schema.FollowedAccounts(ctx, p.pool)
-			if err != nil {
-				return err
-			}
-			return source.SetFilter(ctx, f.take(now, p.cfg.Collections))
-		})
-		if ctx.Err() != nil {
-			return nil
-		}
-		p.log.Warn("follows_not_followed", "cause", err, "effect", "a change is seen after the database is back")
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
-	return nil
 }
 
 // listen works on a connection of its own: it waits for hours. No pooler would

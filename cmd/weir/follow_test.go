@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -233,46 +234,89 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 	require.GreaterOrEqual(t, n.MinGap(), 100*time.Millisecond)
 }
 
-// TestFiftyThousandFollows is more than one connection can ask for: the whole
-// network comes, and is filtered here.
+// TestFiftyThousandFollows are more than one connection can ask for: five
+// streams ask for ten thousand each, and then one for the whole network, which
+// is filtered here.
 func TestFiftyThousandFollows(t *testing.T) {
 	t.Parallel()
-	n, err := simnet.New(simnet.Config{Seed: 13, Accounts: 600, Crowd: 50_000, History: 1000, HistorySpan: time.Hour})
+	n, err := simnet.New(simnet.Config{Seed: 13, Accounts: 600, Crowd: 50_300, History: 1000, HistorySpan: time.Hour})
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
 	for _, a := range n.Accounts()[:300] { // half of those who write
-		if a.DID != n.Hub().DID && a.DID != n.Crowded().DID {
-			require.NoError(t, n.Unfollow(n.Crowded().DID, a.DID))
-		}
+		require.NoError(t, n.Unfollow(n.Crowded().DID, a.DID))
 	}
 	followed := map[string]bool{}
 	for _, did := range n.Follows(n.Crowded().DID) {
 		followed[did] = true
 	}
+	require.Len(t, followed, 50_000)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	// Their pasts are of no interest here: the queue is paused, as in River UI.
 	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
 	require.NoError(t, err)
-	env := append(follower(n, database), "WEIR_WATCH="+n.Crowded().Handle)
-	serve := start(t, env, "serve")
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM follows`) > 49_000 }, 2*time.Minute, 100*time.Millisecond)
-	require.Equal(t, count(t, pool, `SELECT count(*) FROM follows`), count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 4`))
+	s := &sharded{t: t, net: n, pool: pool, env: append(follower(n, database), "WEIR_WATCH="+n.Crowded().Handle)}
+	first := s.start(schema.ShardsAuto, 10_000)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM stream_accounts`) == 50_000 }, 2*time.Minute, 100*time.Millisecond)
+	require.Equal(t, 50_000, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 4`))
+	s.streams(5)
+	require.Equal(t, 5, count(t, pool, `SELECT count(*) FROM (SELECT FROM stream_accounts GROUP BY stream HAVING count(*) = 10000) AS full_ones`))
+	require.Eventually(t, func() bool {
+		full := slices.DeleteFunc(n.Asked(), func(dids int) bool { return dids != 10_000 })
+		return len(full) >= 5
+	}, time.Minute, 10*time.Millisecond)
+	said := len(n.Log().Entries())
 	stop := live(t, n, 500)
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 100 }, time.Minute, 20*time.Millisecond)
+	more := func() {
+		posts := count(t, pool, `SELECT count(*) FROM posts`)
+		require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > posts+100 }, time.Minute, 20*time.Millisecond)
+	}
+	more()
+	require.Equal(t, 10_000, slices.Max(n.Asked()))
+	require.NotContains(t, n.Asked(), 0, "the whole network was asked for")
+	first.kill()
+	second := s.start(schema.ShardsNetwork, 10_000)
+	s.streams(1)
+	more()
+	require.Contains(t, n.Asked(), 0)
+	third := s.start(schema.ShardsAuto, 10_000) // beside the second, which follows
+	s.streams(5)
+	more()
 	stop()
+
 	strangers := 0
-	for _, e := range n.Log().Entries() {
-		if e.Kind == "commit" && e.Collection == "app.bsky.feed.post" && !followed[e.DID] {
+	mine := map[string]bool{} // posts made while all were followed: whether they stand
+	for _, e := range n.Log().Entries()[said:] {
+		key := e.DID + "/" + e.Rkey
+		switch {
+		case e.Kind != "commit" || e.Collection != schema.PostCollection:
+		case !followed[e.DID]:
 			strangers++
+		case e.Operation == "create":
+			mine[key] = true
+		case e.Operation == "delete" && mine[key]:
+			mine[key] = false
 		}
 	}
 	require.Positive(t, strangers, "or the test shows nothing")
+	var want []string
+	for post, stands := range mine {
+		if stands {
+			want = append(want, post)
+		}
+	}
+	slices.Sort(want)
+	require.Eventually(t, func() bool {
+		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { _, known := mine[post]; return !known }))
+	}, time.Minute, 100*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watched AS w WHERE w.did = p.did)`))
-	require.NotContains(t, serve.stderr.String(), "ERROR")
-	serve.signal(syscall.SIGTERM)
-	require.Zero(t, serve.wait(t, time.Minute))
+	require.Equal(t, 10_000, slices.Max(n.Asked()))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
+	for _, p := range []*process{second, third} {
+		p.signal(syscall.SIGTERM)
+		require.Zero(t, p.wait(t, time.Minute))
+	}
 }
 
 // TestKillWhileFollowing kills the process in follow syncs and backfills,

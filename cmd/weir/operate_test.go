@@ -155,7 +155,7 @@ func TestOperatorsWithoutADatabase(t *testing.T) {
 	code, body = look(t, at+"/metrics", "open sesame")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, body, "\nweir_database_up 0\n")
-	require.Contains(t, body, "\nweir_consumer_batches_total ", "what the process knows by itself is still told")
+	require.Contains(t, body, "\nweir_consumer_batches_total{stream=\"jetstream\"} ", "what the process knows by itself is still told")
 	code, _ = look(t, at+"/livez", "")
 	require.Equal(t, http.StatusOK, code, "restarting it would not help")
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
@@ -33,7 +32,7 @@ type parts struct {
 	life    *life  // nil: nobody asks
 }
 
-// owner names this process in leases and jobs.
+// owner is a name that no other process has.
 func owner() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -45,48 +44,15 @@ func owner() string {
 // userAgent tells the services who asks.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
-// consume reads the stream until ctx ends.
-func (p parts) consume(ctx context.Context) error {
-	if err := p.firstWatches(ctx); err != nil {
-		return err
-	}
-	now, err := schema.FollowedAccounts(ctx, p.pool)
-	if err != nil {
-		return err
-	}
-	followed := &follows{}
-	source, err := p.source(followed.take(now, p.cfg.Collections), p.metrics)
-	if err != nil {
-		return err
-	}
-	c, err := p.consumer(consumer.Config{
-		Stream: p.cfg.Stream, Wire: "jetstream-v1", Source: source, FilterHash: source.FilterHash, Follows: followed.includes,
-		Start: p.cfg.start(), BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: p.cfg.BufferBytes,
-		LeaseTTL: p.cfg.LeaseTTL, GapThreshold: p.cfg.GapThreshold, Depth: p.depth, MaxDepth: p.cfg.QueueLimit,
-	})
-	if err != nil {
-		return err
-	}
-	p.life.tell(partConsumer, beaten(c.LastBeat))
-	g, ctx := errgroup.WithContext(ctx)
-	ctx, stop := context.WithCancel(ctx)
-	g.Go(func() error { return p.keep(ctx, followed, source) })
-	g.Go(func() error {
-		defer stop()
-		return c.Run(ctx)
-	})
-	return g.Wait()
-}
-
 // source is the client of the stream.
-func (p parts) source(filter jetstream.Filter, metrics prometheus.Registerer) (*jetstream.Client, error) {
+func (p parts) source(filter jetstream.Filter, log *slog.Logger, metrics prometheus.Registerer) (*jetstream.Client, error) {
 	return jetstream.New(jetstream.Config{
 		Endpoints:  p.cfg.Jetstream,
 		Filter:     filter,
 		Compress:   p.cfg.Compress,
 		Dictionary: p.dictionary,
 		Wanted:     p.wanted(),
-		Logger:     p.log,
+		Logger:     log,
 		Registerer: metrics,
 		UserAgent:  userAgent,
 	})
@@ -99,7 +65,7 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
-	cfg.Owner, cfg.Logger, cfg.Registerer = p.owner, p.log, p.metrics
+	cfg.Owner, cfg.Logger = p.owner, p.log
 	return consumer.New(cfg)
 }
 
@@ -198,7 +164,7 @@ func (p parts) replayLetters(keep *workers.Retention) (func(context.Context, []s
 			return err
 		}
 		followed := &follows{}
-		followed.take(now, nil)
+		followed.take(schema.Shard{Followed: now}, nil)
 		replay := consumer.Replay{
 			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log},
 			Decode: jetstream.Lines(p.wanted()),

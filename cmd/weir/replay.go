@@ -97,6 +97,7 @@ func (p parts) commitAll(ctx context.Context, name string, lines io.Reader) erro
 	c, err := p.consumer(consumer.Config{
 		Stream: p.cfg.Stream + "-replay", Wire: "recording", Source: source, Afresh: true, Patient: true,
 		BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
+		Registerer: p.metrics,
 	})
 	if err != nil {
 		return err

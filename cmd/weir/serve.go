@@ -15,9 +15,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// connections is the size of a process's pool: the workers' transactions, the
-// consumer's, the page's queries, and River's own five.
-func (c config) connections() int32 { return int32(c.Workers+c.BackfillWorkers) + 16 }
+// connections is the size of a process's pool: the workers' transactions, those
+// of the consumers of every shard, the page's queries, and River's own five.
+func (c config) connections() int32 {
+	return int32(c.Workers+c.BackfillWorkers) + 16 + schema.AutoShards
+}
 
 func newParts(cfg config, pool *pgxpool.Pool) parts {
 	metrics := prometheus.NewRegistry()
@@ -39,7 +41,7 @@ func (p parts) everything(ctx context.Context, l net.Listener) error {
 // when f ends. reads says whether f runs a consumer.
 func (p parts) operated(ctx context.Context, reads bool, f func(context.Context) error) error {
 	if reads { // a mistake in what to read is said alone, before anything runs
-		if _, err := p.source(jetstream.Filter{Everyone: true, Collections: p.cfg.Collections}, nil); err != nil {
+		if _, err := p.source(jetstream.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil); err != nil {
 			return err
 		}
 	}
@@ -80,7 +82,7 @@ func serveCommand() *cobra.Command {
 }
 
 func consumeCommand() *cobra.Command {
-	return partsCommand("consume", "Run the consumer alone; a second one waits for the first one's end",
+	return partsCommand("consume", "Run the consumers alone; a second process waits for the end of the first one's",
 		notifying(func(ctx context.Context, p parts) error { return p.operated(ctx, true, p.consume) }, partConsumer))
 }
 

@@ -1,0 +1,68 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/simnet"
+)
+
+// TestWhomToFollowIsAskedForWithEachLease, before anything is read: who gives
+// accounts to a stream ends its lease and sets it back in one transaction, and
+// what comes again must be read for them too.
+//
+// It has been seen to fail when, by hand, Leased is called once alone, and when
+// it is called after the connection.
+func TestWhomToFollowIsAskedForWithEachLease(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 500})
+	var given, taken atomic.Bool // to this stream; as its consumer knows
+	calls := 0
+	stop := s.run(func(cfg *consumer.Config) {
+		cfg.LeasePoll = time.Millisecond
+		cfg.Follows = func(string) bool { return taken.Load() }
+		cfg.Leased = func(context.Context) error {
+			if calls++; calls%2 == 1 {
+				return errors.New("the database is away")
+			}
+			taken.Store(given.Load())
+			return nil
+		}
+	})
+	last := s.net.Log().Last().TimeUS
+	require.Eventually(t, func() bool {
+		return count(t, s.pool, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, last) == 1
+	}, time.Minute, 5*time.Millisecond)
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts`), "nobody was followed")
+	given.Store(true)
+	_, err := s.pool.Exec(t.Context(), `UPDATE streams SET epoch = epoch + 1, cursor_kind = '', cursor = 0, anchor = NULL, last_event_at = NULL, caught_up_at = NULL`)
+	require.NoError(t, err)
+	s.stores()
+	stop()
+	require.Equal(t, 4, calls)
+}
+
+// TestRemovedShardIsNotMadeAgain by its consumer, which waits until others do:
+// a row that nobody reads would be shown as a stream that stands still.
+func TestRemovedShardIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 500})
+	stop := s.run(func(cfg *consumer.Config) { cfg.Shard, cfg.LeasePoll = true, time.Millisecond })
+	require.Eventually(t, func() bool { return s.log.has("waiting_for_lease") }, time.Minute, time.Millisecond)
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams`))
+	_, err := s.pool.Exec(t.Context(), `INSERT INTO streams (name, wire) VALUES ('s', 'jetstream')`)
+	require.NoError(t, err)
+	s.stores()
+	_, err = s.pool.Exec(t.Context(), `DELETE FROM streams`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return s.log.has("lease_lost") }, time.Minute, time.Millisecond)
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams`))
+	stop()
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams`))
+}
