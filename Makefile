@@ -2,13 +2,16 @@
 SHELL := /bin/bash
 PKG   ?= ./...
 
-.PHONY: help postgres build demo run test lint bench chaos fuzz clean
+.PHONY: help postgres prometheus build demo run test lint bench chaos fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 postgres: ## provide PostgreSQL's server binaries where they are missing
 	@scripts/postgres.sh
+
+prometheus: ## provide Prometheus's binaries, for the tests of the alerts, where they are missing
+	@scripts/prometheus.sh
 
 build: ## build bin/weir
 	go build -o bin/weir ./cmd/weir
@@ -19,7 +22,7 @@ demo: postgres build ## everything, on a simulated network, with nothing to conf
 run: postgres build ## everything, on the public Jetstream
 	bin/weir dev
 
-test: postgres ## the whole suite, against a real Postgres that it starts itself
+test: postgres prometheus ## the whole suite, against a real Postgres that it starts itself
 	go test -timeout 20m $(PKG)
 
 lint: ## what the compiler does not see

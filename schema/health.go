@@ -81,10 +81,14 @@ type Sum struct {
 	Value float64
 }
 
-// LettersByStage counts the dead letters.
+// LettersByStage counts the dead letters, at each stage there is.
 func LettersByStage(ctx context.Context, db DB) ([]Sum, error) {
-	const sql = `SELECT stage AS name, count(*)::float8 AS value FROM dead_letters GROUP BY stage`
-	return all(ctx, db, "count the dead letters", pgx.RowToStructByName[Sum], sql)
+	const sql = `
+SELECT s.name AS name, count(d.stage)::float8 AS value
+FROM (SELECT unnest($1::text[]) UNION SELECT stage FROM dead_letters) AS s (name)
+LEFT JOIN dead_letters AS d ON d.stage = s.name
+GROUP BY s.name`
+	return all(ctx, db, "count the dead letters", pgx.RowToStructByName[Sum], sql, []string{StageDecode, StageCommit, StageProcess})
 }
 
 // TableSizes are the bytes of each table on disk, with its indexes and, where it
