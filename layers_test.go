@@ -23,7 +23,7 @@ func layers() map[string][]string {
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
 		"consumer/recording": {"consumer"},
-		"workers":            {"bluesky", "jobs", "link", "schema"},
+		"workers":            {"bluesky", "health", "jobs", "link", "schema"},
 		"health":             {"jobs", "schema"},
 		"web":                {"health", "schema"},
 

@@ -19,6 +19,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/health"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -39,6 +40,9 @@ type Config struct {
 	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
 	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
 	Keep        *Retention    // how long what is stored stays; nil: for ever
+	Limits      health.Limits // where well ends, for the alerts
+	AlertEvery  time.Duration // 30 s when zero: how often what is not well is looked for
+	Webhook     *Webhook      // who is told; nil: nobody
 	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
@@ -53,24 +57,23 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	cfg.Backfill = cmp.Or(cfg.Backfill, 4)
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
+	cfg.AlertEvery = cmp.Or(cfg.AlertEvery, 30*time.Second)
 	bundle := river.NewWorkers()
 	river.AddWorker(bundle, newProcessPosts(cfg))
 	river.AddWorker(bundle, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window})
 	river.AddWorker(bundle, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	river.AddWorker(bundle, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
 	river.AddWorker(bundle, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
-	periodic := []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(cfg.SyncEvery), func() (river.JobArgs, *river.InsertOpts) {
-		return jobs.SyncFollows{}, nil
-	}, &river.PeriodicJobOpts{RunOnStart: true})}
+	river.AddWorker(bundle, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
+	river.AddWorker(bundle, &SendAlert{hook: cfg.Webhook, now: time.Now})
+	periodic := []*river.PeriodicJob{every(cfg.SyncEvery, jobs.SyncFollows{}), every(cfg.AlertEvery, jobs.CheckAlerts{})}
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
 		if err != nil {
 			return nil, err
 		}
 		river.AddWorker(bundle, expire)
-		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(time.Hour), func() (river.JobArgs, *river.InsertOpts) {
-			return jobs.Expire{}, nil
-		}, &river.PeriodicJobOpts{RunOnStart: true}))
+		periodic = append(periodic, every(time.Hour, jobs.Expire{}))
 	}
 	queues := map[string]river.QueueConfig{jobs.QueueProcess: queue(cfg.Process)}
 	if cfg.ProcessOnly {
@@ -79,6 +82,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		queues[jobs.QueueNetwork] = queue(4)
 		queues[jobs.QueueBackfill] = queue(cfg.Backfill)
 		queues[jobs.QueueMaintenance] = queue(1)
+		queues[jobs.QueueAlerts] = queue(4) // a webhook that hangs leaves room for the next check
 	}
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
@@ -100,6 +104,11 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
 	return client, nil
+}
+
+// every is a job that the leader adds from time to time, and at its start.
+func every(interval time.Duration, job river.JobArgs) *river.PeriodicJob {
+	return river.NewPeriodicJob(river.PeriodicInterval(interval), func() (river.JobArgs, *river.InsertOpts) { return job, nil }, &river.PeriodicJobOpts{RunOnStart: true})
 }
 
 // queue is how a queue is worked, so many jobs at once.

@@ -137,7 +137,12 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 	if p.cfg.Keep > 0 {
 		keep = &workers.Retention{Window: p.cfg.Keep}
 	}
+	hook, err := p.cfg.webhook()
+	if err != nil {
+		return err
+	}
 	client, err := workers.New(workers.Config{
+		Limits: p.cfg.limits(), AlertEvery: p.cfg.AlertEvery, Webhook: hook,
 		Keep: keep, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
 		Pool: p.pool, ID: p.owner, Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
 		Logger: p.log, Registerer: p.metrics,
