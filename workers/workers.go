@@ -17,6 +17,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/health"
@@ -46,6 +47,7 @@ type Config struct {
 	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
+	Tracer      trace.Tracer          // nil: no traces
 }
 
 // New builds the client that works every queue. Start it, and stop it by its
@@ -90,7 +92,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		Workers: bundle,
 		Queues:  queues,
 
-		Middleware: []rivertype.Middleware{newMeasure(cfg.Registerer)},
+		Middleware: []rivertype.Middleware{newMeasure(cfg.Registerer), newTraced(cfg.Tracer)},
 
 		PeriodicJobs:                periodic,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
@@ -116,9 +118,10 @@ func queue(most int) river.QueueConfig {
 	return river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second}
 }
 
-// Queue is a client that enqueues and works nothing.
+// Queue is a client that enqueues and works nothing. What it enqueues inside a
+// span belongs to it.
 func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) {
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet(log)})
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet(log), Middleware: []rivertype.Middleware{newTraced(nil)}})
 	if err != nil {
 		return nil, fmt.Errorf("set up the queue: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
@@ -29,6 +30,7 @@ type parts struct {
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	metrics *prometheus.Registry
+	tracer  trace.Tracer
 	owner   string // names this process in leases and jobs
 }
 
@@ -92,7 +94,7 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
-	cfg.Owner, cfg.Logger, cfg.Registerer = p.owner, p.log, p.metrics
+	cfg.Owner, cfg.Logger, cfg.Registerer, cfg.Tracer = p.owner, p.log, p.metrics, p.tracer
 	return consumer.New(cfg)
 }
 
@@ -145,7 +147,7 @@ func (p parts) work(ctx context.Context, processOnly bool) error {
 		Limits: p.cfg.limits(), AlertEvery: p.cfg.AlertEvery, Webhook: hook,
 		Keep: keep, ProcessOnly: processOnly, Bluesky: api, Backfill: p.cfg.BackfillWorkers, Window: p.cfg.BackfillWindow, SyncEvery: p.cfg.SyncEvery, FromPDS: p.cfg.BackfillFrom == "pds",
 		Pool: p.pool, ID: p.owner, Process: p.cfg.Workers, JobTimeout: p.cfg.JobTimeout, RescueAfter: p.cfg.RescueAfter,
-		Logger: p.log, Registerer: p.metrics,
+		Logger: p.log, Registerer: p.metrics, Tracer: p.tracer,
 	})
 	if err != nil {
 		return err
