@@ -142,7 +142,7 @@ func TestCollectorThatIsAway(t *testing.T) {
 			n := network(t, 500)
 			database := schematest.NewURL(t)
 			pool := open(t, database)
-			serve := start(t, append(reads(n, database), "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_EXPORTER_OTLP_TIMEOUT=200"), "serve")
+			serve := start(t, append(reads(n, database), "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_EXPORTER_OTLP_TIMEOUT=200", "OTEL_BSP_EXPORT_TIMEOUT=300"), "serve")
 			require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`) > 0 }, time.Minute, 10*time.Millisecond)
 			require.Eventually(t, func() bool { return strings.Contains(serve.stderr.String(), "traces_not_sent") }, time.Minute, 10*time.Millisecond)
 			settled(t, pool)
