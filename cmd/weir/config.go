@@ -93,7 +93,7 @@ type config struct {
 	DatabaseLimit int64 `env:"WEIR_DATABASE_LIMIT" envDefault:"3221225472"`
 	// AlertWebhook is where alerts are sent, a secret; AlertFormat is slack, discord
 	// or json, by the host when empty; AlertEvery is how often what is not well is looked for.
-	AlertWebhook string        `env:"WEIR_ALERT_WEBHOOK"`
+	AlertWebhook string        `env:"WEIR_ALERT_WEBHOOK" secret:"true"`
 	AlertFormat  string        `env:"WEIR_ALERT_FORMAT"`
 	AlertEvery   time.Duration `env:"WEIR_ALERT_EVERY" envDefault:"30s"`
 	// ImageBase is where the pictures of cards come from; empty: no pictures.
