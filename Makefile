@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PKG   ?= ./...
 
-.PHONY: help postgres pgbouncer build demo run test lint bench chaos fuzz clean
+.PHONY: help postgres pgbouncer prometheus build demo run test lint bench chaos fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -13,6 +13,9 @@ postgres: ## provide PostgreSQL's server binaries where they are missing
 pgbouncer: ## provide PgBouncer, for the tests
 	@scripts/pgbouncer.sh
 
+prometheus: ## provide Prometheus's binaries, for the tests of the alerts, where they are missing
+	@scripts/prometheus.sh
+
 build: ## build bin/weir
 	go build -o bin/weir ./cmd/weir
 
@@ -22,7 +25,7 @@ demo: postgres build ## everything, on a simulated network, with nothing to conf
 run: postgres build ## everything, on the public Jetstream
 	bin/weir dev
 
-test: postgres pgbouncer ## the whole suite, against a real Postgres that it starts itself
+test: postgres pgbouncer prometheus ## the whole suite, against a real Postgres that it starts itself
 	go test -timeout 20m $(PKG)
 
 lint: ## what the compiler does not see

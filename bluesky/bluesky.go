@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // Config is what a client needs. Zero values take the defaults.
@@ -39,6 +41,7 @@ type Config struct {
 	Retries    []time.Duration // 1, 2, 4 s: the waits within a call after a transient error
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
+	Tracer     trace.Tracer          // nil: no traces
 	UserAgent  string                // weir
 }
 
@@ -106,6 +109,9 @@ func New(cfg Config) (*Client, error) {
 	c.loopback = isLoopback(u.Hostname())
 	if c.trusted, c.guarded, err = newHTTPClients(cfg.HTTPClient, c.loopback); err != nil {
 		return nil, err
+	}
+	if c.cfg.Tracer == nil {
+		c.cfg.Tracer = noop.Tracer{}
 	}
 	c.metrics = newMetrics(cfg.Registerer)
 	return c, nil

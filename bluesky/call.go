@@ -127,7 +127,7 @@ func (c *Client) try(ctx context.Context, r request) error {
 	outcome := errUnanswered
 	defer func() { report(outcome) }()
 	started := time.Now()
-	body, err := c.send(ctx, h, r)
+	body, err := c.traced(ctx, h, r)
 	outcome = breakerOutcome(ctx, err)
 	if err == nil {
 		err = r.read(body)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -29,6 +30,7 @@ type committer struct {
 	lease   schema.Lease
 	log     *slog.Logger
 	metrics *metrics
+	tracer  trace.Tracer
 
 	// careful is for how many more batches not to hope that all records are new.
 	careful int
@@ -36,6 +38,7 @@ type committer struct {
 	// position is where the stream stands, as committed. Both belong to
 	// the goroutine that commits, and to others once that one has ended.
 	position schema.Position
+	stored   int // records, by the last transaction that passed
 }
 
 // commit writes a batch, however long the database takes to come back. A batch
@@ -43,7 +46,7 @@ type committer struct {
 // is alone, and that one is parked. It returns schema.ErrFenced when the lease
 // is lost, ctx's error, or an error that no retry would cure.
 func (c *committer) commit(ctx context.Context, b *batch) error {
-	err := c.persist(ctx, b)
+	err := c.traced(ctx, b)
 	if err == nil || schema.Classify(err) != schema.Data {
 		return err
 	}
@@ -118,7 +121,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	})
 	if err == nil {
 		c.metrics.stored.Add(float64(stored))
-		c.position = write.Position
+		c.position, c.stored = write.Position, stored
 	}
 	return err
 }

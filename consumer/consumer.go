@@ -18,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -77,6 +79,7 @@ type Config struct {
 	Owner      string // names this process in the lease
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
+	Tracer     trace.Tracer          // nil: no traces
 }
 
 // Consumer reads one stream into one database.
@@ -105,6 +108,9 @@ func New(cfg Config) (*Consumer, error) {
 	}
 	if cfg.FilterHash == nil {
 		cfg.FilterHash = func() string { return "" }
+	}
+	if cfg.Tracer == nil {
+		cfg.Tracer = noop.Tracer{}
 	}
 	cfg.MaxDepth = cmp.Or(cfg.MaxDepth, 10_000)
 	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 500)
@@ -206,7 +212,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	if err := schema.EnsurePostPartitions(work, c.cfg.Pool, time.Now()); err != nil && schema.Classify(err) != schema.Transient {
 		return err
 	}
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, log: c.log, metrics: c.metrics, position: lease.Position}
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, log: c.log, metrics: c.metrics, tracer: c.cfg.Tracer, position: lease.Position}
 	if c.cfg.Afresh {
 		commits.position = schema.Position{}
 	}

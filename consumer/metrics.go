@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // metrics are what the consumer counts. Labels are bounded: kinds, stages and
@@ -33,7 +35,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	name := func(s string) string { return "weir_consumer_" + s }
 	seconds := prometheus.ExponentialBuckets(0.001, 1.6, 24)
-	return &metrics{
+	m := &metrics{
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
 			Help: "Events read, by what was done (write, delete, account, identity, not_followed, or ignored: of a collection or kind that is not stored) and, of commits, by collection: other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
@@ -62,6 +64,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		lastEvent: f.NewGauge(prometheus.GaugeOpts{Name: name("last_event_timestamp_seconds"), Help: "When the last event committed happened, by the server's clock."}),
 		epoch:     f.NewGauge(prometheus.GaugeOpts{Name: name("lease_epoch"), Help: "The epoch of the lease held; 0 while waiting for it."}),
 	}
+	for _, stage := range []string{schema.StageDecode, schema.StageCommit} {
+		m.parked.WithLabelValues(stage) // so that the first one is an increase
+	}
+	return m
 }
 
 // committed counts a batch whose transaction has passed.

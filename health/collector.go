@@ -54,6 +54,7 @@ var (
 	queuePaused    = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
 	gapsOpen       = desc("gaps_open", "Intervals of a stream that may have been missed and are not closed. Expect zero.")
 	gapSeconds     = desc("gaps_open_seconds", "How long the open gaps are, together. Expect zero.")
+	lettersNew     = desc("dead_letters_new", "Dead letters of the last ten minutes. Expect zero.")
 	letters        = desc("dead_letters", "Dead letters that were neither replayed nor dismissed, by stage. Expect zero.", "stage")
 	databaseBytes  = desc("database_bytes", "The database on disk.")
 	tableBytes     = desc("table_bytes", "A table on disk, with its indexes and partitions.", "table")
@@ -114,6 +115,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	gauge(follows, float64(r.FollowsCount))
 	gauge(gapsOpen, float64(r.OpenGaps))
 	gauge(gapSeconds, r.GapSeconds)
+	gauge(lettersNew, float64(r.NewLetters))
 	for _, s := range byStage {
 		gauge(letters, s.Value, s.Name)
 	}

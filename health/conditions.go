@@ -76,7 +76,7 @@ func (r *Report) judge(limits Limits) {
 	if r.DatabaseBytes > limits.Bytes {
 		add("WeirDatabaseLarge", Warning, "", "WEIR_KEEP, WEIR_DATABASE_LIMIT", "the database has %.1f GB, more than %.1f GB", float64(r.DatabaseBytes)/(1<<30), float64(limits.Bytes)/(1<<30))
 	}
-	r.judgeAudit(limits, func(name, do, says string, args ...any) { add(name, Warning, "", do, says, args...) })
+	r.judgeAudit(limits, add)
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
 	switch {
 	case len(r.Conditions) == 0:
@@ -89,19 +89,19 @@ func (r *Report) judge(limits Limits) {
 }
 
 // judgeAudit finds what is not well with the audits, and with what they found.
-func (r *Report) judgeAudit(limits Limits, add func(name, do, says string, args ...any)) {
+func (r *Report) judgeAudit(limits Limits, add func(name, severity, about, do, says string, args ...any)) {
 	if limits.AuditAge >= 0 && seconds(r.AuditSecondsAgo) > limits.AuditAge {
-		add("WeirAuditOld", "weir audit, and the log of the workers", "nobody has compared the posts with their authors' repositories for %s", seconds(r.AuditSecondsAgo))
+		add("WeirAuditOld", Warning, "", "weir audit, and the log of the workers", "nobody has compared the posts with their authors' repositories for %s", seconds(r.AuditSecondsAgo))
 	}
 	a := r.Audit
 	if a == nil {
 		return
 	}
 	if 2*a.Failures > a.Accounts {
-		add("WeirAuditFails", "SELECT * FROM audit_faults WHERE fault = 'unread'", "the last audit could not read %d of %d accounts", a.Failures, a.Accounts)
+		add("WeirAuditFails", Warning, "", "SELECT * FROM audit_faults WHERE fault = 'unread'", "the last audit could not read %d of %d accounts", a.Failures, a.Accounts)
 	}
 	if a.Score != nil && *a.Score < limits.AuditScore {
-		add("WeirAuditScore", "weir audit --repair, and SELECT * FROM audit_faults", "%d of %d posts are not as their authors have them: %d missing, %d extra, %d stale",
+		add("WeirAuditScore", Warning, "", "weir audit --repair, and SELECT * FROM audit_faults", "%d of %d posts are not as their authors have them: %d missing, %d extra, %d stale",
 			a.Missing+a.Extra+a.Stale, a.Records, a.Missing, a.Extra, a.Stale)
 	}
 }

@@ -13,10 +13,13 @@ const (
 	QueueNetwork     = "network"  // follow lists, requests, gaps: short jobs that ask somebody else
 	QueueBackfill    = "backfill" // one account's feed a job
 	QueueMaintenance = "maintenance"
+	QueueAlerts      = "alerts"
 )
 
 // Queues are all of them.
-func Queues() []string { return []string{QueueProcess, QueueNetwork, QueueBackfill, QueueMaintenance} }
+func Queues() []string {
+	return []string{QueueProcess, QueueNetwork, QueueBackfill, QueueMaintenance, QueueAlerts}
+}
 
 // unfinished are the states of a job that is still to do something; of a unique
 // one there is no second in any of them.

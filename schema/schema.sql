@@ -20,6 +20,22 @@ CREATE INDEX accounts_hidden ON public.accounts USING btree (did) WHERE (status 
 CREATE INDEX accounts_purge ON public.accounts USING btree (purge_at) WHERE (purge_at IS NOT NULL);
 CREATE INDEX accounts_unpurged ON public.accounts USING btree (did) WHERE ((status = 'deleted'::text) AND (purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone)));
 
+-- A row per condition of /health that has ever held, with its latest time.
+CREATE TABLE alerts (
+    name text NOT NULL,
+    about text NOT NULL, -- The stream or queue; empty: the whole.
+    severity text NOT NULL,
+    says text NOT NULL,
+    look text NOT NULL, -- What to look at first.
+    since timestamp with time zone NOT NULL, -- When it began to hold.
+    seen_at timestamp with time zone NOT NULL, -- When it was last seen to hold.
+    fired_at timestamp with time zone, -- When it had held for long enough to tell somebody; null: not yet.
+    resolved_at timestamp with time zone, -- When it had been gone for long enough; null: it has not.
+    told text DEFAULT ''::text NOT NULL, -- What the latest send_alert job is about; empty: there was none, or no webhook.
+    PRIMARY KEY (name, about),
+    CHECK ((told = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text])))
+);
+
 -- What an audit found, the first thousand of each. unread: the account could not be compared.
 CREATE TABLE audit_faults (
     audit_id bigint NOT NULL,

@@ -21,8 +21,10 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/health"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -46,13 +48,17 @@ type Config struct {
 	// Replay puts dead letters of the stages decode and commit through the
 	// stream's own way, and settles each; its error is the database's.
 	Replay      func(context.Context, []schema.Letter) error
-	Audit       AuditPlan // zero: no audits by themselves
-	Queues      []string  // the queues to work; all of them when empty
-	PollOnly    bool      // LISTEN reaches nobody, as behind a transaction pooler: look every second instead
-	KeepIndexes bool      // rebuild no indexes: the role does not own the tables
-	ProcessOnly bool      // work process_posts and nothing else, and leave the rest to other processes
+	Audit       AuditPlan     // zero: no audits by themselves
+	Queues      []string      // the queues to work; all of them when empty
+	PollOnly    bool          // LISTEN reaches nobody, as behind a transaction pooler: look every second instead
+	KeepIndexes bool          // rebuild no indexes: the role does not own the tables
+	Limits      health.Limits // where well ends, for the alerts
+	AlertEvery  time.Duration // 30 s when zero: how often what is not well is looked for
+	Webhook     *Webhook      // who is told; nil: nobody
+	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
 	Logger      *slog.Logger
 	Registerer  prometheus.Registerer // nil: not exposed
+	Tracer      trace.Tracer          // nil: no traces
 }
 
 // New builds the client that works every queue. Start it, and stop it by its
@@ -64,6 +70,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	cfg.Backfill = cmp.Or(cfg.Backfill, 4)
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
+	cfg.AlertEvery = cmp.Or(cfg.AlertEvery, 30*time.Second)
 	known := bundle{river.NewWorkers(), decoders{}}
 	posts := newProcessPosts(cfg)
 	add(known, posts)
@@ -72,18 +79,16 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	add(known, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
 	add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
-	periodic := []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(cfg.SyncEvery), func() (river.JobArgs, *river.InsertOpts) {
-		return jobs.SyncFollows{}, nil
-	}, &river.PeriodicJobOpts{RunOnStart: true})}
+	add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
+	add(known, &SendAlert{hook: cfg.Webhook, now: time.Now})
+	periodic := []*river.PeriodicJob{every(cfg.SyncEvery, jobs.SyncFollows{}), every(cfg.AlertEvery, jobs.CheckAlerts{})}
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
 		if err != nil {
 			return nil, err
 		}
 		add(known, expire)
-		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(time.Hour), func() (river.JobArgs, *river.InsertOpts) {
-			return jobs.Expire{}, nil
-		}, &river.PeriodicJobOpts{RunOnStart: true}))
+		periodic = append(periodic, every(time.Hour, jobs.Expire{}))
 	}
 	add(known, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
 		Window: auditWindow, Keep: cfg.keeps(), Settle: auditSettle, Repair: true}})
@@ -110,7 +115,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		Workers: known.workers,
 		Queues:  queues,
 
-		Middleware:                  append(keepLogs(), newMeasure(cfg.Registerer)),
+		Middleware:                  append(keepLogs(), newMeasure(cfg.Registerer), newTraced(cfg.Tracer)),
 		PollOnly:                    cfg.PollOnly,
 		PeriodicJobs:                periodic,
 		ReindexerIndexNames:         indexes,
@@ -175,6 +180,7 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 		jobs.QueueNetwork:     queue(4),
 		jobs.QueueBackfill:    queue(cfg.Backfill),
 		jobs.QueueMaintenance: queue(1),
+		jobs.QueueAlerts:      queue(4), // a webhook that hangs leaves room for the next check
 	}
 	wanted := cfg.Queues
 	if cfg.ProcessOnly {
@@ -194,14 +200,20 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 	return chosen, nil
 }
 
+// every is a job that the leader adds from time to time, and at its start.
+func every(interval time.Duration, job river.JobArgs) *river.PeriodicJob {
+	return river.NewPeriodicJob(river.PeriodicInterval(interval), func() (river.JobArgs, *river.InsertOpts) { return job, nil }, &river.PeriodicJobOpts{RunOnStart: true})
+}
+
 // queue is how a queue is worked, so many jobs at once.
 func queue(most int) river.QueueConfig {
 	return river.QueueConfig{MaxWorkers: most, FetchCooldown: 50 * time.Millisecond, FetchPollInterval: time.Second}
 }
 
-// Queue is a client that enqueues and works nothing.
+// Queue is a client that enqueues and works nothing. What it enqueues inside a
+// span belongs to it.
 func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) {
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet(log)})
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet(log), Middleware: []rivertype.Middleware{newTraced(nil)}})
 	if err != nil {
 		return nil, fmt.Errorf("set up the queue: %w", err)
 	}

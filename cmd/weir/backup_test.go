@@ -27,7 +27,7 @@ func clientTool(t *testing.T, name string) string {
 	return path
 }
 
-func run(t *testing.T, program string, args ...string) {
+func runs(t *testing.T, program string, args ...string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
 	require.NoError(t, err, "%s: %s", filepath.Base(program), out)
@@ -47,13 +47,13 @@ func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
 	stop := live(t, k.net, 800)
 	k.progress(10)
 	dump := filepath.Join(t.TempDir(), "weir.dump")
-	run(t, clientTool(t, "pg_dump"), "--format=custom", "--file="+dump, lost.URL("weir"))
+	runs(t, clientTool(t, "pg_dump"), "--format=custom", "--file="+dump, lost.URL("weir"))
 	k.progress(10)
 	k.process.kill()
 	cursor := count(t, open(t, lost.URL("weir")), `SELECT cursor FROM streams`)
 
 	withRoles(t, fresh.URL("weir"))
-	run(t, clientTool(t, "pg_restore"), "--exit-on-error", "--single-transaction", "--dbname="+fresh.URL("weir"), dump)
+	runs(t, clientTool(t, "pg_restore"), "--exit-on-error", "--single-transaction", "--dbname="+fresh.URL("weir"), dump)
 	withRoles(t, fresh.URL("weir"))
 	require.Less(t, count(t, open(t, fresh.URL("weir")), `SELECT cursor FROM streams`), cursor, "the dump is older than what was lost")
 	k.server, k.env = fresh, append(k.env, "DATABASE_URL="+as(t, "weir_app", fresh.URL("weir")))

@@ -103,6 +103,11 @@ type config struct {
 	QueueLimit int `env:"WEIR_QUEUE_LIMIT" envDefault:"10000"`
 	// DatabaseLimit is how many bytes the database may have before it is said.
 	DatabaseLimit int64 `env:"WEIR_DATABASE_LIMIT" envDefault:"3221225472"`
+	// AlertWebhook is where alerts are sent, a secret; AlertFormat is slack, discord
+	// or json, by the host when empty; AlertEvery is how often what is not well is looked for.
+	AlertWebhook string        `env:"WEIR_ALERT_WEBHOOK" secret:"true"`
+	AlertFormat  string        `env:"WEIR_ALERT_FORMAT"`
+	AlertEvery   time.Duration `env:"WEIR_ALERT_EVERY" envDefault:"30s"`
 	// ImageBase is where the pictures of cards come from; empty: no pictures.
 	ImageBase string `env:"WEIR_IMAGE_BASE" envDefault:"https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg"`
 
@@ -178,8 +183,13 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be more than nothing")
 	case c.AuditEvery != 0 && c.AuditEvery < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return config{}, errors.New("WEIR_AUDIT_EVERY must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
+	case c.AlertEvery < time.Second || c.AlertEvery > time.Minute:
+		return config{}, errors.New("WEIR_ALERT_EVERY must be 1s to 1m: an alert must be seen to hold")
 	case len(c.Collections) == 0:
 		return config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
+	}
+	if _, err := c.webhook(); err != nil {
+		return config{}, err
 	}
 	return c, nil
 }

@@ -92,7 +92,7 @@ func TestComposePassesEverySetting(t *testing.T) {
 	for name, service := range set.Services {
 		for variable, value := range service.Environment {
 			require.True(t, !strings.HasPrefix(variable, "WEIR_") || slices.Contains(known(), variable), "%s of %s", variable, name)
-			require.NotContains(t, *value, "${")
+			require.True(t, value == nil || !strings.Contains(*value, "${"), "%s of %s", variable, name)
 		}
 	}
 }

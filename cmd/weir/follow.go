@@ -62,7 +62,7 @@ func (p parts) bluesky() (*bluesky.Client, error) {
 	const timeout = 15 * time.Second
 	calls := &workers.Calls{Pool: p.pool, Slots: p.cfg.Calls, Spacing: p.cfg.CallSpacing, TTL: 2 * timeout, Logger: p.log}
 	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Limit: calls.Take, Timeout: timeout, Logger: p.log,
-		Registerer: p.metrics, UserAgent: userAgent}
+		Registerer: p.metrics, Tracer: p.tracer, UserAgent: userAgent}
 	if p.cfg.Identifier != "" {
 		cfg.Login = &bluesky.Login{PDS: p.cfg.PDS, Identifier: p.cfg.Identifier, Password: p.cfg.AppPassword}
 	}

@@ -17,10 +17,20 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := root().ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "weir: "+err.Error())
 		os.Exit(1)
 	}
+}
+
+// run is the command, and the traces that it leaves.
+func run(ctx context.Context) error {
+	stop, err := startTraces(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return root().ExecuteContext(ctx)
 }
 
 func root() *cobra.Command {

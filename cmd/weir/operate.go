@@ -13,6 +13,7 @@ import (
 	"github.com/weir-social/weir/health"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/workers"
 )
 
 // limits are where well ends, as configured.
@@ -22,6 +23,18 @@ func (c config) limits() health.Limits {
 		age = -1
 	}
 	return health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
+}
+
+// webhook is where alerts are sent; nil: nowhere.
+func (c config) webhook() (*workers.Webhook, error) {
+	if c.AlertWebhook == "" {
+		return nil, nil
+	}
+	hook, err := workers.NewWebhook(c.AlertWebhook, c.AlertFormat)
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_ALERT_WEBHOOK, WEIR_ALERT_FORMAT: %w", err)
+	}
+	return hook, nil
 }
 
 // listenForOperators is the listener of health and metrics; nil where none is

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
@@ -28,6 +29,7 @@ type parts struct {
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	metrics *prometheus.Registry
+	tracer  trace.Tracer
 	owner   string // names this process in leases and jobs
 	life    *life  // nil: nobody asks
 }
@@ -65,7 +67,7 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
-	cfg.Owner, cfg.Logger = p.owner, p.log
+	cfg.Owner, cfg.Logger, cfg.Tracer = p.owner, p.log, p.tracer
 	return consumer.New(cfg)
 }
 
@@ -119,7 +121,11 @@ func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditEvery, Accounts: p.cfg.AuditAccounts}
-	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics
+	cfg.Limits, cfg.AlertEvery = p.cfg.limits(), p.cfg.AlertEvery
+	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
+		return err
+	}
+	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncEvery, cfg.FromPDS = p.cfg.SyncEvery, p.cfg.BackfillFrom == "pds"

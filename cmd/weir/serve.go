@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer/jetstream"
@@ -24,7 +25,9 @@ func (c config) connections() int32 {
 func newParts(cfg config, pool *pgxpool.Pool) parts {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return parts{cfg: cfg, pool: pool, log: cfg.logger(), metrics: metrics, owner: owner()}
+	p := parts{cfg: cfg, pool: pool, log: cfg.logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner()}
+	sayTraceErrors(p.log)
+	return p
 }
 
 // everything runs the consumer, the workers and the page, and stops them all

@@ -1,0 +1,33 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// traced is persist inside a span that begins with the arrival of the batch's
+// first event. The jobs that it enqueues belong to it.
+func (c *committer) traced(ctx context.Context, b *batch) error {
+	began := b.oldest
+	if began.IsZero() {
+		began = time.Now()
+	}
+	ctx, span := c.tracer.Start(ctx, "batch", trace.WithTimestamp(began))
+	defer span.End()
+	err := c.persist(ctx, b)
+	if !span.IsRecording() {
+		return err
+	}
+	span.SetAttributes(attribute.String("weir.stream", c.lease.Stream), attribute.Int("weir.events", b.count))
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+		return err
+	}
+	span.SetAttributes(attribute.Int("weir.stored", c.stored), attribute.Int64("weir.cursor", c.position.Cursor),
+		attribute.String("weir.cursor_kind", c.position.CursorKind), attribute.String("weir.host", c.position.Host))
+	return nil
+}

@@ -1,0 +1,16 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// CheckAlerts looks what is not well, and has somebody told. There is one
+// unfinished job at a time; a failed one is not worth many tries, for the next
+// comes soon.
+type CheckAlerts struct{}
+
+// Kind names the job.
+func (CheckAlerts) Kind() string { return "check_alerts" }
+
+// InsertOpts are the defaults of its inserts.
+func (CheckAlerts) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueAlerts, Priority: 1, MaxAttempts: 2, UniqueOpts: river.UniqueOpts{ByState: unfinished()}}
+}

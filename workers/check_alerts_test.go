@@ -1,0 +1,188 @@
+package workers
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/health"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestAnAlertIsToldOnceAStateAndDoesNotFlap: one letter is a check a minute, and
+// says whether the condition holds.
+func TestAnAlertIsToldOnceAStateAndDoesNotFlap(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		condition, checks string
+		want              string // the checks at which something is said
+	}{
+		"a blip shorter than its patience":       {"WeirLag", "yn.......", "         "},
+		"held for long enough, and then no more": {"WeirLag", "yyyynnnnnnn", " F      R   "},
+		"gone for a moment only":                 {"WeirLag", "yyynyynnynnnnnn", " F           R "},
+		"at once":                                {"WeirDeadLetters", "ynnnnnnyy", "F    R F"},
+		"ten minutes":                            {"WeirGapOpen", "yyyyyyyyyyyyy", "          F  "},
+		"ten minutes with a break":               {"WeirGapOpen", "yyyynyyyyyyyyyy", "               "},
+		"twice":                                  {"WeirLag", "yynnnnnnyyy", " F    R  F "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var alerts []schema.Alert
+			var said strings.Builder
+			for i, check := range c.checks {
+				var holds []health.Condition
+				if check == 'y' {
+					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Says: "x"}}
+				}
+				alerts = follow(alerts, holds, time.Unix(0, 0).Add(time.Duration(i)*time.Minute))
+				word := ' '
+				for j := range alerts {
+					if message, due := news(&alerts[j]); due {
+						alerts[j].Told = told(message)
+						word = 'F'
+						if message.Resolved {
+							word = 'R'
+						}
+					}
+				}
+				said.WriteRune(word)
+			}
+			require.Equal(t, strings.TrimRight(c.want, " "), strings.TrimRight(said.String(), " "))
+			require.LessOrEqual(t, len(alerts), 1)
+		})
+	}
+}
+
+// TestPendingThroughANightBeginsAnew: what held before everything was stopped
+// has not held since.
+func TestPendingThroughANightBeginsAnew(t *testing.T) {
+	t.Parallel()
+	holds := []health.Condition{{Name: "WeirNoConsumer"}}
+	evening := time.Unix(0, 0)
+	alerts := follow(nil, holds, evening)
+	alerts = follow(alerts, holds, evening.Add(8*time.Hour))
+	require.Nil(t, alerts[0].FiredAt)
+	require.Equal(t, evening.Add(8*time.Hour), alerts[0].Since)
+}
+
+// hook is a webhook on loopback that does what a test says.
+type hook struct {
+	*httptest.Server
+	mu       sync.Mutex
+	messages []string
+}
+
+// newHook answers the request number i, from 0, as answer says.
+func newHook(t *testing.T, answer func(i int, w http.ResponseWriter, r *http.Request)) *hook {
+	t.Helper()
+	h := &hook{}
+	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		h.mu.Lock()
+		i := len(h.messages)
+		h.messages = append(h.messages, string(body))
+		h.mu.Unlock()
+		answer(i, w, r)
+	}))
+	t.Cleanup(h.Close)
+	return h
+}
+
+func ok(int, http.ResponseWriter, *http.Request) {}
+
+func (h *hook) got() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string(nil), h.messages...)
+}
+
+// alerting runs a worker that checks twenty times a second and tells a webhook,
+// whose path is a secret, in JSON.
+func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *river.Client[pgx.Tx] {
+	t.Helper()
+	cfg := Config{Pool: pool, ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertEvery: 50 * time.Millisecond}
+	if url != "" {
+		var err error
+		cfg.Webhook, err = NewWebhook(url+"/sesame", "")
+		require.NoError(t, err)
+		if change != nil {
+			change(cfg.Webhook)
+		}
+	}
+	client, err := New(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, client.Start(ctx))
+	t.Cleanup(func() {
+		cancel()
+		<-client.Stopped()
+	})
+	return client
+}
+
+// letters make WeirDeadLetters hold.
+const letters = `
+INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen)
+SELECT sha256(n::text::bytea), 'decode', 'test', '', 0, now(), now() FROM generate_series(1, 11) AS n`
+
+const checks = `SELECT count(*) FROM river_job WHERE kind = 'check_alerts' AND state = 'completed'`
+
+// moreChecks waits until so many checks have ended after this moment.
+func (r *rig) moreChecks(n int) {
+	r.t.Helper()
+	before := r.count(checks)
+	require.Eventually(r.t, func() bool { return r.count(checks) >= before+n }, time.Minute, 5*time.Millisecond)
+}
+
+// TestTwoWorkersTellOnce that it fires, and once that it is resolved.
+func TestTwoWorkersTellOnce(t *testing.T) {
+	t.Parallel()
+	r := &rig{t: t, pool: schematest.New(t)}
+	h := newHook(t, ok)
+	alerting(t, r.pool, h.URL, nil)
+	alerting(t, r.pool, h.URL, nil)
+	r.execute(letters)
+	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 5*time.Millisecond)
+	require.Contains(t, h.got()[0], `"name":"WeirDeadLetters","severity":"warning","says":"11 dead letters within 10m0s"`)
+	r.moreChecks(5)
+	require.Len(t, h.got(), 1)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND resolved_at IS NULL AND told = 'fired'`))
+
+	r.execute(`DELETE FROM dead_letters`)
+	r.moreChecks(3) // none that still saw them is at work
+	require.Len(t, h.got(), 1, "gone for a moment is not resolved")
+	r.execute(`UPDATE alerts SET seen_at = seen_at - interval '5 minutes' WHERE name = 'WeirDeadLetters'`)
+	require.Eventually(t, func() bool { return len(h.got()) == 2 }, time.Minute, 5*time.Millisecond)
+	require.Contains(t, h.got()[1], `"resolved":true`)
+	r.moreChecks(5)
+	require.Len(t, h.got(), 2)
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert'`))
+}
+
+// TestWithoutAWebhookTheTableIsKept, and the first worker that has one tells.
+func TestWithoutAWebhookTheTableIsKept(t *testing.T) {
+	t.Parallel()
+	r := &rig{t: t, pool: schematest.New(t)}
+	r.execute(letters)
+	silent := alerting(t, r.pool, "", nil)
+	r.becomes(1, `SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND told = ''`)
+	r.moreChecks(3)
+	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert'`))
+	require.NoError(t, silent.StopAndCancel(t.Context()))
+	h := newHook(t, ok)
+	alerting(t, r.pool, h.URL, nil)
+	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 5*time.Millisecond)
+}

@@ -1,0 +1,114 @@
+package workers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+)
+
+// SendAlert sends one message to this process's webhook. Working it twice sends
+// it twice: a process that dies between the answer and the end of its job repeats
+// itself, which is better than silence.
+type SendAlert struct {
+	river.WorkerDefaults[jobs.SendAlert]
+	hook *Webhook // nil: this process has none
+	now  func() time.Time
+}
+
+const (
+	staleAlert    = 24 * time.Hour // nobody wants to be told later
+	leastSnooze   = time.Second
+	mostSnooze    = time.Hour
+	unsaidSnooze  = 30 * time.Second
+	elsewhere     = time.Minute // until another worker may take a message that this one cannot send
+	maxHookAnswer = 4 << 10     // bytes read of an answer
+	maxHookReason = 200         // bytes of it that are kept as a reason
+)
+
+// Work sends it. 429 is waited out, other refusals end it, and everything else is
+// tried again until its attempts are used up.
+func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) error {
+	if age := w.now().Sub(job.Args.At); age > staleAlert {
+		return river.JobCancel(fmt.Errorf("send alert %s: it is %s old", job.Args.Name, age.Round(time.Minute)))
+	}
+	if w.hook == nil {
+		return river.JobSnooze(elsewhere)
+	}
+	body, err := w.hook.body(job.Args)
+	if err != nil {
+		return fmt.Errorf("write alert %s: %w", job.Args.Name, err)
+	}
+	response, err := w.hook.post(ctx, body)
+	if err != nil {
+		return fmt.Errorf("send alert %s: %w", job.Args.Name, err)
+	}
+	return w.ending(job.Args.Name, response)
+}
+
+// answer is what the webhook said.
+type answer struct {
+	status     int
+	retryAfter string
+	says       string
+}
+
+// post sends one request. Its errors do not name the address.
+func (h *Webhook) post(ctx context.Context, body []byte) (answer, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
+	if err != nil {
+		return answer{}, errors.New("the webhook's address cannot be asked")
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := h.client.Do(request)
+	if wrong, ok := errors.AsType[*url.Error](err); ok {
+		if wrong.Timeout() && ctx.Err() == nil {
+			return answer{}, fmt.Errorf("the webhook did not answer within %s", h.client.Timeout)
+		}
+		err = wrong.Err // without the URL
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()                                         //nolint:errcheck // read only
+	says, _ := io.ReadAll(io.LimitReader(response.Body, maxHookAnswer)) // the status is what counts
+	reason := strings.ToValidUTF8(string(says[:min(len(says), maxHookReason)]), "")
+	return answer{response.StatusCode, response.Header.Get("Retry-After"), reason}, nil
+}
+
+// ending is the end of the job that an answer means.
+func (w *SendAlert) ending(name string, a answer) error {
+	err := fmt.Errorf("send alert %s: the webhook answered %d: %q", name, a.status, a.says)
+	switch {
+	case a.status/100 == 2:
+		return nil
+	case a.status == http.StatusTooManyRequests:
+		return river.JobSnooze(w.snooze(a.retryAfter))
+	case a.status/100 == 5, a.status == http.StatusRequestTimeout, a.status == http.StatusTooEarly:
+		return err
+	}
+	return river.JobCancel(err)
+}
+
+// snooze reads Retry-After: seconds, or a date.
+func (w *SendAlert) snooze(header string) time.Duration {
+	wait := unsaidSnooze
+	if seconds, err := strconv.ParseFloat(header, 64); err == nil && seconds < mostSnooze.Seconds() {
+		wait = time.Duration(seconds * float64(time.Second))
+	} else if err == nil {
+		wait = mostSnooze
+	} else if at, err := http.ParseTime(header); err == nil {
+		wait = at.Sub(w.now())
+	}
+	return min(max(wait, leastSnooze), mostSnooze)
+}

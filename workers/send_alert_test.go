@@ -1,0 +1,151 @@
+package workers
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestMessagesThatDoNotArriveAtOnce are tried again, waited out, or given up with
+// a reason; the reason never says where the webhook is.
+func TestMessagesThatDoNotArriveAtOnce(t *testing.T) {
+	t.Parallel()
+	status := func(codes ...int) func(int, http.ResponseWriter, *http.Request) {
+		return func(i int, w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(codes[min(i, len(codes)-1)])
+			io.WriteString(w, strings.Repeat("no room ", 100_000)) //nolint:errcheck // it does not read it all
+		}
+	}
+	for name, c := range map[string]struct {
+		answer            func(int, http.ResponseWriter, *http.Request)
+		tries, most       int
+		state, why, where string
+	}{
+		"500 and then well":       {status(500, 200), 2, 8, "completed", "answered 500", "attempt = 2"},
+		"429 and then well":       {status(429, 204), 2, 8, "completed", "", "attempt = 1 AND finalized_at - created_at > interval '1 second'"},
+		"500 for ever":            {status(500), 2, 2, "discarded", "answered 500", "true"},
+		"no such webhook":         {status(404), 1, 8, "cancelled", `answered 404: \"no room`, "true"},
+		"moved":                   {status(302), 1, 8, "cancelled", "answered 302", "true"},
+		"hangs":                   {hangs, 2, 8, "completed", "did not answer within 300ms", "attempt = 2"},
+		"hangs in its answer":     {hangsLater, 1, 8, "completed", "", "attempt = 1"},
+		"falls, and stands again": {falls, 2, 8, "completed", "EOF", "attempt = 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := &rig{t: t, pool: schematest.New(t)}
+			h := newHook(t, c.answer)
+			client := alerting(t, r.pool, h.URL, func(w *Webhook) { w.client.Timeout = 300 * time.Millisecond })
+			_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()}, &river.InsertOpts{MaxAttempts: c.most})
+			require.NoError(t, err)
+			r.moreChecks(3) // whatever the webhook does
+			r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND state = $1`, c.state)
+			require.Len(t, h.got(), c.tries)
+			require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND `+c.where))
+			var reasons string
+			require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT coalesce(array_to_json(errors)::text, '') FROM river_job WHERE kind = 'send_alert'`).Scan(&reasons))
+			require.Contains(t, strings.ReplaceAll(reasons, `\\\"`, `\"`), c.why)
+			require.NotContains(t, reasons, "sesame")
+			require.Less(t, len(reasons), 3000)
+		})
+	}
+}
+
+func hangs(i int, _ http.ResponseWriter, r *http.Request) {
+	if i == 0 {
+		<-r.Context().Done()
+	}
+}
+
+func hangsLater(_ int, w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusOK)
+	w.(http.Flusher).Flush()
+	<-r.Context().Done()
+}
+
+func falls(i int, _ http.ResponseWriter, _ *http.Request) {
+	if i == 0 {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// TestHangingWebhookHoldsUpNobody: with every worker of the queue hanging, the
+// checks and the other queues go on.
+func TestHangingWebhookHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	r := &rig{t: t, pool: schematest.New(t)}
+	h := newHook(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	client := alerting(t, r.pool, h.URL, func(w *Webhook) { w.client.Timeout = time.Second })
+	for range 12 {
+		_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()}, nil)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return len(h.got()) >= 4 }, time.Minute, 5*time.Millisecond)
+	_, err := client.Insert(t.Context(), jobs.ProcessPosts{}, nil)
+	require.NoError(t, err)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed'`)
+	require.Positive(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND state IN ('running', 'available')`))
+	r.moreChecks(2)
+}
+
+// TestAnOldMessageIsNotSent.
+func TestAnOldMessageIsNotSent(t *testing.T) {
+	t.Parallel()
+	w := &SendAlert{now: time.Now}
+	err := w.Work(t.Context(), &river.Job[jobs.SendAlert]{Args: jobs.SendAlert{At: time.Now().Add(-25 * time.Hour)}})
+	require.ErrorAs(t, err, new(*river.JobCancelError))
+}
+
+// TestRetryAfter is bounded, whatever a server says.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	w := &SendAlert{now: func() time.Time { return now }}
+	for header, want := range map[string]time.Duration{
+		"": 30 * time.Second, "7": 7 * time.Second, "0.3": time.Second, "-5": time.Second, "1e300": time.Hour, "NaN": time.Hour, "soon": 30 * time.Second,
+		"Sat, 04 Jul 2026 12:02:00 GMT": 2 * time.Minute, "Sat, 04 Jul 2020 12:02:00 GMT": time.Second,
+	} {
+		require.Equal(t, want, w.snooze(header), header)
+	}
+}
+
+// TestFormats: each service gets what it reads, and no markup of strangers'.
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	fired := jobs.SendAlert{Name: "WeirLag", Severity: "warning", Says: "refused by <!channel> & co", Look: "weir status", Since: time.Unix(0, 0), At: time.Unix(60, 0)}
+	for address, want := range map[string]string{
+		"https://hooks.slack.com/services/x":   `{"text":"WARNING: WeirLag. Now: refused by &lt;!channel&gt; &amp; co. Since 1970-01-01 00:00:00 UTC. Look at: weir status."}`,
+		"https://discord.com/api/webhooks/x/y": `{"allowed_mentions":{"parse":[]},"content":"WARNING: WeirLag. Now: refused by <!channel> & co. Since 1970-01-01 00:00:00 UTC. Look at: weir status."}`,
+		"http://127.0.0.1:1/":                  `{"name":"WeirLag","severity":"warning","says":"refused by <!channel> & co","look":"weir status","since":"1970-01-01T00:00:00Z","at":"1970-01-01T00:01:00Z"}`,
+	} {
+		h, err := NewWebhook(address, "")
+		require.NoError(t, err)
+		fired.Since, fired.At = fired.Since.UTC(), fired.At.UTC()
+		body, err := h.body(fired)
+		require.NoError(t, err)
+		require.JSONEq(t, want, string(body))
+	}
+	h, err := NewWebhook("https://proxy.example/", FormatDiscord)
+	require.NoError(t, err)
+	fired.Resolved, fired.Says = true, strings.Repeat("é", 5000)
+	body, err := h.body(fired)
+	require.NoError(t, err)
+	var message struct{ Content string }
+	require.NoError(t, json.Unmarshal(body, &message))
+	require.Len(t, []rune(message.Content), 2000)
+	require.Contains(t, message.Content, "Resolved: WeirLag")
+	for _, wrong := range []string{"sesame", "ftp://sesame/", "https:///sesame", "https://u:sesame@[", "://sesame"} {
+		_, err := NewWebhook(wrong, "")
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "sesame")
+	}
+}

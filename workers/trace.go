@@ -1,0 +1,93 @@
+package workers
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+)
+
+// traced writes the span that enqueues a job into the job's metadata, under
+// traceparent, and works the job in a span of its own below it. A job that SQL
+// enqueued begins a trace. Without traces it writes nothing.
+type traced struct {
+	river.MiddlewareDefaults
+	tracer trace.Tracer
+}
+
+// newTraced works jobs in tracer's spans; nil: in none.
+func newTraced(tracer trace.Tracer) *traced {
+	if tracer == nil {
+		tracer = noop.Tracer{}
+	}
+	return &traced{tracer: tracer}
+}
+
+var (
+	_ rivertype.JobInsertMiddleware = &traced{}
+	_ rivertype.WorkerMiddleware    = &traced{}
+)
+
+// InsertMany is River's: it stands around every insert.
+func (m *traced) InsertMany(ctx context.Context, jobs []*rivertype.JobInsertParams, inner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	if len(carrier) > 0 {
+		for _, job := range jobs {
+			job.Metadata = withTrace(job.Metadata, carrier)
+		}
+	}
+	return inner(ctx)
+}
+
+// withTrace is a job's metadata, a JSON object, with a span in it. What is no
+// object stays as it is.
+func withTrace(metadata []byte, span map[string]string) []byte {
+	fields := map[string]any{}
+	if len(metadata) > 0 && json.Unmarshal(metadata, &fields) != nil {
+		return metadata
+	}
+	for name, value := range span {
+		fields[name] = value
+	}
+	added, err := json.Marshal(fields)
+	if err != nil {
+		return metadata
+	}
+	return added
+}
+
+// Work is River's: it stands around the job.
+func (m *traced) Work(ctx context.Context, job *rivertype.JobRow, inner func(context.Context) error) error {
+	ctx = propagation.TraceContext{}.Extract(ctx, carrierOf(job.Metadata))
+	ctx, span := m.tracer.Start(ctx, "job "+job.Kind, trace.WithSpanKind(trace.SpanKindConsumer))
+	defer span.End()
+	err := inner(ctx)
+	if span.IsRecording() {
+		outcome := outcomeOf(err)
+		span.SetAttributes(attribute.String("weir.job.queue", job.Queue), attribute.Int64("weir.job.id", job.ID),
+			attribute.Int("weir.job.attempt", job.Attempt), attribute.String("weir.job.outcome", outcome))
+		if outcome == "failed" || outcome == "cancelled" {
+			span.SetStatus(codes.Error, err.Error())
+		}
+	}
+	return err
+}
+
+// carrierOf is what a job's metadata says of the span that enqueued it.
+func carrierOf(metadata []byte) propagation.MapCarrier {
+	var span struct {
+		Parent string `json:"traceparent"`
+		State  string `json:"tracestate"`
+	}
+	if json.Unmarshal(metadata, &span) != nil || span.Parent == "" {
+		return nil
+	}
+	return propagation.MapCarrier{"traceparent": span.Parent, "tracestate": span.State}
+}
