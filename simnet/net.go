@@ -65,6 +65,7 @@ type Net struct {
 
 	shift   atomic.Int64 // added to every sequence number: a renumbered server
 	floor   atomic.Int64 // the place in the log of the oldest event served
+	ahead   atomic.Int64 // ns by which the server's clock is ahead
 	refuse  atomic.Bool
 	fired   firedCounts
 	encoder *zstd.Encoder
@@ -142,11 +143,11 @@ func (n *Net) connect(began time.Time) {
 func (n *Net) Play(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	items := make([]*item, 0, count)
+	entries := make([]*Entry, 0, count)
 	for range count {
-		items = append(items, &item{entry: n.model.next(time.Now())})
+		entries = append(entries, n.model.next(n.now()))
 	}
-	n.log.add(items...)
+	n.log.add(n.items(entries...)...)
 }
 
 // Live makes events happen at a rate, per second, until ctx ends.
