@@ -126,18 +126,26 @@ func (n *Net) again(f Fault) error {
 }
 
 // StepClock sets the server's clock so far ahead of the true time; 0 sets it
-// right. Times on the wire never decrease: after a step back they stand still
-// until the true time has caught up. Each event that is told ahead of its time
-// counts as Ahead.
-func (n *Net) StepClock(ahead time.Duration) { n.ahead.Store(int64(ahead)) }
+// right. Those who write keep the right time. Times on the wire never decrease:
+// after a step back they stand still until the true time has caught up. Each
+// event that is told ahead of its time counts as Ahead.
+func (n *Net) StepClock(ahead time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.model.ahead = ahead
+}
 
 // now is the time by the server's clock.
-func (n *Net) now() time.Time { return time.Now().Add(time.Duration(n.ahead.Load())) }
+func (n *Net) now() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Now().Add(n.model.ahead)
+}
 
-// items are the places in the log of what has just happened.
+// items are the places in the log of what has just happened, with n.mu held.
 func (n *Net) items(entries ...*Entry) []*item {
 	var fault Fault
-	if n.ahead.Load() > 0 {
+	if n.model.ahead > 0 {
 		fault = Ahead
 	}
 	items := make([]*item, len(entries))

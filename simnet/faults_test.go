@@ -266,6 +266,7 @@ func TestAClockThatWasAheadStandsStillUntilTheTimeHasCaughtUp(t *testing.T) {
 	require.InDelta(t, time.Minute, ahead, float64(10*time.Second))
 	require.Equal(t, entries[4].TimeUS, entries[5].TimeUS)
 	require.Equal(t, entries[4].TimeUS, entries[6].TimeUS)
+	require.WithinDuration(t, began, entries[4].CreatedAt, 10*time.Second, "who writes has a clock of their own")
 	require.Equal(t, seqsOf(entries), c.seqs(7))
 	require.Equal(t, map[simnet.Fault]int{simnet.Ahead: 2, simnet.OnTime: 1}, n.Fired())
 	dial(t, n, "cursor", digits(entries[3].TimeUS)).next() // a time in the future, which the log has reached

@@ -108,7 +108,7 @@ func (n *Net) setStatus(did, status string) error {
 		if status == "deleted" && at >= 0 {
 			m.accounts[at] = m.join()
 		}
-		e := m.tell(n.now())
+		e := m.tell(time.Now())
 		e.Kind, e.DID, e.Active, e.Status = "account", did, status == "", status
 		return nil
 	})
@@ -125,7 +125,7 @@ func (n *Net) Rename(did, handle string) error {
 	}
 	return n.happen(did, func(m *model, a *person) error {
 		a.handle = handle
-		e := m.tell(n.now())
+		e := m.tell(time.Now())
 		e.Kind, e.DID, e.Handle = "identity", did, handle
 		return nil
 	})

@@ -65,7 +65,6 @@ type Net struct {
 
 	shift   atomic.Int64 // added to every sequence number: a renumbered server
 	floor   atomic.Int64 // the place in the log of the oldest event served
-	ahead   atomic.Int64 // ns by which the server's clock is ahead
 	refuse  atomic.Bool
 	fired   firedCounts
 	encoder *zstd.Encoder
@@ -145,7 +144,7 @@ func (n *Net) Play(count int) {
 	defer n.mu.Unlock()
 	entries := make([]*Entry, 0, count)
 	for range count {
-		entries = append(entries, n.model.next(n.now()))
+		entries = append(entries, n.model.next(time.Now()))
 	}
 	n.log.add(n.items(entries...)...)
 }

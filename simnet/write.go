@@ -45,7 +45,7 @@ func (m *model) postOf(text string, links []string, at time.Time) *bsky.FeedPost
 func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
 	var e *Entry
 	err := n.happen(did, func(m *model, a *person) (err error) {
-		now := n.now()
+		now := time.Now()
 		if e, err = m.commit(a, post, m.postOf(text, links, now), now); err == nil {
 			e.Links = slices.Clone(links)
 		}
@@ -61,7 +61,7 @@ func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
 		if r.collection != post {
 			return fmt.Errorf("edit %s: it is no post", uri)
 		}
-		now := n.now()
+		now := time.Now()
 		if e, err = m.commit(a, r.collection, m.postOf(text, links, now), now); err == nil {
 			e.Operation, e.Rkey, e.Links = "update", r.rkey, slices.Clone(links)
 		}
@@ -86,7 +86,7 @@ func (n *Net) RepostNow(did, uri string) (*Entry, error) {
 	}
 	var e *Entry
 	err = n.happen(did, func(m *model, a *person) (err error) {
-		now := n.now()
+		now := time.Now()
 		e, err = m.commit(a, repost, &bsky.FeedRepost{LexiconTypeID: repost, CreatedAt: stamped(now.UnixMicro()), Subject: subject}, now)
 		return err
 	})
@@ -103,7 +103,7 @@ func (n *Net) Pin(uri string) error {
 		if r.collection != post {
 			return fmt.Errorf("pin %s: it is no post", uri)
 		}
-		now := n.now()
+		now := time.Now()
 		created := stamped(now.UnixMicro())
 		e, err := m.commit(a, profile, &bsky.ActorProfile{LexiconTypeID: profile, CreatedAt: &created, DisplayName: displayName(r.owner), PinnedPost: pinned}, now)
 		if err == nil {
