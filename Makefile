@@ -30,8 +30,8 @@ lint: ## what the compiler does not see
 bench: postgres build ## throughput, as ratios to what COPY does in the same run
 	go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 30m
 
-chaos: postgres ## the kill test, with many kills
-	WEIR_KILLS=$${WEIR_KILLS:-100} go test ./cmd/weir -run Kill -count 1 -timeout 2h -v
+chaos: postgres ## ten minutes of everything that can go wrong, and a report
+	WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./cmd/weir -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
 
 fuzz: ## a minute for every fuzz target
 	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \
