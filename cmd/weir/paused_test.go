@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
 )
 
 // move is one advance of the cursor, as the database saw it.
@@ -83,4 +84,61 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	succeed(t, append(reads(n, database), "WEIR_COLLECTIONS=app.bsky.feed.post"), "trending")
 	truth := fold(n.Log().Entries(), "app.bsky.feed.post")
 	require.Equal(t, len(truth.records), count(t, pool, `SELECT count(*) FROM records`))
+}
+
+// TestPausedWorkerHoldsNothingUp stops a worker in the middle of its
+// transaction, with a post locked that is then deleted: the stream goes on
+// without waiting for the worker.
+func TestPausedWorkerHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	env := reads(n, database)
+	consume, work := start(t, env, "consume"), start(t, env, "work")
+	waits := func(sql string, because string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return count(t, pool, sql) == 1 }, time.Minute, 10*time.Millisecond, because)
+	}
+	last := n.Log().Last()
+	waits(fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)
+		AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed')`, last.TimeUS), "everything is processed")
+
+	// The worker has locked the post when it comes to the shares, and waits there.
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `LOCK TABLE shares IN SHARE MODE`)
+	require.NoError(t, err)
+	e, err := n.PostNow(someone(t, n), "a post", "https://a.example/")
+	require.NoError(t, err)
+	const others = `datname = current_database() AND pid <> pg_backend_pid()`
+	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND `+others, "the worker waits")
+	work.signal(syscall.SIGSTOP)
+	require.NoError(t, tx.Commit(t.Context()))
+	waits(`SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND `+others, "the worker is stopped in its transaction")
+
+	require.NoError(t, n.DeleteRecord("at://"+e.DID+"/"+e.Collection+"/"+e.Rkey))
+	waits(fmt.Sprintf(`SELECT count(*) FROM tombstones WHERE did = '%s' AND rkey = '%s'`, e.DID, e.Rkey), "the stream waits for the stopped worker")
+	work.signal(syscall.SIGCONT)
+	waits(`SELECT CASE WHEN NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') THEN 1 ELSE 0 END`, "the job is worked again")
+	truth := fold(n.Log().Entries())
+	problems, err := truth.problems(t.Context(), pool, time.Now())
+	require.NoError(t, err)
+	require.Empty(t, problems, strings.Join(problems, "\n"))
+	for _, p := range []*process{consume, work} {
+		p.signal(syscall.SIGTERM)
+		require.Zero(t, p.wait(t, time.Minute))
+	}
+}
+
+// someone is an account that may write.
+func someone(t *testing.T, n *simnet.Net) string {
+	t.Helper()
+	for _, a := range n.Accounts() {
+		if a.Status == "" {
+			return a.DID
+		}
+	}
+	require.Fail(t, "nobody may write")
+	return ""
 }
