@@ -87,7 +87,7 @@ type reading struct {
 // tableSize is that of some tables together.
 type tableSize struct{ bytes, live, dead float64 }
 
-func readSoak(t *testing.T, pool *pgxpool.Pool, operators string) reading {
+func readSoak(t testing.TB, pool *pgxpool.Pool, operators string) reading {
 	t.Helper()
 	r := reading{at: time.Now(), tables: map[string]tableSize{}}
 	response, err := http.Get(operators + "/metrics") //nolint:noctx // of the test's own process
