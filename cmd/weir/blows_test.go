@@ -286,14 +286,18 @@ func (c *chaos) forget() {
 	c.stop()
 	c.drain()
 	c.refuse()
-	h := hole{from: time.UnixMicro(c.net.Log().Last().TimeUS)}
-	time.Sleep(max(0, time.Until(h.from)) + 1500*time.Millisecond) // longer than WEIR_GAP_THRESHOLD, also where the server's clock was ahead
+	last := time.UnixMicro(c.net.Log().Last().TimeUS)
+	time.Sleep(max(0, time.Until(last)) + 1500*time.Millisecond) // longer than WEIR_GAP_THRESHOLD, also where the server's clock was ahead
+	var h hole
 	for _, a := range c.net.Accounts() {
 		if a.Status == "" && len(c.lost) < 20*(len(c.holes)+1) {
 			e, err := c.net.PostNow(a.DID, "nobody will read this", fmt.Sprintf("https://forgotten.example/%d", len(c.lost)))
 			require.NoError(c.t, err)
 			c.lost[e] = true
 			h.to = time.UnixMicro(e.TimeUS)
+			if h.from.IsZero() {
+				h.from = h.to
+			}
 		}
 	}
 	c.holes = append(c.holes, h)

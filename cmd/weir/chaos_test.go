@@ -112,7 +112,8 @@ type chaos struct {
 	answers  answers
 }
 
-// hole is what a gap must be recorded for: between two events, unread.
+// hole is what a gap must be recorded for: from the first event that was
+// forgotten to the last.
 type hole struct{ from, to time.Time }
 
 // The members of the fleet, by the command they run.
