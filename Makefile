@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PKG   ?= ./...
 
-.PHONY: help postgres pgbouncer prometheus build demo run test lint bench chaos fuzz clean
+.PHONY: help postgres pgbouncer prometheus build demo run test lint bench chaos soak fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -33,12 +33,15 @@ lint: ## what the compiler does not see
 	go vet ./...
 	go tool staticcheck ./...
 
-bench: postgres build ## throughput and expiry, as ratios to what COPY and DELETE do in the same run
-	go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 30m
+bench: postgres build ## throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds the largest, which takes long
+	go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 3h
 	go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 
-chaos: postgres ## the kill test, with many kills
-	WEIR_KILLS=$${WEIR_KILLS:-100} go test ./cmd/weir -run Kill -count 1 -timeout 2h -v
+chaos: postgres ## ten minutes of everything that can go wrong, and a report
+	WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./cmd/weir -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
+
+soak: postgres ## half an hour of a steady stream: nothing but what is stored may grow
+	WEIR_SOAK=$${WEIR_SOAK:-30m} go test ./cmd/weir -run 'Soak$$' -count 1 -timeout 5h -v
 
 fuzz: ## a minute for every fuzz target
 	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \

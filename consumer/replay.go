@@ -1,10 +1,14 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -35,7 +39,7 @@ func (r *Replay) Run(ctx context.Context, letters []schema.Letter) error {
 			return err
 		}
 	}
-	c := &committer{pool: r.Pool, enqueue: r.Enqueue, log: r.Logger, metrics: newMetrics(nil), careful: carefulFor}
+	c := &committer{pool: r.Pool, enqueue: r.Enqueue, log: r.Logger, metrics: newMetrics(nil), tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	return c.commit(ctx, b)
 }
 

@@ -92,15 +92,6 @@ func rules(n Needs, server schema.Server) []rule {
 		}
 		return OK, "", ""
 	}}
-	idle := rule{"idle_in_transaction_session_timeout", func(s schema.Setting) (Level, string, string) {
-		switch d := span(s); {
-		case d == 0:
-			return Warn, "a transaction that somebody forgets keeps vacuum from cleaning the queue and the posts, for ever", "'10min'"
-		case d < 10*time.Second:
-			return Warn, "a busy machine would lose transactions that only paused", "'10min'"
-		}
-		return OK, "", ""
-	}}
 	return []rule{
 		is("fsync", "on", Fail, "a crash of the machine destroys the database"),
 		is("full_page_writes", "on", Fail, "a crash of the machine tears pages, and the database with them"),
@@ -119,7 +110,6 @@ func rules(n Needs, server schema.Server) []rule {
 		patient("transaction_timeout", n.Statement, 10*time.Second, "it ends transactions that a job still waits for"),
 		patient("lock_timeout", n.Statement, 0, "workers that wait for a popular link fail and try again"),
 		patient("idle_session_timeout", time.Hour, 0, "it ends the connections that wait for jobs and follows"),
-		idle,
 		buffers,
 		memory,
 		atLeast("max_wal_size", giga, "'4GB'", "checkpoints come by volume instead of by time, and each makes the log larger"),

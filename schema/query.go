@@ -32,3 +32,14 @@ func all[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], s
 	}
 	return nil, fmt.Errorf("%s: %w", what, err)
 }
+
+// EndAbandoned has the server end a transaction of this connection in which
+// nothing happens for ten seconds. A process that is paused, or a host that
+// falls silent, would otherwise keep its locks, and with them the stream, for as
+// long as the server takes it to be alive: by default, hours.
+func EndAbandoned(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, `SET idle_in_transaction_session_timeout = '10s'`); err != nil {
+		return fmt.Errorf("limit idle transactions: %w", err)
+	}
+	return nil
+}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Fault is something that can go wrong.
@@ -25,11 +26,13 @@ const (
 	TooOld    Fault = "too-old"   // the server forgets everything up to now: older cursors are clamped
 	Refuse    Fault = "refuse"    // connections are answered 503 until Accept
 	Accept    Fault = "accept"    // ends Refuse
+	Ahead     Fault = "ahead"     // the server's clock goes a minute ahead: what happens then is dated in the future; see StepClock
+	OnTime    Fault = "on-time"   // ends Ahead; until the true time has caught up, every event bears the latest time that was told
 )
 
 // Faults lists them.
 func Faults() []Fault {
-	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Stale, Renumber, Restart, TooOld, Refuse, Accept}
+	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Stale, Renumber, Restart, TooOld, Refuse, Accept, Ahead, OnTime}
 }
 
 // renumbering is by how much Renumber lowers every number. Lower is the
@@ -95,6 +98,11 @@ func (n *Net) Do(f Fault) error {
 	case Accept:
 		n.refuse.Store(false)
 		n.fired.add(f)
+	case Ahead:
+		n.StepClock(time.Minute)
+	case OnTime:
+		n.StepClock(0)
+		n.fired.add(f)
 	default:
 		return fmt.Errorf("no fault is called %q: expected one of %v", f, Faults())
 	}
@@ -115,6 +123,36 @@ func (n *Net) again(f Fault) error {
 	}
 	n.fired.add(f)
 	return nil
+}
+
+// StepClock sets the server's clock so far ahead of the true time; 0 sets it
+// right. Those who write keep the right time. Times on the wire never decrease:
+// after a step back they stand still until the true time has caught up. Each
+// event that is told ahead of its time counts as Ahead.
+func (n *Net) StepClock(ahead time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.model.ahead = ahead
+}
+
+// now is the time by the server's clock.
+func (n *Net) now() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Now().Add(n.model.ahead)
+}
+
+// items are the places in the log of what has just happened, with n.mu held.
+func (n *Net) items(entries ...*Entry) []*item {
+	var fault Fault
+	if n.model.ahead > 0 {
+		fault = Ahead
+	}
+	items := make([]*item, len(entries))
+	for i, e := range entries {
+		items[i] = &item{entry: e, fault: fault}
+	}
+	return items
 }
 
 // streams are the Jetstream connections of this moment.

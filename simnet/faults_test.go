@@ -252,6 +252,26 @@ func TestRefuseTurnsNewClientsAwayUntilAccept(t *testing.T) {
 	require.Equal(t, map[simnet.Fault]int{simnet.Refuse: 2, simnet.Accept: 1}, n.Fired())
 }
 
+func TestAClockThatWasAheadStandsStillUntilTheTimeHasCaughtUp(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 6, History: 3})
+	c := dial(t, n, "cursor", "0")
+	do(t, n, simnet.Ahead)
+	began := time.Now()
+	n.Play(2)
+	do(t, n, simnet.OnTime)
+	n.Play(2)
+	entries := n.Log().Entries()
+	ahead := time.UnixMicro(entries[3].TimeUS).Sub(began)
+	require.InDelta(t, time.Minute, ahead, float64(10*time.Second))
+	require.Equal(t, entries[4].TimeUS, entries[5].TimeUS)
+	require.Equal(t, entries[4].TimeUS, entries[6].TimeUS)
+	require.WithinDuration(t, began, entries[4].CreatedAt, 10*time.Second, "who writes has a clock of their own")
+	require.Equal(t, seqsOf(entries), c.seqs(7))
+	require.Equal(t, map[simnet.Fault]int{simnet.Ahead: 2, simnet.OnTime: 1}, n.Fired())
+	dial(t, n, "cursor", digits(entries[3].TimeUS)).next() // a time in the future, which the log has reached
+}
+
 func TestUnknownFaultsAreRefused(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6})

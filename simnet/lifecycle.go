@@ -148,11 +148,7 @@ func (n *Net) happen(did string, do func(m *model, a *person) error) error {
 		n.model.seq = seq // no number goes missing
 		return err
 	}
-	items := make([]*item, len(told))
-	for i, e := range told {
-		items[i] = &item{entry: e}
-	}
-	n.log.add(items...)
+	n.log.add(n.items(told...)...)
 	return nil
 }
 

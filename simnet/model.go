@@ -87,8 +87,10 @@ type model struct {
 	chatter, remarks []string
 	first, last      []string // names
 
-	now     time.Time // of the last event
-	unique  int64     // the last unique time, µs
+	now     time.Time     // of the last event
+	ahead   time.Duration // of the server's clock
+	latest  int64         // time that the server has told, µs
+	unique  int64         // the last unique time, µs
 	lastTID int64
 	seq     int64
 	same    *Entry  // the event whose commit may hold one more operation
@@ -253,14 +255,15 @@ func (m *model) stamp(at time.Time) *Entry {
 	}
 	m.now = at
 	m.seq++
-	m.unique = max(m.unique+1, at.UnixMicro())
-	return &Entry{Seq: m.seq, TimeUS: at.UnixMicro(), UniqueUS: m.unique, RelaySeq: 9_000_000 + m.seq}
+	m.latest = max(m.latest, at.Add(m.ahead).UnixMicro())
+	m.unique = max(m.unique+1, m.latest)
+	return &Entry{Seq: m.seq, TimeUS: m.latest, UniqueUS: m.unique, RelaySeq: 9_000_000 + m.seq}
 }
 
 // another is one more operation of the commit before: a second record of the
 // same kind, as of a thread or of many follows at once.
 func (m *model) another(e *Entry) {
-	at := time.UnixMicro(m.same.TimeUS)
+	at := time.UnixMicro(min(m.same.TimeUS, m.now.UnixMicro())) // the author's clock is right, also where the server's is ahead
 	e.TimeUS, e.Rev = m.same.TimeUS, m.same.Rev
 	e.Kind, e.DID, e.Operation, e.Collection = "commit", m.same.DID, "create", m.same.Collection
 	m.compose(e, at)

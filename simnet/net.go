@@ -143,11 +143,11 @@ func (n *Net) connect(began time.Time) {
 func (n *Net) Play(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	items := make([]*item, 0, count)
+	entries := make([]*Entry, 0, count)
 	for range count {
-		items = append(items, &item{entry: n.model.next(time.Now())})
+		entries = append(entries, n.model.next(time.Now()))
 	}
-	n.log.add(items...)
+	n.log.add(n.items(entries...)...)
 }
 
 // Live makes events happen at a rate, per second, until ctx ends.

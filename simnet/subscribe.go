@@ -92,13 +92,13 @@ func (n *Net) find(cursor int64) int {
 		at = firstEntry(items, func(e *Entry) bool { return e.Seq+shift >= cursor })
 	default:
 		at = firstEntry(items, func(e *Entry) bool { return e.TimeUS >= cursor })
-		if at < len(items) || cursor <= time.Now().UnixMicro() {
+		if at < len(items) || cursor <= n.now().UnixMicro() {
 			from := cursor - n.cfg.Coarse.Microseconds()
 			at = firstEntry(items, func(e *Entry) bool { return e.TimeUS >= from })
 		}
 	}
 	if n.cfg.Lookback > 0 {
-		oldest := time.Now().Add(-n.cfg.Lookback).UnixMicro()
+		oldest := n.now().Add(-n.cfg.Lookback).UnixMicro()
 		at = max(at, firstEntry(items, func(e *Entry) bool { return e.TimeUS >= oldest }))
 	}
 	if floor := int(n.floor.Load()); at < floor {

@@ -34,30 +34,30 @@ const (
 )
 
 // benchServer is a Postgres set up as one for work would be.
-func benchServer(b *testing.B) *devpg.Server {
-	b.Helper()
+func benchServer(t testing.TB) *devpg.Server {
+	t.Helper()
 	server, err := devpg.Start(context.Background(), devpg.Options{Fsync: true, Settings: map[string]string{
 		"shared_buffers": "512MB", "max_wal_size": "8GB", "track_commit_timestamp": "on"}})
-	require.NoError(b, err)
-	b.Cleanup(func() { require.NoError(b, server.Stop(context.Background())) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
 	return server
 }
 
 // benchDatabase is an empty one with Weir's schema.
-func benchDatabase(b *testing.B, server *devpg.Server) (url string, pool *pgxpool.Pool) {
-	b.Helper()
-	admin, err := pgx.Connect(b.Context(), server.URL("postgres"))
-	require.NoError(b, err)
+func benchDatabase(t testing.TB, server *devpg.Server) (url string, pool *pgxpool.Pool) {
+	t.Helper()
+	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	require.NoError(t, err)
 	name := fmt.Sprintf("bench_%d", time.Now().UnixNano())
-	_, err = admin.Exec(b.Context(), `CREATE DATABASE `+name)
-	require.NoError(b, err)
-	require.NoError(b, admin.Close(b.Context()))
+	_, err = admin.Exec(t.Context(), `CREATE DATABASE `+name)
+	require.NoError(t, err)
+	require.NoError(t, admin.Close(t.Context()))
 	url = server.URL(name)
-	pool, err = pgxpool.New(b.Context(), url)
-	require.NoError(b, err)
-	b.Cleanup(pool.Close)
-	require.NoError(b, schema.Migrate(b.Context(), pool))
-	require.NoError(b, schema.EnsurePostPartitions(b.Context(), pool, time.Now()))
+	pool, err = pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	require.NoError(t, schema.Migrate(t.Context(), pool))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, time.Now()))
 	return url, pool
 }
 

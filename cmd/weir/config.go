@@ -120,7 +120,8 @@ type config struct {
 
 // foreign are the variables of this prefix that other parts of the project read.
 func foreign() []string {
-	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_KILLS", "WEIR_WRITE_SCHEMA"}
+	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA",
+		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES"}
 }
 
 func readConfig() (config, error) {

@@ -124,7 +124,7 @@ func TestDoctorsSettings(t *testing.T) {
 	succeed(t, env, "migrate")
 	hurts := map[string]doctor.Level{"fsync = off": doctor.Fail, "full_page_writes = off": doctor.Fail, "synchronous_commit = off": doctor.Warn, "autovacuum = off": doctor.Fail,
 		"track_counts = off": doctor.Fail, "work_mem = '64kB'": doctor.Warn, "max_wal_size = '64MB'": doctor.Warn, "checkpoint_timeout = '30s'": doctor.Warn,
-		"idle_in_transaction_session_timeout = 0": doctor.Warn, "lock_timeout = '1s'": doctor.Warn}
+		"lock_timeout = '1s'": doctor.Warn}
 	ofDatabase := map[string]doctor.Level{"statement_timeout = '500ms'": doctor.Fail, "default_transaction_isolation = 'repeatable read'": doctor.Fail,
 		"session_replication_role = replica": doctor.Fail, "TimeZone = 'Europe/Berlin'": doctor.Warn, "idle_session_timeout = '1min'": doctor.Warn}
 	var statements []string

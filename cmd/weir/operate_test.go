@@ -20,7 +20,7 @@ import (
 var operating = regexp.MustCompile(`"operating","url":"(http://[^"]+)/health"`)
 
 // operators is where the process answers operators.
-func (p *process) operators(t *testing.T) string {
+func (p *process) operators(t testing.TB) string {
 	t.Helper()
 	var at []string
 	require.Eventually(t, func() bool {
@@ -31,7 +31,7 @@ func (p *process) operators(t *testing.T) string {
 }
 
 // look asks for a page of the operators', with a token or none.
-func look(t *testing.T, url, token string) (code int, body string) {
+func look(t testing.TB, url, token string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	require.NoError(t, err)
@@ -46,7 +46,7 @@ func look(t *testing.T, url, token string) (code int, body string) {
 	return response.StatusCode, string(raw)
 }
 
-func reported(t *testing.T, operators string) (r health.Report, code int) {
+func reported(t testing.TB, operators string) (r health.Report, code int) {
 	t.Helper()
 	code, body := look(t, operators+"/health", "")
 	require.NoError(t, json.Unmarshal([]byte(body), &r), body)
@@ -54,7 +54,7 @@ func reported(t *testing.T, operators string) (r health.Report, code int) {
 }
 
 // becomes waits for a state.
-func becomes(t *testing.T, operators, state string) health.Report {
+func becomes(t testing.TB, operators, state string) health.Report {
 	t.Helper()
 	var r health.Report
 	require.Eventually(t, func() bool {

@@ -52,12 +52,12 @@ type process struct {
 }
 
 // start runs the binary with nothing in its environment but what is given.
-func start(t *testing.T, env []string, args ...string) *process {
+func start(t testing.TB, env []string, args ...string) *process {
 	t.Helper()
 	return startProgram(t, binary, env, args...)
 }
 
-func startProgram(t *testing.T, program string, env []string, args ...string) *process {
+func startProgram(t testing.TB, program string, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0"}, env...)
@@ -85,7 +85,7 @@ func (p *process) kill() {
 }
 
 // wait is the exit code; the test fails when the process does not end in time.
-func (p *process) wait(t *testing.T, within time.Duration) int {
+func (p *process) wait(t testing.TB, within time.Duration) int {
 	t.Helper()
 	select {
 	case <-p.exited:

@@ -95,7 +95,7 @@ func workCommand() *cobra.Command {
 		notifying(func(ctx context.Context, p parts) error {
 			return p.operated(ctx, false, func(ctx context.Context) error { return p.work(ctx, queues...) })
 		}, partWorkers))
-	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to work, separated by commas: process, network, backfill, maintenance (default: all)")
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to work, separated by commas: process, network, backfill, maintenance, alerts (default: all)")
 	return cmd
 }
 
