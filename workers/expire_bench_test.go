@@ -127,7 +127,7 @@ func BenchmarkExpireDay(b *testing.B) {
 		g.Go(func() error {
 			defer done()
 			at := time.Now()
-			r := &expiry{Expire: w, ctx: b.Context(), now: now, until: at.Add(w.budget)}
+			r := &expiry{Expire: w, log: w.log, ctx: b.Context(), now: now, until: at.Add(w.budget)}
 			if err := r.partitions(now.Add(-3 * day)); err != nil {
 				return err
 			}

@@ -35,7 +35,7 @@ func devCommand() *cobra.Command {
 				}
 				p := newParts(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir reads the public Jetstream.", l)
-				return p.everything(ctx, l)
+				return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) })
 			})
 		},
 	}
