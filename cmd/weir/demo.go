@@ -52,7 +52,9 @@ func demoCommand() *cobra.Command {
 				p := newParts(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir follows "+network.Hub().Handle+"'s network, on a small simulated Bluesky. It ends, and forgets, when you stop it.", l)
 				g, ctx := errgroup.WithContext(ctx)
-				g.Go(func() error { return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) }) })
+				g.Go(func() error {
+					return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) })
+				})
 				g.Go(func() error {
 					network.Live(ctx, demoRate)
 					return nil
