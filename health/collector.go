@@ -79,7 +79,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	r, err := Read(ctx, c.db, c.now(), c.limits)
-	byStage, lettersErr := schema.LettersByStage(ctx, c.db)
+	byStage, lettersErr := schema.CountLetters(ctx, c.db)
 	if err != nil || lettersErr != nil {
 		gauge(databaseUp, 0)
 		return
@@ -117,7 +117,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	gauge(gapSeconds, r.GapSeconds)
 	gauge(lettersNew, float64(r.NewLetters))
 	for _, s := range byStage {
-		gauge(letters, s.Value, s.Name)
+		gauge(letters, float64(s.Count), s.Stage)
 	}
 	gauge(databaseBytes, float64(r.DatabaseBytes))
 	sendAudit(r, gauge)

@@ -2,7 +2,6 @@ package health
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -16,7 +15,7 @@ func (r Report) NotReady(limits Limits) (because []string) {
 		case s.State == schema.StateNoConsumer:
 			because = append(because, fmt.Sprintf("nobody reads stream %s", s.Name))
 		case s.Lag != nil && seconds(*s.Lag) > limits.LagCritical:
-			because = append(because, fmt.Sprintf("stream %s is %s behind, more than %s", s.Name, seconds(*s.Lag).Round(time.Second), limits.LagCritical))
+			because = append(because, fmt.Sprintf("stream %s is %s behind, more than %s", s.Name, seconds(*s.Lag), limits.LagCritical))
 		}
 	}
 	return because

@@ -221,10 +221,15 @@ type StageCount struct {
 	Count int
 }
 
-// CountLetters counts the letters that need somebody, by stage.
+// CountLetters counts the letters that need somebody, at each stage there is.
 func CountLetters(ctx context.Context, db DB) ([]StageCount, error) {
-	const sql = `SELECT stage, count(*) AS count FROM dead_letters WHERE state IN ('open', 'replaying') GROUP BY stage ORDER BY stage`
-	return all(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql)
+	const sql = `
+SELECT s.stage AS stage, count(d.stage) AS count
+FROM unnest($1::text[]) WITH ORDINALITY AS s (stage, n)
+LEFT JOIN dead_letters AS d ON d.stage = s.stage AND d.state IN ('open', 'replaying')
+GROUP BY s.stage, s.n
+ORDER BY s.n`
+	return all(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql, Stages())
 }
 
 // AskedLetters are the letters whose replay is asked for and that no job

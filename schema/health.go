@@ -83,17 +83,6 @@ type Sum struct {
 	Value float64
 }
 
-// LettersByStage counts the dead letters that were neither replayed nor dismissed,
-// at each stage there is.
-func LettersByStage(ctx context.Context, db DB) ([]Sum, error) {
-	const sql = `
-SELECT s.name AS name, count(d.stage)::float8 AS value
-FROM unnest($1::text[]) AS s (name)
-LEFT JOIN dead_letters AS d ON d.stage = s.name AND d.state IN ('open', 'replaying')
-GROUP BY s.name`
-	return all(ctx, db, "count the dead letters", pgx.RowToStructByName[Sum], sql, Stages())
-}
-
 // TableSizes are the bytes of each table on disk, with its indexes and, where it
 // has some, its partitions.
 func TableSizes(ctx context.Context, db DB) ([]Sum, error) {

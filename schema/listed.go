@@ -57,15 +57,7 @@ func Listed(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]M
 SELECT did, handle, display_name, avatar FROM listed
 WHERE job_id = $1 AND degree = $2 AND times >= $3
 ORDER BY did`
-	rows, err := tx.Query(ctx, sql, job, degree, atLeast)
-	if err != nil {
-		return nil, fmt.Errorf("read the listing of job %d: %w", job, err)
-	}
-	members, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Member])
-	if err != nil {
-		return nil, fmt.Errorf("read the listing of job %d: %w", job, err)
-	}
-	return members, nil
+	return all(ctx, tx, fmt.Sprintf("read the listing of job %d", job), pgx.RowToStructByPos[Member], sql, job, degree, atLeast)
 }
 
 // Missing are members of a watch that its complete listing does not name and
@@ -79,15 +71,7 @@ WHERE w.watch_id = $2
   AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
 ORDER BY w.did
 LIMIT $3`
-	rows, err := db.Query(ctx, sql, job, watch, limit)
-	if err != nil {
-		return nil, fmt.Errorf("find whom the listing of job %d leaves out: %w", job, err)
-	}
-	dids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("find whom the listing of job %d leaves out: %w", job, err)
-	}
-	return dids, nil
+	return all(ctx, db, fmt.Sprintf("find whom the listing of job %d leaves out", job), pgx.RowTo[string], sql, job, watch, limit)
 }
 
 // AddMissing notes which of those that were asked about are shown.
@@ -104,15 +88,8 @@ ON CONFLICT DO NOTHING`
 
 // Hidden are the members that a listing does not name because they are hidden.
 func Hidden(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
-	rows, err := tx.Query(ctx, `SELECT did FROM listed WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`, job)
-	if err != nil {
-		return nil, fmt.Errorf("read who is hidden: %w", err)
-	}
-	dids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("read who is hidden: %w", err)
-	}
-	return dids, nil
+	const sql = `SELECT did FROM listed WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`
+	return all(ctx, tx, "read who is hidden", pgx.RowTo[string], sql, job)
 }
 
 // DropListed forgets a listing that is taken over, or never will be.
@@ -133,7 +110,7 @@ WITH RECURSIVE jobs (id) AS (
     SELECT (SELECT min(l.job_id) FROM listed AS l WHERE l.job_id > jobs.id) FROM jobs WHERE jobs.id IS NOT NULL
 ), lost AS (
     SELECT jobs.id FROM jobs
-    WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.id = jobs.id AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled'))
+    WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.id = jobs.id AND j.state IN ` + unfinished + `)
 )
 DELETE FROM listed AS l
 WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listed AS l JOIN lost ON lost.id = l.job_id LIMIT $1))`

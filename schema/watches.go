@@ -52,15 +52,7 @@ WHERE NOT EXISTS (
       AND j.args ->> 'watch' = w.id::text AND j.created_at < $1
 )
 ORDER BY w.id`
-	rows, err := db.Query(ctx, sql, since)
-	if err != nil {
-		return nil, fmt.Errorf("list the watches to read: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("list the watches to read: %w", err)
-	}
-	return ids, nil
+	return all(ctx, db, "list the watches to read", pgx.RowTo[int64], sql, since)
 }
 
 // FindWatch is one of them; ErrNoRows when it is gone.
@@ -241,15 +233,7 @@ func followsMark(ctx context.Context, db DB) (string, error) {
 	const sql = `
 SELECT concat_ws(' ', (SELECT count(*) FROM watches), count(*), sum(hashtextextended(did, watch_id)))
 FROM watched`
-	rows, err := db.Query(ctx, sql)
-	if err != nil {
-		return "", fmt.Errorf("look for a change of follows: %w", err)
-	}
-	mark, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
-	if err != nil {
-		return "", fmt.Errorf("look for a change of follows: %w", err)
-	}
-	return mark, nil
+	return one(ctx, db, "look for a change of follows", pgx.RowTo[string], sql)
 }
 
 // ListenFollows calls changed after every change of the followed accounts, and

@@ -173,14 +173,13 @@ func lettersURL(f schema.LetterFilter) string {
 }
 
 func stagesOf(f schema.LetterFilter, counts []schema.StageCount) []stageView {
-	total, of := 0, map[string]int{}
+	total := 0
 	for _, c := range counts {
-		of[c.Stage] = c.Count
 		total += c.Count
 	}
 	views := []stageView{{"all", grouped(total), lettersURL(schema.LetterFilter{State: f.State}), f.Stage == ""}}
-	for _, stage := range schema.Stages() {
-		views = append(views, stageView{stage, grouped(of[stage]), lettersURL(schema.LetterFilter{Stage: stage, State: f.State}), f.Stage == stage})
+	for _, c := range counts {
+		views = append(views, stageView{c.Stage, grouped(c.Count), lettersURL(schema.LetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
 	}
 	return views
 }
