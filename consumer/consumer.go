@@ -251,9 +251,9 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 		case byTime:
 			c.metrics.mismatches.Inc()
 			c.log.Warn("resume_by_time", "host", s.conn.Host(), "cause", err)
-		case c.depth.Load() > 0: // said when it began
 		case errors.Is(err, schema.ErrFenced), s.broken.Load():
 			return err
+		case c.depth.Load() > 0: // said when it began
 		default:
 			c.log.Warn("disconnected", "host", s.conn.Host(), "cause", err)
 		}
