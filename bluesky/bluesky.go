@@ -81,6 +81,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Retries = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.Tracer = cmp.Or[trace.Tracer](cfg.Tracer, noop.Tracer{})
 	c := &Client{cfg: cfg, log: cfg.Logger, own: map[string]struct{}{}, hosts: map[string]*host{}, documents: map[string]document{}}
 	var err error
 	if c.appView, err = c.configured("AppView", cfg.AppView); err != nil {
@@ -109,9 +110,6 @@ func New(cfg Config) (*Client, error) {
 	c.loopback = isLoopback(u.Hostname())
 	if c.trusted, c.guarded, err = newHTTPClients(cfg.HTTPClient, c.loopback); err != nil {
 		return nil, err
-	}
-	if c.cfg.Tracer == nil {
-		c.cfg.Tracer = noop.Tracer{}
 	}
 	c.metrics = newMetrics(cfg.Registerer)
 	return c, nil

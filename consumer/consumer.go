@@ -109,9 +109,7 @@ func New(cfg Config) (*Consumer, error) {
 	if cfg.FilterHash == nil {
 		cfg.FilterHash = func() string { return "" }
 	}
-	if cfg.Tracer == nil {
-		cfg.Tracer = noop.Tracer{}
-	}
+	cfg.Tracer = cmp.Or[trace.Tracer](cfg.Tracer, noop.Tracer{})
 	cfg.MaxDepth = cmp.Or(cfg.MaxDepth, 10_000)
 	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 500)
 	cfg.BatchEvery = cmp.Or(cfg.BatchEvery, 100*time.Millisecond)

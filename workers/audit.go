@@ -67,10 +67,8 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 	}
 	suspects := slices.DeleteFunc(slices.Clone(audits), func(x *accountAudit) bool { return len(x.faults) == 0 || x.failure != "" })
 	if len(suspects) > 0 {
-		select {
-		case <-ctx.Done():
-			return sum, nil, ctx.Err()
-		case <-time.After(a.Settle):
+		if err := sleep(ctx, a.Settle); err != nil {
+			return sum, nil, err
 		}
 		if err := each(ctx, suspects, (*accountAudit).lookAgain); err != nil {
 			return sum, nil, err

@@ -264,7 +264,7 @@ func (r *expiry) batches(what string, step func(limit int) (looked, gone int, er
 				return nil
 			}
 			limit = max(limit/2, 10)
-			r.pause(time.Duration(busy)*25*time.Millisecond + rand.N(50*time.Millisecond))
+			sleep(r.ctx, time.Duration(busy)*25*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:errcheck // the next turn looks
 			continue
 		case err != nil:
 			return err
@@ -282,20 +282,10 @@ func (r *expiry) batches(what string, step func(limit int) (looked, gone int, er
 			said = time.Now()
 			say("expiring")
 		}
-		r.pause(took / 2) // those who waited for the batch go first
+		sleep(r.ctx, took/2) //nolint:errcheck // the next turn looks; those who waited for the batch go first
 	}
 	if total > 0 {
 		say("expired")
 	}
 	return nil
-}
-
-// pause waits, or for the end of the run.
-func (r *expiry) pause(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.ctx.Done():
-	}
 }

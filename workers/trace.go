@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 
@@ -23,10 +24,7 @@ type traced struct {
 
 // newTraced works jobs in tracer's spans; nil: in none.
 func newTraced(tracer trace.Tracer) *traced {
-	if tracer == nil {
-		tracer = noop.Tracer{}
-	}
-	return &traced{tracer: tracer}
+	return &traced{tracer: cmp.Or[trace.Tracer](tracer, noop.Tracer{})}
 }
 
 var (

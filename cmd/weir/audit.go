@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -40,9 +39,7 @@ func auditCommand() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					encoder := json.NewEncoder(cmd.OutOrStdout())
-					encoder.SetIndent("", "  ")
-					return encoder.Encode(map[string]any{"audit": sum, "faults": faults})
+					return printJSON(cmd.OutOrStdout(), map[string]any{"audit": sum, "faults": faults})
 				}
 				printAudit(cmd.OutOrStdout(), sum, faults)
 				return nil

@@ -42,8 +42,7 @@ func oneOf(cmd *cobra.Command, flag, value string, known []string) error {
 	if !cmd.Flags().Changed(flag) || slices.Contains(known, value) {
 		return nil
 	}
-	last := len(known) - 1
-	return fmt.Errorf("--%s is %q: expected %s or %s", flag, value, strings.Join(known[:last], ", "), known[last])
+	return fmt.Errorf("--%s is %q: expected %s", flag, value, oneOfMany(known))
 }
 
 // letterIDs reads the numbers of letters.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -152,10 +151,7 @@ func (c config) login(ctx context.Context) []doctor.Finding {
 // printFindings prints a line each, or all as JSON.
 func printFindings(w io.Writer, found []doctor.Finding, asJSON bool) error {
 	if asJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(map[string]any{"level": doctor.Worst(found), "findings": found})
+		return printJSON(w, map[string]any{"level": doctor.Worst(found), "findings": found})
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range found {

@@ -70,10 +70,7 @@ func (s *shards) keep(ctx context.Context) error {
 			return nil
 		}
 		s.log.Warn("follows_not_followed", "cause", err, "effect", "a change is seen after the database is back")
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		pause(ctx, time.Second)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,9 +33,7 @@ func statusCommand() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					encoder := json.NewEncoder(cmd.OutOrStdout())
-					encoder.SetIndent("", "  ")
-					return encoder.Encode(report)
+					return printJSON(cmd.OutOrStdout(), report)
 				}
 				return printStatus(cmd.OutOrStdout(), report, now)
 			})

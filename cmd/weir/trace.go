@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -59,9 +58,7 @@ func told(w io.Writer, asJSON bool, found any, err error, print func()) error {
 		}
 		return err
 	}
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(found)
+	return printJSON(w, found)
 }
 
 // did is whom a handle names: by what is stored, or else by the network.

@@ -3,11 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,10 +42,7 @@ func trendingCommand() *cobra.Command {
 					return err
 				}
 				if asJSON {
-					encoder := json.NewEncoder(cmd.OutOrStdout())
-					encoder.SetEscapeHTML(false)
-					encoder.SetIndent("", "  ")
-					return encoder.Encode(links)
+					return printJSON(cmd.OutOrStdout(), links)
 				}
 				printLinks(cmd.OutOrStdout(), links, now, window)
 				return nil
@@ -78,8 +73,7 @@ func windowNames() string {
 	for _, w := range schema.Windows() {
 		names = append(names, w.Name)
 	}
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+	return oneOfMany(names)
 }
 
 // printLinks prints two lines a link. What strangers wrote is made harmless for

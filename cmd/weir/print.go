@@ -1,0 +1,22 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+)
+
+// printJSON prints a value for a program that reads it, and for a person who
+// looks over its shoulder.
+func printJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// oneOfMany are several words, of which a sentence asks for one.
+func oneOfMany(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
