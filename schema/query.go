@@ -33,13 +33,18 @@ func all[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], s
 	return nil, fmt.Errorf("%s: %w", what, err)
 }
 
-// EndAbandoned has the server end a transaction of this connection in which
-// nothing happens for ten seconds. A process that is paused, or a host that
-// falls silent, would otherwise keep its locks, and with them the stream, for as
-// long as the server takes it to be alive: by default, hours.
-func EndAbandoned(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, `SET idle_in_transaction_session_timeout = '10s'`); err != nil {
-		return fmt.Errorf("limit idle transactions: %w", err)
+// ApplySettings sets what every connection of Weir asks of the server.
+//
+// The server ends a transaction in which nothing happens for ten seconds. A
+// process that is paused, or a host that falls silent, would otherwise keep its
+// locks, and with them the stream, for as long as the server takes it to be
+// alive: by default, hours.
+//
+// And it compiles no query: compiling the ranking takes longer than counting it.
+func ApplySettings(ctx context.Context, conn *pgx.Conn) error {
+	const sql = `SELECT set_config('idle_in_transaction_session_timeout', '10s', false), set_config('jit', 'off', false)`
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("apply the connection's settings: %w", err)
 	}
 	return nil
 }

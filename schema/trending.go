@@ -32,23 +32,52 @@ type TrendingLink struct {
 	SharedBy    []string  `json:"shared_by"` // the latest sharers, at most three: handles, DIDs where no handle is known
 }
 
+// counting follows one link, c.link_id, and says how many accounts count as its
+// sharers in the window, and when it was shared.
+const counting = `
+CROSS JOIN LATERAL (
+    SELECT count(DISTINCT s.did) AS sharers,
+           min(s.shared_at)      AS first_shared,
+           max(s.shared_at)      AS last_shared
+    FROM shares AS s
+    WHERE s.link_id = c.link_id AND s.shared_at > $1 AND s.shared_at <= $2
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+      AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did))
+) AS honest`
+
 // TrendingLinks ranks the links shared in the window that ends at now by how
 // many distinct accounts shared them; ties go to the link shared last, then to
 // the smaller URL. Hidden accounts do not count, nor, where there are watches,
 // those that no watch brings. At most limit links.
+//
+// Telling accounts apart is what costs, and most links are shared once or
+// twice. So all shares of the window are only counted, and the accounts are
+// told apart for the links that can get into the ranking: those with at least
+// as many shares as the last of a first ranking has sharers.
 func TrendingLinks(ctx context.Context, db DB, now time.Time, window time.Duration, limit int) ([]TrendingLink, error) {
 	const sql = `
-WITH ranked AS (
-    SELECT s.link_id             AS link_id,
-           count(DISTINCT s.did) AS sharers,
-           min(s.shared_at)      AS first_shared,
-           max(s.shared_at)      AS last_shared
+WITH counted AS MATERIALIZED (
+    SELECT s.link_id        AS link_id,
+           count(*)         AS shares,
+           max(s.shared_at) AS last_shared
     FROM shares AS s
     WHERE s.shared_at > $1 AND s.shared_at <= $2
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
-      AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did))
     GROUP BY s.link_id
-    ORDER BY sharers DESC, last_shared DESC
+), least AS MATERIALIZED (
+    SELECT honest.sharers AS sharers, honest.last_shared AS last_shared
+    FROM (SELECT link_id FROM counted ORDER BY shares DESC, last_shared DESC LIMIT $3) AS c` + counting + `
+    WHERE honest.sharers > 0
+    ORDER BY honest.sharers DESC, honest.last_shared DESC
+    OFFSET $3 - 1
+), ranked AS (
+    SELECT c.link_id           AS link_id,
+           honest.sharers      AS sharers,
+           honest.first_shared AS first_shared,
+           honest.last_shared  AS last_shared
+    FROM counted AS c` + counting + `
+    WHERE honest.sharers > 0
+      AND (NOT EXISTS (SELECT FROM least) OR (c.shares, c.last_shared) >= (SELECT sharers, last_shared FROM least))
+    ORDER BY honest.sharers DESC, honest.last_shared DESC
     FETCH FIRST $3 ROWS WITH TIES
 )
 SELECT l.url             AS url,

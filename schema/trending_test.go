@@ -1,7 +1,11 @@
 package schema_test
 
 import (
+	"cmp"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,5 +104,89 @@ func TestEarliestCardStays(t *testing.T) {
 	for _, l := range links {
 		require.Equal(t, "first, edited", l.Title)
 		require.Equal(t, "at://1", l.CardFrom)
+	}
+}
+
+// The ranking is counted in two steps; an independent fold counts in one.
+func TestRankingEqualsAFold(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	for _, watched := range []bool{false, true} {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprintf("watched=%t,seed=%d", watched, seed), func(t *testing.T) {
+				t.Parallel()
+				pool := schematest.New(t)
+				random := rand.New(rand.NewPCG(seed, 7))
+				const accounts, links = 60, 80
+				did := func(i int) string { return fmt.Sprintf("did:plc:%03d", i) }
+				url := func(i int) string { return fmt.Sprintf("https://site.example/%03d", i) }
+				hidden := func(i int) bool { return seed%2 == 1 && i%5 == 0 } // the busiest of all among them
+				unseen := func(i int) bool { return i%7 == 1 }                // no watch brings them
+				shared := map[[2]int]bool{}
+				tally := map[string]map[int]struct{}{}
+				latest := map[string]time.Time{}
+				require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					var all []schema.Share
+					var keys []schema.Key
+					for i := range 1500 {
+						skew := random.Float64()
+						who, what := int(accounts*skew*skew), int(links*skew*random.Float64())  // few share most, and few links are shared most
+						at := now.Add(time.Minute - time.Duration(random.IntN(90))*time.Minute) // many at once, some outside
+						if seed%2 == 0 && shared[[2]int{who, what}] {
+							continue // as many shares as sharers, nobody being hidden
+						}
+						shared[[2]int{who, what}] = true
+						k := schema.Key{Collection: schema.PostCollection, DID: did(who), Rkey: fmt.Sprintf("%04d", i)}
+						keys = append(keys, k)
+						all = append(all, schema.Share{Key: k, URL: url(what), Site: "site.example", How: "post", SharedAt: at})
+						if hidden(who) || watched && unseen(who) || at.After(now) || !at.After(now.Add(-time.Hour)) {
+							continue
+						}
+						u := url(what)
+						if tally[u] == nil {
+							tally[u] = map[int]struct{}{}
+						}
+						tally[u][who] = struct{}{}
+						if at.After(latest[u]) {
+							latest[u] = at
+						}
+					}
+					return schema.ReplaceShares(t.Context(), tx, keys, all, now)
+				}))
+				for i := range accounts {
+					if hidden(i) {
+						_, err := pool.Exec(t.Context(), `INSERT INTO accounts (did, status) VALUES ($1, 'takendown') ON CONFLICT (did) DO UPDATE SET status = excluded.status`, did(i))
+						require.NoError(t, err)
+					}
+				}
+				if watched {
+					var watch int64
+					require.NoError(t, pool.QueryRow(t.Context(), `INSERT INTO watches (kind, target) VALUES ('account', 'did:plc:000') RETURNING id`).Scan(&watch))
+					for i := range accounts {
+						if !unseen(i) {
+							_, err := pool.Exec(t.Context(), `INSERT INTO watched (did, watch_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`, did(i), watch)
+							require.NoError(t, err)
+						}
+					}
+				}
+				var want []string
+				for u, sharers := range tally {
+					want = append(want, fmt.Sprintf("%s %d %s", u, len(sharers), latest[u].Format(time.TimeOnly)))
+				}
+				slices.SortFunc(want, func(a, b string) int {
+					fa, fb := strings.Fields(a), strings.Fields(b)
+					return cmp.Or(len(tally[fb[0]])-len(tally[fa[0]]), strings.Compare(fb[2], fa[2]), strings.Compare(fa[0], fb[0]))
+				})
+				for _, limit := range []int{1, 2, 7, 30, len(want), len(want) + 50} {
+					links, err := schema.TrendingLinks(t.Context(), pool, now, time.Hour, limit)
+					require.NoError(t, err)
+					var got []string
+					for _, l := range links {
+						got = append(got, fmt.Sprintf("%s %d %s", l.URL, l.Sharers, l.LastShared.UTC().Format(time.TimeOnly)))
+					}
+					require.Equal(t, want[:min(limit, len(want))], got, "the first %d", limit)
+				}
+			})
+		}
 	}
 }

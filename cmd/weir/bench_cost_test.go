@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -36,7 +38,7 @@ func sizes(b *testing.B) []int {
 }
 
 // preload copies so many posts of the last hours into a database, and a share
-// for every third: of a thousand links, and of more as there are more posts.
+// for every third. Few links are shared by many, and most once or twice.
 func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
 	b.Helper()
 	const span = 6 * time.Hour
@@ -53,13 +55,15 @@ func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
 	copied("records", []string{"collection", "did", "rkey", "rev", "cid", "created_at", "record"}, posts, func(i int) []any {
 		return []any{schema.PostCollection, did(i), rkey(i), rkey(i), "bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa", at(i), record}
 	})
-	links := 1000 + posts/100
+	links := 1000 + posts/6
+	random := rand.New(rand.NewPCG(1, 1))
+	shared := func() int64 { return int64(float64(links) * math.Pow(random.Float64(), 3)) }
 	_, err := pool.Exec(b.Context(), `INSERT INTO links (url, site, first_seen) SELECT 'https://preloaded.example/' || i, 'preloaded.example', now() FROM generate_series(1, $1::int) AS i`, links)
 	require.NoError(b, err)
 	var first int64
 	require.NoError(b, pool.QueryRow(b.Context(), `SELECT min(id) FROM links`).Scan(&first))
 	copied("shares", []string{"collection", "did", "rkey", "link_id", "how", "shared_at"}, posts/3, func(i int) []any {
-		return []any{schema.PostCollection, did(3 * i), rkey(3 * i), first + int64(i%links), "post", at(3 * i)}
+		return []any{schema.PostCollection, did(3 * i), rkey(3 * i), first + shared(), "post", at(3 * i)}
 	})
 	_, err = pool.Exec(b.Context(), `ANALYZE`)
 	require.NoError(b, err)

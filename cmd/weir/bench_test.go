@@ -53,7 +53,7 @@ func benchDatabase(t testing.TB, server *devpg.Server) (url string, pool *pgxpoo
 	require.NoError(t, err)
 	require.NoError(t, admin.Close(t.Context()))
 	url = server.URL(name)
-	pool, err = pgxpool.New(t.Context(), url)
+	pool, err = openPool(t.Context(), url, 4, false)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	require.NoError(t, schema.Migrate(t.Context(), pool))

@@ -50,7 +50,7 @@ func openPool(ctx context.Context, raw string, connections int32, pooled bool) (
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "weir"
 	}
-	cfg.AfterConnect = schema.EndAbandoned
+	cfg.AfterConnect = schema.ApplySettings
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
