@@ -108,9 +108,9 @@ func judgeServer(s schema.Server) []Finding {
 	case s.Standby:
 		found = append(found, fail("role", "point DATABASE_URL at the primary", "this server is a standby: nothing can be written"))
 	case !s.MayCreate:
-		found = append(found, fail("role", "GRANT CREATE ON SCHEMA to the role of DATABASE_URL", "this role may not make tables: tomorrow's posts have no partition"))
+		found = append(found, fail("role", "run deploy/roles.sql as a superuser, or use the role that migrated", "no partitions can be made for this role: tomorrow's posts have none"))
 	default:
-		found = append(found, ok("role", "may make tables"))
+		found = append(found, ok("role", "may have partitions made"))
 	}
 	const soon, late = 500_000_000, 1_500_000_000
 	switch {

@@ -39,7 +39,7 @@ type Server struct {
 	Database    string
 	Bytes       int64  // of the database on disk
 	Standby     bool   // it replays another server's log
-	MayCreate   bool   // this role may make tables, as retention does every day
+	MayCreate   bool   // partitions of posts can be made for this role, whoever owns them
 	Collation   string // version of the default collation when the database was made; empty: it has none
 	CollationIs string // that version now
 	XIDAge      int64  // transactions since the database was last frozen
@@ -59,7 +59,12 @@ SELECT clock_timestamp()                                                        
        d.datname::text                                                                  AS database,
        pg_database_size(d.oid)                                                          AS bytes,
        pg_is_in_recovery()                                                              AS standby,
-       coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)                AS may_create,
+       coalesce((
+           SELECT has_function_privilege(f.oid, 'EXECUTE')
+              AND has_schema_privilege(CASE WHEN f.prosecdef THEN f.proowner ELSE current_user::regrole END, current_schema(), 'CREATE')
+           FROM pg_proc AS f
+           WHERE f.oid = to_regprocedure('ensure_post_partition(timestamptz)')
+       ), has_schema_privilege(current_schema(), 'CREATE'), false)                      AS may_create,
        coalesce(d.datcollversion, '')                                                   AS collation,
        coalesce(pg_database_collation_actual_version(d.oid), '')                        AS collation_is,
        age(d.datfrozenxid)::bigint                                                      AS xid_age,

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"reflect"
@@ -215,12 +216,22 @@ func (c config) start() consumer.Cursor {
 	return consumer.Cursor{}
 }
 
-func (c config) logger() *slog.Logger {
-	options := &slog.HandlerOptions{Level: c.LogLevel}
-	if c.LogFormat == "text" {
-		return slog.New(slog.NewTextHandler(os.Stderr, options))
+func (c config) logger() *slog.Logger { return c.loggerTo(os.Stderr, inJournal()) }
+
+func (c config) loggerTo(out io.Writer, journaled bool) *slog.Logger {
+	lines := &prioritized{out: out}
+	if journaled {
+		out = lines
 	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	options := &slog.HandlerOptions{Level: c.LogLevel}
+	var handler slog.Handler = slog.NewJSONHandler(out, options)
+	if c.LogFormat == "text" {
+		handler = slog.NewTextHandler(out, options)
+	}
+	if journaled {
+		handler = journal{handler, lines}
+	}
+	return slog.New(handler)
 }
 
 // variables are the names of what a configuration is read from.

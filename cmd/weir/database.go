@@ -40,7 +40,7 @@ func (c config) database(ctx context.Context, connections int32) (*pgxpool.Pool,
 func openPool(ctx context.Context, raw string, connections int32, pooled bool) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(raw)
 	if err != nil {
-		return nil, fmt.Errorf("DATABASE_URL cannot be read: expected postgres://user:password@host:5432/database, received %s", redact(raw))
+		return nil, fmt.Errorf("DATABASE_URL cannot be read: expected postgres://user:password@host:5432/database, special characters of the password as %%40 and so on, received %s", redact(raw))
 	}
 	cfg.MaxConns = max(cfg.MaxConns, connections)
 	cfg.ConnConfig.ConnectTimeout = connectTimeout

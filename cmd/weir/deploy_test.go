@@ -224,6 +224,9 @@ func TestUnits(t *testing.T) {
 		for _, setting := range []string{"Type=notify", "WatchdogSec=", "Restart=always", "DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet="} {
 			require.Contains(t, text, "\n"+setting, unit)
 		}
+		require.NotContains(t, text, "\nProcSubset=pid", "it hides when the process was started, and how long a queue of connections may be")
+		require.Contains(t, text, "\nAssertPathExists=/etc/weir/weir.env\n", "nobody would be told which file is missing")
+		require.Contains(t, text, "\nEnvironmentFile=/etc/weir/weir.env\n")
 		for _, variable := range regexp.MustCompile(`WEIR_[A-Z_]+`).FindAllString(text, -1) {
 			require.Contains(t, known(), variable)
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -18,7 +19,11 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "weir: "+err.Error())
+		level := ""
+		if inJournal() {
+			level = priority(slog.LevelError)
+		}
+		fmt.Fprintln(os.Stderr, level+"weir: "+err.Error())
 		os.Exit(1)
 	}
 }

@@ -7,11 +7,15 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/health"
+	"github.com/weir-social/weir/web"
 )
 
 // life knows of each part of this process how to ask whether it is at work. The
@@ -44,7 +48,7 @@ func (l *life) ask(ctx context.Context, parts []string, within time.Duration) er
 		ask, started := l.parts[part]
 		l.mu.Unlock()
 		if !started {
-			return fmt.Errorf("the %s has not started", part)
+			return fmt.Errorf("the %s: not started yet", part)
 		}
 		if err := ask(ctx, within); err != nil {
 			return fmt.Errorf("the %s: %w", part, err)
@@ -110,15 +114,21 @@ func notifying(f func(context.Context, parts) error, names ...string) func(conte
 		over, end := context.WithCancel(context.WithoutCancel(ctx)) // it watches a slow stop too
 		var told sync.WaitGroup
 		told.Go(func() { p.watch(over, socket, names) })
-		stop := context.AfterFunc(ctx, func() { p.notify(socket, "STOPPING=1") })
+		running, ended := context.WithCancel(ctx)
+		told.Go(func() { p.tellStatus(running, socket, names) })
+		stop := context.AfterFunc(ctx, func() {
+			p.notify(socket, "STOPPING=1\nSTATUS=stopping: what was read is committed, and running jobs end")
+		})
 		defer told.Wait()
+		defer ended()
 		defer end()
 		defer stop()
 		return f(ctx, p)
 	}
 }
 
-// watch tells systemd how the parts are until ctx ends.
+// watch tells systemd that the parts are ready, and then that they live, until
+// ctx ends.
 func (p parts) watch(ctx context.Context, socket string, names []string) {
 	for p.life.ask(ctx, names, readyWithin) != nil {
 		if !pause(ctx, 50*time.Millisecond) {
@@ -138,6 +148,44 @@ func (p parts) watch(ctx context.Context, socket string, names []string) {
 		}
 		p.notify(socket, "WATCHDOG=1")
 	}
+}
+
+// statusEvery is how often it is looked whether the status has changed.
+const statusEvery = 5 * time.Second
+
+// tellStatus tells systemd in a line how Weir is doing, whenever that changes,
+// until ctx ends: it is what systemctl status shows.
+func (p parts) tellStatus(ctx context.Context, socket string, names []string) {
+	told := ""
+	for pause(ctx, statusEvery) {
+		if now := p.status(ctx, names); now != told && ctx.Err() == nil {
+			p.notify(socket, "STATUS="+now)
+			told = now
+		}
+	}
+}
+
+// status is the verdict of weir status as these parts see it, and what is not
+// well, in one line that systemd takes.
+func (p parts) status(ctx context.Context, names []string) string {
+	reading, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	report, err := health.Read(reading, p.pool, time.Now(), p.cfg.limits())
+	if err != nil {
+		report = health.Unreachable(errors.New(sentence(err)))
+	}
+	if slices.Contains(names, partConsumer) {
+		report.SeenBy(p.owner)
+	}
+	line := verdict(report)
+	for _, c := range report.Conditions {
+		line += "; " + c.Says
+	}
+	if err := p.life.ask(ctx, names, readyWithin); err != nil {
+		line += "; " + err.Error()
+	}
+	shown := []rune(web.Plain(line))
+	return string(shown[:min(len(shown), 500)])
 }
 
 // watchdog is how often systemd wants to hear from this process; 0: never.

@@ -46,7 +46,7 @@ func statusCommand() *cobra.Command {
 // printStatus prints a report for a person: the verdict, what is not well and
 // what to do about it, and then the figures.
 func printStatus(w io.Writer, r health.Report, now time.Time) error {
-	fmt.Fprintf(w, "%s: %s\n", r.Status, r.State)
+	fmt.Fprintln(w, verdict(r))
 	for _, c := range r.Conditions {
 		fmt.Fprintf(w, "  %-8s %s %s. Look at: %s\n", c.Severity, c.Name, web.Plain(c.Says), web.Plain(c.Do))
 	}
@@ -76,6 +76,9 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	fmt.Fprintf(table, "\nfollowing\t%s\nopen gaps\t%d\ndead letters\t%d\ndatabase\t%.1f MB\n", follows, r.OpenGaps, r.DeadLetters, float64(r.DatabaseBytes)/(1<<20))
 	return table.Flush()
 }
+
+// verdict is a report in a few words.
+func verdict(r health.Report) string { return r.Status + ": " + r.State }
 
 // span is a number of seconds as a person reads it.
 func span(s *float64) string {

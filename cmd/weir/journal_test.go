@@ -1,0 +1,50 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestJournalKnowsTheLevel of every line, of a logger's children too.
+func TestJournalKnowsTheLevel(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := config{LogLevel: slog.LevelDebug, LogFormat: "text"}.loggerTo(&out, true)
+	child := log.With("stream", "a").WithGroup("g")
+	for _, l := range []*slog.Logger{log, child} {
+		out.Reset()
+		l.Debug("one")
+		l.Info("one")
+		l.Warn("one")
+		l.Error("one")
+		require.Regexp(t, `^<7>time=.* level=DEBUG .*\n<6>time=.* level=INFO .*\n<4>time=.* level=WARN .*\n<3>time=.* level=ERROR .*\n$`, out.String())
+	}
+}
+
+// TestPrioritiesAreForTheJournalAlone: JOURNAL_STREAM is inherited, and tells
+// whose it is.
+func TestPrioritiesAreForTheJournalAlone(t *testing.T) {
+	t.Parallel()
+	for begins, inode := range map[string]uint64{"<3>weir: DATABASE_URL": 0, "weir: DATABASE_URL": 1} {
+		stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+		require.NoError(t, err)
+		defer stderr.Close()
+		var s syscall.Stat_t
+		require.NoError(t, syscall.Fstat(int(stderr.Fd()), &s))
+		cmd := exec.Command(binary, "work")
+		cmd.Env = []string{"WEIR_HOME=" + t.TempDir(), fmt.Sprintf("JOURNAL_STREAM=%d:%d", s.Dev, s.Ino+inode)}
+		cmd.Stderr = stderr
+		require.Error(t, cmd.Run())
+		wrote, err := os.ReadFile(stderr.Name())
+		require.NoError(t, err)
+		require.Regexp(t, "^"+begins, string(wrote))
+	}
+}
