@@ -1,10 +1,10 @@
-# syntax=docker/dockerfile:1
 FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /weir ./cmd/weir
+RUN --mount=type=cache,target=/root/.cache/go-build \
+    CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /weir ./cmd/weir
 
 # Certificates for the TLS of the Jetstream and the services, and nothing else: no shell, no account but a number.
 FROM scratch

@@ -115,6 +115,7 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 	require.Len(t, listed(t, env, "--state", "replayed"), 2)
 	work.signal(syscall.SIGTERM)
 	require.Zero(t, work.wait(t, time.Minute))
+	require.Contains(t, work.stderr.String(), `"msg":"stopped"`)
 }
 
 func letterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter {

@@ -8,9 +8,11 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/caarlos0/env/v11"
 	"github.com/compose-spec/compose-go/v2/cli"
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/stretchr/testify/require"
@@ -32,7 +34,7 @@ func compose(t *testing.T, env map[string]string) (*types.Project, error) {
 	for name, value := range env {
 		pairs = append(pairs, name+"="+value)
 	}
-	options, err := cli.NewProjectOptions([]string{filepath.Join(project, "docker-compose.yml")}, cli.WithName("weir"), cli.WithEnv(pairs))
+	options, err := cli.NewProjectOptions([]string{filepath.Join(project, "docker-compose.yml")}, cli.WithEnv(pairs))
 	require.NoError(t, err)
 	return options.LoadProject(t.Context())
 }
@@ -102,16 +104,19 @@ func TestComposeServices(t *testing.T) {
 	t.Parallel()
 	all, err := compose(t, secrets())
 	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"postgres", "migrate", "serve", "work", "riverui"}, all.ServiceNames())
+	require.ElementsMatch(t, []string{"postgres", "migrate", "roles", "serve", "work", "riverui"}, all.ServiceNames())
 	pinned := regexp.MustCompile(`:v?\d+\.\d+`)
 	for name, service := range all.Services {
-		require.True(t, service.Build != nil || pinned.MatchString(service.Image), "the image of %s is not pinned: %s", name, service.Image)
+		ours := service.Image == "weir:local"
+		require.True(t, ours || pinned.MatchString(service.Image), "the image of %s is not pinned: %s", name, service.Image)
+		require.Equal(t, name == "migrate", service.Build != nil, "an image that several build is several images: %s", name)
 		require.Empty(t, service.ContainerName, "a service with a name cannot be scaled")
 		for _, port := range service.Ports {
 			require.Equal(t, "127.0.0.1", port.HostIP, "%s is open to the world", name)
 			require.NotEqual(t, "work", name, "its copies would fight for the port")
 		}
-		if service.Build != nil {
+		if ours {
+			require.Equal(t, types.PullPolicyNever, service.PullPolicy, "nobody serves the image of %s", name)
 			found, _, err := root().Find(service.Command)
 			require.NoError(t, err)
 			require.Equal(t, service.Command[0], found.Name())
@@ -119,17 +124,51 @@ func TestComposeServices(t *testing.T) {
 			if name == "migrate" {
 				user = "weir_owner"
 			} else {
-				require.Equal(t, types.ServiceConditionCompletedSuccessfully, service.DependsOn["migrate"].Condition)
+				require.Equal(t, types.ServiceConditionCompletedSuccessfully, service.DependsOn["roles"].Condition)
 			}
 			require.Contains(t, *service.Environment["DATABASE_URL"], "//"+user+"@postgres:5432/weir")
 		}
 	}
 	require.Equal(t, types.ServiceConditionHealthy, all.Services["migrate"].DependsOn["postgres"].Condition)
-	for _, mount := range all.Services["postgres"].Volumes {
-		if mount.Type == types.VolumeTypeBind {
-			require.FileExists(t, mount.Source)
+	require.Equal(t, types.ServiceConditionCompletedSuccessfully, all.Services["roles"].DependsOn["migrate"].Condition)
+	require.Equal(t, all.Services["postgres"].Image, all.Services["roles"].Image)
+	require.Equal(t, "weir", all.Name, "a folder that is renamed would find an empty volume")
+	for _, name := range []string{"postgres", "roles"} {
+		for _, mount := range all.Services[name].Volumes {
+			if mount.Type == types.VolumeTypeBind {
+				require.FileExists(t, mount.Source)
+			}
 		}
 	}
+}
+
+// TestComposeHasConnectionsForItsWorkers: as many as .env.example says may be
+// started, and River UI, a backup and a person beside them.
+func TestComposeHasConnectionsForItsWorkers(t *testing.T) {
+	t.Parallel()
+	all, err := compose(t, secrets())
+	require.NoError(t, err)
+	one := all.Services["work"]
+	require.Equal(t, 1, one.GetScale())
+	number := func(in, pattern string) int {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(in)
+		require.NotNil(t, found, pattern)
+		n, err := strconv.Atoi(found[1])
+		require.NoError(t, err)
+		return n
+	}
+	allowed := number(strings.Join(all.Services["postgres"].Command, " "), `max_connections=(\d+)`)
+	workers := number(read(t, ".env.example"), `up to (\d+); for more, raise max_connections`)
+	cfg, err := env.ParseAsWithOptions[config](env.Options{Environment: map[string]string{}})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, allowed, (workers+1)*(int(cfg.connections())+1)+20)
+
+	set := secrets()
+	set["WORK_PROCESSES"] = strconv.Itoa(workers)
+	all, err = compose(t, set)
+	require.NoError(t, err)
+	several := all.Services["work"]
+	require.Equal(t, workers, several.GetScale())
 }
 
 // TestRiverUIReadsItsVariables: the names are those of its image, the secrets are
@@ -172,14 +211,17 @@ func TestEnvExampleIsComplete(t *testing.T) {
 		require.True(t, named, secret)
 		require.True(t, !strings.Contains(secret, "PASS") || value == "", secret)
 	}
+	require.Contains(t, strings.Fields(read(t, ".gitignore")), ".env", "the passwords would be committed")
+	require.Contains(t, strings.Fields(read(t, ".dockerignore")), ".env", "the passwords would be in a layer of the build")
 }
 
 // TestImageHoldsOneStaticBinary that runs as nobody.
 func TestImageHoldsOneStaticBinary(t *testing.T) {
 	t.Parallel()
 	text := read(t, "Dockerfile")
-	command := "RUN CGO_ENABLED=0 go " + strings.Join(buildArguments("/weir", "./cmd/weir"), " ")
+	command := "CGO_ENABLED=0 go " + strings.Join(buildArguments("/weir", "./cmd/weir"), " ")
 	require.Contains(t, text, strings.Replace(command, "-ldflags=-s -w", `-ldflags="-s -w"`, 1), "the tests build otherwise than the image")
+	require.NotContains(t, text, "# syntax=", "a frontend would be fetched for nothing")
 	require.Regexp(t, `(?m)^FROM golang:\d+\.\d+-\w+ AS build$`, text)
 	stage := text[strings.LastIndex(text, "\nFROM "):]
 	require.Contains(t, stage, "FROM scratch\n")

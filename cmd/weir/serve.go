@@ -72,7 +72,16 @@ func partsCommand(use, short string, run func(context.Context, parts) error) *co
 		Use:   use,
 		Short: short,
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return withParts(cmd.Context(), run) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				defer context.AfterFunc(ctx, func() { p.log.Info("stopping") })()
+				if err := run(ctx, p); err != nil {
+					return err
+				}
+				p.log.Info("stopped") // a process that was killed does not say it
+				return nil
+			})
+		},
 	}
 }
 

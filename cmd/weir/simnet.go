@@ -23,7 +23,7 @@ func simnetCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "simnet",
-		Short: "Run a small simulated Bluesky alone: a Jetstream server, with faults on demand",
+		Short: "Run a small simulated Bluesky alone: Jetstream, AppView and directory",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := readConfig()
@@ -58,8 +58,9 @@ func simnetCommand() *cobra.Command {
 				return err
 			}
 			defer n.Stop()
-			fmt.Fprintf(cmd.OutOrStdout(), "export WEIR_JETSTREAM=%s\nexport WEIR_DICTIONARY_URL=%s\nexport WEIR_DICTIONARY_SHA256=%s\nexport WEIR_IMAGE_BASE='%s'\n",
-				n.URL(), n.DictionaryURL(), n.DictionarySHA256(), n.ImageBase())
+			fmt.Fprintf(cmd.OutOrStdout(), "export WEIR_JETSTREAM=%s\nexport WEIR_DICTIONARY_URL=%s\nexport WEIR_DICTIONARY_SHA256=%s\nexport WEIR_IMAGE_BASE='%s'\n"+
+				"export WEIR_APPVIEW=%s\nexport WEIR_DIRECTORY=%s\nexport WEIR_WATCH=%s\n",
+				n.URL(), n.DictionaryURL(), n.DictionarySHA256(), n.ImageBase(), n.AppViewURL(), n.DirectoryURL(), n.Hub().Handle)
 			n.Live(cmd.Context(), rate)
 			<-cmd.Context().Done()
 			return nil
