@@ -84,10 +84,12 @@ func SyncWatches(ctx context.Context, db DB) error {
 	return nil
 }
 
-// WatchFailed writes down why a watch's members could not be read, unless it is
-// of something else by now.
-func WatchFailed(ctx context.Context, db DB, w Watch, problem string) error {
-	if _, err := db.Exec(ctx, `UPDATE watches SET problem = $4 WHERE id = $1 AND target = $2 AND kind = $3`, w.ID, w.Target, w.Kind, problem); err != nil {
+// WatchFailed writes down why a watch's members could not be read by who began
+// then, unless it is of something else by now, or was read by somebody who began
+// later.
+func WatchFailed(ctx context.Context, db DB, w Watch, began time.Time, problem string) error {
+	const sql = `UPDATE watches SET problem = $5 WHERE id = $1 AND target = $2 AND kind = $3 AND (synced_at IS NULL OR synced_at <= $4)`
+	if _, err := db.Exec(ctx, sql, w.ID, w.Target, w.Kind, began, problem); err != nil {
 		return fmt.Errorf("write down the problem of watch %d: %w", w.ID, err)
 	}
 	return nil

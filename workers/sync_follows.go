@@ -137,7 +137,7 @@ func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollow
 		w.log.Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
 		return schema.DropListed(ctx, w.pool, job.ID)
 	}
-	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, err.Error()); noted != nil {
+	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, at.Began, err.Error()); noted != nil {
 		return errors.Join(err, noted)
 	}
 	if classify(err) == permanent {

@@ -20,16 +20,47 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	r := newRig(t, nil)
 	hub := r.net.Hub()
 	others := r.followed()
-	r.net.SetLatency(2 * time.Second)
-	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
-	require.Eventually(t, func() bool { return len(r.net.Calls("app.bsky.graph.getFollows")) >= 2 }, 20*time.Second, 5*time.Millisecond, "its first page is read")
+	var older int64
+	var awaited, release func()
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
+		require.NoError(t, err)
+		require.NoError(t, tx.QueryRow(t.Context(), `SELECT id FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' <> '0'`).Scan(&older))
+		awaited, release = r.holding(func(tx pgx.Tx) error { // what it notes of its first page
+			return schema.AddListed(t.Context(), tx, older, "", []schema.Member{{DID: others[0]}})
+		})
+		return nil
+	}))
+	awaited()
 	require.NoError(t, r.net.Unfollow(hub.DID, others[:5]...))
-	r.net.SetLatency(0)
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed' AND args ->> 'watch' <> '0'`)
 	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watched`), "the newer one has ended")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE id = $1 AND state = 'running'`, older))
+	release()
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running', 'scheduled', 'retryable')`)
 	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watched`), "unfollowed for good; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
+}
+
+// TestOlderFailureIsNoProblemAnyMore once a newer listing has been taken over.
+func TestOlderFailureIsNoProblemAnyMore(t *testing.T) {
+	t.Parallel()
+	r := &rig{t: t, pool: schematest.New(t)}
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
+	watch, err := schema.FindWatch(t.Context(), r.pool, 1)
+	require.NoError(t, err)
+	began := time.Now()
+	problem := func() int { return r.count(`SELECT count(*) FROM watches WHERE problem = 'broken off'`) }
+	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began, "broken off"))
+	require.Equal(t, 1, problem(), "never read before")
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
+		_, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice}}, nil, began)
+		return err
+	}))
+	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began.Add(-time.Second), "broken off"))
+	require.Zero(t, problem())
+	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began.Add(time.Second), "broken off"))
+	require.Equal(t, 1, problem())
 }
 
 // TestChangedWatchIsReadAnew, by plain SQL, and nobody stays whom only what it
@@ -77,7 +108,6 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.JobTimeout = 200 * time.Millisecond })
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the one at the start
 	hub := r.net.Hub()
 	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[25:]...))
 	want, pages := r.secondDegree(3)
@@ -195,8 +225,8 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 		t.Helper()
 		r.execute(`UPDATE watches SET synced_at = 'epoch'`)
 		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
-		r.becomes(2, `SELECT count(*) FROM watches WHERE synced_at > 'epoch' OR problem <> ''`)
-		r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running')`)
+		r.becomes(2, `SELECT count(*) FROM watches WHERE synced_at > 'epoch'`)
+		r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running', 'retryable')`)
 	}
 	status := func(did string) (status string) {
 		t.Helper()
@@ -209,13 +239,13 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, followed[3]))
 	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just said that it is active
 
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "app.bsky.actor.getProfiles", Count: 1000}))
-	sync()
+	// Ten failures in a row would have the client leave the service alone for a while.
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "app.bsky.actor.getProfiles", Count: 8}))
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	r.becomes(2, `SELECT count(*) FROM watches WHERE problem <> ''`)
 	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM watched`))
 	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
 	r.net.MendCalls()
-	r.execute(`UPDATE watches SET problem = ''`)
-	r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows' AND state = 'retryable'`)
 
 	sync()
 	require.Equal(t, "hidden", status(followed[0]))
