@@ -24,7 +24,7 @@ func places() []string {
 		"/opt/homebrew/opt/postgresql@*/bin",                          // Homebrew on Apple silicon
 		"/usr/local/opt/postgresql@*/bin",                             // Homebrew on Intel
 		"/Applications/Postgres.app/Contents/Versions/*/bin",          // Postgres.app
-		filepath.Join(".weir", "pgsql", "bin"), "/opt/weir/pgsql/bin", // scripts/postgres.sh
+		filepath.Join(".weir", "pgsql", "*", "bin"), "/opt/weir/pgsql/*/bin", // scripts/postgres.sh
 	}
 	var all []string
 	for _, pattern := range patterns {
