@@ -2,13 +2,18 @@
 SHELL := /bin/bash
 PKG   ?= ./...
 
-.PHONY: help postgres pgbouncer prometheus build demo run test lint bench chaos soak fuzz clean
+# POSTGRES=18 takes that major version, whatever else is there: a server is looked
+# for on PATH first.
+POSTGRES =
+on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
+
+.PHONY: help postgres pgbouncer prometheus build demo run test test-postgres lint bench chaos soak fuzz clean
 
 help: ## what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 postgres: ## provide PostgreSQL's server binaries where they are missing
-	@scripts/postgres.sh
+	@scripts/postgres.sh $(POSTGRES)
 
 pgbouncer: ## provide PgBouncer, for the tests
 	@scripts/pgbouncer.sh
@@ -20,13 +25,20 @@ build: ## build bin/weir
 	go build -o bin/weir ./cmd/weir
 
 demo: postgres build ## everything, on a simulated network, with nothing to configure
-	bin/weir demo
+	$(on_postgres) bin/weir demo
 
 run: postgres build ## everything, on the public Jetstream
-	bin/weir dev
+	$(on_postgres) bin/weir dev
 
 test: postgres pgbouncer prometheus ## the whole suite, against a real Postgres that it starts itself
-	go test -timeout 20m $(PKG)
+	$(on_postgres) go test -timeout 20m $(PKG)
+
+test-postgres: pgbouncer prometheus ## the suite on every major version of Postgres that serves, or on POSTGRES="17 18"
+	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
+		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
+		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup'; echo "without backup and restore: $$bin has no pg_dump"; }; \
+		PATH="$$bin:$$PATH" go test -count 1 -timeout 20m $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
+	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
 lint: ## what the compiler does not see
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }
@@ -34,14 +46,14 @@ lint: ## what the compiler does not see
 	go tool staticcheck ./...
 
 bench: postgres build ## throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds the largest, which takes long
-	go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 3h
-	go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
+	$(on_postgres) go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 3h
+	$(on_postgres) go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 
 chaos: postgres ## ten minutes of everything that can go wrong, and a report
-	WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./cmd/weir -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
+	$(on_postgres) WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./cmd/weir -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
 
 soak: postgres ## half an hour of a steady stream: nothing but what is stored may grow
-	WEIR_SOAK=$${WEIR_SOAK:-30m} go test ./cmd/weir -run 'Soak$$' -count 1 -timeout 5h -v
+	$(on_postgres) WEIR_SOAK=$${WEIR_SOAK:-30m} go test ./cmd/weir -run 'Soak$$' -count 1 -timeout 5h -v
 
 fuzz: ## a minute for every fuzz target
 	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \

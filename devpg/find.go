@@ -19,12 +19,12 @@ var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 // usually found; within a pattern, the newest version first.
 func places() []string {
 	patterns := []string{
-		"/usr/lib/postgresql/*/bin",                                   // Debian and Ubuntu
-		"/usr/pgsql-*/bin",                                            // PGDG on Fedora and RHEL
-		"/opt/homebrew/opt/postgresql@*/bin",                          // Homebrew on Apple silicon
-		"/usr/local/opt/postgresql@*/bin",                             // Homebrew on Intel
-		"/Applications/Postgres.app/Contents/Versions/*/bin",          // Postgres.app
-		filepath.Join(".weir", "pgsql", "bin"), "/opt/weir/pgsql/bin", // scripts/postgres.sh
+		"/usr/lib/postgresql/*/bin",                                          // Debian and Ubuntu
+		"/usr/pgsql-*/bin",                                                   // PGDG on Fedora and RHEL
+		"/opt/homebrew/opt/postgresql@*/bin",                                 // Homebrew on Apple silicon
+		"/usr/local/opt/postgresql@*/bin",                                    // Homebrew on Intel
+		"/Applications/Postgres.app/Contents/Versions/*/bin",                 // Postgres.app
+		filepath.Join(".weir", "pgsql", "*", "bin"), "/opt/weir/pgsql/*/bin", // scripts/postgres.sh
 	}
 	var all []string
 	for _, pattern := range patterns {

@@ -32,8 +32,10 @@ func tryLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error)
 
 func inLock(ctx context.Context, pool *pgxpool.Pool, lock func(pgx.Tx) (bool, error), f func() error) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		// It is idle for as long as f takes.
-		if _, err := tx.Exec(ctx, `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+		// It is open and idle for as long as f takes. transaction_timeout is there
+		// from Postgres 17 on.
+		if _, err := tx.Exec(ctx, `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')`,
+			pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("prepare a lock: %w", err)
 		}
 		locked, err := lock(tx)

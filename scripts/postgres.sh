@@ -1,25 +1,29 @@
 #!/usr/bin/env bash
-# Provides PostgreSQL's server binaries (initdb and postgres, 15 or newer) where
-# the machine has none: by its package manager, else as downloaded binaries that
-# are kept in .weir/pgsql. devpg looks for them in the same places.
+# Provides PostgreSQL's server binaries (initdb and postgres) and prints their
+# folder: 15 or newer, by the machine's package manager where it has none; or,
+# with an argument, of that major version. What no package manager has is
+# downloaded and kept in .weir/pgsql. devpg looks in the same places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 oldest=15
-embedded_version=17.6.0
-repository="${WEIR_PG_BINARIES_URL:-https://repo1.maven.org/maven2/io/zonky/test/postgres}"
-kept=.weir/pgsql
+newest=18
+major="${1:-$newest}" # what is downloaded
+kept="$PWD/.weir/pgsql"
 [ "$(id -u)" = 0 ] && kept=/opt/weir/pgsql # where the unprivileged account can read it
 
-# found answers whether one of the usual places has a server that is new enough.
-found() {
-	local bin version
-	for bin in "$(dirname "$(command -v initdb || echo /nowhere/initdb)")" /usr/lib/postgresql/*/bin /usr/pgsql-*/bin \
+# folder prints the first of the usual places with a server that will do.
+folder() {
+	local bin version path
+	path=$(command -v initdb || echo /nowhere/initdb)
+	for bin in "$(dirname "$(readlink -f "$path" || echo "$path")")" /usr/lib/postgresql/*/bin /usr/pgsql-*/bin \
 		/opt/homebrew/opt/postgresql@*/bin /usr/local/opt/postgresql@*/bin /Applications/Postgres.app/Contents/Versions/*/bin \
-		"$PWD/.weir/pgsql/bin" /opt/weir/pgsql/bin; do
+		"$PWD"/.weir/pgsql/*/bin /opt/weir/pgsql/*/bin; do
 		[ -x "$bin/initdb" ] && [ -x "$bin/postgres" ] || continue
-		version=$("$bin/postgres" --version | sed -nE 's/.*\(PostgreSQL\) ([0-9]+).*/\1/p')
-		[ "${version:-0}" -ge "$oldest" ] && return 0
+		version=$("$bin/postgres" --version | sed -nE 's/.*\(PostgreSQL\) ([0-9]+).*/\1/p') || continue
+		[ "${version:-0}" -ge "${1:-$oldest}" ] && [ "$version" -le "${1:-$version}" ] || continue
+		echo "$bin"
+		return
 	done
 	return 1
 }
@@ -50,26 +54,63 @@ by_brew() {
 	brew install -q postgresql@17 >&2
 }
 
-# Binaries without an installer: a jar (a zip) that holds a tar.
-by_download() {
-	local os arch name jar dir
+# release is what is downloaded of a major version: the server without its clients,
+# as the project zonky builds it and npm's @embedded-postgres passes it on.
+release() {
+	case "$major" in 15) echo 15.18.0 ;; 16) echo 16.14.0 ;; 17) echo 17.10.0 ;; 18) echo 18.4.0 ;; *) return 1 ;; esac
+}
+
+# By npm, which checks what it downloads. A package of npm's cannot hold links: a
+# file says which they are.
+by_npm() {
+	local version os arch dir source target
+	[ -z "${WEIR_PG_BINARIES_URL:-}" ] && [ ! -f /etc/alpine-release ] && command -v npm >/dev/null && version=$(release) || return 1
+	case "$(uname -s)" in Linux) os=linux ;; Darwin) os=darwin ;; *) return 1 ;; esac
+	case "$(uname -m)" in x86_64 | amd64) arch=x64 ;; aarch64 | arm64) arch=arm64 ;; *) return 1 ;; esac
+	echo "PostgreSQL $version is missing: downloading its binaries with npm" >&2
+	mkdir -p "$kept"
+	dir=$(mktemp -d "$kept/XXXXXX")
+	trap 'rm -rf "$dir"' RETURN
+	npm pack --silent --pack-destination "$dir" "@embedded-postgres/$os-$arch@$version-beta.17" >/dev/null || return 1
+	tar -xzf "$dir"/*.tgz -C "$dir" || return 1
+	sed 's/},*/\n/g' "$dir/package/native/pg-symlinks.json" | sed -nE 's/.*"source":"([^"]*)","target":"([^"]*)".*/\1 \2/p' |
+		while read -r source target; do ln -s "$(basename "$source")" "$dir/package/$target"; done
+	keep "$dir/package/native"
+}
+
+# From Maven Central: a jar (a zip) that holds a tar.
+by_maven() {
+	local version os arch name jar dir
+	version=$(release) || return 1
 	case "$(uname -s)" in Linux) os=linux ;; Darwin) os=darwin ;; *) return 1 ;; esac
 	case "$(uname -m)" in x86_64 | amd64) arch=amd64 ;; aarch64 | arm64) arch=arm64v8 ;; *) return 1 ;; esac
 	[ -f /etc/alpine-release ] && arch="$arch-alpine"
 	name="embedded-postgres-binaries-$os-$arch"
-	echo "PostgreSQL is missing: downloading its binaries ($name $embedded_version)" >&2
-	dir=$(mktemp -d)
+	echo "PostgreSQL $version is missing: downloading its binaries ($name)" >&2
+	mkdir -p "$kept"
+	dir=$(mktemp -d "$kept/XXXXXX")
 	trap 'rm -rf "$dir"' RETURN
 	jar="$dir/postgres.jar"
-	curl -fsSL --retry 2 --max-time 300 -o "$jar" "$repository/$name/$embedded_version/$name-$embedded_version.jar" || return 1
+	curl -fsSL --retry 2 --max-time 300 -o "$jar" \
+		"${WEIR_PG_BINARIES_URL:-https://repo1.maven.org/maven2/io/zonky/test/postgres}/$name/$version/$name-$version.jar" || return 1
 	if command -v unzip >/dev/null; then unzip -q "$jar" -d "$dir"; else python3 -m zipfile -e "$jar" "$dir"; fi || return 1
-	mkdir -p "$kept"
-	tar -xJf "$dir"/*.txz -C "$kept"
+	mkdir "$dir/native"
+	tar -xJf "$dir"/*.txz -C "$dir/native" || return 1
+	keep "$dir/native"
 }
 
-found && exit 0
-for way in by_brew by_apt by_dnf by_download; do
-	if "$way" && found; then exit 0; fi
+# keep makes a folder the one of its version, for everybody to read.
+keep() {
+	chmod -R a+rX "$1"
+	rm -rf "${kept:?}/$major"
+	mv "$1" "$kept/$major"
+}
+
+folder "$@" && exit
+ways="by_brew by_apt by_dnf by_npm by_maven"
+[ $# -gt 0 ] && ways="by_npm by_maven" # a package manager has one version
+for way in $ways; do
+	if "$way" && folder "$@"; then exit; fi
 done
-echo "PostgreSQL's server could not be installed: install PostgreSQL $oldest or newer so that initdb and postgres are on PATH, and run this again." >&2
+echo "PostgreSQL's server could not be installed: install PostgreSQL ${1:-$oldest or newer} so that initdb and postgres are on PATH, and run this again." >&2
 exit 1

@@ -177,7 +177,7 @@ func (k *killing) killIn(pool *pgxpool.Pool, sql string) (due, left int) {
 	require.Eventually(k.t, func() bool {
 		n, err := tryCount(pool, sql)
 		return err == nil && n < due && n <= some
-	}, time.Minute, time.Millisecond, "nothing expires: %s", tail(k.process.stderr.String(), 2000))
+	}, 4*time.Minute, time.Millisecond, "nothing expires: %s", tail(k.process.stderr.String(), 2000))
 	k.process.kill()
 	return due, count(k.t, pool, sql)
 }

@@ -1,0 +1,77 @@
+package schema_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// limited is a pool on the same database whose server ends transactions after
+// three seconds, by those of the settings that it has.
+func limited(t *testing.T, pool *pgxpool.Pool, settings ...string) *pgxpool.Pool {
+	t.Helper()
+	config := pool.Config()
+	for _, name := range column(t, pool, `SELECT name FROM pg_settings WHERE name = ANY ($1)`, settings) {
+		config.ConnConfig.RuntimeParams[name] = "3s"
+	}
+	limited, err := pgxpool.NewWithConfig(context.Background(), config)
+	require.NoError(t, err)
+	t.Cleanup(limited.Close)
+	return limited
+}
+
+// outlives runs f, which needs what other holds, and ends other when the
+// transaction of f's lock is older than the limits.
+func outlives(t *testing.T, pool *pgxpool.Pool, lock string, other pgx.Tx, f func() error) {
+	t.Helper()
+	t.Cleanup(func() { other.Rollback(context.Background()) }) //nolint:errcheck // f goes on, whatever has failed
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	require.Eventually(t, func() bool {
+		return len(column(t, pool, `SELECT pid::text FROM pg_stat_activity
+WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid() AND clock_timestamp() - xact_start > interval '4 s'`, lock)) > 0
+	}, time.Minute, 20*time.Millisecond, "the lock's transaction was ended")
+	require.NoError(t, other.Commit(t.Context()))
+	require.NoError(t, <-done)
+}
+
+// TestMigrationWaitsLongerThanATransactionMay: another process migrates for longer
+// than transaction_timeout (Postgres 17 and newer).
+//
+// It has been seen to fail with that setting left as it is.
+func TestMigrationWaitsLongerThanATransactionMay(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	other, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	execute(t, other, `SELECT pg_advisory_xact_lock($1)`, int64(0x77656972))
+	waiting := limited(t, pool, "transaction_timeout")
+	outlives(t, pool, `SELECT pg_advisory_xact_lock(%`, other,
+		func() error { return schema.Migrate(context.Background(), waiting) })
+}
+
+// TestRebuildTakesLongerThanATransactionMayBeIdle: it waits for an old transaction,
+// and the transaction of its lock does nothing meanwhile.
+//
+// It has been seen to fail with idle_in_transaction_session_timeout left as it is.
+func TestRebuildTakesLongerThanATransactionMayBeIdle(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `VACUUM ANALYZE shares`)
+	other, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	execute(t, other, `LOCK TABLE shares IN ROW EXCLUSIVE MODE`)
+	rebuilding := limited(t, pool, "idle_in_transaction_session_timeout")
+	outlives(t, pool, `SELECT pg_try_advisory_xact_lock(%`, other,
+		func() error {
+			_, err := schema.RebuildShareIndexes(context.Background(), rebuilding, 0)
+			return err
+		})
+}
