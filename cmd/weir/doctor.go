@@ -86,13 +86,16 @@ func (c config) checks(within time.Duration) []doctor.Check {
 	pool := sync.OnceValues(func() (*pgxpool.Pool, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), within/2)
 		defer cancel()
-		return c.database(ctx, 8)
+		asking := c
+		asking.Pooler = poolerTransaction // whatever stands between must let the questions through
+		return asking.database(ctx, 8)
 	})
 	dictionary := c.triedDictionary(pool)
 	checks := []doctor.Check{doctor.DatabaseCheck(doctor.Database{
 		Open:   func(context.Context) (*pgxpool.Pool, error) { return pool() },
 		Needs:  doctor.Needs{Connections: int(c.connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit}, // 1: who listens for follows
 		Stream: c.Stream,
+		Pooled: c.pooled(),
 		Within: within / 2,
 	})}
 	if c.Compress {
