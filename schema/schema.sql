@@ -755,6 +755,58 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+-- A text as a tag that River takes; NULL where nothing of it can be one.
+CREATE OR REPLACE FUNCTION public.tag(p_text text)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
+$function$;
+
+-- Gives a job its tags, those first, and keeps what it has beside them.
+CREATE OR REPLACE FUNCTION public.tag_job()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    kept text[] := NEW.tags;
+BEGIN
+    IF TG_OP = 'UPDATE' THEN -- another priority is another reason
+        SELECT coalesce(array_agg(t), '{}') INTO kept FROM unnest(NEW.tags) AS t WHERE t <> ALL (tags_of(OLD.kind, OLD.priority, OLD.args));
+    END IF;
+    SELECT coalesce(array_agg(t ORDER BY n), '{}') INTO NEW.tags
+    FROM (SELECT t, min(n) AS n FROM unnest(tags_of(NEW.kind, NEW.priority, NEW.args) || kept) WITH ORDINALITY AS a (t, n) GROUP BY t) AS b;
+    RETURN NEW;
+END $function$;
+
+-- The tags of a job: which stream, which kind of watch, why a feed is read. A few words, never a stranger's.
+CREATE OR REPLACE FUNCTION public.tags_of(p_kind text, p_priority integer, p_args jsonb)
+ RETURNS text[]
+ LANGUAGE sql
+ STABLE
+AS $function$
+    SELECT array_remove(CASE p_kind
+        WHEN 'process_posts' THEN ARRAY[CASE
+            WHEN p_args ->> 'stream' <> '' THEN tag('stream-' || (p_args ->> 'stream'))
+            WHEN p_args ? 'arrived' THEN 'replay'
+            ELSE 'feed' END]
+        WHEN 'sync_follows' THEN ARRAY[CASE
+            WHEN p_args ->> 'watch' = '0' THEN 'every-watch'
+            ELSE coalesce((SELECT w.kind FROM watches AS w WHERE w.id::text = p_args ->> 'watch'), 'no-watch') END]
+        WHEN 'close_gap' THEN ARRAY[coalesce((SELECT tag('stream-' || g.stream) FROM gaps AS g WHERE g.id::text = p_args ->> 'gap'), 'no-gap')]
+        WHEN 'backfill_account' THEN ARRAY[(ARRAY['gap', 'manual', 'new-follow', 'cold-start'])[p_priority]]
+        WHEN 'request_backfill' THEN ARRAY[CASE p_args ->> 'priority' WHEN '1' THEN 'gap' WHEN '2' THEN 'manual' WHEN '3' THEN 'new-follow' WHEN '4' THEN 'cold-start' END,
+                                           CASE p_args ->> 'all' WHEN 'true' THEN 'every-account' ELSE 'one-account' END]
+        WHEN 'send_alert' THEN ARRAY[tag(p_args ->> 'severity'), tag(p_args ->> 'name'), CASE p_args ->> 'resolved' WHEN 'true' THEN 'resolved' ELSE 'fires' END]
+        WHEN 'replay_dead_letters' THEN ARRAY['asked-for']
+        WHEN 'check_alerts' THEN ARRAY['periodic']
+        WHEN 'expire'       THEN ARRAY['periodic']
+        WHEN 'audit'        THEN ARRAY['periodic']
+        ELSE ARRAY[]::text[]
+    END, NULL)
+$function$;
+
 -- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.
 CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
  RETURNS record
