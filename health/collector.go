@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 // Collector reads the metrics that are about the database rather than about one
 // process: whoever is scraped tells them. Labels are streams, queues, stages and
 // tables: none of them is a stranger's word. While the database does not answer,
-// weir_database_up is 0 and the others are missing, which is the truth.
+// weir_database_up is 0 and the others are missing, which is the truth. The limits
+// are this process's own, and are always told.
 type Collector struct {
 	db     schema.DB
 	now    func() time.Time
@@ -27,7 +29,7 @@ type Collector struct {
 
 // NewCollector reads from db, each time it is asked, for no longer than within.
 func NewCollector(db schema.DB, limits Limits, within time.Duration) *Collector {
-	return &Collector{db: db, now: time.Now, limits: limits, within: within}
+	return &Collector{db: db, now: time.Now, limits: limits.withDefaults(), within: within}
 }
 
 // sizesEvery is how long the sizes of tables are good for.
@@ -65,6 +67,10 @@ var (
 	auditRecords   = desc("audit_records", "Posts that the last audit compared.")
 	auditAccounts  = desc("audit_accounts", "Accounts that the last audit was to compare.")
 	auditFailures  = desc("audit_failures", "Accounts that the last audit could not read.")
+	lagLimit       = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: a stream further behind is critical.")
+	queueLimit     = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: so many jobs of a queue may wait.")
+	databaseLimit  = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: so large may the database be.")
+	auditLimit     = desc("audit_limit_seconds", "So old may the last audit be, by WEIR_AUDIT_EVERY of this process; +Inf where nobody audits.")
 	conditionHolds = desc("condition", "1 while something is not well, by the words of /health.", "name", "severity")
 )
 
@@ -78,6 +84,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	c.sendLimits(gauge)
 	r, err := Read(ctx, c.db, c.now(), c.limits)
 	byStage, lettersErr := schema.CountLetters(ctx, c.db)
 	if err != nil || lettersErr != nil {
@@ -131,6 +138,18 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for _, m := range c.tables(ctx) {
 		out <- m
 	}
+}
+
+// sendLimits tells where well ends, for the rules to compare with.
+func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string)) {
+	gauge(lagLimit, c.limits.LagCritical.Seconds())
+	gauge(queueLimit, float64(c.limits.Jobs))
+	gauge(databaseLimit, float64(c.limits.Bytes))
+	age := math.Inf(1)
+	if c.limits.AuditAge >= 0 {
+		age = c.limits.AuditAge.Seconds()
+	}
+	gauge(auditLimit, age)
 }
 
 // sendAudit tells what the last audit came to.
