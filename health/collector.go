@@ -55,6 +55,7 @@ var (
 	queueOldest    = desc("queue_oldest_seconds", "For how long the job that waits longest could have been worked; 0 with none.", "queue")
 	queuePaused    = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
 	gapsOpen       = desc("gaps_open", "Intervals of a stream that may have been missed and are not closed. Expect zero.")
+	gapsUnclosable = desc("gaps_unclosable", "Of the open gaps, those that cannot be closed, as where the whole network is followed. Expect zero.")
 	gapSeconds     = desc("gaps_open_seconds", "How long the open gaps are, together. Expect zero.")
 	lettersNew     = desc("dead_letters_new", "Dead letters of the last ten minutes. Expect zero.")
 	letters        = desc("dead_letters", "Dead letters that were neither replayed nor dismissed, by stage. Expect zero.", "stage")
@@ -121,6 +122,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(follows, float64(r.FollowsCount))
 	gauge(gapsOpen, float64(r.OpenGaps))
+	gauge(gapsUnclosable, float64(r.Unclosable))
 	gauge(gapSeconds, r.GapSeconds)
 	gauge(lettersNew, float64(r.NewLetters))
 	for _, s := range byStage {

@@ -159,6 +159,7 @@ CREATE TABLE gaps (
     how_closed text,
     accounts integer DEFAULT 0 NOT NULL, -- How many accounts' feeds were to be read.
     unchecked integer DEFAULT 0 NOT NULL, -- How many of them could not be.
+    problem text DEFAULT ''::text NOT NULL, -- Why it cannot be closed, and stays open until somebody accepts it; empty where it can.
     PRIMARY KEY (id),
     UNIQUE (stream, from_at, to_at),
     CHECK ((to_at > from_at))

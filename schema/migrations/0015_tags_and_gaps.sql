@@ -1,4 +1,4 @@
--- Every job carries tags that people read and choose by in River UI, whoever adds it.
+-- Every job carries tags that people read and choose by in River UI, whoever adds it. A gap that cannot be closed says why.
 
 CREATE FUNCTION tag(p_text text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
@@ -46,3 +46,7 @@ COMMENT ON FUNCTION tag_job IS 'Gives a job its tags, those first, and keeps wha
 
 CREATE TRIGGER job_tagged BEFORE INSERT ON river_job FOR EACH ROW EXECUTE FUNCTION tag_job();
 CREATE TRIGGER job_retagged BEFORE UPDATE OF priority ON river_job FOR EACH ROW WHEN (OLD.priority <> NEW.priority) EXECUTE FUNCTION tag_job();
+
+ALTER TABLE gaps ADD COLUMN problem text NOT NULL DEFAULT '';
+
+COMMENT ON COLUMN gaps.problem IS 'Why it cannot be closed, and stays open until somebody accepts it; empty where it can.';
