@@ -773,6 +773,10 @@ AS $function$
 DECLARE
     kept text[] := NEW.tags;
 BEGIN
+    IF kept = '{}' THEN
+        NEW.tags := tags_of(NEW.kind, NEW.priority, NEW.args);
+        RETURN NEW;
+    END IF;
     IF TG_OP = 'UPDATE' THEN -- another priority is another reason
         SELECT coalesce(array_agg(t), '{}') INTO kept FROM unnest(NEW.tags) AS t WHERE t <> ALL (tags_of(OLD.kind, OLD.priority, OLD.args));
     END IF;
@@ -784,29 +788,43 @@ END $function$;
 -- The tags of a job: which stream, which kind of watch, why a feed is read. A few words, never a stranger's.
 CREATE OR REPLACE FUNCTION public.tags_of(p_kind text, p_priority integer, p_args jsonb)
  RETURNS text[]
- LANGUAGE sql
+ LANGUAGE plpgsql
  STABLE
 AS $function$
-    SELECT array_remove(CASE p_kind
-        WHEN 'process_posts' THEN ARRAY[CASE
-            WHEN p_args ->> 'stream' <> '' THEN tag('stream-' || (p_args ->> 'stream'))
-            WHEN p_args ? 'arrived' THEN 'replay'
-            ELSE 'feed' END]
-        WHEN 'sync_follows' THEN ARRAY[CASE
-            WHEN p_args ->> 'watch' = '0' THEN 'every-watch'
-            ELSE coalesce((SELECT w.kind FROM watches AS w WHERE w.id::text = p_args ->> 'watch'), 'no-watch') END]
-        WHEN 'close_gap' THEN ARRAY[coalesce((SELECT tag('stream-' || g.stream) FROM gaps AS g WHERE g.id::text = p_args ->> 'gap'), 'no-gap')]
-        WHEN 'backfill_account' THEN ARRAY[(ARRAY['gap', 'manual', 'new-follow', 'cold-start'])[p_priority]]
-        WHEN 'request_backfill' THEN ARRAY[CASE p_args ->> 'priority' WHEN '1' THEN 'gap' WHEN '2' THEN 'manual' WHEN '3' THEN 'new-follow' WHEN '4' THEN 'cold-start' END,
-                                           CASE p_args ->> 'all' WHEN 'true' THEN 'every-account' ELSE 'one-account' END]
-        WHEN 'send_alert' THEN ARRAY[tag(p_args ->> 'severity'), tag(p_args ->> 'name'), CASE p_args ->> 'resolved' WHEN 'true' THEN 'resolved' ELSE 'fires' END]
-        WHEN 'replay_dead_letters' THEN ARRAY['asked-for']
-        WHEN 'check_alerts' THEN ARRAY['periodic']
-        WHEN 'expire'       THEN ARRAY['periodic']
-        WHEN 'audit'        THEN ARRAY['periodic']
-        ELSE ARRAY[]::text[]
-    END, NULL)
-$function$;
+DECLARE
+    reasons CONSTANT text[] := ARRAY['gap', 'manual', 'new-follow', 'cold-start'];
+    found   text;
+BEGIN
+    CASE p_kind
+    WHEN 'process_posts' THEN
+        IF p_args ->> 'stream' <> '' THEN
+            RETURN ARRAY[coalesce(tag('stream-' || (p_args ->> 'stream')), 'stream')];
+        END IF;
+        RETURN ARRAY[CASE WHEN p_args ? 'arrived' THEN 'replay' ELSE 'feed' END];
+    WHEN 'backfill_account' THEN
+        RETURN ARRAY[reasons[p_priority]];
+    WHEN 'request_backfill' THEN
+        RETURN array_remove(ARRAY[CASE WHEN p_args ->> 'priority' IN ('1', '2', '3', '4') THEN reasons[(p_args ->> 'priority')::int] END,
+                                  CASE p_args ->> 'all' WHEN 'true' THEN 'every-account' ELSE 'one-account' END], NULL);
+    WHEN 'sync_follows' THEN
+        IF p_args ->> 'watch' = '0' THEN
+            RETURN ARRAY['every-watch'];
+        END IF;
+        SELECT w.kind INTO found FROM watches AS w WHERE w.id::text = p_args ->> 'watch';
+        RETURN ARRAY[coalesce(found, 'no-watch')];
+    WHEN 'close_gap' THEN
+        SELECT coalesce(tag('stream-' || g.stream), 'stream') INTO found FROM gaps AS g WHERE g.id::text = p_args ->> 'gap';
+        RETURN ARRAY[coalesce(found, 'no-gap')];
+    WHEN 'send_alert' THEN
+        RETURN array_remove(ARRAY[tag(p_args ->> 'severity'), tag(p_args ->> 'name'), CASE p_args ->> 'resolved' WHEN 'true' THEN 'resolved' ELSE 'fires' END], NULL);
+    WHEN 'replay_dead_letters' THEN
+        RETURN ARRAY['asked-for'];
+    WHEN 'check_alerts', 'expire', 'audit' THEN
+        RETURN ARRAY['periodic'];
+    ELSE
+        RETURN '{}';
+    END CASE;
+END $function$;
 
 -- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.
 CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
