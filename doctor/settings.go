@@ -12,6 +12,7 @@ import (
 type Needs struct {
 	Connections int           // of one process that runs everything
 	Pooled      bool          // a pooler opens them, as many as it is set to, and gives out each for a transaction
+	Throwaway   bool          // nothing in it is to outlive a crash
 	Statement   time.Duration // how long a statement may have to run: a job's time
 	Bytes       int64         // how large the database may get before it is said
 }
@@ -149,6 +150,9 @@ func judgeSettings(n Needs, server schema.Server, settings []schema.Setting) []F
 			continue // of a newer server
 		}
 		level, because, set := r.judge(s)
+		if n.Throwaway && (r.name == "fsync" || r.name == "full_page_writes") {
+			level = OK
+		}
 		f := Finding{Check: "setting " + r.name, Level: level, Says: readable(s)}
 		if level != OK {
 			f.Says += ": " + because

@@ -65,7 +65,7 @@ func (r *Report) judge(limits Limits) {
 		}
 	}
 	if r.BackfillQueueDepth > limits.Backfills {
-		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status", "%s feeds wait to be read", atLeast(r.BackfillQueueDepth))
+		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; a first start reads every feed, and ends", "%s feeds wait to be read", atLeast(r.BackfillQueueDepth))
 	}
 	if r.NewLetters > limits.Letters {
 		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewLetters, letterWindow)
