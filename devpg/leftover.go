@@ -34,21 +34,32 @@ func Running(root string) (string, bool) {
 	}
 	slices.SortFunc(files, func(a, b string) int { return started(b).Compare(started(a)) })
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		u, err := url.Parse(string(text))
-		if err != nil {
-			continue
-		}
-		conn, err := net.DialTimeout("tcp", u.Host, time.Second)
-		if err == nil {
-			conn.Close() //nolint:errcheck // only looked
-			return string(text), true
+		if address, ok := answering(file); ok {
+			return address, true
 		}
 	}
 	return "", false
+}
+
+// RunningIn is Running of the one server that keeps its files in dir.
+func RunningIn(dir string) (string, bool) { return answering(filepath.Join(dir, urlFile)) }
+
+// answering is the address in a file, where a server answers there.
+func answering(file string) (string, bool) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", false
+	}
+	u, err := url.Parse(string(text))
+	if err != nil {
+		return "", false
+	}
+	conn, err := net.DialTimeout("tcp", u.Host, time.Second)
+	if err != nil {
+		return "", false
+	}
+	conn.Close() //nolint:errcheck // only looked
+	return string(text), true
 }
 
 // clear removes what an earlier process left when it was killed. We hold the

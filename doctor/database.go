@@ -20,6 +20,7 @@ type Database struct {
 	Open   func(context.Context) (*pgxpool.Pool, error) // its error is said as it is
 	Needs  Needs
 	Stream string        // whose lease is looked at
+	Pooled bool          // WEIR_POOLER=transaction: nothing is asked of a session
 	Within time.Duration // for the connection, and again for each question
 }
 
@@ -42,7 +43,7 @@ func DatabaseCheck(d Database) Check {
 			Check{"old transactions", d.with(pool, snapshots)},
 			Check{"replication slots", d.with(pool, slots)},
 			Check{"indexes", d.with(pool, indexes)},
-			Check{"pooler", d.with(pool, pooler)},
+			Check{"pooler", d.with(pool, d.pooler)},
 		)...)
 	}}
 }
@@ -68,19 +69,64 @@ func migrations(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 
 // settings looks at the server: its version, its clock, its settings.
 func (d Database) settings(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Release()
 	before := time.Now()
-	server, err := schema.ReadServer(ctx, pool)
+	server, err := schema.ReadServer(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
 	took := time.Since(before)
-	settings, err := schema.Settings(ctx, pool, settingNames())
+	settings, err := schema.Settings(ctx, conn, settingNames())
 	if err != nil {
 		return nil, err
 	}
-	found := append(judgeServer(server), clock("clock of Postgres", server.Now.Sub(before.Add(took/2)), took/2))
-	found = append(found, judgeSettings(d.Needs, server, settings)...)
-	return append(found, disk(d.Needs, server, settings, pool.Config().ConnConfig.Host)), nil
+	rights, err := schema.ReadRights(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	needs, host := d.Needs, pool.Config().ConnConfig.Host
+	if between(conn.Conn(), server) {
+		host, needs.Pooled = "", d.Pooled // it is the pooler's host
+	}
+	found := append(judgeServer(server), judgeRole(server, rights), clock("clock of Postgres", server.Now.Sub(before.Add(took/2)), took/2))
+	found = append(found, judgeSettings(needs, server, settings)...)
+	return append(found, disk(needs, server, settings, host)), nil
+}
+
+// between answers whether something stands between Weir and Postgres: the session
+// it was told of is not the one that answered.
+func between(conn *pgx.Conn, server schema.Server) bool {
+	return int64(conn.PgConn().PID()) != server.Backend
+}
+
+// judgeRole compares what this role may do with what Weir does.
+func judgeRole(s schema.Server, r schema.Rights) Finding {
+	const grant = "deploy/roles.sql, as a superuser, grants what weir_app needs"
+	missing := r.Missing
+	if len(missing) > 4 {
+		missing = append(missing[:4:4], fmt.Sprintf("and %d more", len(r.Missing)-4))
+	}
+	switch {
+	case s.Standby:
+		return fail("role", "point DATABASE_URL at the primary", "this server is a standby: nothing can be written")
+	case r.Schema == "":
+		return fail("role", grant, "%s may use no schema of its search_path", r.Role)
+	case !r.Migrated && !r.Create:
+		return fail("role", "run weir migrate as the role that shall own the tables", "%s may not make tables", r.Role)
+	case !r.Migrated:
+		return ok("role", "%s may make tables", r.Role)
+	case len(missing) > 0:
+		return fail("role", grant, "%s lacks rights: %s", r.Role, strings.Join(missing, "; "))
+	case !r.Partitions:
+		return fail("role", "weir migrate, as the owner of the tables, who must have CREATE on the schema", "%s may not have partitions made: tomorrow's posts have none", r.Role)
+	case !r.Owns:
+		return ok("role", "%s may do what Weir does; migrations and indexes are left to %s", r.Role, r.Owner)
+	}
+	return ok("role", "%s may do what Weir does, and owns the tables", r.Role)
 }
 
 func judgeServer(s schema.Server) []Finding {
@@ -103,14 +149,6 @@ func judgeServer(s schema.Server) []Finding {
 			"the database was made with version %s of its collation, the machine has %s: its indexes may be out of order", s.Collation, orNone(s.CollationIs)))
 	} else {
 		found = append(found, ok("collation", "the version is the one the database was made with"))
-	}
-	switch {
-	case s.Standby:
-		found = append(found, fail("role", "point DATABASE_URL at the primary", "this server is a standby: nothing can be written"))
-	case !s.MayCreate:
-		found = append(found, fail("role", "run deploy/roles.sql as a superuser, or use the role that migrated", "no partitions can be made for this role: tomorrow's posts have none"))
-	default:
-		found = append(found, ok("role", "may have partitions made"))
 	}
 	const soon, late = 500_000_000, 1_500_000_000
 	switch {
@@ -166,8 +204,11 @@ func room(settings []schema.Setting, host string) (free int64, known bool) {
 	return 0, false
 }
 
-// lease says who reads the stream.
+// lease says who reads the stream; nothing before there can be one.
 func (d Database) lease(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
+	if schema.Check(ctx, pool) != nil {
+		return nil, nil // the migrations are said
+	}
 	streams, err := schema.StreamStatuses(ctx, pool)
 	if err != nil {
 		return nil, err
@@ -198,8 +239,19 @@ const oldSnapshot = 10 * time.Minute
 func snapshots(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	now := time.Now()
 	old, err := schema.OldSnapshots(ctx, pool, now.Add(-oldSnapshot))
-	if err != nil || len(old) == 0 {
-		return []Finding{ok("old transactions", "none is older than %s", oldSnapshot)}, err
+	if err != nil {
+		return nil, err
+	}
+	everybodys, err := schema.SeesSessions(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case len(old) > 0:
+	case everybodys:
+		return []Finding{ok("old transactions", "none is older than %s", oldSnapshot)}, nil
+	default:
+		return []Finding{ok("old transactions", "none of this role's is older than %s; those of others are hidden from it, without pg_read_all_stats", oldSnapshot)}, nil
 	}
 	var found []Finding
 	for _, s := range old {
@@ -250,9 +302,10 @@ func indexes(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 // notifyWithin is how long a notification may take.
 const notifyWithin = 3 * time.Second
 
-// pooler looks whether something stands between Weir and Postgres that hands
-// sessions around. Weir listens, locks and prepares in sessions.
-func pooler(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
+// pooler looks whether something stands between Weir and Postgres, and whether
+// WEIR_POOLER says what it is. Without the variable Weir listens and prepares in
+// sessions, and needs to keep its own.
+func (d Database) pooler(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig)
 	if err != nil {
 		return nil, fmt.Errorf("open a second connection: %w", err)
@@ -262,13 +315,24 @@ func pooler(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	there := between(conn, server)
+	switch {
+	case d.Pooled && there:
+		return []Finding{ok("pooler", "there is one, and WEIR_POOLER=transaction asks nothing of its sessions")}, nil
+	case d.Pooled:
+		return []Finding{ok("pooler", "none, though WEIR_POOLER=transaction: Weir works, and looks every second for what Postgres would tell it at once")}, nil
+	}
 	waiting, cancel := context.WithTimeout(ctx, notifyWithin)
 	defer cancel()
-	if err := schema.Notified(waiting, conn, pool, "weir_doctor_"+strings.ToLower(rand.Text())); err != nil {
-		return []Finding{Failed("pooler", "connect DATABASE_URL to Postgres itself, or to the pooler in session mode: Weir listens for new jobs and follows", err)}, nil
-	}
-	if int64(conn.PgConn().PID()) != server.Backend {
-		return []Finding{warn("pooler", "make sure it is in session mode: Weir needs sessions of its own, and has a pool already", "something stands between Weir and Postgres")}, nil
+	err = schema.Notified(waiting, conn, pool, "weir_doctor_"+strings.ToLower(rand.Text()))
+	switch {
+	case err != nil && there:
+		return []Finding{fail("pooler", "set WEIR_POOLER=transaction, or lead DATABASE_URL to Postgres itself or to a pooler in session mode",
+			"there is one that keeps no sessions: what Weir prepares and listens to there is lost (%s)", err)}, nil
+	case err != nil:
+		return []Finding{Failed("pooler", "see the log of Postgres: Weir listens for new jobs and follows", err)}, nil
+	case there:
+		return []Finding{ok("pooler", "there is one that keeps sessions: notifications arrive")}, nil
 	}
 	return []Finding{ok("pooler", "none, and notifications arrive")}, nil
 }

@@ -11,6 +11,8 @@ import (
 // Needs is what Weir asks of its database.
 type Needs struct {
 	Connections int           // of one process that runs everything
+	Pooled      bool          // a pooler opens them, as many as it is set to, and gives out each for a transaction
+	Throwaway   bool          // nothing in it is to outlive a crash
 	Statement   time.Duration // how long a statement may have to run: a job's time
 	Bytes       int64         // how large the database may get before it is said
 }
@@ -148,6 +150,9 @@ func judgeSettings(n Needs, server schema.Server, settings []schema.Setting) []F
 			continue // of a newer server
 		}
 		level, because, set := r.judge(s)
+		if n.Throwaway && (r.name == "fsync" || r.name == "full_page_writes") {
+			level = OK
+		}
 		f := Finding{Check: "setting " + r.name, Level: level, Says: readable(s)}
 		if level != OK {
 			f.Says += ": " + because
@@ -184,6 +189,10 @@ func remedy(s schema.Setting, database, set string) string {
 	return "ALTER SYSTEM SET " + to + "; SELECT pg_reload_conf()"
 }
 
+// fewest is how many connections to Postgres a pooler in transaction mode needs
+// for a process of Weir.
+const fewest = 6
+
 // judgeConnections compares what there is with what a process opens.
 func judgeConnections(n Needs, server schema.Server, most schema.Setting) Finding {
 	const check = "setting max_connections"
@@ -193,7 +202,12 @@ func judgeConnections(n Needs, server schema.Server, most schema.Setting) Findin
 		all, which = server.Limit, "the limit of this role or database"
 	}
 	free := all - server.Others
-	says := fmt.Sprintf("%d by %s, %d are others' and %d Weir's at this moment; a process of Weir opens up to %d", all, which, server.Others, server.Ours, n.Connections)
+	opens := fmt.Sprintf("a process of Weir opens up to %d", n.Connections)
+	if n.Pooled {
+		n.Connections = fewest
+		opens = fmt.Sprintf("the pooler opens as many as it is set to, and %d carry a process of Weir", fewest)
+	}
+	says := fmt.Sprintf("%d by %s, %d are others' and %d Weir's at this moment; %s", all, which, server.Others, server.Ours, opens)
 	do := fmt.Sprintf("ALTER SYSTEM SET max_connections = %d, and restart Postgres; or lower WEIR_WORKERS", server.Others+server.Reserved+3*n.Connections)
 	if which != "max_connections" {
 		do = fmt.Sprintf("ALTER ROLE … CONNECTION LIMIT %d or ALTER DATABASE … CONNECTION LIMIT; or lower WEIR_WORKERS", server.Others+3*n.Connections)

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 // Collector reads the metrics that are about the database rather than about one
 // process: whoever is scraped tells them. Labels are streams, queues, stages and
 // tables: none of them is a stranger's word. While the database does not answer,
-// weir_database_up is 0 and the others are missing, which is the truth.
+// weir_database_up is 0 and the others are missing, which is the truth. The limits
+// are this process's own, and are always told.
 type Collector struct {
 	db     schema.DB
 	now    func() time.Time
@@ -27,7 +29,7 @@ type Collector struct {
 
 // NewCollector reads from db, each time it is asked, for no longer than within.
 func NewCollector(db schema.DB, limits Limits, within time.Duration) *Collector {
-	return &Collector{db: db, now: time.Now, limits: limits, within: within}
+	return &Collector{db: db, now: time.Now, limits: limits.withDefaults(), within: within}
 }
 
 // sizesEvery is how long the sizes of tables are good for.
@@ -53,6 +55,7 @@ var (
 	queueOldest    = desc("queue_oldest_seconds", "For how long the job that waits longest could have been worked; 0 with none.", "queue")
 	queuePaused    = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
 	gapsOpen       = desc("gaps_open", "Intervals of a stream that may have been missed and are not closed. Expect zero.")
+	gapsUnclosable = desc("gaps_unclosable", "Of the open gaps, those that cannot be closed, as where the whole network is followed. Expect zero.")
 	gapSeconds     = desc("gaps_open_seconds", "How long the open gaps are, together. Expect zero.")
 	lettersNew     = desc("dead_letters_new", "Dead letters of the last ten minutes. Expect zero.")
 	letters        = desc("dead_letters", "Dead letters that were neither replayed nor dismissed, by stage. Expect zero.", "stage")
@@ -65,6 +68,10 @@ var (
 	auditRecords   = desc("audit_records", "Posts that the last audit compared.")
 	auditAccounts  = desc("audit_accounts", "Accounts that the last audit was to compare.")
 	auditFailures  = desc("audit_failures", "Accounts that the last audit could not read.")
+	lagLimit       = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: a stream further behind is critical.")
+	queueLimit     = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: so many jobs of a queue may wait.")
+	databaseLimit  = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: so large may the database be.")
+	auditLimit     = desc("audit_limit_seconds", "So old may the last audit be, by WEIR_AUDIT_EVERY of this process; +Inf where nobody audits.")
 	conditionHolds = desc("condition", "1 while something is not well, by the words of /health.", "name", "severity")
 )
 
@@ -78,6 +85,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	c.sendLimits(gauge)
 	r, err := Read(ctx, c.db, c.now(), c.limits)
 	byStage, lettersErr := schema.CountLetters(ctx, c.db)
 	if err != nil || lettersErr != nil {
@@ -114,6 +122,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(follows, float64(r.FollowsCount))
 	gauge(gapsOpen, float64(r.OpenGaps))
+	gauge(gapsUnclosable, float64(r.Unclosable))
 	gauge(gapSeconds, r.GapSeconds)
 	gauge(lettersNew, float64(r.NewLetters))
 	for _, s := range byStage {
@@ -131,6 +140,18 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for _, m := range c.tables(ctx) {
 		out <- m
 	}
+}
+
+// sendLimits tells where well ends, for the rules to compare with.
+func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string)) {
+	gauge(lagLimit, c.limits.LagCritical.Seconds())
+	gauge(queueLimit, float64(c.limits.Jobs))
+	gauge(databaseLimit, float64(c.limits.Bytes))
+	age := math.Inf(1)
+	if c.limits.AuditAge >= 0 {
+		age = c.limits.AuditAge.Seconds()
+	}
+	gauge(auditLimit, age)
 }
 
 // sendAudit tells what the last audit came to.

@@ -65,13 +65,13 @@ func (r *Report) judge(limits Limits) {
 		}
 	}
 	if r.BackfillQueueDepth > limits.Backfills {
-		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status", "%s feeds wait to be read", atLeast(r.BackfillQueueDepth))
+		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; a first start reads every feed, and ends", "%s feeds wait to be read", atLeast(r.BackfillQueueDepth))
 	}
 	if r.NewLetters > limits.Letters {
 		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewLetters, letterWindow)
 	}
 	if r.OpenGaps > 0 {
-		add("WeirGapOpen", Warning, "", "SELECT * FROM gaps WHERE closed_at IS NULL", "%d gaps are open, over %s", r.OpenGaps, seconds(r.GapSeconds))
+		add("WeirGapOpen", Warning, "", "SELECT * FROM gaps WHERE closed_at IS NULL", "%s", r.gaps())
 	}
 	if r.DatabaseBytes > limits.Bytes {
 		add("WeirDatabaseLarge", Warning, "", "WEIR_KEEP, WEIR_DATABASE_LIMIT", "the database has %.1f GB, more than %.1f GB", float64(r.DatabaseBytes)/(1<<30), float64(limits.Bytes)/(1<<30))
@@ -86,6 +86,15 @@ func (r *Report) judge(limits Limits) {
 	default:
 		r.Status = Degraded
 	}
+}
+
+// gaps says how many gaps are open, and why those that cannot be closed stay so.
+func (r *Report) gaps() string {
+	says := fmt.Sprintf("%d gaps are open, over %s", r.OpenGaps, seconds(r.GapSeconds))
+	if r.Unclosable > 0 {
+		says += fmt.Sprintf("; %d cannot be closed: %s", r.Unclosable, r.GapProblem)
+	}
+	return says
 }
 
 // judgeAudit finds what is not well with the audits, and with what they found.

@@ -80,6 +80,8 @@ type Report struct {
 
 	OpenGaps      int64   `json:"open_gaps"`
 	GapSeconds    float64 `json:"gap_seconds"`
+	Unclosable    int64   `json:"unclosable_gaps"` // of the open ones
+	GapProblem    string  `json:"gap_problem"`     // why they cannot be closed; empty where all can
 	DeadLetters   int64   `json:"dead_letters"`
 	NewLetters    int64   `json:"new_dead_letters"` // of the last ten minutes
 	DatabaseBytes int64   `json:"database_bytes"`
@@ -121,7 +123,7 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		return Report{}, err
 	}
 	r := Report{
-		Queues: queues, FollowsCount: totals.Follows, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
+		Queues: queues, FollowsCount: totals.Follows, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds, Unclosable: totals.Unclosable, GapProblem: totals.GapProblem,
 		DeadLetters: totals.Letters, NewLetters: totals.NewLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
 	}
 	for _, st := range statuses {

@@ -1,6 +1,7 @@
 // Package jobs is the contract between whoever enqueues work and whoever does
 // it: the arguments of every job kind, its queue, priority and uniqueness. It
-// holds data only. A kind is a stable string: changed arguments keep their old
+// holds data only. Which tags a job carries, the function tags_of of the schema
+// says, whoever adds it. A kind is a stable string: changed arguments keep their old
 // fields, or become a new kind.
 package jobs
 

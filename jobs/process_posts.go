@@ -15,6 +15,8 @@ type ProcessPosts struct {
 	// Arrived is when the first event of their batch came over the wire; zero
 	// where they came another way.
 	Arrived time.Time `json:"arrived,omitzero"`
+	// Stream is which one brought them; empty where they came another way.
+	Stream string `json:"stream,omitempty"`
 }
 
 // Kind is "process_posts".

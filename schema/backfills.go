@@ -124,7 +124,7 @@ WITH waiting AS (
     ON CONFLICT DO NOTHING
     RETURNING did
 ), counted AS (
-    UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting) WHERE id = $1
+    UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting), problem = '' WHERE id = $1
 )
 SELECT did FROM waiting ORDER BY did`
 	if dids, err = all(ctx, tx, fmt.Sprintf("find whom gap %d concerns", gap), pgx.RowTo[string], sql, gap); err != nil {

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,14 @@ func (g *Gap) queue(q *pgx.Batch, stream string) {
 INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ($1, $2, $3, $4, now())
 ON CONFLICT (stream, from_at, to_at) DO NOTHING`
 	q.Queue(sql, stream, g.From, g.To, g.Reason)
+}
+
+// GapFailed writes down why an open gap cannot be closed.
+func GapFailed(ctx context.Context, db DB, gap int64, problem string) error {
+	if _, err := db.Exec(ctx, `UPDATE gaps SET problem = $2 WHERE id = $1 AND closed_at IS NULL`, gap, problem); err != nil {
+		return fmt.Errorf("write down the problem of gap %d: %w", gap, err)
+	}
+	return nil
 }
 
 // OpenGaps lists the unclosed gaps that overlap an interval, oldest first, at

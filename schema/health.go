@@ -58,6 +58,8 @@ type Totals struct {
 	Follows    int64   // accounts followed; 0 with the whole network
 	Gaps       int64   // open
 	GapSeconds float64 // that they cover, together
+	Unclosable int64   // of these, cannot be closed
+	GapProblem string  // why; empty where all can
 	Letters    int64   // dead letters neither replayed nor dismissed
 	NewLetters int64   // of these, first seen since the moment asked for
 	Bytes      int64   // of the database on disk
@@ -70,6 +72,9 @@ SELECT (SELECT count(DISTINCT did) FROM watched)                                
        (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                  AS gaps,
        (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8
         FROM gaps WHERE closed_at IS NULL)                                                  AS gap_seconds,
+       (SELECT count(*) FROM gaps WHERE closed_at IS NULL AND problem <> '')                AS unclosable,
+       (SELECT coalesce(string_agg(DISTINCT problem, '; '), '')
+        FROM gaps WHERE closed_at IS NULL AND problem <> '')                                AS gap_problem,
        (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'replaying'))             AS letters,
        (SELECT count(*) FROM dead_letters
         WHERE state IN ('open', 'replaying') AND first_seen > $1)                           AS new_letters,

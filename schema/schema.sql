@@ -159,6 +159,7 @@ CREATE TABLE gaps (
     how_closed text,
     accounts integer DEFAULT 0 NOT NULL, -- How many accounts' feeds were to be read.
     unchecked integer DEFAULT 0 NOT NULL, -- How many of them could not be.
+    problem text DEFAULT ''::text NOT NULL, -- Why it cannot be closed, and stays open until somebody accepts it; empty where it can.
     PRIMARY KEY (id),
     UNIQUE (stream, from_at, to_at),
     CHECK ((to_at > from_at))
@@ -753,6 +754,76 @@ AS $function$
 BEGIN
     PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
     RETURN NULL;
+END $function$;
+
+-- A text as a tag that River takes; NULL where nothing of it can be one.
+CREATE OR REPLACE FUNCTION public.tag(p_text text)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
+$function$;
+
+-- Gives a job its tags, those first, and keeps what it has beside them.
+CREATE OR REPLACE FUNCTION public.tag_job()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    kept text[] := NEW.tags;
+BEGIN
+    IF kept = '{}' THEN
+        NEW.tags := tags_of(NEW.kind, NEW.priority, NEW.args);
+        RETURN NEW;
+    END IF;
+    IF TG_OP = 'UPDATE' THEN -- another priority is another reason
+        SELECT coalesce(array_agg(t), '{}') INTO kept FROM unnest(NEW.tags) AS t WHERE t <> ALL (tags_of(OLD.kind, OLD.priority, OLD.args));
+    END IF;
+    SELECT coalesce(array_agg(t ORDER BY n), '{}') INTO NEW.tags
+    FROM (SELECT t, min(n) AS n FROM unnest(tags_of(NEW.kind, NEW.priority, NEW.args) || kept) WITH ORDINALITY AS a (t, n) GROUP BY t) AS b;
+    RETURN NEW;
+END $function$;
+
+-- The tags of a job: which stream, which kind of watch, why a feed is read. A few words, never a stranger's.
+CREATE OR REPLACE FUNCTION public.tags_of(p_kind text, p_priority integer, p_args jsonb)
+ RETURNS text[]
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+DECLARE
+    reasons CONSTANT text[] := ARRAY['gap', 'manual', 'new-follow', 'cold-start'];
+    found   text;
+BEGIN
+    CASE p_kind
+    WHEN 'process_posts' THEN
+        IF p_args ->> 'stream' <> '' THEN
+            RETURN ARRAY[coalesce(tag('stream-' || (p_args ->> 'stream')), 'stream')];
+        END IF;
+        RETURN ARRAY[CASE WHEN p_args ? 'arrived' THEN 'replay' ELSE 'feed' END];
+    WHEN 'backfill_account' THEN
+        RETURN ARRAY[reasons[p_priority]];
+    WHEN 'request_backfill' THEN
+        RETURN array_remove(ARRAY[CASE WHEN p_args ->> 'priority' IN ('1', '2', '3', '4') THEN reasons[(p_args ->> 'priority')::int] END,
+                                  CASE p_args ->> 'all' WHEN 'true' THEN 'every-account' ELSE 'one-account' END], NULL);
+    WHEN 'sync_follows' THEN
+        IF p_args ->> 'watch' = '0' THEN
+            RETURN ARRAY['every-watch'];
+        END IF;
+        SELECT w.kind INTO found FROM watches AS w WHERE w.id::text = p_args ->> 'watch';
+        RETURN ARRAY[coalesce(found, 'no-watch')];
+    WHEN 'close_gap' THEN
+        SELECT coalesce(tag('stream-' || g.stream), 'stream') INTO found FROM gaps AS g WHERE g.id::text = p_args ->> 'gap';
+        RETURN ARRAY[coalesce(found, 'no-gap')];
+    WHEN 'send_alert' THEN
+        RETURN array_remove(ARRAY[tag(p_args ->> 'severity'), tag(p_args ->> 'name'), CASE p_args ->> 'resolved' WHEN 'true' THEN 'resolved' ELSE 'fires' END], NULL);
+    WHEN 'replay_dead_letters' THEN
+        RETURN ARRAY['asked-for'];
+    WHEN 'check_alerts', 'expire', 'audit' THEN
+        RETURN ARRAY['periodic'];
+    ELSE
+        RETURN '{}';
+    END CASE;
 END $function$;
 
 -- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.

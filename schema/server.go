@@ -39,7 +39,6 @@ type Server struct {
 	Database    string
 	Bytes       int64  // of the database on disk
 	Standby     bool   // it replays another server's log
-	MayCreate   bool   // partitions of posts can be made for this role, whoever owns them
 	Collation   string // version of the default collation when the database was made; empty: it has none
 	CollationIs string // that version now
 	XIDAge      int64  // transactions since the database was last frozen
@@ -49,7 +48,8 @@ type Server struct {
 	Limit       int    // the most that this role, or this database, may have; -1: no limit of their own
 }
 
-// ReadServer reads it.
+// ReadServer reads it. Of other roles' sessions the kind is hidden from a role
+// without pg_read_all_stats: one that has a user and a database is a client's.
 func ReadServer(ctx context.Context, db DB) (Server, error) {
 	const sql = `
 SELECT clock_timestamp()                                                                AS now,
@@ -59,12 +59,6 @@ SELECT clock_timestamp()                                                        
        d.datname::text                                                                  AS database,
        pg_database_size(d.oid)                                                          AS bytes,
        pg_is_in_recovery()                                                              AS standby,
-       coalesce((
-           SELECT has_function_privilege(f.oid, 'EXECUTE')
-              AND has_schema_privilege(CASE WHEN f.prosecdef THEN f.proowner ELSE current_user::regrole END, current_schema(), 'CREATE')
-           FROM pg_proc AS f
-           WHERE f.oid = to_regprocedure('ensure_post_partition(timestamptz)')
-       ), has_schema_privilege(current_schema(), 'CREATE'), false)                      AS may_create,
        coalesce(d.datcollversion, '')                                                   AS collation,
        coalesce(pg_database_collation_actual_version(d.oid), '')                        AS collation_is,
        age(d.datfrozenxid)::bigint                                                      AS xid_age,
@@ -79,7 +73,7 @@ CROSS JOIN (
     SELECT count(*) FILTER (WHERE application_name = 'weir')                  AS ours,
            count(*) FILTER (WHERE application_name IS DISTINCT FROM 'weir')   AS others
     FROM pg_stat_activity
-    WHERE backend_type = 'client backend'
+    WHERE backend_type = 'client backend' OR backend_type IS NULL AND usesysid IS NOT NULL AND datid IS NOT NULL
 ) AS a
 WHERE d.datname = current_database()`
 	return one(ctx, db, "read the state of the server", pgx.RowToStructByName[Server], sql)
@@ -93,7 +87,7 @@ type Snapshot struct {
 }
 
 // OldSnapshots lists transactions that began before a moment, the oldest first,
-// at most ten; prepared ones too.
+// at most ten; prepared ones too. Those of other roles only where SeesSessions.
 func OldSnapshots(ctx context.Context, db DB, before time.Time) ([]Snapshot, error) {
 	const sql = `
 SELECT what AS what, since AS since FROM (
@@ -108,6 +102,12 @@ WHERE since < $1
 ORDER BY since
 LIMIT 10`
 	return all(ctx, db, "look for old transactions", pgx.RowToStructByName[Snapshot], sql, before)
+}
+
+// SeesSessions answers whether this role sees since when other roles'
+// transactions have been open.
+func SeesSessions(ctx context.Context, db DB) (bool, error) {
+	return one(ctx, db, "look which sessions can be seen", pgx.RowTo[bool], `SELECT pg_has_role('pg_read_all_stats', 'USAGE')`)
 }
 
 // Slot is a replication slot: the server keeps its log for it.
@@ -133,14 +133,18 @@ ORDER BY slot_name`
 }
 
 // InvalidIndexes lists indexes that answer nothing and cost every write: their
-// making was interrupted. Those being made at this moment are left out.
+// making was interrupted. Those being made at this moment are left out; of one
+// that another role makes, only the lock on its table may be seen.
 func InvalidIndexes(ctx context.Context, db DB) ([]string, error) {
 	const sql = `
 SELECT i.indexrelid::regclass::text
 FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid
 WHERE c.relnamespace = current_schema()::regnamespace AND NOT (i.indisvalid AND i.indisready)
-  AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index AS p WHERE p.index_relid = i.indexrelid)
+  AND NOT EXISTS (
+      SELECT FROM pg_stat_progress_create_index AS p
+      LEFT JOIN pg_locks AS l ON l.pid = p.pid AND l.relation = i.indrelid AND l.mode = 'ShareUpdateExclusiveLock'
+      WHERE p.index_relid = i.indexrelid OR p.index_relid IS NULL AND l.pid IS NOT NULL)
 ORDER BY 1`
 	return all(ctx, db, "look for invalid indexes", pgx.RowTo[string], sql)
 }

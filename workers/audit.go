@@ -254,7 +254,7 @@ func (x *accountAudit) repair(ctx context.Context, rev string, listed []schema.S
 		if err != nil {
 			return err
 		}
-		return Enqueue(x.Client)(ctx, tx, written, time.Time{})
+		return Enqueue(x.Client, "")(ctx, tx, written, time.Time{})
 	})
 }
 

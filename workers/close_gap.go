@@ -16,7 +16,8 @@ import (
 
 // CloseGap has the feed of every followed account read back to the beginning of
 // a gap; the last one that ends closes it. Working it again asks only for
-// accounts that nobody has asked for.
+// accounts that nobody has asked for. Where there is no feed to read, the gap
+// stays open and says so: that is no failure of the job.
 type CloseGap struct {
 	river.WorkerDefaults[jobs.CloseGap]
 	pool *pgxpool.Pool
@@ -30,7 +31,12 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		return err
 	}
 	if len(followed.DIDs) == 0 {
-		return river.JobCancel(errors.New("nobody in particular is followed: there is no feed to read, and the gap stays open"))
+		problem := "nobody is followed yet"
+		if followed.Everyone {
+			problem = "the whole network is followed"
+		}
+		jobLog(ctx, w.log).Warn("gap_cannot_be_closed", "gap", job.Args.Gap, "cause", problem)
+		return schema.GapFailed(ctx, w.pool, job.Args.Gap, problem)
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		dids, from, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())

@@ -49,7 +49,7 @@ func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []str
 	for i, did := range dids {
 		params[i] = river.InsertManyParams{
 			Args:       jobs.BackfillAccount{DID: did, Since: since, NotBefore: at.UTC()},
-			InsertOpts: &river.InsertOpts{Priority: priority, ScheduledAt: at, Tags: []string{reason(priority)}},
+			InsertOpts: &river.InsertOpts{Priority: priority, ScheduledAt: at},
 		}
 	}
 	results, err := client.InsertManyTx(ctx, tx, params)
@@ -87,17 +87,4 @@ func keysOf(m map[int64]string) []int64 {
 	}
 	slices.Sort(ids)
 	return ids
-}
-
-// reason is a priority as a tag that people read in River UI.
-func reason(priority int) string {
-	switch priority {
-	case jobs.PriorityGap:
-		return "gap"
-	case jobs.PriorityManual:
-		return "manual"
-	case jobs.PriorityNewFollow:
-		return "new-follow"
-	}
-	return "cold-start"
 }

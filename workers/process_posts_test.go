@@ -275,7 +275,7 @@ func TestJobIsWorkedThroughTheQueue(t *testing.T) {
 
 	a.post("1", "1", "https://x.example/")
 	written := []schema.Key{postKey("did:plc:a", "1"), {Collection: "app.bsky.feed.like", DID: "did:plc:a", Rkey: "2"}}
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return Enqueue(queue)(t.Context(), tx, written, time.Time{}) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return Enqueue(queue, "")(t.Context(), tx, written, time.Time{}) }))
 	event := <-done
 	require.Equal(t, river.EventKindJobCompleted, event.Kind)
 	require.JSONEq(t, `{"posts":["did:plc:a/1"]}`, string(event.Job.EncodedArgs))

@@ -239,10 +239,10 @@ func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, er
 
 // Enqueue adds the jobs for the records that a commit wrote, in its
 // transaction: one job for all the posts among them. A retried or edited post
-// is simply processed again.
-func Enqueue(client *river.Client[pgx.Tx]) func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+// is simply processed again. stream is which one brought them, if any.
+func Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
 	return func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
-		job := jobs.ProcessPosts{Arrived: arrived}
+		job := jobs.ProcessPosts{Arrived: arrived, Stream: stream}
 		for _, key := range written {
 			if key.Collection == schema.PostCollection {
 				job.Posts = append(job.Posts, key.DID+"/"+key.Rkey)

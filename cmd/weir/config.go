@@ -98,9 +98,10 @@ type config struct {
 	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
 	// OpsToken is asked for by /metrics and /debug/pprof, as Authorization: Bearer.
 	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
-	// LagLimit is how far behind the stream a process is not ready any more.
+	// LagLimit is how far behind the stream is critical: a consumer is not ready any more.
 	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
-	// QueueLimit is how many jobs may wait before the stream is left alone.
+	// QueueLimit is how many jobs of a queue may wait before it is said, and of
+	// process_posts before the stream is left alone.
 	QueueLimit int `env:"WEIR_QUEUE_LIMIT" envDefault:"10000"`
 	// DatabaseLimit is how many bytes the database may have before it is said.
 	DatabaseLimit int64 `env:"WEIR_DATABASE_LIMIT" envDefault:"3221225472"`

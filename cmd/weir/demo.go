@@ -44,7 +44,7 @@ func demoCommand() *cobra.Command {
 			}
 			defer network.Stop()
 			cfg.readsFrom(network)
-			return withServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "demo"), Ephemeral: true}, func(pool *pgxpool.Pool) error {
+			return withServer(ctx, cfg, devpg.Options{Dir: cfg.demoDir(), Ephemeral: true}, func(pool *pgxpool.Pool) error {
 				l, err := listenNear(cfg.Listen)
 				if err != nil {
 					return err
@@ -64,6 +64,17 @@ func demoCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// demoDir is where the demo keeps its Postgres.
+func (c config) demoDir() string { return filepath.Join(c.Home, "demo") }
+
+// ofDemo answers whether the configuration leads to the database of a demo that
+// runs beside this process: what the demo reads, only the demo knows.
+func (c config) ofDemo() bool {
+	running, ok := devpg.Running(c.Home)
+	demo, is := devpg.RunningIn(c.demoDir())
+	return c.DatabaseURL == "" && ok && is && running == demo
 }
 
 // readsFrom points the consumer and the workers at a simulated network, of which

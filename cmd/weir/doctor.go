@@ -67,6 +67,10 @@ func examine(ctx context.Context, within time.Duration) []doctor.Finding {
 	if err != nil {
 		return []doctor.Finding{versions, doctor.Failed("configuration", do, err)}
 	}
+	if cfg.ofDemo() {
+		demo := doctor.Fine("configuration", "this is a weir demo: its network is its own and not looked at, and its Postgres is made to be thrown away")
+		return append([]doctor.Finding{versions, demo}, doctor.Run(ctx, within, cfg.databaseCheck(within, cfg.pool(within), true))...)
+	}
 	return append([]doctor.Finding{versions, cfg.sane()}, doctor.Run(ctx, within, cfg.checks(within)...)...)
 }
 
@@ -83,18 +87,9 @@ func (c config) sane() doctor.Finding {
 
 // checks are those of a configuration that can be read.
 func (c config) checks(within time.Duration) []doctor.Check {
-	pool := sync.OnceValues(func() (*pgxpool.Pool, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), within/2)
-		defer cancel()
-		return c.database(ctx, 8)
-	})
+	pool := c.pool(within)
 	dictionary := c.triedDictionary(pool)
-	checks := []doctor.Check{doctor.DatabaseCheck(doctor.Database{
-		Open:   func(context.Context) (*pgxpool.Pool, error) { return pool() },
-		Needs:  doctor.Needs{Connections: int(c.connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit}, // 1: who listens for follows
-		Stream: c.Stream,
-		Within: within / 2,
-	})}
+	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
 	if c.Compress {
 		checks = append(checks, doctor.DictionaryCheck(dictionary))
 	}
@@ -111,6 +106,29 @@ func (c config) checks(within time.Duration) []doctor.Check {
 		checks = append(checks, doctor.Check{Name: "login", Look: c.login})
 	}
 	return checks
+}
+
+// pool opens the database at the first use, for all who ask.
+func (c config) pool(within time.Duration) func() (*pgxpool.Pool, error) {
+	return sync.OnceValues(func() (*pgxpool.Pool, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), within/2)
+		defer cancel()
+		asking := c
+		asking.Pooler = poolerTransaction // whatever stands between must let the questions through
+		return asking.database(ctx, 8)
+	})
+}
+
+// databaseCheck looks at the database, which may be made to be thrown away.
+func (c config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, error), throwaway bool) doctor.Check {
+	return doctor.DatabaseCheck(doctor.Database{
+		Open: func(context.Context) (*pgxpool.Pool, error) { return pool() },
+		Needs: doctor.Needs{Connections: int(c.connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: who listens for follows
+			Throwaway: throwaway},
+		Stream: c.Stream,
+		Pooled: c.pooled(),
+		Within: within / 2,
+	})
 }
 
 // triedDictionary is the dictionary, from the database or its URL; it is asked

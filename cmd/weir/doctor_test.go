@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,11 +96,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	defer stop()
 	found, code := examined(t, env)
 	require.Zero(t, code, "%+v", found)
-	for _, f := range found {
-		if f.Check != "disk" { // of the machine that runs the test
-			require.Equal(t, doctor.OK, f.Level, "%+v", f)
-		}
-	}
+	allWell(t, found)
 	for _, check := range []string{"configuration", "version", "database", "migrations", "version of Postgres", "clock of Postgres", "setting fsync", "setting max_connections",
 		"lease", "old transactions", "replication slots", "indexes", "pooler", "dictionary", "jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(),
 		"directory " + n.Address(), "login"} {
@@ -196,7 +193,102 @@ func TestDoctorsDatabase(t *testing.T) {
 	require.Contains(t, finding(t, found, "encoding").Says, "SQL_ASCII")
 
 	found, _ = examined(t, follower(n, relabelled(t, database)))
-	require.Equal(t, doctor.Warn, finding(t, found, "pooler").Level)
+	require.Equal(t, doctor.OK, finding(t, found, "pooler").Level)
+	require.Contains(t, finding(t, found, "pooler").Says, "keeps sessions")
+}
+
+// allWell demands that everything but the disk, which is the machine's, is well.
+func allWell(t *testing.T, found []doctor.Finding) {
+	t.Helper()
+	for _, f := range found {
+		if f.Check != "disk" {
+			require.Equal(t, doctor.OK, f.Level, "%+v", f)
+		}
+	}
+}
+
+// TestDoctorUnderLeastPrivilege: with the roles of deploy/roles.sql everything is
+// well, directly and through a pooler; what others do is counted, and what is
+// hidden from the role is said; a role that cannot do its work is found.
+func TestDoctorUnderLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	server := careful(t)
+	database := server.URL("weir")
+	withRoles(t, database)
+	app := as(t, "weir_app", database)
+	found, code := examined(t, follower(n, app))
+	require.Equal(t, 1, code)
+	require.Contains(t, finding(t, found, "role").Do, "weir migrate")
+	succeed(t, follower(n, as(t, "weir_owner", database)), "migrate")
+	withRoles(t, database) // as after an upgrade
+	env := follower(n, app)
+	serve := start(t, env, "serve")
+	becomes(t, serve.operators(t), "quiet")
+
+	found, code = examined(t, env)
+	require.Zero(t, code, "%+v", found)
+	allWell(t, found)
+	require.Equal(t, "weir_app may do what Weir does; migrations and indexes are left to weir_owner", finding(t, found, "role").Says)
+	require.Contains(t, finding(t, found, "old transactions").Says, "those of others are hidden")
+	through := append(follower(n, pooled(t, app)), "WEIR_POOLER=transaction")
+	found, code = examined(t, through)
+	require.Zero(t, code, "%+v", found)
+	allWell(t, found)
+
+	owner := open(t, as(t, "weir_owner", database))
+	for range 3 {
+		conn, err := owner.Acquire(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(conn.Release)
+	}
+	found, _ = examined(t, env)
+	require.Regexp(t, `, ([3-9]|\d\d+) are others' `, finding(t, found, "setting max_connections").Says)
+
+	executes(t, database, `REVOKE EXECUTE ON FUNCTION ensure_post_partition FROM weir_app`)
+	found, code = examined(t, env)
+	require.Equal(t, 1, code)
+	require.Contains(t, finding(t, found, "role").Says, "EXECUTE on ensure_post_partition")
+	executes(t, database, `REVOKE UPDATE ON streams FROM weir_app`)
+	found, _ = examined(t, env)
+	require.Contains(t, finding(t, found, "role").Says, "UPDATE on streams")
+}
+
+// TestDoctorThroughPgBouncer: whether there is one, in which mode, and what
+// WEIR_POOLER says of it. Only what does not work fails, and all else is as it is
+// without one.
+func TestDoctorThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	database := careful(t).URL("weir")
+	succeed(t, follower(n, database), "migrate")
+	serve := start(t, follower(n, database), "serve")
+	becomes(t, serve.operators(t), "quiet")
+	transaction, session := pooled(t, database), pooledIn(t, "session", database)
+	for name, c := range map[string]struct {
+		database, variable string
+		level              doctor.Level
+		says               string
+	}{
+		"none":                       {database, "none", doctor.OK, "none, and notifications arrive"},
+		"none, and the variable":     {database, "transaction", doctor.OK, "none, though"},
+		"transactions":               {transaction, "none", doctor.Fail, "keeps no sessions"},
+		"transactions, as is said":   {transaction, "transaction", doctor.OK, "asks nothing of its sessions"},
+		"sessions":                   {session, "none", doctor.OK, "keeps sessions"},
+		"sessions, and the variable": {session, "transaction", doctor.OK, "asks nothing of its sessions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, code := examined(t, append(follower(n, c.database), "WEIR_POOLER="+c.variable))
+			f := finding(t, found, "pooler")
+			require.Equal(t, c.level, f.Level, "%+v", f)
+			require.Contains(t, f.Says, c.says)
+			require.Equal(t, c.level == doctor.Fail, code == 1)
+			allWell(t, slices.DeleteFunc(found, func(f doctor.Finding) bool { return f.Check == "pooler" }))
+			if c.level == doctor.Fail {
+				require.Contains(t, f.Do, "WEIR_POOLER=transaction")
+			}
+		})
+	}
 }
 
 // relabelled leads to the same database through something that gives sessions

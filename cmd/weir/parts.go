@@ -66,7 +66,7 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue), p.wanted()
+	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue, cfg.Stream), p.wanted()
 	cfg.Owner, cfg.Logger, cfg.Tracer = p.owner, p.log, p.tracer
 	return consumer.New(cfg)
 }
@@ -172,7 +172,7 @@ func (p parts) replayLetters(keep *workers.Retention) (func(context.Context, []s
 		followed := &follows{}
 		followed.take(schema.Shard{Followed: now}, nil)
 		replay := consumer.Replay{
-			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log},
+			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue, ""), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
 			Decode: jetstream.Lines(p.wanted()),
 		}
 		if keep != nil {

@@ -38,9 +38,19 @@ func findPgBouncer(t *testing.T) string {
 // connections to it, and answers the way through it.
 func pooled(t *testing.T, database string) string {
 	t.Helper()
+	return pooledIn(t, "transaction", database)
+}
+
+// pooledIn is pooled in another of PgBouncer's modes.
+func pooledIn(t *testing.T, mode, database string) string {
+	t.Helper()
 	to, err := url.Parse(database)
 	require.NoError(t, err)
 	password, _ := to.User.Password()
+	size := 6
+	if mode == "session" {
+		size = 60 // each client keeps one
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	_, port, err := net.SplitHostPort(l.Addr().String())
@@ -53,16 +63,16 @@ func pooled(t *testing.T, database string) string {
 	ini := filepath.Join(dir, "pgbouncer.ini")
 	require.NoError(t, os.WriteFile(ini, fmt.Appendf(nil, `
 [databases]
-weir = host=%s port=%s dbname=%s user=%s password=%s
+weir = host=%s port=%s dbname=%s user=%s password='%s'
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %s
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
-default_pool_size = 6
+pool_mode = %s
+default_pool_size = %d
 max_client_conn = 500
-`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, port), 0o644))
+`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, port, mode, size), 0o644))
 
 	args := []string{ini}
 	if os.Geteuid() == 0 { // it refuses to be root

@@ -95,6 +95,12 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "it finds the demo's Postgres")
 	require.Regexp(t, `follows +hub\.example +\d+ .*ago`, succeed(t, env, "watch", "list"))
 	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
+	found, code := examined(t, env)
+	require.Zero(t, code, "a throwaway server and a network of its own are no faults: %+v", found)
+	require.Contains(t, finding(t, found, "configuration").Says, "this is a weir demo")
+	for _, f := range found {
+		require.NotRegexp(t, `^(jetstream|appview|directory) `, f.Check)
+	}
 	demo.signal(syscall.SIGINT)
 	require.Zero(t, demo.wait(t, time.Minute))
 	require.NoDirExists(t, home+"/demo")

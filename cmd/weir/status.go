@@ -73,7 +73,11 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	if r.FollowsCount > 0 {
 		follows = fmt.Sprintf("%d accounts", r.FollowsCount)
 	}
-	fmt.Fprintf(table, "\nfollowing\t%s\nopen gaps\t%d\ndead letters\t%d\ndatabase\t%.1f MB\n", follows, r.OpenGaps, r.DeadLetters, float64(r.DatabaseBytes)/(1<<20))
+	gaps := fmt.Sprint(r.OpenGaps)
+	if r.Unclosable > 0 {
+		gaps += fmt.Sprintf(", of which %d cannot be closed: %s", r.Unclosable, web.Plain(r.GapProblem))
+	}
+	fmt.Fprintf(table, "\nfollowing\t%s\nopen gaps\t%s\ndead letters\t%d\ndatabase\t%.1f MB\n", follows, gaps, r.DeadLetters, float64(r.DatabaseBytes)/(1<<20))
 	return table.Flush()
 }
 

@@ -128,6 +128,26 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	}
 }
 
+// TestReplayedEventsAreTraced: from the job that replays a dead letter, by the
+// batch that stores it, to the job that ranks its links.
+func TestReplayedEventsAreTraced(t *testing.T) {
+	t.Parallel()
+	pool, env := poisoned(t)
+	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
+	require.NoError(t, err)
+	s := newSpans(t)
+	start(t, append(env, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100"), "work")
+	succeed(t, env, "deadletter", "replay", "--all", "--stage", "commit")
+	replaysEnd(t, pool)
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed'`))
+	var replayed []*tracev1.Span
+	require.Eventually(t, func() bool {
+		replayed = s.path("job replay_dead_letters", "batch", "job process_posts")
+		return replayed != nil
+	}, time.Minute, 50*time.Millisecond)
+	require.Equal(t, int64(2), attributes(replayed[1])["weir.stored"])
+}
+
 // TestCollectorThatIsAway, or hangs, holds nothing up, and is said once.
 func TestCollectorThatIsAway(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,81 @@
+package schema
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Rights are what this role may do with what Weir has in its schema.
+type Rights struct {
+	Role       string
+	Schema     string   // where Weir's tables are, or would be made; empty: none that this role may use
+	Migrated   bool     // the tables are there
+	Create     bool     // it may make tables, as `weir migrate` does
+	Owner      string   // of the tables; empty before they are there
+	Owns       bool     // this role is their owner, or may act as it
+	Partitions bool     // it may have partitions of posts made and dropped, as retention does every day
+	Missing    []string // rights without which something fails, such as "INSERT, UPDATE on links"
+}
+
+// writtenTables are those that the running roles write.
+func writtenTables() []string {
+	return []string{
+		"accounts", "alerts", "audit_faults", "audits", "call_clock", "call_slots", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links", "listed",
+		"lost_shares", "posts", "posts_default", "records", "records_other", "sharding", "shares", "stream_accounts", "streams", "tombstones", "unwatched",
+		"watched", "watches", "river_job", "river_leader", "river_notification", "river_queue",
+	}
+}
+
+// readTables are those that the running roles read only.
+func readTables() []string { return []string{"follows", "river_migration", "weir_migration"} }
+
+// calledFunctions are those that Weir, people and other functions call.
+func calledFunctions() []string {
+	return []string{
+		"advance_stream", "ask_for_replays", "check_letters", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
+		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "give_call_slot", "replay_dead_letter",
+		"replay_dead_letters", "river_job_state_in_bitmask", "tag", "tags_of", "take_call_slot", "tid_floor",
+	}
+}
+
+// ReadRights asks what this role may do. What is not there yet is not missed.
+func ReadRights(ctx context.Context, db DB) (Rights, error) {
+	// A function that makes partitions does it as its owner where it is SECURITY DEFINER, and as its caller where it is not.
+	const sql = `
+SELECT current_user::text                                                    AS role,
+       coalesce(current_schema()::text, '')                                  AS schema,
+       to_regclass('streams') IS NOT NULL                                    AS migrated,
+       coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)     AS "create",
+       coalesce((SELECT relowner::regrole::text FROM pg_class WHERE oid = to_regclass('streams')), '')               AS owner,
+       coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('streams')), false)     AS owns,
+       coalesce((
+           SELECT bool_and(has_function_privilege(f.oid, 'EXECUTE') AND has_schema_privilege(f.worker, p.relnamespace, 'CREATE')
+                           AND pg_has_role(f.worker, p.relowner, 'USAGE')) AND count(*) = 2
+           FROM (SELECT oid, CASE WHEN prosecdef THEN proowner ELSE current_user::regrole::oid END AS worker
+                 FROM pg_proc
+                 WHERE oid IN (to_regprocedure('ensure_post_partition(timestamptz)'), to_regprocedure('drop_post_partition(text)'))) AS f
+           JOIN pg_class AS p ON p.oid = to_regclass('posts')
+       ), false)                                                             AS partitions,
+       ARRAY(
+           SELECT format('%s on %s', string_agg(r.right_, ', ' ORDER BY r.n), t.name)
+           FROM (SELECT name, to_regclass(name)::oid AS oid, true AS written FROM unnest($1::text[]) AS w (name)
+                 UNION ALL SELECT name, to_regclass(name), false FROM unnest($2::text[]) AS w (name)) AS t
+           CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS r (right_, n)
+           WHERE (t.written OR r.right_ = 'SELECT') AND NOT has_table_privilege(t.oid, r.right_)
+           GROUP BY t.name ORDER BY t.name
+       ) || ARRAY(
+           SELECT 'USAGE on sequence ' || s.oid::regclass
+           FROM pg_depend AS d
+           JOIN pg_class AS s ON s.oid = d.objid
+           WHERE d.deptype = 'a' AND d.refobjid IN (SELECT to_regclass(name)::oid FROM unnest($1::text[]) AS w (name))
+             AND CASE s.relkind WHEN 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
+           ORDER BY 1
+       ) || ARRAY(
+           SELECT 'EXECUTE on ' || f.oid::regprocedure
+           FROM pg_proc AS f
+           WHERE f.pronamespace = current_schema()::regnamespace AND f.proname = ANY ($3) AND NOT has_function_privilege(f.oid, 'EXECUTE')
+           ORDER BY 1
+       )                                                                     AS missing`
+	return one(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql, writtenTables(), readTables(), calledFunctions())
+}
