@@ -148,11 +148,11 @@ func (f *folding) add(ev *Event) {
 	case KindCommit:
 		key := schema.Key{Collection: ev.Collection, DID: ev.DID, Rkey: ev.Rkey}
 		if ev.Operation == Delete {
-			d := schema.Deletion{Key: key, Rev: ev.Rev, At: happened(ev)}
+			d := schema.Deletion{Key: key, Rev: ev.Rev, At: dated(ev)}
 			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Rev > old.Rev })
 			return
 		}
-		w := schema.Write{Key: key, Rev: ev.Rev, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Rkey, happened(ev)), Record: ev.Record}
+		w := schema.Write{Key: key, Rev: ev.Rev, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Rkey, dated(ev)), Record: ev.Record}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
 	case KindAccount:
 		s := schema.Status{DID: ev.DID, Status: status(ev), At: said(ev)}
@@ -179,7 +179,7 @@ func put[K comparable, V any](all *[]V, at map[K]int, key K, v V, newer func(old
 // said is when an account or identity event was made, by the relay's clock;
 // never later than the event, so that a wrong clock cannot make it final.
 func said(ev *Event) time.Time {
-	at := happened(ev)
+	at := dated(ev)
 	if ev.At.IsZero() || ev.At.After(at) {
 		return at
 	}

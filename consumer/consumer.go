@@ -91,12 +91,13 @@ type Consumer struct {
 	session atomic.Pointer[session] // the connection at work; nil between connections
 	trouble atomic.Pointer[Attempt] // the last try to connect, if it failed; nil: none known
 	depth   atomic.Int64            // jobs waiting, while they keep the stream from being read; else 0
-	beat    atomic.Int64            // nanoseconds since 1970
+	beat    Moment
+	clock   clock
 }
 
 // LastBeat is when the consumer was last seen at work: it renewed its lease, or
-// found that another process holds it, or tried. The zero time of Unix: not yet.
-func (c *Consumer) LastBeat() time.Time { return time.Unix(0, c.beat.Load()) }
+// found that another process holds it, or tried. The zero time: not yet.
+func (c *Consumer) LastBeat() time.Time { return c.beat.At() }
 
 // New checks the configuration and fills in the defaults.
 func New(cfg Config) (*Consumer, error) {
@@ -131,7 +132,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	waiting := false
 	for ctx.Err() == nil {
 		lease, ok, err := c.take(ctx)
-		c.beat.Store(time.Now().UnixNano())
+		c.beat.Set(time.Now())
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -146,6 +147,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 			continue
 		}
 		waiting = false
+		c.clock.set(lease.Taken)
 		c.log.Info("lease_taken", "epoch", lease.Epoch, "cursor", lease.Position.Cursor, "host", lease.Position.Host)
 		switch err := c.hold(ctx, lease); {
 		case errors.Is(err, ErrEnd):
@@ -279,8 +281,9 @@ func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) er
 		return nil
 	}
 	at := s.base
-	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), s.resume.connected.UnixMicro(), s.resume.connected
-	return commits.commit(ctx, &batch{last: &at, oldest: s.resume.connected, opened: s.resume.connected})
+	connected := s.clock.earliest(s.connected)
+	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), connected.UnixMicro(), connected
+	return commits.commit(ctx, &batch{last: &at, oldest: s.connected, opened: s.connected})
 }
 
 // connect makes the next connection and the session that will work it.
@@ -300,9 +303,10 @@ func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime boo
 		return nil, err
 	}
 	resumed := plan(conn.Host())
-	resumed.connected = time.Now()
+	now := time.Now()
+	resumed.connected = c.clock.latest(now)
 	return &session{
-		cfg: &c.cfg, conn: conn, asked: asked[conn.Host()],
+		cfg: &c.cfg, clock: &c.clock, conn: conn, connected: now, asked: asked[conn.Host()],
 		buf: newBuffer(c.cfg.BufferBytes), resume: resumed, commits: make(chan *batch),
 		log: c.log, metrics: c.metrics, counted: map[counted]int{},
 		base: schema.Position{Host: conn.Host(), FilterHash: filter},
@@ -323,7 +327,7 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 		case now := <-tick.C:
 			c.press(ctx)
 			err := c.renew(ctx, lease)
-			c.beat.Store(time.Now().UnixNano())
+			c.beat.Set(time.Now())
 			if errors.Is(err, schema.ErrFenced) {
 				return err
 			}
@@ -349,7 +353,11 @@ func (c *Consumer) renew(ctx context.Context, lease schema.Lease) error {
 	if a := c.trouble.Load(); a != nil {
 		beat.Failed = a.Failed
 	}
-	return lease.Renew(ctx, c.cfg.Pool, beat)
+	now, err := lease.Renew(ctx, c.cfg.Pool, beat)
+	if err == nil {
+		c.clock.set(now)
+	}
+	return err
 }
 
 // press looks how many jobs wait, and ends the connection when they are too

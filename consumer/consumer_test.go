@@ -261,7 +261,8 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	require.NoError(t, second.Run(t.Context()))
 	require.GreaterOrEqual(t, time.Since(started), time.Second, "the lease had not run out")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM posts`))
-	require.ErrorIs(t, dead.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive}), schema.ErrFenced)
+	_, err = dead.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive})
+	require.ErrorIs(t, err, schema.ErrFenced)
 }
 
 // TestPostgresRestartIsTransient restarts the server at once, as a crash would,

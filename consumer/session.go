@@ -23,6 +23,7 @@ var errOverflow = errors.New("the buffer is full: the database is slower than th
 // commits. Whatever ends the connection, what was read before is committed.
 type session struct {
 	cfg     *Config
+	clock   *clock
 	conn    Conn
 	buf     *buffer
 	resume  *resume
@@ -30,14 +31,15 @@ type session struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	base  schema.Position // host and filter of this connection
-	asked Cursor          // what the server was asked for
+	base      schema.Position // host and filter of this connection
+	connected time.Time       // when it was made
+	asked     Cursor          // what the server was asked for
 
 	// Of the decoding goroutine.
 	open    *batch          // the batch being filled
 	counted map[counted]int // events since the last flush
 
-	lastFrame  atomic.Int64 // arrival of the last frame, Unix nanoseconds
+	lastFrame  Moment       // arrival of the last frame
 	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
 	begun      atomic.Bool  // an event has arrived
 	overflowed atomic.Bool
@@ -55,7 +57,7 @@ const quietAfter = 5 * time.Second
 // run works the connection until it ends, and says why it did. stop ends the
 // reading; commits go on until everything read is in the database, or ctx ends.
 func (s *session) run(ctx, stop context.Context, c *committer) error {
-	s.lastFrame.Store(time.Now().UnixNano())
+	s.lastFrame.Set(time.Now())
 	reading, stopReading := context.WithCancel(stop)
 	defer stopReading()
 	decoding, stopDecoding := context.WithCancel(ctx)
@@ -94,7 +96,7 @@ func (s *session) read(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.lastFrame.Store(f.Arrived.UnixNano())
+		s.lastFrame.Set(f.Arrived)
 		for !s.buf.put(f) {
 			if s.cfg.Patient {
 				select {
@@ -166,6 +168,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	case err != nil:
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
 	}
+	ev.Arrived = s.clock.latest(f.Arrived)
 	if ev.TimeUS == 0 { // of a kind we do not know, and without a place in the stream
 		s.counted[counted{kind: "ignored"}]++
 		return nil
@@ -198,7 +201,7 @@ func (s *session) add(ev Event, arrived time.Time) {
 	b := s.open
 	b.count++
 	b.tail = ev
-	s.lag.Store(int64(arrived.Sub(happened(&ev))))
+	s.lag.Store(int64(s.clock.earliest(arrived).Sub(happened(&ev))))
 	s.begun.Store(true)
 	s.metrics.replaced.Add(float64(ev.Replaced))
 	keep, kind := s.cfg.keeps(&ev)
@@ -242,7 +245,7 @@ func (s *session) flush(ctx context.Context) error {
 	if b.tail.DID != "" || b.tail.TimeUS != 0 {
 		at := s.base
 		move(&at, &b.tail)
-		if b.tail.Arrived.Sub(at.LastEvent) < liveWithin {
+		if time.Duration(s.lag.Load()) < liveWithin {
 			at.CaughtUp = at.LastEvent
 		}
 		b.last = &at
@@ -260,14 +263,15 @@ func (s *session) flush(ctx context.Context) error {
 	}
 }
 
-// caughtUp is the latest moment at which nothing was left unread: a connection
+// caughtUp is the latest moment at which nothing was left unread, by the clock
+// that is behind: a connection
 // that has been idle and has answered a ping since. Zero while frames flow.
 func (s *session) caughtUp() time.Time {
-	last, proven := time.Unix(0, s.lastFrame.Load()), s.conn.Proven()
+	last, proven := s.lastFrame.At(), s.conn.Proven()
 	if proven.Sub(last) < quietAfter || s.buf.size() > 0 {
 		return time.Time{}
 	}
-	return proven
+	return s.clock.earliest(proven)
 }
 
 // state is the stream's state in one word, and its detail.

@@ -100,7 +100,7 @@ func TestFenceRefusesThePreviousHolder(t *testing.T) {
 	_, err = apply(t.Context(), pool, old, schema.Batch{Writes: []schema.Write{post("a", "1")}})
 	require.ErrorIs(t, err, schema.ErrFenced)
 	require.Equal(t, schema.Fenced, schema.Classify(err))
-	require.ErrorIs(t, old.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive}), schema.ErrFenced)
+	require.ErrorIs(t, renew(t, pool, old), schema.ErrFenced)
 	require.NoError(t, old.Release(t.Context(), pool))
 	require.Empty(t, revs(t, pool))
 
@@ -109,13 +109,19 @@ func TestFenceRefusesThePreviousHolder(t *testing.T) {
 	require.Len(t, revs(t, pool), 1)
 }
 
+func renew(t *testing.T, pool *pgxpool.Pool, lease schema.Lease) error {
+	t.Helper()
+	_, err := lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive})
+	return err
+}
+
 func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	first := take(t, pool, "first")
 	require.NoError(t, first.Release(t.Context(), pool))
 	// A renewal that was sent before arrives after: the stream stays stopped.
-	require.ErrorIs(t, first.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive}), schema.ErrFenced)
+	require.ErrorIs(t, renew(t, pool, first), schema.ErrFenced)
 	second := take(t, pool, "second")
 	require.Equal(t, first.Epoch+1, second.Epoch)
 }

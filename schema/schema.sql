@@ -291,6 +291,7 @@ CREATE TABLE streams (
     advanced_at timestamp with time zone, -- When a batch was last committed, by the database's clock.
     failed_tries integer DEFAULT 0 NOT NULL, -- Tries to connect that failed since the last event.
     root text, -- Of a shard: the stream whose accounts it takes some of. It goes when its last account does.
+    lease_renewed_at timestamp with time zone, -- By the database's clock. A lease that was renewed in the future is of a clock that has been set back since, and free.
     PRIMARY KEY (name),
     CHECK ((cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))),
     FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
@@ -353,9 +354,11 @@ BEGIN
         cursor           = p_cursor,
         anchor           = p_anchor,
         last_event_at    = p_last_event_at,
-        caught_up_at     = greatest(caught_up_at, p_caught_up_at),
+        caught_up_at     = greatest(CASE WHEN caught_up_at < clock_timestamp() THEN caught_up_at END,
+                                    CASE WHEN p_caught_up_at < clock_timestamp() THEN p_caught_up_at END),
         filter_hash      = p_filter_hash,
         advanced_at      = clock_timestamp(),
+        lease_renewed_at = clock_timestamp(),
         lease_expires_at = clock_timestamp() + p_lease
     WHERE name = p_name AND epoch = p_epoch;
     IF NOT FOUND THEN
@@ -394,6 +397,25 @@ AS $function$
 BEGIN
     PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
     RETURN NULL;
+END $function$;
+
+-- River dates jobs by the clock of the process that adds or ends them. Due is due, and a retry comes after as long as River's policy says, by the database's clock.
+CREATE OR REPLACE FUNCTION public.date_job()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    backoff CONSTANT interval := least(coalesce(array_length(NEW.errors, 1), 0), 30) ^ 4 * interval '1 second';
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        NEW.created_at   := least(NEW.created_at, now());
+        NEW.scheduled_at := least(NEW.scheduled_at, now());
+    ELSIF NEW.state = 'retryable' THEN
+        NEW.scheduled_at := least(greatest(NEW.scheduled_at, now() + 0.9 * backoff), now() + 1.1 * backoff);
+    ELSE
+        NEW.scheduled_at := least(NEW.scheduled_at, now() + interval '5 seconds');
+    END IF;
+    RETURN NEW;
 END $function$;
 
 -- Says that a dead letter needs nothing: it is kept, and neither listed nor replayed with the others.
@@ -646,6 +668,39 @@ BEGIN
     UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $function$;
 
+-- Sets right what is dated later than it can be, since a clock was set back: jobs, and the leader of the workers. Answers how many.
+CREATE OR REPLACE FUNCTION public.mend_times()
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    mended bigint;
+    leader bigint;
+BEGIN
+    WITH ahead AS (
+        SELECT j.id, due.latest
+        FROM river_job AS j
+        CROSS JOIN LATERAL (SELECT now() + CASE j.state
+            WHEN 'available' THEN interval '5 seconds'
+            WHEN 'retryable' THEN 1.1 * least(coalesce(array_length(j.errors, 1), 0), 30) ^ 4 * interval '1 second'
+            WHEN 'scheduled' THEN interval '1 day'
+            ELSE interval '0' END AS latest) AS due
+        WHERE j.state IN ('available', 'retryable', 'scheduled', 'running')
+          AND CASE j.state WHEN 'running' THEN j.attempted_at ELSE j.scheduled_at END > due.latest + interval '5 seconds'
+        ORDER BY j.id
+        LIMIT 10000
+        FOR UPDATE OF j SKIP LOCKED
+    )
+    UPDATE river_job AS j
+    SET scheduled_at = least(j.scheduled_at, a.latest), attempted_at = least(j.attempted_at, now())
+    FROM ahead AS a
+    WHERE j.id = a.id;
+    GET DIAGNOSTICS mended = ROW_COUNT;
+    DELETE FROM river_leader WHERE expires_at > now() + interval '5 minutes';
+    GET DIAGNOSTICS leader = ROW_COUNT;
+    RETURN mended + leader;
+END $function$;
+
 -- Makes a dead letter of a job that is discarded or cancels itself, whoever ends it; settles the letter of one that succeeds at last.
 CREATE OR REPLACE FUNCTION public.note_ended_job()
  RETURNS trigger
@@ -832,7 +887,9 @@ CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer,
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    at timestamptz;
+    at   timestamptz;
+    -- How far ahead calls can have been reserved, at most: each has a slot, or had one and gave up.
+    far CONSTANT interval := p_slots * (p_spacing + interval '100 milliseconds') + interval '1 second';
 BEGIN
     -- A server that crashes may forget the last reservations: for a second, calls may then be closer or more than they
     -- should. Waiting for the disk at each call would make each late.
@@ -847,11 +904,17 @@ BEGIN
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
+        -- Of a clock that was set back: nobody may hold a slot for longer than from now on.
+        UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
+        WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
         now_at := clock_timestamp();
         RETURN;
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
+    IF at > clock_timestamp() + 2 * far THEN
+        at := clock_timestamp() + far; -- the clock was set back; whoever reserved before has called by then
+    END IF;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;
     UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;

@@ -126,13 +126,13 @@ func TestOneMoreAccountMovesNobody(t *testing.T) {
 	for did, stream := range before {
 		require.Equal(t, stream, after[did])
 	}
-	require.NoError(t, lease.Renew(t.Context(), f.pool, schema.Beat{State: schema.StateLive}), "the first stream goes on")
+	require.NoError(t, renew(t, f.pool, lease), "the first stream goes on")
 	f.follow(102, 150)
 	f.unfollow(1, 3) // three places in the first
 	f.follow(151, 153)
 	all, _ = f.share()
 	require.Equal(t, map[string]int{"s": 100, "s-2": 50}, sizes(all), "the fullest is filled first")
-	require.NoError(t, lease.Renew(t.Context(), f.pool, schema.Beat{State: schema.StateLive}))
+	require.NoError(t, renew(t, f.pool, lease))
 	_, err := f.pool.Exec(t.Context(), `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'written'; END $$;
 		CREATE TRIGGER no AFTER INSERT OR UPDATE OR DELETE ON stream_accounts FOR EACH STATEMENT EXECUTE FUNCTION no()`)
 	require.NoError(t, err)
@@ -282,7 +282,7 @@ func TestWhoTakesAccountsOverGoesBack(t *testing.T) {
 		require.True(t, past(55).Equal(at.LastEvent))
 		require.Equal(t, "time", at.CursorKind)
 	}
-	require.NoError(t, lease.Renew(t.Context(), f.pool, schema.Beat{State: schema.StateLive}), "who only gives accounts away goes on")
+	require.NoError(t, renew(t, f.pool, lease), "who only gives accounts away goes on")
 
 	// Nobody is watched: everyone is followed, from where the shards stood.
 	f.position("s", 56)

@@ -39,6 +39,7 @@ type Lease struct {
 	Owner    string
 	Epoch    int64
 	TTL      time.Duration
+	Taken    time.Time // by the database's clock
 	Position Position
 }
 
@@ -119,24 +120,26 @@ func TakeShard(ctx context.Context, db DB, stream, owner string, ttl time.Durati
 	const take = `
 WITH free AS (
     SELECT name FROM streams
-    WHERE name = $1 AND (lease_owner IS NULL OR lease_owner = $2 OR lease_expires_at < clock_timestamp())
+    WHERE name = $1 AND (lease_owner IS NULL OR lease_owner = $2 OR lease_expires_at < clock_timestamp()
+        OR lease_renewed_at > clock_timestamp() + interval '1 second') -- the clock was set back: whoever lives renews it at once
     FOR UPDATE SKIP LOCKED
 )
 UPDATE streams AS s
 SET lease_owner      = $2,
     epoch            = s.epoch + 1,
+    lease_renewed_at = clock_timestamp(),
     lease_expires_at = clock_timestamp() + $3::interval,
     state            = 'connecting',
     state_detail     = '',
     state_since      = now()
 FROM free
 WHERE s.name = free.name
-RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s.caught_up_at, s.filter_hash`
+RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s.caught_up_at, s.filter_hash, clock_timestamp()`
 	lease, err = one(ctx, db, "take the lease of stream "+stream, func(row pgx.CollectableRow) (Lease, error) {
 		l := Lease{Stream: stream, Owner: owner, TTL: ttl}
 		p := &l.Position
 		var lastEvent, caughtUp *time.Time
-		err := row.Scan(&l.Epoch, &p.Host, &p.CursorKind, &p.Cursor, &p.Anchor, &lastEvent, &caughtUp, &p.FilterHash)
+		err := row.Scan(&l.Epoch, &p.Host, &p.CursorKind, &p.Cursor, &p.Anchor, &lastEvent, &caughtUp, &p.FilterHash, &l.Taken)
 		p.LastEvent, p.CaughtUp = deref(lastEvent), deref(caughtUp)
 		return l, err
 	}, take, stream, owner, ttl)
@@ -166,27 +169,28 @@ type Beat struct {
 	CaughtUp time.Time // moves the stream's caught_up_at forward; zero: does not
 }
 
-// Renew extends the lease and says what state the stream is in. It answers
-// ErrFenced when the lease has been lost, or given back: a renewal that was
-// cancelled may still arrive after that.
-func (l Lease) Renew(ctx context.Context, db DB, beat Beat) error {
+// Renew extends the lease, says what state the stream is in, and answers the
+// time by the database's clock. The error is ErrFenced when the lease has been
+// lost, or given back: a renewal that was cancelled may still arrive after that.
+func (l Lease) Renew(ctx context.Context, db DB, beat Beat) (now time.Time, err error) {
 	const sql = `
 UPDATE streams
 SET lease_expires_at = clock_timestamp() + $3::interval,
+    lease_renewed_at = clock_timestamp(),
     state_since      = CASE WHEN state = $4 THEN state_since ELSE now() END,
     state            = $4,
     state_detail     = $5,
-    caught_up_at     = greatest(caught_up_at, $6),
+    caught_up_at     = greatest(CASE WHEN caught_up_at < clock_timestamp() THEN caught_up_at END,
+                                CASE WHEN $6 < clock_timestamp() THEN $6::timestamptz END),
     failed_tries     = $7
-WHERE name = $1 AND epoch = $2 AND lease_owner IS NOT NULL`
-	tag, err := db.Exec(ctx, sql, l.Stream, l.Epoch, l.TTL, beat.State, beat.Detail, nilTime(beat.CaughtUp), beat.Failed)
-	if err != nil {
-		return fmt.Errorf("renew the lease of stream %s: %w", l.Stream, err)
+WHERE name = $1 AND epoch = $2 AND lease_owner IS NOT NULL
+RETURNING clock_timestamp()`
+	now, err = one(ctx, db, "renew the lease of stream "+l.Stream, pgx.RowTo[time.Time], sql,
+		l.Stream, l.Epoch, l.TTL, beat.State, beat.Detail, nilTime(beat.CaughtUp), beat.Failed)
+	if errors.Is(err, ErrNoRows) {
+		return now, fmt.Errorf("renew the lease of stream %s: %w", l.Stream, ErrFenced)
 	}
-	if tag.RowsAffected() == 0 {
-		return fmt.Errorf("renew the lease of stream %s: %w", l.Stream, ErrFenced)
-	}
-	return nil
+	return now, err
 }
 
 // StreamStatuses lists every stream, by name.
@@ -205,7 +209,7 @@ SELECT name          AS name,
        epoch         AS epoch,
        failed_tries  AS failed,
        coalesce(lease_owner, '') AS owner,
-       coalesce(lease_expires_at > clock_timestamp(), false) AS leased
+       coalesce(lease_expires_at > clock_timestamp(), false) AND coalesce(lease_renewed_at <= clock_timestamp() + interval '1 second', true) AS leased
 FROM streams
 ORDER BY name`
 	return all(ctx, db, "read the streams", pgx.RowToStructByName[StreamStatus], sql)

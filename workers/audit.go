@@ -285,7 +285,7 @@ func (w *Audit) Timeout(*river.Job[jobs.Audit]) time.Duration { return time.Hour
 // Work makes the audit.
 func (w *Audit) Work(ctx context.Context, _ *river.Job[jobs.Audit]) error {
 	last, err := schema.LastAudit(ctx, w.auditor.Pool)
-	if err == nil && time.Since(last.Ended) < w.every-time.Minute {
+	if ago := time.Since(last.Ended); err == nil && 0 <= ago && ago < w.every-time.Minute {
 		return nil
 	}
 	if err != nil && !errors.Is(err, schema.ErrNoRows) {

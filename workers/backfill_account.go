@@ -83,7 +83,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		if time.Since(started) > w.patience {
 			return river.JobSnooze(0) // to go on behind whoever is more urgent
 		}
-		if wait := time.Until(job.Args.NotBefore); at.Pages == 0 && wait > 0 {
+		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 {
 			return river.JobSnooze(wait) // the stream does not bring its posts yet
 		}
 		if !at.End && at.Pages < maxPages && (at.Oldest.IsZero() || at.Oldest.After(since)) {

@@ -41,6 +41,7 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 		if err != nil {
 			return err
 		}
+		past(alerts, now)
 		alerts = follow(alerts, report.Conditions, now)
 		var messages []river.InsertManyParams
 		for i := range alerts {
@@ -58,6 +59,18 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 		}
 		return nil
 	})
+}
+
+// past dates nothing later than now: a clock that was ahead must not keep an
+// alert from firing, or from ending, until its time comes.
+func past(alerts []schema.Alert, now time.Time) {
+	for i := range alerts {
+		for _, at := range []*time.Time{&alerts[i].Since, &alerts[i].SeenAt} {
+			if at.After(now) {
+				*at = now
+			}
+		}
+	}
 }
 
 // follow is what the alerts become now that these conditions hold, and no others.

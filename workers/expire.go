@@ -93,9 +93,13 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 // Timeout is longer than the budget, after which a run ends by itself.
 func (w *Expire) Timeout(*river.Job[jobs.Expire]) time.Duration { return w.budget + time.Minute }
 
-// Work runs until nothing is due, or goes on in a second when its time is up.
+// Work runs until nothing is due by any of the clocks, or goes on in a second when its time is up.
 func (w *Expire) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
-	err := w.Run(ctx, time.Now())
+	now, err := schema.AgreedTime(ctx, w.pool, time.Now())
+	if err != nil {
+		return err
+	}
+	err = w.Run(ctx, now)
 	if errors.Is(err, errBudget) {
 		return river.JobSnooze(time.Second)
 	}

@@ -375,3 +375,28 @@ func TestRetentionNeverCutsIntoWhatIsShown(t *testing.T) {
 		require.ErrorContains(t, err, text)
 	}
 }
+
+// TestNothingExpiresByOneClockAlone: the newest event is of 40 days ago, and so a
+// clock that tells another time may be wrong.
+func TestNothingExpiresByOneClockAlone(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	w := expirer(t, pool, Retention{})
+	for _, sql := range []string{
+		`INSERT INTO streams (name, wire, last_event_at) VALUES ('s', 'wire', now() - interval '40 days')`,
+		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at, how_closed)
+		 VALUES ('s', now() - interval '60 days', now() - interval '59 days', 'lost', now() - interval '59 days', now() - interval '50 days', 'accepted')`,
+	} {
+		_, err := pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	gaps := func() (n int) {
+		require.NoError(t, w.Work(t.Context(), &river.Job[jobs.Expire]{JobRow: &rivertype.JobRow{}}))
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM gaps`).Scan(&n))
+		return n
+	}
+	require.Equal(t, 1, gaps())
+	_, err := pool.Exec(t.Context(), `UPDATE streams SET last_event_at = now()`)
+	require.NoError(t, err)
+	require.Zero(t, gaps())
+}

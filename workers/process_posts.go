@@ -70,9 +70,9 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 		}
 	}
 	w.posts.Add(float64(p.posts))
-	w.delay.Observe(time.Since(job.CreatedAt).Seconds())
+	w.delay.Observe(max(0, time.Since(job.CreatedAt).Seconds()))
 	if !job.Args.Arrived.IsZero() {
-		w.whole.Observe(time.Since(job.Args.Arrived).Seconds())
+		w.whole.Observe(max(0, time.Since(job.Args.Arrived).Seconds()))
 	}
 	return nil
 }

@@ -196,7 +196,6 @@ func (p *listingPlace) turn(ctx context.Context, tx pgx.Tx, job int64) (err erro
 
 // finish takes a complete listing over.
 func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
-	now := time.Now()
 	var members []schema.Member
 	var hidden []string
 	var changed schema.Changed
@@ -219,6 +218,10 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		priority := jobs.PriorityNewFollow
 		if changed.First {
 			priority = jobs.PriorityColdStart
+		}
+		now, err := schema.Now(ctx, tx)
+		if err != nil {
+			return err
 		}
 		if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Added, now.Add(-w.window), priority, settled(now, len(changed.Added))); err != nil {
 			return err

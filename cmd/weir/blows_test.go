@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,7 +27,7 @@ type blow struct {
 
 // plan is a round: each blow once, in the order of chance.
 func (c *chaos) plan() []blow {
-	plan := append(append(endings(), ways()...), faults()...)
+	plan := slices.Concat(endings(), ways(), faults(), clocks())
 	if c.disk != nil {
 		plan = append(plan, blow{"full disk of Postgres", (*chaos).fullDisk})
 	}

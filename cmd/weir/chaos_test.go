@@ -94,7 +94,9 @@ type chaos struct {
 	pool             *pgxpool.Pool // past the proxy: the judge's
 	stream, database *proxy
 	env              []string
-	stop             func() // ends what happens on the network
+	program          string               // what the fleet runs: the real binary, whose clock can be stepped
+	clocks           map[string]wallClock // of each of the fleet
+	stop             func()               // ends what happens on the network
 
 	mu    sync.Mutex // guards fleet: the watcher looks into it
 	fleet map[string]*process
@@ -125,7 +127,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
-	c := &chaos{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{},
+	c := &chaos{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
 		lost: map[*simnet.Entry]bool{}, fired: map[string]int{}, began: time.Now()}
 	c.startServer()
 	c.stream = newProxy(t, "Jetstream", n.Address())
@@ -137,7 +139,11 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		"WEIR_QUEUE_LIMIT=40", "WEIR_GAP_THRESHOLD=1s")
 	succeed(t, c.env, "migrate")
 	c.pool = open(t, direct)
+	c.program, err = steppable()
+	require.NoError(t, err)
+	c.steppableDatabase()
 	for _, name := range fleet() {
+		c.clocks[name] = newWallClock(t)
 		c.launch(name)
 	}
 	return c
@@ -160,7 +166,7 @@ func (c *chaos) startServer() {
 func (c *chaos) launch(name string) {
 	c.t.Helper()
 	command, _, _ := strings.Cut(name, " ")
-	p := start(c.t, c.env, command)
+	p := startProgram(c.t, c.program, append(slices.Clone(c.env), c.clocks[name].env()), command)
 	c.mu.Lock()
 	c.fleet[name] = p
 	c.mu.Unlock()

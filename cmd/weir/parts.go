@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -144,7 +145,10 @@ func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 		return fmt.Errorf("start the workers: %w", err)
 	}
 	p.life.tell(partWorkers, connectable(p.pool))
+	var mending sync.WaitGroup
+	mending.Go(func() { workers.MendTimes(ctx, p.pool, p.log) })
 	<-client.Stopped()
+	mending.Wait()
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -33,8 +32,8 @@ type conn struct {
 	done  chan struct{}
 	cause error // why it was closed from this side; set before done closes
 
-	lastFrame atomic.Int64 // Unix nanoseconds
-	proven    atomic.Int64 // Unix nanoseconds
+	lastFrame consumer.Moment
+	proven    consumer.Moment
 
 	// Of the reading goroutine.
 	slab     []byte
@@ -48,9 +47,9 @@ type conn struct {
 
 func newConn(c *Client, host string, ws *websocket.Conn, zip *zstd.Decoder) *conn {
 	k := &conn{client: c, host: host, ws: ws, zip: zip, done: make(chan struct{}), decode: decoder{wanted: c.cfg.Wanted}}
-	now := time.Now().UnixNano()
-	k.lastFrame.Store(now)
-	k.proven.Store(now)
+	now := time.Now()
+	k.lastFrame.Set(now)
+	k.proven.Set(now)
 	go k.watch()
 	return k
 }
@@ -59,7 +58,7 @@ func newConn(c *Client, host string, ws *websocket.Conn, zip *zstd.Decoder) *con
 func (k *conn) Host() string { return k.host }
 
 // Proven is when the connection was last known to be alive.
-func (k *conn) Proven() time.Time { return time.Unix(0, k.proven.Load()) }
+func (k *conn) Proven() time.Time { return k.proven.At() }
 
 // Close ends the connection at once.
 func (k *conn) Close() error {
@@ -105,9 +104,8 @@ func (k *conn) Next(ctx context.Context) (consumer.Frame, error) {
 	if err != nil {
 		return consumer.Frame{}, k.ended(ctx, err)
 	}
-	now := f.Arrived.UnixNano()
-	k.lastFrame.Store(now)
-	k.proven.Store(now)
+	k.lastFrame.Set(f.Arrived)
+	k.proven.Set(f.Arrived)
 	k.client.metrics.bytes.Add(float64(len(f.Data)))
 	if !k.received {
 		k.received = true
@@ -184,7 +182,7 @@ func (k *conn) discard(message io.Reader) error {
 	part := make([]byte, 64<<10)
 	for {
 		_, err := message.Read(part)
-		k.lastFrame.Store(time.Now().UnixNano())
+		k.lastFrame.Set(time.Now())
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -206,7 +204,7 @@ func (k *conn) watch() {
 			return
 		case <-timer.C:
 		}
-		idle := time.Since(time.Unix(0, k.lastFrame.Load()))
+		idle := time.Since(k.lastFrame.At())
 		if idle < quiet {
 			timer.Reset(quiet - idle)
 			continue
@@ -217,8 +215,8 @@ func (k *conn) watch() {
 		cancel()
 		switch {
 		case err == nil:
-			k.proven.Store(sent.UnixNano())
-		case time.Since(time.Unix(0, k.lastFrame.Load())) >= k.client.cfg.PongWithin:
+			k.proven.Set(sent)
+		case time.Since(k.lastFrame.At()) >= k.client.cfg.PongWithin:
 			k.fail(fmt.Errorf("the server has been silent for %s and does not answer a ping", time.Since(sent.Add(-idle)).Round(time.Second)))
 			return
 		}

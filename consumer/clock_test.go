@@ -1,0 +1,48 @@
+package consumer
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestClockBelievesTheOneThatClaimsLess(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, at := &clock{}, time.Now()
+				require.True(t, c.earliest(at).Equal(at), "nothing was told")
+				require.True(t, c.latest(at).Equal(at), "nothing was told")
+				c.set(at.Add(wrong))
+				time.Sleep(time.Minute)
+				at = time.Now()
+				want := []time.Time{at, at.Add(wrong)}
+				if wrong < 0 {
+					want = []time.Time{at.Add(wrong), at}
+				}
+				require.True(t, c.earliest(at).Equal(want[0]), c.earliest(at))
+				require.True(t, c.latest(at).Equal(want[1]), c.latest(at))
+				require.True(t, c.earliest(time.Time{}).IsZero())
+			})
+		})
+	}
+}
+
+func TestMomentIsToldByTheClockOfNow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var m Moment
+		require.True(t, m.At().IsZero())
+		began := time.Now()
+		m.Set(began)
+		require.True(t, m.At().Equal(began))
+		time.Sleep(time.Minute)
+		require.True(t, m.At().Equal(began))
+		require.Equal(t, time.Minute, time.Since(m.At()))
+		m.Set(time.Now())
+		require.Zero(t, time.Since(m.At()))
+	})
+}

@@ -1,0 +1,28 @@
+package schema
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Now is the time by the database's clock.
+func Now(ctx context.Context, db DB) (time.Time, error) {
+	return one(ctx, db, "read the database's clock", pgx.RowTo[time.Time], `SELECT clock_timestamp()`)
+}
+
+// AgreedTime is the earliest of a process's time, the database's, and that of the
+// newest event stored, which is of a server's clock. What is due by it is due
+// whichever of the three may be ahead.
+func AgreedTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
+	const sql = `SELECT least($1::timestamptz, clock_timestamp(), (SELECT max(last_event_at) FROM streams))`
+	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], sql, now)
+}
+
+// MendTimes sets right what bears a time later than it can be by the database's
+// clock, since that clock was set back: jobs would wait for it, those that a
+// killed process left behind too. It answers how many there were.
+func MendTimes(ctx context.Context, db DB) (int, error) {
+	return one(ctx, db, "mend the times of jobs", pgx.RowTo[int], `SELECT mend_times()::int`)
+}
