@@ -286,7 +286,7 @@ func (c *chaos) progress(commits int) {
 // drain waits until everything that happened is committed and processed.
 func (c *chaos) drain() {
 	c.t.Helper()
-	last := c.net.Log().Last().Seq
+	last := lastAsked(c.net).Seq
 	require.Eventually(c.t, func() bool { return c.place() == last }, 3*time.Minute, 20*time.Millisecond, "the end of the stream is not committed")
 	require.Eventually(c.t, func() bool {
 		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)

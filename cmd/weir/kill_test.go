@@ -86,10 +86,21 @@ func (k *killing) progress(commits int) {
 	}, 2*time.Minute, 3*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
 }
 
+// lastAsked is the latest event that a stream of posts delivers: a like after it
+// never comes.
+func lastAsked(n *simnet.Net) *simnet.Entry {
+	for _, e := range slices.Backward(n.Log().Entries()) {
+		if e.Kind != "commit" || e.Collection == "app.bsky.feed.post" {
+			return e
+		}
+	}
+	return nil
+}
+
 // drain waits until everything played has been committed and processed.
 func (k *killing) drain(pool *pgxpool.Pool) {
 	k.t.Helper()
-	last := k.net.Log().Last()
+	last := lastAsked(k.net)
 	require.Eventually(k.t, func() bool {
 		n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE anchor ->> 'rev' = '%s' OR last_event_at >= to_timestamp(%d / 1000000.0)`, last.Rev, last.TimeUS))
 		if err != nil || n == 0 {

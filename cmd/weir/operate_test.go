@@ -194,7 +194,7 @@ func TestBackpressure(t *testing.T) {
 
 	work := start(t, env, "work")
 	becomes(t, at, "quiet")
-	last := n.Log().Last()
+	last := lastAsked(n)
 	require.Eventually(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 1 && waiting() == 0
 	}, time.Minute, 20*time.Millisecond)

@@ -74,7 +74,7 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 
 	// The second one dies, and the first takes over in its turn.
 	second.kill()
-	last := n.Log().Last()
+	last := lastAsked(n)
 	require.Eventually(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 1
 	}, time.Minute, 20*time.Millisecond)
@@ -100,7 +100,7 @@ func TestPausedWorkerHoldsNothingUp(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool { return count(t, pool, sql) == 1 }, time.Minute, 10*time.Millisecond, because)
 	}
-	last := n.Log().Last()
+	last := lastAsked(n)
 	waits(fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)
 		AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed')`, last.TimeUS), "everything is processed")
 

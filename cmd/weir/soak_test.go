@@ -59,7 +59,7 @@ func TestSoak(t *testing.T) {
 		readings = append(readings, readSoak(t, pool, at))
 	}
 	stop()
-	last := n.Log().Last()
+	last := lastAsked(n)
 	began := time.Now()
 	require.Eventually(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE (anchor ->> 'seq')::bigint = %d
