@@ -286,12 +286,23 @@ func (c *chaos) progress(commits int) {
 // drain waits until everything that happened is committed and processed.
 func (c *chaos) drain() {
 	c.t.Helper()
-	last := c.net.Log().Last().Seq
+	last := c.asked()
 	require.Eventually(c.t, func() bool { return c.place() == last }, 3*time.Minute, 20*time.Millisecond, "the end of the stream is not committed")
 	require.Eventually(c.t, func() bool {
 		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
 		return err == nil && left == 0
 	}, 8*time.Minute, 50*time.Millisecond, "jobs are left") // one that has failed thrice waits 81 s
+}
+
+// asked is the number of the last event that a consumer asks for: a like that
+// comes last reaches nobody.
+func (c *chaos) asked() int64 {
+	for _, e := range slices.Backward(c.net.Log().Entries()) {
+		if e.Kind != "commit" || e.Collection == "app.bsky.feed.post" {
+			return e.Seq
+		}
+	}
+	return 0
 }
 
 // end stops the fleet in order.
