@@ -121,7 +121,7 @@ func seconds(s float64) time.Duration {
 
 // atLeast is a count as a person reads it: counting stops somewhere.
 func atLeast(n int64) string {
-	if n >= schema.CountedJobs {
+	if n > schema.CountedJobs {
 		return fmt.Sprintf("%d or more", n)
 	}
 	return fmt.Sprint(n)

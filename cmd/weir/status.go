@@ -100,7 +100,7 @@ func ago(s *float64) string {
 }
 
 func counted(n int64) string {
-	if n >= schema.CountedJobs {
+	if n > schema.CountedJobs {
 		return fmt.Sprintf("%d+", n)
 	}
 	return fmt.Sprint(n)
