@@ -12,7 +12,7 @@ import (
 
 const (
 	mendEvery  = 5 * time.Second
-	mendWithin = 10 * time.Second // it skips what others hold
+	mendWithin = time.Minute // a million retries take some seconds; it skips what others hold
 )
 
 // MendTimes sets right, until ctx ends, what waits for a time that the database's
