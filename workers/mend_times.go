@@ -20,18 +20,9 @@ const (
 // that are to be tried again are read at the start, and when the clock was seen to
 // go back, until nothing is left to mend: they may be many.
 func MendTimes(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) {
-	var clock clockStart
-	began, owed := time.Now(), true
+	m := mender{pool: pool, started: time.Now(), retries: true}
 	for sleep(ctx, mendEvery) == nil {
-		once, cancel := context.WithTimeout(ctx, mendWithin)
-		now, err := schema.Now(once, pool)
-		mended := 0
-		if err == nil {
-			owed = clock.wentBack(now, time.Since(began)) || owed
-			mended, err = schema.MendTimes(once, pool, owed)
-		}
-		cancel()
-		owed = owed && (err != nil || mended > 0)
+		mended, err := m.mend(ctx)
 		if mended > 0 {
 			log.Warn("times_mended", "jobs", mended, "cause", "they were dated later than the database's clock allows: it was set back, or another process's was ahead")
 		}
@@ -39,6 +30,29 @@ func MendTimes(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) {
 			log.Error("times_not_mended", "cause", err)
 		}
 	}
+}
+
+// mender is what one process knows between two looks.
+type mender struct {
+	pool    *pgxpool.Pool
+	started time.Time // for the monotonic clock
+	clock   clockStart
+	retries bool // are still to be read
+}
+
+func (m *mender) mend(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, mendWithin)
+	defer cancel()
+	now, err := schema.Now(ctx, m.pool)
+	if err != nil {
+		return 0, err
+	}
+	m.retries = m.clock.wentBack(now, time.Since(m.started)) || m.retries
+	mended, err := schema.MendTimes(ctx, m.pool, m.retries)
+	if err == nil && mended == 0 {
+		m.retries = false
+	}
+	return mended, err
 }
 
 // clockSlack is how far the database's clock may fall behind without anything

@@ -5,7 +5,38 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
 )
+
+// TestRetriesAreMendedAtTheStartAndWhenTheClockWentBack, and are not read between.
+func TestRetriesAreMendedAtTheStartAndWhenTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	m := mender{pool: schematest.New(t), started: time.Now(), retries: true}
+	_, err := m.pool.Exec(t.Context(), `INSERT INTO river_queue (name, updated_at) VALUES ('default', now())`)
+	require.NoError(t, err)
+	mend := func(want int) {
+		t.Helper()
+		mended, err := m.mend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, mended)
+	}
+	late := func() {
+		_, err := m.pool.Exec(t.Context(), `INSERT INTO river_job (kind, args, max_attempts, state, scheduled_at, errors) VALUES ('late', '{}', 25, 'retryable', now() + interval '1 hour', '{"{}"}')`)
+		require.NoError(t, err)
+	}
+	late()
+	mend(1)
+	late()
+	mend(1) // until nothing is left
+	mend(0)
+	late()
+	require.False(t, m.retries)
+	m.clock.began = m.clock.began.Add(time.Hour) // so it was, before the database's clock was set back
+	mend(1)
+	mend(0)
+	require.False(t, m.retries)
+}
 
 // TestClockSetBackIsSeen against the process's monotonic clock, in one step or in
 // several; one that goes on, or is set ahead, is no news.
