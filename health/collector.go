@@ -51,7 +51,7 @@ var (
 	failedTries    = desc("stream_failed_tries", "Tries to connect that failed since the last event.", "stream")
 	epoch          = desc("stream_epoch", "The epoch of the lease: how often it changed hands.", "stream")
 	follows        = desc("follows", "Accounts followed; 0 with the whole network.")
-	queueJobs      = desc("queue_jobs", "Jobs by queue and state, each counted up to 50,000.", "queue", "state")
+	queueJobs      = desc("queue_jobs", "Jobs by queue and state, those available counted up to 50,001, the others up to 10,001, which mean as many or more.", "queue", "state")
 	queueOldest    = desc("queue_oldest_seconds", "For how long the job that waits longest could have been worked; 0 with none.", "queue")
 	queuePaused    = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
 	gapsOpen       = desc("gaps_open", "Intervals of a stream that may have been missed and are not closed. Expect zero.")

@@ -58,14 +58,14 @@ func (r *Report) judge(limits Limits) {
 	}
 	for _, q := range r.Queues {
 		if q.Available > limits.Jobs {
-			add("WeirQueueDeep", Warning, q.Name, "start more weir work processes", "%s jobs wait in queue %s", atLeast(q.Available), q.Name)
+			add("WeirQueueDeep", Warning, q.Name, "start more weir work processes", "%s jobs wait in queue %s", atLeast(q.Available, schema.CountedJobs), q.Name)
 		}
 		if q.Paused {
 			add("WeirQueuePaused", Warning, q.Name, "resume it in River UI when you are done", "queue %s was paused by somebody", q.Name)
 		}
 	}
 	if r.BackfillQueueDepth > limits.Backfills {
-		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; a first start reads every feed, and ends", "%s feeds wait to be read", atLeast(r.BackfillQueueDepth))
+		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; a first start reads every feed, and ends", "%s feeds wait to be read", atLeast(r.BackfillQueueDepth, schema.CountedOthers))
 	}
 	if r.NewLetters > limits.Letters {
 		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewLetters, letterWindow)
@@ -119,9 +119,9 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-// atLeast is a count as a person reads it: counting stops somewhere.
-func atLeast(n int64) string {
-	if n >= schema.CountedJobs {
+// atLeast is a count as a person reads it, where counting stops after most.
+func atLeast(n, most int64) string {
+	if n > most {
 		return fmt.Sprintf("%d or more", n)
 	}
 	return fmt.Sprint(n)

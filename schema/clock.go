@@ -22,7 +22,9 @@ func AgreedTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 
 // MendTimes sets right what bears a time later than it can be by the database's
 // clock, since that clock was set back: jobs would wait for it, those that a
-// killed process left behind too. It answers how many there were.
-func MendTimes(ctx context.Context, db DB) (int, error) {
-	return one(ctx, db, "mend the times of jobs", pgx.RowTo[int], `SELECT mend_times()::int`)
+// killed process left behind too. It answers how many there were. It may be
+// called every few seconds however many jobs wait; with retries it reads every
+// job that is to be tried again, which is for when the clock was set back.
+func MendTimes(ctx context.Context, db DB, retries bool) (int, error) {
+	return one(ctx, db, "mend the times of jobs", pgx.RowTo[int], `SELECT mend_times($1)::int`, retries)
 }

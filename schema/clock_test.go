@@ -114,25 +114,29 @@ func TestClockSetBackKeepsNothingWaiting(t *testing.T) {
 	due := func() int {
 		return ask[int](t, pool, `SELECT count(*) FROM river_job WHERE CASE state WHEN 'running' THEN attempted_at ELSE scheduled_at END <= clock_timestamp() + interval '2 seconds'`)
 	}
+	mend := func(retries bool) int {
+		mended, err := schema.MendTimes(t.Context(), pool, retries)
+		require.NoError(t, err)
+		return mended
+	}
+	do(t, pool, `INSERT INTO river_queue (name, updated_at) VALUES ('default', now())`) // as whoever serves it does
 	ids := []int64{}
 	for _, state := range []string{"available", "retryable", "running"} {
 		ids = append(ids, ask[int64](t, pool, addJob, state, time.Duration(0), []string{"{}"}))
 	}
-	mended, err := schema.MendTimes(t.Context(), pool)
-	require.NoError(t, err)
-	require.Zero(t, mended)
+	ids = append(ids, ask[int64](t, pool, addJob, "scheduled", 24*time.Hour, nil))
+	require.Zero(t, mend(true))
 	do(t, pool, `UPDATE river_job SET scheduled_at = scheduled_at + interval '1 hour', attempted_at = attempted_at + interval '1 hour' WHERE id = ANY ($1)`, ids)
 	do(t, pool, `INSERT INTO river_leader (elected_at, expires_at, leader_id) VALUES (now(), now() + interval '1 hour', 'dead')`)
 	require.Zero(t, due())
-	mended, err = schema.MendTimes(t.Context(), pool)
-	require.NoError(t, err)
-	require.Equal(t, 4, mended)
-	require.Equal(t, 2, due(), "the running one, and the one to be tried again")
-	require.True(t, ask[bool](t, pool, `SELECT max(scheduled_at) <= clock_timestamp() + interval '5 seconds' FROM river_job`))
+	require.Equal(t, 4, mend(false), "all but the one to be tried again")
+	require.Equal(t, 1, due(), "the running one")
+	require.Equal(t, 1, mend(true))
+	require.Equal(t, 2, due(), "the one to be tried again too")
+	require.Equal(t, 1, ask[int](t, pool, `SELECT count(*) FROM river_job WHERE scheduled_at > clock_timestamp() + interval '5 seconds'`), "the scheduled one")
+	require.True(t, ask[bool](t, pool, `SELECT max(scheduled_at) <= clock_timestamp() + interval '1 day' FROM river_job`))
 	require.Zero(t, ask[int](t, pool, `SELECT count(*) FROM river_leader`))
-	mended, err = schema.MendTimes(t.Context(), pool)
-	require.NoError(t, err)
-	require.Zero(t, mended)
+	require.Zero(t, mend(true))
 }
 
 // TestAgreedTimeIsTheEarliest of three clocks.

@@ -33,8 +33,8 @@ func readTables() []string { return []string{"follows", "river_migration", "weir
 // calledFunctions are those that Weir, people and other functions call.
 func calledFunctions() []string {
 	return []string{
-		"advance_stream", "ask_for_replays", "check_letters", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
-		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "give_call_slot", "mend_times", "replay_dead_letter",
+		"advance_stream", "ask_for_replays", "check_letters", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
+		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "give_call_slot", "mend_times", "oldest_job", "replay_dead_letter",
 		"replay_dead_letters", "river_job_state_in_bitmask", "tag", "tags_of", "take_call_slot", "tid_floor",
 	}
 }

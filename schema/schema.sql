@@ -399,6 +399,23 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+-- How many jobs of a queue are in a state. It stops counting at a number, and costs no more than that.
+CREATE OR REPLACE FUNCTION public.count_jobs(p_queue text, p_state river_job_state, p_most integer)
+ RETURNS bigint
+ LANGUAGE sql
+ STABLE
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_indexonlyscan TO 'on'
+ SET max_parallel_workers_per_gather TO '0'
+AS $function$
+    SELECT count(*)
+    FROM (SELECT FROM river_job
+          WHERE state = p_state AND queue = p_queue
+          ORDER BY priority DESC, scheduled_at DESC, id DESC -- those that have been worked were at the other end, and may not have been vacuumed
+          LIMIT p_most) AS j
+$function$;
+
 -- River dates jobs by the clock of the process that adds or ends them. Due is due, and a retry comes after as long as River's policy says, by the database's clock.
 CREATE OR REPLACE FUNCTION public.date_job()
  RETURNS trigger
@@ -668,32 +685,46 @@ BEGIN
     UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $function$;
 
--- Sets right what is dated later than it can be, since a clock was set back: jobs, and the leader of the workers. Answers how many.
-CREATE OR REPLACE FUNCTION public.mend_times()
+-- Sets right what is dated later than it can be, since a clock was set back: jobs of the queues that are served, those to be tried again only where asked to, and the leader of the workers. Answers how many.
+CREATE OR REPLACE FUNCTION public.mend_times(p_retries boolean)
  RETURNS bigint
  LANGUAGE plpgsql
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_mergejoin TO 'off'
 AS $function$
 DECLARE
     mended bigint;
     leader bigint;
 BEGIN
-    WITH ahead AS (
-        SELECT j.id, due.latest
-        FROM river_job AS j
-        CROSS JOIN LATERAL (SELECT now() + CASE j.state
-            WHEN 'available' THEN interval '5 seconds'
-            WHEN 'retryable' THEN 1.1 * least(coalesce(array_length(j.errors, 1), 0), 30) ^ 4 * interval '1 second'
-            WHEN 'scheduled' THEN interval '1 day'
-            ELSE interval '0' END AS latest) AS due
-        WHERE j.state IN ('available', 'retryable', 'scheduled', 'running')
-          AND CASE j.state WHEN 'running' THEN j.attempted_at ELSE j.scheduled_at END > due.latest + interval '5 seconds'
-        ORDER BY j.id
+    WITH waiting AS (
+        SELECT j.id, j.latest
+        FROM (VALUES ('available'::river_job_state, interval '5 seconds'), ('scheduled', interval '1 day'), ('retryable', interval '0')) AS s (state, wait)
+        CROSS JOIN river_queue AS q
+        CROSS JOIN generate_series(1, 4) AS p (priority)
+        CROSS JOIN LATERAL (
+            SELECT r.id, due.latest
+            FROM river_job AS r
+            CROSS JOIN LATERAL (
+                SELECT now() + s.wait + CASE s.state WHEN 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 ELSE 0 END
+                                        * interval '1 second' AS latest
+            ) AS due
+            WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
+              AND r.scheduled_at > due.latest + interval '5 seconds'
+            FOR UPDATE OF r SKIP LOCKED
+        ) AS j
+        WHERE p_retries OR s.state <> 'retryable'
         LIMIT 10000
-        FOR UPDATE OF j SKIP LOCKED
+    ), running AS (
+        SELECT id, now() AS latest
+        FROM river_job
+        WHERE state = 'running' AND attempted_at > now() + interval '5 seconds'
+        LIMIT 10000
+        FOR UPDATE SKIP LOCKED
     )
     UPDATE river_job AS j
     SET scheduled_at = least(j.scheduled_at, a.latest), attempted_at = least(j.attempted_at, now())
-    FROM ahead AS a
+    FROM (SELECT id, latest FROM waiting UNION ALL SELECT id, latest FROM running) AS a
     WHERE j.id = a.id;
     GET DIAGNOSTICS mended = ROW_COUNT;
     DELETE FROM river_leader WHERE expires_at > now() + interval '5 minutes';
@@ -758,6 +789,25 @@ BEGIN
     ON CONFLICT (did) DO UPDATE SET unwatched_at = excluded.unwatched_at;
     RETURN NULL;
 END $function$;
+
+-- Since when the job that waits longest in a queue could be worked; NULL with none.
+CREATE OR REPLACE FUNCTION public.oldest_job(p_queue text)
+ RETURNS timestamp with time zone
+ LANGUAGE sql
+ STABLE
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_indexonlyscan TO 'on'
+ SET max_parallel_workers_per_gather TO '0'
+AS $function$
+    SELECT min(first.scheduled_at)
+    FROM generate_series(1, 4) AS p (priority)
+    CROSS JOIN LATERAL (
+        SELECT scheduled_at FROM river_job
+        WHERE state = 'available' AND queue = p_queue AND priority = p.priority
+        ORDER BY scheduled_at, id LIMIT 1
+    ) AS first
+$function$;
 
 -- Has a dead letter tried again, in whatever state it is; answers the id of the job that does it.
 CREATE OR REPLACE FUNCTION public.replay_dead_letter(letter bigint)

@@ -67,7 +67,8 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 		if q.Paused {
 			paused = "paused"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", web.Plain(q.Name), counted(q.Available), counted(q.Running), counted(q.Retryable), counted(q.Scheduled), oldest, paused)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", web.Plain(q.Name), counted(q.Available, schema.CountedJobs),
+			counted(q.Running, schema.CountedOthers), counted(q.Retryable, schema.CountedOthers), counted(q.Scheduled, schema.CountedOthers), oldest, paused)
 	}
 	follows := "the whole network"
 	if r.FollowsCount > 0 {
@@ -99,8 +100,8 @@ func ago(s *float64) string {
 	return span(s) + " ago"
 }
 
-func counted(n int64) string {
-	if n >= schema.CountedJobs {
+func counted(n, most int64) string {
+	if n > most {
 		return fmt.Sprintf("%d+", n)
 	}
 	return fmt.Sprint(n)

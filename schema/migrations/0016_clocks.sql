@@ -23,28 +23,46 @@ CREATE TRIGGER job_added BEFORE INSERT ON river_job FOR EACH ROW
 CREATE TRIGGER job_put_off BEFORE UPDATE ON river_job FOR EACH ROW
     WHEN (OLD.state = 'running' AND NEW.state IN ('available', 'retryable')) EXECUTE FUNCTION date_job();
 
-CREATE FUNCTION mend_times() RETURNS bigint LANGUAGE plpgsql AS $$
+-- It is called every few seconds, and what the planner believes must not have it read a backlog: of a queue's jobs the index
+-- river_job_prioritized_fetching_index gives those that are too late, and running ones are as many as can run at once. Of those
+-- to be tried again it gives all that wait, since how long each may is in the job.
+CREATE FUNCTION mend_times(p_retries boolean) RETURNS bigint LANGUAGE plpgsql
+    SET enable_seqscan TO off
+    SET enable_bitmapscan TO off
+    SET enable_mergejoin TO off
+AS $$
 DECLARE
     mended bigint;
     leader bigint;
 BEGIN
-    WITH ahead AS (
-        SELECT j.id, due.latest
-        FROM river_job AS j
-        CROSS JOIN LATERAL (SELECT now() + CASE j.state
-            WHEN 'available' THEN interval '5 seconds'
-            WHEN 'retryable' THEN 1.1 * least(coalesce(array_length(j.errors, 1), 0), 30) ^ 4 * interval '1 second'
-            WHEN 'scheduled' THEN interval '1 day'
-            ELSE interval '0' END AS latest) AS due
-        WHERE j.state IN ('available', 'retryable', 'scheduled', 'running')
-          AND CASE j.state WHEN 'running' THEN j.attempted_at ELSE j.scheduled_at END > due.latest + interval '5 seconds'
-        ORDER BY j.id
+    WITH waiting AS (
+        SELECT j.id, j.latest
+        FROM (VALUES ('available'::river_job_state, interval '5 seconds'), ('scheduled', interval '1 day'), ('retryable', interval '0')) AS s (state, wait)
+        CROSS JOIN river_queue AS q
+        CROSS JOIN generate_series(1, 4) AS p (priority)
+        CROSS JOIN LATERAL (
+            SELECT r.id, due.latest
+            FROM river_job AS r
+            CROSS JOIN LATERAL (
+                SELECT now() + s.wait + CASE s.state WHEN 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 ELSE 0 END
+                                        * interval '1 second' AS latest
+            ) AS due
+            WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
+              AND r.scheduled_at > due.latest + interval '5 seconds'
+            FOR UPDATE OF r SKIP LOCKED
+        ) AS j
+        WHERE p_retries OR s.state <> 'retryable'
         LIMIT 10000
-        FOR UPDATE OF j SKIP LOCKED
+    ), running AS (
+        SELECT id, now() AS latest
+        FROM river_job
+        WHERE state = 'running' AND attempted_at > now() + interval '5 seconds'
+        LIMIT 10000
+        FOR UPDATE SKIP LOCKED
     )
     UPDATE river_job AS j
     SET scheduled_at = least(j.scheduled_at, a.latest), attempted_at = least(j.attempted_at, now())
-    FROM ahead AS a
+    FROM (SELECT id, latest FROM waiting UNION ALL SELECT id, latest FROM running) AS a
     WHERE j.id = a.id;
     GET DIAGNOSTICS mended = ROW_COUNT;
     DELETE FROM river_leader WHERE expires_at > now() + interval '5 minutes';
@@ -52,7 +70,7 @@ BEGIN
     RETURN mended + leader;
 END $$;
 
-COMMENT ON FUNCTION mend_times IS 'Sets right what is dated later than it can be, since a clock was set back: jobs, and the leader of the workers. Answers how many.';
+COMMENT ON FUNCTION mend_times IS 'Sets right what is dated later than it can be, since a clock was set back: jobs of the queues that are served, those to be tried again only where asked to, and the leader of the workers. Answers how many.';
 
 ALTER TABLE streams ADD COLUMN lease_renewed_at timestamptz;
 

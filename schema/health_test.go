@@ -1,0 +1,108 @@
+package schema_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+var queues = []string{"alerts", "backfill", "maintenance", "network", "process"}
+
+// TestDepthCostsTheSameHoweverDeep: what is asked every second or every few reads
+// no more of the jobs than it counts, whether the planner knows how many there are,
+// knows nothing, or knows what was true before.
+func TestDepthCostsTheSameHoweverDeep(t *testing.T) {
+	t.Parallel()
+	const deep = 120_000
+	// backlog is a deep queue, and one that is deep in retries, behind jobs that are done.
+	const backlog = `
+INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, finalized_at, errors)
+SELECT 'process_posts', '{}', 25, 1 + n % 4, s.queue, s.state::river_job_state, s.at, s.ended, s.errors
+FROM (VALUES ('process', 'completed', now() - interval '1 hour', now(), NULL), ('process', 'available', now() - interval '1 hour', NULL, NULL),
+             ('backfill', 'retryable', now() + interval '10 minutes', NULL, array_fill('{}'::jsonb, ARRAY[5]))) AS s (queue, state, at, ended, errors)
+CROSS JOIN generate_series(1, $1::int) AS n`
+	for name, known := range map[string]struct{ before, after string }{
+		"no statistics":  {``, ``},
+		"statistics":     {``, `ANALYZE river_job`},
+		"old statistics": {`ANALYZE river_job`, ``},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := schematest.New(t)
+			do(t, pool, `ALTER TABLE river_job DISABLE TRIGGER USER, SET (autovacuum_enabled = off)`)
+			do(t, pool, `INSERT INTO river_queue (name, updated_at) SELECT unnest($1::text[]), now()`, queues)
+			do(t, pool, backlog, 100)
+			do(t, pool, known.before)
+			do(t, pool, backlog, deep)
+			do(t, pool, known.after)
+
+			read := jobsRead(t, pool, func(tx pgx.Tx) {
+				found, err := schema.Queues(t.Context(), tx, queues)
+				require.NoError(t, err)
+				require.Len(t, found, len(queues))
+				for _, q := range found {
+					switch q.Name {
+					case "process":
+						require.EqualValues(t, schema.CountedJobs+1, q.Available)
+						require.InDelta(t, time.Hour.Seconds(), time.Since(*q.Oldest).Seconds(), 300)
+					case "backfill":
+						require.EqualValues(t, schema.CountedOthers+1, q.Retryable)
+					default:
+						require.Nil(t, q.Oldest)
+					}
+				}
+			})
+			require.LessOrEqual(t, read, schema.CountedJobs+1+schema.CountedOthers+1+4*len(queues))
+			for queue, want := range map[string]int{"process": 1001, "alerts": 0} {
+				require.LessOrEqual(t, jobsRead(t, pool, func(tx pgx.Tx) {
+					depth, err := schema.QueueDepth(t.Context(), tx, queue, 1001)
+					require.NoError(t, err)
+					require.Equal(t, want, depth)
+				}), 1001)
+			}
+			require.Zero(t, jobsRead(t, pool, func(tx pgx.Tx) {
+				mended, err := schema.MendTimes(t.Context(), tx, false)
+				require.NoError(t, err)
+				require.Zero(t, mended)
+			}))
+		})
+	}
+}
+
+// jobsRead counts the entries of river_job and of its indexes that are read.
+func jobsRead(t *testing.T, pool interface {
+	Begin(context.Context) (pgx.Tx, error)
+}, ask func(pgx.Tx)) (read int) {
+	t.Helper()
+	const sql = `
+SELECT pg_stat_get_xact_tuples_returned('river_job'::regclass)
+       + (SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid)) FROM pg_index WHERE indrelid = 'river_job'::regclass)::int`
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // read only
+	var before int
+	require.NoError(t, tx.QueryRow(t.Context(), sql).Scan(&before))
+	ask(tx)
+	require.NoError(t, tx.QueryRow(t.Context(), sql).Scan(&read))
+	return read - before
+}
+
+// TestCountsCanPassTheLargestLimit that WEIR_QUEUE_LIMIT takes.
+func TestCountsCanPassTheLargestLimit(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	do(t, pool, `ALTER TABLE river_job DISABLE TRIGGER USER`)
+	const add = `INSERT INTO river_job (kind, args, max_attempts, queue, state) SELECT 'process_posts', '{}', 25, 'process', 'available' FROM generate_series(1, $1::int)`
+	for step, want := range []struct{ add, want int64 }{{schema.CountedJobs, schema.CountedJobs}, {1, schema.CountedJobs + 1}, {5, schema.CountedJobs + 1}} {
+		do(t, pool, add, want.add)
+		found, err := schema.Queues(t.Context(), pool, []string{"process"})
+		require.NoError(t, err)
+		require.Equal(t, want.want, found[0].Available, "step %d", step)
+	}
+}
