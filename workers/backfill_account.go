@@ -58,10 +58,7 @@ func (p *feedPlace) again(asked int) {
 
 // Work reads the feed.
 func (w *BackfillAccount) Work(ctx context.Context, job *river.Job[jobs.BackfillAccount]) error {
-	river.ResumableStepCursor(ctx, "read_feed", nil, func(ctx context.Context, at feedPlace) error {
-		return ending(w.read(ctx, job, at)) // River takes a step's error, not the worker's
-	})
-	return nil
+	return resumable(ctx, "read_feed", func(ctx context.Context, at feedPlace) error { return w.read(ctx, job, at) })
 }
 
 func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.BackfillAccount], at feedPlace) error {

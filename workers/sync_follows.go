@@ -71,10 +71,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if job.Args.Watch == 0 {
 		return w.every(ctx)
 	}
-	river.ResumableStepCursor(ctx, "read_listing", nil, func(ctx context.Context, at listingPlace) error {
-		return ending(w.read(ctx, job, at)) // River takes a step's error, not the worker's
-	})
-	return nil
+	return resumable(ctx, "read_listing", func(ctx context.Context, at listingPlace) error { return w.read(ctx, job, at) })
 }
 
 func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
