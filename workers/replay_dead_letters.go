@@ -38,7 +38,7 @@ const (
 func (w *ReplayDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.ReplayDeadLetters]) error {
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {
-			return river.JobSnooze(0)
+			return later(0)
 		}
 		asked, err := schema.AskedLetters(ctx, w.pool, replayLetters, replayBytes)
 		if err != nil || len(asked) == 0 {

@@ -89,7 +89,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	}
 	for whole := false; !whole; {
 		if time.Since(started) > w.patience {
-			return river.JobSnooze(0) // to go on behind whoever waits
+			return later(0) // to go on behind whoever waits
 		}
 		var err error
 		if !at.End {
@@ -151,7 +151,7 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	case err != nil && !unread:
 		return err
 	case at.Pages >= maxListing:
-		return river.JobCancel(fmt.Errorf("the listing has more than %d pages", maxListing))
+		return nonRetryable(fmt.Errorf("the listing has more than %d pages", maxListing))
 	}
 	place := *at
 	place.Cursor = next
@@ -274,14 +274,14 @@ func (w *SyncFollows) every(ctx context.Context) error {
 func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []schema.Member, next string, err error) {
 	target, err := bluesky.ParseTarget(at.Watch.Target)
 	if err != nil {
-		return nil, "", river.JobCancel(err)
+		return nil, "", nonRetryable(err)
 	}
 	var profiles []bluesky.Profile
 	switch at.Watch.Kind {
 	case "account":
 		profiles, err = w.account(ctx, target)
 		if err == nil && len(profiles) == 0 && at.Watch.Members == 0 {
-			err = river.JobCancel(fmt.Errorf("there is no account %s", target.Actor))
+			err = nonRetryable(fmt.Errorf("there is no account %s", target.Actor))
 		}
 	case "follows", "second-degree":
 		profiles, next, err = w.api.Follows(ctx, cmp.Or(at.Whom, target.Actor), at.Cursor)

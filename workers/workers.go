@@ -1,7 +1,7 @@
 // Package workers does what the jobs say: a file per job kind. A worker may be
 // run twice, killed in the middle, or meet another on the same records, and the
-// tables end the same. It ends by an error value: nil, an error to be retried,
-// a cancel when no retry would help, a snooze for not yet.
+// tables end the same. It ends by an error value: nil, later, or an error whose
+// class says whether it is tried again, given up, or waited out.
 package workers
 
 import (
