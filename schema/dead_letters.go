@@ -250,6 +250,21 @@ ORDER BY d.id`
 	return all(ctx, db, "read the dead letters to replay", pgx.RowToStructByName[Letter], sql, maxRaw, limit, bytes)
 }
 
+// StatesOfLetters are the states that letters are in, and how many are in each.
+func StatesOfLetters(ctx context.Context, db DB, ids []int64) (map[string]int, error) {
+	const sql = `SELECT d.state AS state, count(*) AS count FROM dead_letters AS d WHERE d.id = ANY ($1) GROUP BY d.state`
+	type row struct {
+		State string
+		Count int
+	}
+	rows, err := all(ctx, db, "read the states of dead letters", pgx.RowToStructByName[row], sql, ids)
+	found := make(map[string]int, len(rows))
+	for _, r := range rows {
+		found[r.State] = r.Count
+	}
+	return found, err
+}
+
 const replayed = `UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE id = ANY ($1) AND state = 'replaying'`
 
 // LettersReplayed settles letters whose replay has passed.

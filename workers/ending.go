@@ -97,7 +97,13 @@ func retryAfter(err error) time.Duration {
 // ruled is a worker whose jobs end by the one rule.
 type ruled[T river.JobArgs] struct{ river.Worker[T] }
 
-// Work works the job.
+// Work works the job. Why it failed is in its log too: River keeps no cause of a
+// wait, and not what the cause came to.
 func (w ruled[T]) Work(ctx context.Context, job *river.Job[T]) error {
-	return ending(w.Worker.Work(ctx, job))
+	err := w.Worker.Work(ctx, job)
+	ended := ending(err)
+	if _, goesOn := errors.AsType[*river.JobSnoozeError](err); err != nil && !goesOn {
+		rowLog(ctx).Warn("attempt_failed", "attempt", job.Attempt, "outcome", outcomeOf(ended), "cause", err)
+	}
+	return ended
 }

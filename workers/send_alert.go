@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,6 +24,7 @@ import (
 type SendAlert struct {
 	river.WorkerDefaults[jobs.SendAlert]
 	hook *Webhook // nil: this process has none
+	log  *slog.Logger
 	now  func() time.Time
 }
 
@@ -43,6 +45,7 @@ func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) er
 		return nonRetryable(fmt.Errorf("send alert %s: it is %s old", job.Args.Name, age.Round(time.Minute)))
 	}
 	if w.hook == nil {
+		rowLog(ctx).Info("alert_left_to_another_process", "cause", "this one has no webhook")
 		return later(elsewhere)
 	}
 	body, err := w.hook.body(job.Args)
@@ -52,6 +55,7 @@ func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) er
 	if err := w.post(ctx, body); err != nil {
 		return fmt.Errorf("send alert %s: %w", job.Args.Name, err)
 	}
+	jobLog(ctx, w.log).Info("alert_sent", "name", job.Args.Name, "about", job.Args.About, "resolved", job.Args.Resolved, "format", w.hook.format)
 	return nil
 }
 

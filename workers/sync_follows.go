@@ -79,7 +79,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if at.Began.IsZero() {
 		watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
 		if errors.Is(err, schema.ErrNoRows) {
-			w.log.Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone")
+			jobLog(ctx, w.log).Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone")
 			return nil
 		}
 		if err != nil {
@@ -131,9 +131,10 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 // over.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		w.log.Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
+		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
 		return schema.DropListed(ctx, w.pool, job.ID)
 	}
+	rowLog(ctx).Warn("listing_not_read", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "whom", at.Whom, "pages", at.Pages, "whole", at.End)
 	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, at.Began, err.Error()); noted != nil {
 		return errors.Join(err, noted)
 	}

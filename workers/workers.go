@@ -80,7 +80,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
 	add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
-	add(known, &SendAlert{hook: cfg.Webhook, now: time.Now})
+	add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	periodic := []*river.PeriodicJob{every(cfg.SyncEvery, jobs.SyncFollows{}), every(cfg.AlertEvery, jobs.CheckAlerts{})}
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
