@@ -2,6 +2,7 @@ package bluesky
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,17 +103,17 @@ func (c *Client) explain(ctx context.Context, r request, err error) *Error {
 func (c *Client) try(ctx context.Context, r request) error {
 	h := c.host(r.origin)
 	if err := h.wait(ctx, r.login); err != nil {
-		c.metrics.requests.WithLabelValues(r.call, "not_sent").Inc()
+		c.count(h, r, "not_sent")
 		return err
 	}
 	if err := h.closed(); err != nil {
-		c.metrics.requests.WithLabelValues(r.call, "not_sent").Inc()
+		c.count(h, r, "not_sent")
 		return err
 	}
 	if c.cfg.Limit != nil {
 		done, err := c.cfg.Limit(ctx)
 		if err != nil {
-			c.metrics.requests.WithLabelValues(r.call, "not_sent").Inc()
+			c.count(h, r, "not_sent")
 			return limitError(err)
 		}
 		if done != nil {
@@ -121,7 +122,7 @@ func (c *Client) try(ctx context.Context, r request) error {
 	}
 	report, err := h.allow()
 	if err != nil {
-		c.metrics.requests.WithLabelValues(r.call, "not_sent").Inc()
+		c.count(h, r, "not_sent")
 		return err
 	}
 	outcome := errUnanswered
@@ -137,8 +138,13 @@ func (c *Client) try(ctx context.Context, r request) error {
 	if err != nil {
 		class = Classify(err).String()
 	}
-	c.metrics.requests.WithLabelValues(r.call, class).Inc()
+	c.count(h, r, class)
 	return err
+}
+
+// count counts a request to a host, by its outcome.
+func (c *Client) count(h *host, r request, class string) {
+	c.metrics.requests.WithLabelValues(r.call, cmp.Or(h.name, "other"), class).Inc()
 }
 
 // limitError is not tried again here: the limit is asked anew by the next call.

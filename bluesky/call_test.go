@@ -322,7 +322,9 @@ func TestACallMayBeMadeFromManyGoroutines(t *testing.T) {
 	require.EqualValues(t, l.taken.Load(), l.back.Load())
 }
 
-func TestRequestsAreCountedByCallAndClass(t *testing.T) {
+// TestRequestsAreCountedByCallHostAndClass, and the hosts that accounts choose
+// together: they are no labels.
+func TestRequestsAreCountedByCallHostAndClass(t *testing.T) {
 	t.Parallel()
 	base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, n int) {
 		w.Header().Set("RateLimit-Remaining", "2999")
@@ -332,9 +334,13 @@ func TestRequestsAreCountedByCallAndClass(t *testing.T) {
 		}
 		resolved(w)
 	})
+	pds, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { records(w, alice) })
+	directory, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, didDocument(alice, pds)) })
 	metrics := prometheus.NewRegistry()
-	c := newClient(t, base, func(cfg *bluesky.Config) { cfg.Registerer = metrics })
+	c := newClient(t, base, func(cfg *bluesky.Config) { cfg.Registerer, cfg.Directory = metrics, directory })
 	_, err := c.ResolveHandle(t.Context(), "alice.example")
+	require.NoError(t, err)
+	_, _, err = c.Records(t.Context(), alice, "app.bsky.feed.post", "", 50)
 	require.NoError(t, err)
 	families, err := metrics.Gather()
 	require.NoError(t, err)
@@ -350,11 +356,15 @@ func TestRequestsAreCountedByCallAndClass(t *testing.T) {
 	}
 	host := strings.TrimPrefix(base, "http://")
 	require.Equal(t, map[string]float64{
-		"weir_bluesky_requests_total com.atproto.identity.resolveHandle transient": 1,
-		"weir_bluesky_requests_total com.atproto.identity.resolveHandle ok":        1,
-		"weir_bluesky_request_seconds com.atproto.identity.resolveHandle":          2,
-		"weir_bluesky_rate_limit_remaining " + host:                                2999,
-		"weir_bluesky_breaker_openings_total":                                      0,
+		"weir_bluesky_requests_total com.atproto.identity.resolveHandle transient " + host:        1,
+		"weir_bluesky_requests_total com.atproto.identity.resolveHandle ok " + host:               1,
+		"weir_bluesky_requests_total did_document ok " + strings.TrimPrefix(directory, "http://"): 1,
+		"weir_bluesky_requests_total com.atproto.repo.listRecords ok other":                       1,
+		"weir_bluesky_request_seconds com.atproto.identity.resolveHandle":                         2,
+		"weir_bluesky_request_seconds did_document":                                               1,
+		"weir_bluesky_request_seconds com.atproto.repo.listRecords":                               1,
+		"weir_bluesky_rate_limit_remaining " + host:                                               2999,
+		"weir_bluesky_breaker_openings_total":                                                     0,
 	}, got)
 }
 

@@ -6,7 +6,8 @@ import (
 )
 
 // metrics are what the client counts. Calls are this package's own names, hosts
-// those of the configuration: strangers' hosts never become labels.
+// those of the configuration: strangers' hosts never become labels, they are
+// counted together.
 type metrics struct {
 	requests   *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
@@ -20,8 +21,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	name := func(s string) string { return "weir_bluesky_" + s }
 	return &metrics{
 		requests: f.NewCounterVec(prometheus.CounterOpts{Name: name("requests_total"),
-			Help: "Requests by call and outcome: ok, permanent, rate_limited, transient; not_sent were held back by a rate limit or an open breaker."},
-			[]string{"call", "class"}),
+			Help: "Requests by call, host (other: those that accounts choose) and outcome: ok, permanent, rate_limited, transient; not_sent were held back by a rate limit or an open breaker."},
+			[]string{"call", "host", "class"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Name: name("request_seconds"), Help: "Time of a request and its body, waits apart.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12)}, []string{"call"}),
 		remaining: f.NewGaugeVec(prometheus.GaugeOpts{Name: name("rate_limit_remaining"),

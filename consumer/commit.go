@@ -30,6 +30,7 @@ type committer struct {
 	lease   schema.Lease
 	log     *slog.Logger
 	metrics *metrics
+	named   func(collection string) string // in metrics
 	tracer  trace.Tracer
 
 	// careful is for how many more batches not to hope that all records are new.
@@ -55,7 +56,7 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 		return fmt.Errorf("commit a batch without events: %w", err)
 	case 1:
 		c.log.Warn("event_parked", "did", b.events[0].DID, "collection", b.events[0].Collection, "rkey", b.events[0].Rkey, "cause", err)
-		c.metrics.parked.WithLabelValues(schema.StageCommit).Inc()
+		c.metrics.parked.WithLabelValues(schema.StageCommit, c.named(b.events[0].Collection)).Inc()
 		return c.commit(ctx, b.parked(unwrapAll(err), time.Now()))
 	}
 	first, second := b.split()

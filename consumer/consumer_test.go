@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
@@ -291,4 +292,27 @@ func TestPostgresRestartIsTransient(t *testing.T) {
 	}).Run(t.Context()))
 	require.Greater(t, commits, n/50, "the commits the restarts broke were tried again")
 	require.Equal(t, n, count(t, pool, `SELECT count(*) FROM posts`))
+}
+
+// TestLettersAreCountedByStageAndCollection, of those that are stored; what a
+// stranger calls a collection is no label.
+func TestLettersAreCountedByStageAndCollection(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	refused := line(2, `{"text":"x","n":`+strings.Repeat("9", 131073)+`}`)
+	badRkey := strings.Replace(line(3, plainRecord), `"rkey":"r3"`, `"rkey":"a/b"`, 1)
+	lines := []string{line(1, plainRecord), refused, badRkey, strings.Replace(badRkey, schema.PostCollection, "stranger.made.this", 1),
+		strings.Replace(line(4, plainRecord), "did:plc:", "did:PLC:", 1) + "}", `{"did":`, line(5, plainRecord)}
+	require.NoError(t, played(t, schematest.New(t), lines, func(cfg *consumer.Config) { cfg.Registerer = registry }).Run(t.Context()))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "weir_consumer_parked_total" {
+				got[m.GetLabel()[1].GetValue()+" "+m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	require.Equal(t, map[string]float64{"decode app.bsky.feed.post": 2, "commit app.bsky.feed.post": 1, "decode other": 2, "commit other": 0}, got)
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // metrics are what the consumer counts. Labels are bounded: kinds, stages and
-// states are this package's own words.
+// states are this package's own words, collections those that are stored.
 type metrics struct {
 	events        *prometheus.CounterVec
 	parked        *prometheus.CounterVec
@@ -40,7 +40,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Events read, by what was done (write, delete, account, identity, not_followed, or ignored: of a collection or kind that is not stored) and, of commits, by collection: other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
 		parked: f.NewCounterVec(prometheus.CounterOpts{Name: name("parked_total"),
-			Help: "Frames and events set aside in dead_letters, by stage. Expect zero."}, []string{"stage"}),
+			Help: "Frames and events set aside in dead_letters, by stage and by the collection they say they are of: other stands for all that are not stored, and for none. Expect zero."},
+			[]string{"stage", "collection"}),
 		replaced: f.NewCounter(prometheus.CounterOpts{Name: name("replaced_characters_total"),
 			Help: "Characters that Postgres cannot store (NUL, lone surrogates), stored as U+FFFD."}),
 		batches: f.NewCounter(prometheus.CounterOpts{Name: name("batches_total"), Help: "Transactions committed."}),
@@ -64,10 +65,19 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		lastEvent: f.NewGauge(prometheus.GaugeOpts{Name: name("last_event_timestamp_seconds"), Help: "When the last event committed happened, by the server's clock."}),
 		epoch:     f.NewGauge(prometheus.GaugeOpts{Name: name("lease_epoch"), Help: "The epoch of the lease held; 0 while waiting for it."}),
 	}
-	for _, stage := range []string{schema.StageDecode, schema.StageCommit} {
-		m.parked.WithLabelValues(stage) // so that the first one is an increase
-	}
+	m.expect(otherCollection)
 	return m
+}
+
+// otherCollection counts all that are not stored: they are strangers' words.
+const otherCollection = "other"
+
+// expect makes the counters of a collection's letters, so that the first one is
+// an increase.
+func (m *metrics) expect(collection string) {
+	for _, stage := range []string{schema.StageDecode, schema.StageCommit} {
+		m.parked.WithLabelValues(stage, collection)
+	}
 }
 
 // committed counts a batch whose transaction has passed.

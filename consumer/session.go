@@ -160,7 +160,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	var bad *Malformed
 	switch {
 	case errors.As(err, &bad):
-		s.metrics.parked.WithLabelValues(schema.StageDecode).Inc()
+		s.metrics.parked.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
 		s.log.Warn("frame_parked", "cause", bad.Error())
 		s.begin(f.Arrived)
 		s.open.malformed(bad, 0, f.Arrived)
@@ -207,23 +207,26 @@ func (s *session) add(ev Event, arrived time.Time) {
 	keep, kind := s.cfg.keeps(&ev)
 	s.counted[s.countedAs(&ev, kind)]++
 	if keep && !b.add(&ev, arrived) {
-		s.metrics.parked.WithLabelValues(schema.StageCommit).Inc()
+		s.metrics.parked.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
 	}
 }
 
 // counted is what an event counts as.
 type counted struct{ kind, collection string }
 
-// countedAs names the collection where it is one of those stored: the others are
-// strangers' words.
 func (s *session) countedAs(ev *Event, kind string) counted {
-	switch {
-	case ev.Kind != KindCommit:
+	if ev.Kind != KindCommit {
 		return counted{kind, ""}
-	case s.cfg.Wanted(ev.Collection):
-		return counted{kind, ev.Collection}
 	}
-	return counted{kind, "other"}
+	return counted{kind, s.cfg.named(ev.Collection)}
+}
+
+// named is a collection as metrics name it.
+func (c *Config) named(collection string) string {
+	if c.Wanted(collection) {
+		return collection
+	}
+	return otherCollection
 }
 
 // flushFull hands the open batch over when it is full.
@@ -252,6 +255,9 @@ func (s *session) flush(ctx context.Context) error {
 	}
 	for as, n := range s.counted {
 		s.metrics.events.WithLabelValues(as.kind, as.collection).Add(float64(n))
+		if as.collection != "" {
+			s.metrics.expect(as.collection)
+		}
 	}
 	clear(s.counted)
 	b.write()

@@ -129,11 +129,12 @@ type Event struct {
 
 // Malformed is a frame that could not be read as an event.
 type Malformed struct {
-	Cause    string // what is wrong, for a person
-	Path     string // where: a JSON pointer such as "/commit/rev"; may be ""
-	Expected string // may be ""
-	Received string // may be ""; shortened
-	Raw      []byte // the frame's JSON, or the frame's bytes where it is not JSON
+	Cause      string // what is wrong, for a person
+	Path       string // where: a JSON pointer such as "/commit/rev"; may be ""
+	Expected   string // may be ""
+	Received   string // may be ""; shortened
+	Collection string // what it says it is of, as far as it was read: a stranger's word, unchecked; may be ""
+	Raw        []byte // the frame's JSON, or the frame's bytes where it is not JSON
 }
 
 func (m *Malformed) Error() string {

@@ -41,7 +41,8 @@ VALUES ($1, $2, nullif($3, ''), nullif($4, ''), nullif($5, ''), nullif($6, ''), 
 ON CONFLICT (key) DO UPDATE
 SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
     last_seen  = greatest(d.last_seen, excluded.last_seen),
-    last_cause = CASE WHEN excluded.cause = d.cause THEN d.last_cause ELSE excluded.cause END,
+    last_cause = CASE WHEN d.last_cause = '' AND (d.cause, d.path, d.expected, d.received) = (excluded.cause, excluded.path, excluded.expected, excluded.received)
+                      THEN '' ELSE $14 END,
     count      = d.count + 1`
 
 const replayFailed = `
@@ -54,7 +55,7 @@ SET state      = 'open',
 WHERE id = $1 AND state = 'replaying'`
 
 // Park stores a dead letter. The same input at the same stage is one row, which
-// keeps its first cause.
+// keeps its first cause and its last.
 func (d *DeadLetter) Park(ctx context.Context, db DB, stream string) error {
 	sql, args := d.statement(stream)
 	if _, err := db.Exec(ctx, sql, args...); err != nil {
@@ -96,7 +97,7 @@ func (d *DeadLetter) args(stream string) []any {
 		raw = []byte{}
 	}
 	return []any{h.Sum(nil), d.Stage, stream, text(d.Key.Collection), text(d.Key.DID), text(d.Key.Rkey), text(d.Cause), text(d.Path),
-		text(d.Expected), text(d.Received), raw, int64(len(d.Raw)), d.At}
+		text(d.Expected), text(d.Received), raw, int64(len(d.Raw)), d.At, text(d.why())}
 }
 
 // text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
@@ -247,6 +248,21 @@ JOIN dead_letters AS d ON d.id = a.id
 WHERE a.before < $3
 ORDER BY d.id`
 	return all(ctx, db, "read the dead letters to replay", pgx.RowToStructByName[Letter], sql, maxRaw, limit, bytes)
+}
+
+// StatesOfLetters are the states that letters are in, and how many are in each.
+func StatesOfLetters(ctx context.Context, db DB, ids []int64) (map[string]int, error) {
+	const sql = `SELECT d.state AS state, count(*) AS count FROM dead_letters AS d WHERE d.id = ANY ($1) GROUP BY d.state`
+	type row struct {
+		State string
+		Count int
+	}
+	rows, err := all(ctx, db, "read the states of dead letters", pgx.RowToStructByName[row], sql, ids)
+	found := make(map[string]int, len(rows))
+	for _, r := range rows {
+		found[r.State] = r.Count
+	}
+	return found, err
 }
 
 const replayed = `UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE id = ANY ($1) AND state = 'replaying'`

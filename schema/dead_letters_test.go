@@ -85,6 +85,20 @@ func TestAskedLettersAreBoundedInBytes(t *testing.T) {
 	require.Equal(t, []string{"first, which is long", "2", "3"}, asked(3, 1000))
 }
 
+// TestLastCauseIsTheLast, also where it is the first one again; empty where there
+// was never another.
+func TestLastCauseIsTheLast(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	for i, c := range []struct{ cause, path, last string }{
+		{"A", "/did", ""}, {"A", "/did", ""}, {"B", "/did", "B at /did"}, {"B", "/did", "B at /did"}, {"A", "/did", "A at /did"}, {"A", "/rev", "A at /rev"}, {"A", "/did", "A at /did"},
+	} {
+		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: c.cause, Path: c.path, Raw: []byte("{"), At: time.Unix(int64(i), 0)}).Park(t.Context(), pool, "s"))
+		require.Equal(t, []string{"A /did, " + c.last}, column(t, pool, `SELECT cause || ' ' || path || ', ' || last_cause FROM dead_letters`), "%d", i)
+	}
+	require.Equal(t, []string{"7"}, column(t, pool, `SELECT count::text FROM dead_letters`))
+}
+
 // TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain: it is on its way to the
 // default partition while the one of its day is attached. Nothing is wrong with it.
 func TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain(t *testing.T) {

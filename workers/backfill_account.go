@@ -58,10 +58,7 @@ func (p *feedPlace) again(asked int) {
 
 // Work reads the feed.
 func (w *BackfillAccount) Work(ctx context.Context, job *river.Job[jobs.BackfillAccount]) error {
-	river.ResumableStepCursor(ctx, "read_feed", nil, func(ctx context.Context, at feedPlace) error {
-		return ending(w.read(ctx, job, at)) // River takes a step's error, not the worker's
-	})
-	return nil
+	return resumable(ctx, "read_feed", func(ctx context.Context, at feedPlace) error { return w.read(ctx, job, at) })
 }
 
 func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.BackfillAccount], at feedPlace) error {
@@ -81,10 +78,10 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 	log := jobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
 		if time.Since(started) > w.patience {
-			return river.JobSnooze(0) // to go on behind whoever is more urgent
+			return later(0) // to go on behind whoever is more urgent
 		}
 		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 {
-			return river.JobSnooze(wait) // the stream does not bring its posts yet
+			return later(wait) // the stream does not bring its posts yet
 		}
 		if !at.End && at.Pages < maxPages && (at.Oldest.IsZero() || at.Oldest.After(since)) {
 			err := w.page(ctx, job, &at)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,9 +49,10 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 			if message, due := news(&alerts[i]); due && w.tell {
 				alerts[i].Told = told(message)
 				messages = append(messages, river.InsertManyParams{Args: message})
-				w.log.Warn("alert", "name", message.Name, "about", message.About, "says", message.Says, "resolved", message.Resolved)
+				jobLog(ctx, w.log).Warn("alert", "name", message.Name, "about", message.About, "says", message.Says, "resolved", message.Resolved)
 			}
 		}
+		rowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "told", len(messages))
 		if err := schema.KeepAlerts(ctx, tx, alerts); err != nil || len(messages) == 0 {
 			return err
 		}
@@ -59,6 +61,16 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 		}
 		return nil
 	})
+}
+
+// named are the names of conditions, each once.
+func named(conditions []health.Condition) []string {
+	names := make([]string, len(conditions))
+	for i, c := range conditions {
+		names[i] = c.Name
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // past dates nothing later than now: a clock that was ahead must not keep an

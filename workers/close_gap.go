@@ -42,7 +42,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		dids, from, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
-			w.log.Info("gap_not_closed", "gap", job.Args.Gap, "cause", "it is gone")
+			jobLog(ctx, w.log).Info("gap_not_closed", "gap", job.Args.Gap, "cause", "it is gone")
 			return nil
 		case err != nil:
 			return err

@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/riverqueue/river"
@@ -21,18 +22,45 @@ const (
 )
 
 // classify is the one place that decides how an error ends a job. The packages
-// below know what their own errors mean: bluesky.Classify, schema.Classify.
+// below know what their own errors mean: bluesky.Classify, schema.Classify. A
+// worker makes an error of its own nonRetryable where no retry would help.
 func classify(err error) class {
-	var cancelled *river.JobCancelError
-	var snoozed *river.JobSnoozeError
+	webhook, answered := errors.AsType[*webhookError](err)
+	_, given := errors.AsType[*nonRetryableError](err)
 	switch {
-	case errors.As(err, &snoozed), bluesky.Classify(err) == bluesky.RateLimited:
+	case given:
+		return permanent
+	case answered:
+		return classOfStatus(webhook.status)
+	case bluesky.Classify(err) == bluesky.RateLimited:
 		return notYet
-	case errors.As(err, &cancelled), refused(err), schema.Classify(err) == schema.Data:
+	case refused(err), schema.Classify(err) == schema.Data:
 		return permanent
 	}
 	return retryable
 }
+
+// classOfStatus is the class of an HTTP answer that is no success.
+func classOfStatus(status int) class {
+	switch {
+	case status == http.StatusTooManyRequests:
+		return notYet
+	case status/100 == 5, status == http.StatusRequestTimeout, status == http.StatusTooEarly:
+		return retryable
+	}
+	return permanent
+}
+
+// nonRetryable is an error that no retry would help.
+func nonRetryable(err error) error { return &nonRetryableError{err} }
+
+type nonRetryableError struct{ error }
+
+func (e *nonRetryableError) Unwrap() error { return e.error }
+
+// later ends an attempt that has not failed: the job goes on after a wait, behind
+// whoever is more urgent.
+func later(wait time.Duration) error { return river.JobSnooze(wait) }
 
 // refused answers whether what was asked for is not to be had. A refused login
 // says nothing about that: a person will correct it.
@@ -40,7 +68,8 @@ func refused(err error) bool {
 	return err != nil && bluesky.Classify(err) == bluesky.Permanent && !errors.Is(err, bluesky.ErrLogin)
 }
 
-// ending is an error as River takes it, by its class.
+// ending is an error as River takes it, by its class. What is River's already is
+// a worker's later, or a cancel from outside, which comes through the context.
 func ending(err error) error {
 	var cancelled *river.JobCancelError
 	var snoozed *river.JobSnoozeError
@@ -49,17 +78,32 @@ func ending(err error) error {
 	}
 	switch classify(err) {
 	case notYet:
-		return river.JobSnooze(max(bluesky.RetryAfter(err), time.Second))
+		return river.JobSnooze(max(retryAfter(err), time.Second))
 	case permanent:
 		return river.JobCancel(err)
 	}
 	return err
 }
 
+// retryAfter is how long whoever was asked wants to be left alone; 0: they did
+// not say.
+func retryAfter(err error) time.Duration {
+	if webhook, ok := errors.AsType[*webhookError](err); ok {
+		return webhook.retryAfter
+	}
+	return bluesky.RetryAfter(err)
+}
+
 // ruled is a worker whose jobs end by the one rule.
 type ruled[T river.JobArgs] struct{ river.Worker[T] }
 
-// Work works the job.
+// Work works the job. Why it failed is in its log too: River keeps no cause of a
+// wait, and not what the cause came to.
 func (w ruled[T]) Work(ctx context.Context, job *river.Job[T]) error {
-	return ending(w.Worker.Work(ctx, job))
+	err := w.Worker.Work(ctx, job)
+	ended := ending(err)
+	if _, goesOn := errors.AsType[*river.JobSnoozeError](err); err != nil && !goesOn {
+		rowLog(ctx).Warn("attempt_failed", "attempt", job.Attempt, "outcome", outcomeOf(ended), "cause", err)
+	}
+	return ended
 }

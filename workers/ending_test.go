@@ -4,14 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertest"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestEveryErrorHasOneEnding: what a job's error calls for, however it is wrapped.
@@ -34,8 +44,15 @@ func TestEveryErrorHasOneEnding(t *testing.T) {
 		"a table is missing":          {&pgconn.PgError{Code: "42P01"}, retry},
 		"the job took too long":       {context.DeadlineExceeded, retry},
 		"a bug":                       {errors.New("a bug"), retry},
-		"the worker gives up":         {river.JobCancel(errors.New("x")), cancel},
-		"the worker waits":            {river.JobSnooze(time.Hour), snoozed(time.Hour)},
+		"the worker gives up":         {nonRetryable(errors.New("x")), cancel},
+		"the worker waits":            {later(time.Hour), snoozed(time.Hour)},
+		"somebody cancels the job":    {river.JobCancel(errors.New("x")), cancel},
+		"the webhook is busy":         {&webhookError{status: 429, retryAfter: time.Minute}, snoozed(time.Minute)},
+		"the webhook is gone":         {&webhookError{status: 404}, cancel},
+		"the webhook has moved":       {&webhookError{status: 302}, cancel},
+		"the webhook is broken":       {&webhookError{status: 503}, retry},
+		"the webhook is slow":         {&webhookError{status: 408}, retry},
+		"the webhook is early":        {&webhookError{status: 425}, retry},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("read a page: %w", c.err)} {
 			var cancelled *river.JobCancelError
@@ -54,4 +71,85 @@ func TestEveryErrorHasOneEnding(t *testing.T) {
 		}
 	}
 	require.NoError(t, ending(nil))
+}
+
+// TestEndingsAreMadeInOnePlace: no other file of the package has River cancel or
+// snooze a job.
+func TestEndingsAreMadeInOnePlace(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	made := map[string][]string{}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
+		river := map[string]bool{} // by what names the file knows River's packages
+		for _, imported := range file.Imports {
+			if path := strings.Trim(imported.Path.Value, `"`); strings.HasPrefix(path, "github.com/riverqueue/river") {
+				river[filepath.Base(path)] = true
+				require.Nil(t, imported.Name, "%s renames %s", name, path)
+			}
+		}
+		ends := func(e ast.Expr) {
+			if s, ok := e.(*ast.SelectorExpr); ok {
+				if pkg, ok := s.X.(*ast.Ident); ok && river[pkg.Name] && (strings.HasPrefix(s.Sel.Name, "JobCancel") || strings.HasPrefix(s.Sel.Name, "JobSnooze")) {
+					made[name] = append(made[name], s.Sel.Name)
+				}
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				ends(n.Fun)
+			case *ast.CompositeLit:
+				ends(n.Type)
+			}
+			return true
+		})
+	}
+	require.Equal(t, map[string][]string{"ending.go": {"JobSnooze", "JobSnooze", "JobCancel"}}, made)
+}
+
+// ender ends as it is told.
+type ender struct {
+	river.WorkerDefaults[jobs.Expire]
+	err error
+}
+
+func (w *ender) Work(context.Context, *river.Job[jobs.Expire]) error { return w.err }
+
+// TestLettersOfJobsHaveTheClassOfTheirErrors: the database, which writes them,
+// says the same of every class.
+func TestLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	for _, c := range []struct {
+		err    error
+		class  class
+		letter []string
+	}{
+		{errors.New("a bug"), retryable, []string{schema.ClassRetryable}},
+		{nonRetryable(errors.New("x")), permanent, []string{schema.ClassPermanent}},
+		{&webhookError{status: 404}, permanent, []string{schema.ClassPermanent}},
+		{&pgconn.PgError{Code: "22003"}, permanent, []string{schema.ClassPermanent}},
+		{&bluesky.Error{Class: bluesky.RateLimited}, notYet, nil},
+	} {
+		t.Run(c.err.Error(), func(t *testing.T) {
+			require.Equal(t, c.class, classify(c.err))
+			tx, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer tx.Rollback(t.Context()) //nolint:errcheck // only looked
+			worker := rivertest.NewWorker[jobs.Expire](t, &riverDriver{}, &river.Config{}, ruled[jobs.Expire]{&ender{err: c.err}})
+			_, err = worker.Work(t.Context(), t, tx, jobs.Expire{}, &river.InsertOpts{MaxAttempts: 1})
+			require.Equal(t, c.class == retryable, err != nil, "what cancels or snoozes is no error to River: %v", err)
+			rows, err := tx.Query(t.Context(), `SELECT class FROM dead_letters`)
+			require.NoError(t, err)
+			classes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			require.NoError(t, err)
+			require.ElementsMatch(t, c.letter, classes, "%v", c.err)
+		})
+	}
 }

@@ -101,7 +101,7 @@ func (w *Expire) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
 	}
 	err = w.Run(ctx, now)
 	if errors.Is(err, errBudget) {
-		return river.JobSnooze(time.Second)
+		return later(time.Second)
 	}
 	return err
 }

@@ -32,3 +32,12 @@ func jobLog(ctx context.Context, process *slog.Logger) *slog.Logger {
 	}
 	return slog.New(slog.NewMultiHandler(process.Handler(), own.Handler()))
 }
+
+// rowLog is the log in the job's row alone: for what the process's log has
+// already, or has no need of.
+func rowLog(ctx context.Context) *slog.Logger {
+	if own, ok := riverlog.LoggerSafely(ctx); ok {
+		return own
+	}
+	return slog.New(slog.DiscardHandler)
+}

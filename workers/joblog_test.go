@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -36,6 +38,50 @@ func TestJobsLogIsInItsRow(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	require.Contains(t, log, "msg=gap_being_closed gap=1 accounts=1")
 	require.Contains(t, log, "time=")
+}
+
+// logsOf is what the rows of a kind's jobs say, once one of them says it.
+func (r *rig) logsOf(kind, want string) {
+	r.t.Helper()
+	const sql = `SELECT count(*) FROM river_job AS j CROSS JOIN jsonb_array_elements(coalesce(j.metadata -> 'river:log', '[]')) AS l WHERE j.kind = $1 AND l ->> 'log' LIKE $2`
+	r.becomes(1, `SELECT least(1, (`+sql+`))`, kind, "%"+want+"%")
+}
+
+// TestEveryKindSaysWhatItDid to whoever opens the job, and why it failed.
+func TestEveryKindSaysWhatItDid(t *testing.T) {
+	t.Parallel()
+	h := newHook(t, func(i int, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusOK}[min(i, 1)])
+	})
+	r := newRig(t, func(c *Config) {
+		c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7}
+		c.Replay = func(context.Context, []schema.Letter) error { return nil }
+		var err error
+		c.Webhook, err = NewWebhook(h.URL+"/sesame", "")
+		require.NoError(t, err)
+	})
+	r.logsOf("check_alerts", "msg=alerts_checked conditions=")
+	for done, want := range []string{"msg=audited accounts=0", "msg=audit_not_due"} {
+		_, err := r.client.Insert(t.Context(), jobs.Audit{}, nil)
+		require.NoError(t, err)
+		r.becomes(done+1, `SELECT count(*) FROM river_job WHERE kind = 'audit' AND state = 'completed'`)
+		r.logsOf("audit", want)
+	}
+
+	_, err := r.client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", About: "s", At: time.Now()}, nil)
+	require.NoError(t, err)
+	r.logsOf("send_alert", `msg=attempt_failed attempt=1 outcome=snoozed cause="send alert WeirLag: the webhook answered 429`)
+	r.logsOf("send_alert", "msg=alert_sent name=WeirLag about=s resolved=false format=json")
+	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE metadata::text LIKE '%sesame%'`))
+
+	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: postKey("did:plc:a", "1"), Cause: "x", At: time.Now()}).Park(t.Context(), r.pool, ""))
+	r.execute(`SELECT replay_dead_letters()`)
+	r.logsOf("replay_dead_letters", "msg=dead_letters_replayed letters=1 first=1 last=1 passed=1 failed_again=0 under_way=0")
+
+	r.execute(`INSERT INTO watches (target) VALUES ('nobody.example')`)
+	r.logsOf("sync_follows", "msg=listing_not_read watch=1 kind=follows target=nobody.example")
+	r.logsOf("sync_follows", "msg=attempt_failed attempt=1 outcome=cancelled cause=")
 }
 
 // chatty logs so much, and leaves what became of it.

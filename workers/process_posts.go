@@ -31,7 +31,7 @@ type ProcessPosts struct {
 	pool   *pgxpool.Pool
 	log    *slog.Logger
 	posts  prometheus.Counter
-	parked prometheus.Counter
+	parked *prometheus.CounterVec
 	delay  prometheus.Histogram
 	whole  prometheus.Histogram
 
@@ -42,20 +42,35 @@ type ProcessPosts struct {
 func newProcessPosts(cfg Config) *ProcessPosts {
 	f := promauto.With(cfg.Registerer)
 	seconds := prometheus.ExponentialBuckets(0.005, 1.7, 20)
-	return &ProcessPosts{
+	w := &ProcessPosts{
 		pool: cfg.Pool,
 		log:  cfg.Logger,
 		posts: f.NewCounter(prometheus.CounterOpts{Name: "weir_process_posts_total",
 			Help: "Posts projected into links and shares."}),
-		parked: f.NewCounter(prometheus.CounterOpts{Name: "weir_process_parked_total",
-			Help: "Posts that could not be projected, set aside in dead_letters. Expect zero."}),
+		parked: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_process_parked_total",
+			Help: "Records that could not be projected, set aside in dead_letters, by collection and cause: unreadable, panicked (a bug), or refused (by the database). Expect zero."},
+			[]string{"collection", "cause"}),
 		delay: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_row_to_ranking_seconds",
 			Help: "From the commit of a batch to its links counting.", Buckets: seconds}),
 		whole: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_event_to_ranking_seconds",
 			Help: "From the arrival of a batch's first event to its links counting.", Buckets: seconds}),
 		project: link.InPost,
 	}
+	for _, cause := range []string{causeUnreadable, causePanicked, causeRefused} {
+		w.parked.WithLabelValues(schema.PostCollection, cause) // so that the first one is an increase
+	}
+	return w
 }
+
+// Why a record is parked, in metrics.
+const (
+	causeUnreadable = "unreadable"
+	causePanicked   = "panicked"
+	causeRefused    = "refused"
+)
+
+// errPanicked is in the error of a projection that panicked.
+var errPanicked = errors.New("finding its links failed")
 
 // Work projects the job's posts.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
@@ -64,7 +79,7 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 		return err
 	}
 	for i := range p.letters {
-		w.parked.Inc()
+		w.parked.WithLabelValues(p.letters[i].Key.Collection, p.causes[i]).Inc()
 		if err := p.letters[i].Park(ctx, w.pool, ""); err != nil {
 			return err
 		}
@@ -118,7 +133,7 @@ func (w *ProcessPosts) write(ctx context.Context, p *projection, keys []schema.K
 		return err
 	}
 	if len(keys) == 1 {
-		p.park(keys[0], nil, fmt.Errorf("store its links: %w", err))
+		p.park(keys[0], nil, causeRefused, fmt.Errorf("store its links: %w", err))
 		return nil
 	}
 	for _, key := range keys {
@@ -180,6 +195,7 @@ type projection struct {
 	shares  map[schema.Key][]schema.Share // only of those that share, or did
 	revs    map[schema.Key]string         // the revision projected
 	letters []schema.DeadLetter
+	causes  []string // of the letters, as they are counted
 }
 
 func (p *projection) touch(key schema.Key) {
@@ -212,7 +228,11 @@ func (p *projection) add(post *schema.Post) {
 	p.revs[key] = post.Rev
 	found, err := p.worker.find(post)
 	if err != nil {
-		p.park(key, post.Record, err)
+		why := causeUnreadable
+		if errors.Is(err, errPanicked) {
+			why = causePanicked
+		}
+		p.park(key, post.Record, why, err)
 		return
 	}
 	if len(found.Links) == 0 {
@@ -236,9 +256,10 @@ func (p *projection) add(post *schema.Post) {
 	p.shares[key] = shares
 }
 
-func (p *projection) park(key schema.Key, record []byte, cause error) {
+func (p *projection) park(key schema.Key, record []byte, why string, cause error) {
 	p.log.Warn("post_parked", "did", key.DID, "rkey", key.Rkey, "cause", cause)
 	p.letters = append(p.letters, schema.DeadLetter{Stage: schema.StageProcess, Key: key, Cause: cause.Error(), Raw: record, At: time.Now()})
+	p.causes = append(p.causes, why)
 }
 
 // find reads the links of a post. One post that makes it panic must not take
@@ -247,7 +268,7 @@ func (w *ProcessPosts) find(post *schema.Post) (found link.Post, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			w.log.Error("projection_panic", "did", post.DID, "rkey", post.Rkey, "panic", r, "stack", string(debug.Stack()))
-			err = errors.New("finding its links failed: " + fmt.Sprint(r))
+			err = fmt.Errorf("%w: %v", errPanicked, r)
 		}
 	}()
 	return w.project(post.DID, post.Record)

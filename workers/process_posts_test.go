@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
@@ -232,7 +234,8 @@ func TestAnyOrderOfJobsAndEditsEndsTheSame(t *testing.T) {
 func TestOnePostThatFailsIsParked(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	a, w := newAuthor(t, pool), worker(pool)
+	registry := prometheus.NewRegistry()
+	a, w := newAuthor(t, pool), newProcessPosts(Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Registerer: registry})
 	for _, rkey := range []string{"error", "good", "panic", "refused"} {
 		a.post(rkey, "1", "https://"+rkey+".example/")
 	}
@@ -256,6 +259,8 @@ func TestOnePostThatFailsIsParked(t *testing.T) {
 	parked, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	require.Equal(t, []string{"error", "panic", "refused"}, parked)
+	require.Equal(t, map[string]float64{"unreadable app.bsky.feed.post": 1, "panicked app.bsky.feed.post": 1, "refused app.bsky.feed.post": 1},
+		samples(t, registry, "weir_process_parked_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
 }
 
 // TestJobIsWorkedThroughTheQueue goes the whole way: enqueued in the

@@ -38,7 +38,7 @@ const (
 func (w *ReplayDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.ReplayDeadLetters]) error {
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {
-			return river.JobSnooze(0)
+			return later(0)
 		}
 		asked, err := schema.AskedLetters(ctx, w.pool, replayLetters, replayBytes)
 		if err != nil || len(asked) == 0 {
@@ -47,7 +47,16 @@ func (w *ReplayDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.ReplayDe
 		if err := w.replay(ctx, asked); err != nil {
 			return err
 		}
-		w.log.Info("dead_letters_replayed", "letters", len(asked), "first", asked[0].ID, "last", asked[len(asked)-1].ID)
+		ids := make([]int64, len(asked))
+		for i := range asked {
+			ids[i] = asked[i].ID
+		}
+		now, err := schema.StatesOfLetters(ctx, w.pool, ids)
+		if err != nil {
+			return err
+		}
+		jobLog(ctx, w.log).Info("dead_letters_replayed", "letters", len(asked), "first", ids[0], "last", ids[len(ids)-1],
+			"passed", now[schema.LetterReplayed], "failed_again", now[schema.LetterOpen], "under_way", now[schema.LetterReplaying])
 	}
 }
 

@@ -50,11 +50,11 @@ func (w *RequestBackfill) Work(ctx context.Context, job *river.Job[jobs.RequestB
 func (w *RequestBackfill) dids(ctx context.Context, args jobs.RequestBackfill) ([]string, error) {
 	switch {
 	case args.Since.IsZero() || args.Priority < jobs.PriorityGap || args.Priority > jobs.PriorityColdStart:
-		return nil, river.JobCancel(errors.New("a request needs since, and a priority from 1 to 4"))
+		return nil, nonRetryable(errors.New("a request needs since, and a priority from 1 to 4"))
 	case args.All:
 		followed, err := schema.FollowedAccounts(ctx, w.pool)
 		if err == nil && followed.Everyone {
-			err = river.JobCancel(errors.New("the whole network is followed: name an account, or add a watch"))
+			err = nonRetryable(errors.New("the whole network is followed: name an account, or add a watch"))
 		}
 		return followed.DIDs, err
 	case strings.HasPrefix(args.Account, "did:"):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,6 +24,7 @@ import (
 type SendAlert struct {
 	river.WorkerDefaults[jobs.SendAlert]
 	hook *Webhook // nil: this process has none
+	log  *slog.Logger
 	now  func() time.Time
 }
 
@@ -36,68 +38,63 @@ const (
 	maxHookReason = 200         // bytes of it that are kept as a reason
 )
 
-// Work sends it. 429 is waited out, other refusals end it, and everything else is
-// tried again until its attempts are used up.
+// Work sends it. Its answer ends the job by the one rule: 429 is waited out, other
+// refusals end it, and everything else is tried again until its attempts are used up.
 func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) error {
 	if age := w.now().Sub(job.Args.At); age > staleAlert {
-		return river.JobCancel(fmt.Errorf("send alert %s: it is %s old", job.Args.Name, age.Round(time.Minute)))
+		return nonRetryable(fmt.Errorf("send alert %s: it is %s old", job.Args.Name, age.Round(time.Minute)))
 	}
 	if w.hook == nil {
-		return river.JobSnooze(elsewhere)
+		rowLog(ctx).Info("alert_left_to_another_process", "cause", "this one has no webhook")
+		return later(elsewhere)
 	}
 	body, err := w.hook.body(job.Args)
 	if err != nil {
 		return fmt.Errorf("write alert %s: %w", job.Args.Name, err)
 	}
-	response, err := w.hook.post(ctx, body)
-	if err != nil {
+	if err := w.post(ctx, body); err != nil {
 		return fmt.Errorf("send alert %s: %w", job.Args.Name, err)
 	}
-	return w.ending(job.Args.Name, response)
+	jobLog(ctx, w.log).Info("alert_sent", "name", job.Args.Name, "about", job.Args.About, "resolved", job.Args.Resolved, "format", w.hook.format)
+	return nil
 }
 
-// answer is what the webhook said.
-type answer struct {
+// webhookError is an answer that is no success.
+type webhookError struct {
 	status     int
-	retryAfter string
 	says       string
+	retryAfter time.Duration // where the status is 429
+}
+
+func (e *webhookError) Error() string {
+	return fmt.Sprintf("the webhook answered %d: %q", e.status, e.says)
 }
 
 // post sends one request. Its errors do not name the address.
-func (h *Webhook) post(ctx context.Context, body []byte) (answer, error) {
+func (w *SendAlert) post(ctx context.Context, body []byte) error {
+	h := w.hook
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
 	if err != nil {
-		return answer{}, errors.New("the webhook's address cannot be asked")
+		return errors.New("the webhook's address cannot be asked")
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := h.client.Do(request)
 	if wrong, ok := errors.AsType[*url.Error](err); ok {
 		if wrong.Timeout() && ctx.Err() == nil {
-			return answer{}, fmt.Errorf("the webhook did not answer within %s", h.client.Timeout)
+			return fmt.Errorf("the webhook did not answer within %s", h.client.Timeout)
 		}
 		err = wrong.Err // without the URL
 	}
 	if err != nil {
-		return answer{}, err
+		return err
 	}
 	defer response.Body.Close()                                         //nolint:errcheck // read only
 	says, _ := io.ReadAll(io.LimitReader(response.Body, maxHookAnswer)) // the status is what counts
 	reason := strings.ToValidUTF8(string(says[:min(len(says), maxHookReason)]), "")
-	return answer{response.StatusCode, response.Header.Get("Retry-After"), reason}, nil
-}
-
-// ending is the end of the job that an answer means.
-func (w *SendAlert) ending(name string, a answer) error {
-	err := fmt.Errorf("send alert %s: the webhook answered %d: %q", name, a.status, a.says)
-	switch {
-	case a.status/100 == 2:
+	if response.StatusCode/100 == 2 {
 		return nil
-	case a.status == http.StatusTooManyRequests:
-		return river.JobSnooze(w.snooze(a.retryAfter))
-	case a.status/100 == 5, a.status == http.StatusRequestTimeout, a.status == http.StatusTooEarly:
-		return err
 	}
-	return river.JobCancel(err)
+	return &webhookError{status: response.StatusCode, says: reason, retryAfter: w.snooze(response.Header.Get("Retry-After"))}
 }
 
 // snooze reads Retry-After: seconds, or a date.

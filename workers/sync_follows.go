@@ -71,10 +71,7 @@ func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if job.Args.Watch == 0 {
 		return w.every(ctx)
 	}
-	river.ResumableStepCursor(ctx, "read_listing", nil, func(ctx context.Context, at listingPlace) error {
-		return ending(w.read(ctx, job, at)) // River takes a step's error, not the worker's
-	})
-	return nil
+	return resumable(ctx, "read_listing", func(ctx context.Context, at listingPlace) error { return w.read(ctx, job, at) })
 }
 
 func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
@@ -82,7 +79,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if at.Began.IsZero() {
 		watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
 		if errors.Is(err, schema.ErrNoRows) {
-			w.log.Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone")
+			jobLog(ctx, w.log).Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone")
 			return nil
 		}
 		if err != nil {
@@ -92,7 +89,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	}
 	for whole := false; !whole; {
 		if time.Since(started) > w.patience {
-			return river.JobSnooze(0) // to go on behind whoever waits
+			return later(0) // to go on behind whoever waits
 		}
 		var err error
 		if !at.End {
@@ -134,9 +131,10 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 // over.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		w.log.Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
+		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
 		return schema.DropListed(ctx, w.pool, job.ID)
 	}
+	rowLog(ctx).Warn("listing_not_read", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "whom", at.Whom, "pages", at.Pages, "whole", at.End)
 	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, at.Began, err.Error()); noted != nil {
 		return errors.Join(err, noted)
 	}
@@ -154,7 +152,7 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	case err != nil && !unread:
 		return err
 	case at.Pages >= maxListing:
-		return river.JobCancel(fmt.Errorf("the listing has more than %d pages", maxListing))
+		return nonRetryable(fmt.Errorf("the listing has more than %d pages", maxListing))
 	}
 	place := *at
 	place.Cursor = next
@@ -277,14 +275,14 @@ func (w *SyncFollows) every(ctx context.Context) error {
 func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []schema.Member, next string, err error) {
 	target, err := bluesky.ParseTarget(at.Watch.Target)
 	if err != nil {
-		return nil, "", river.JobCancel(err)
+		return nil, "", nonRetryable(err)
 	}
 	var profiles []bluesky.Profile
 	switch at.Watch.Kind {
 	case "account":
 		profiles, err = w.account(ctx, target)
 		if err == nil && len(profiles) == 0 && at.Watch.Members == 0 {
-			err = river.JobCancel(fmt.Errorf("there is no account %s", target.Actor))
+			err = nonRetryable(fmt.Errorf("there is no account %s", target.Actor))
 		}
 	case "follows", "second-degree":
 		profiles, next, err = w.api.Follows(ctx, cmp.Or(at.Whom, target.Actor), at.Cursor)

@@ -1,7 +1,7 @@
 // Package workers does what the jobs say: a file per job kind. A worker may be
 // run twice, killed in the middle, or meet another on the same records, and the
-// tables end the same. It ends by an error value: nil, an error to be retried,
-// a cancel when no retry would help, a snooze for not yet.
+// tables end the same. It ends by an error value: nil, later, or an error whose
+// class says whether it is tried again, given up, or waited out.
 package workers
 
 import (
@@ -80,7 +80,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
 	add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
-	add(known, &SendAlert{hook: cfg.Webhook, now: time.Now})
+	add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	periodic := []*river.PeriodicJob{every(cfg.SyncEvery, jobs.SyncFollows{}), every(cfg.AlertEvery, jobs.CheckAlerts{})}
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)

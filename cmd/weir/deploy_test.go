@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"debug/elf"
 	"os"
 	"os/exec"
@@ -95,6 +96,40 @@ func TestComposePassesEverySetting(t *testing.T) {
 		for variable, value := range service.Environment {
 			require.True(t, !strings.HasPrefix(variable, "WEIR_") || slices.Contains(known(), variable), "%s of %s", variable, name)
 			require.True(t, value == nil || !strings.Contains(*value, "${"), "%s of %s", variable, name)
+		}
+	}
+}
+
+// TestComposePassesTheSettingsOfTraces on to Weir: those that the exporter reads,
+// taken from its source, and those that say of whom, how many and how often.
+func TestComposePassesTheSettingsOfTraces(t *testing.T) {
+	t.Parallel()
+	names := []string{"OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
+		"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"}
+	folder, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp").Output()
+	require.NoError(t, err)
+	source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "internal", "otlpconfig", "envconfig.go"))
+	require.NoError(t, err)
+	_, source, found := bytes.Cut(source, []byte("func getOptionsFromEnv("))
+	require.True(t, found)
+	source, _, _ = bytes.Cut(source, []byte("\n}\n"))
+	for _, m := range regexp.MustCompile(`"((?:TRACES_)?(ENDPOINT|HEADERS|PROTOCOL|TIMEOUT|COMPRESSION|INSECURE|CERTIFICATE|CLIENT_[A-Z]+))"`).FindAllSubmatch(source, -1) {
+		names = append(names, "OTEL_EXPORTER_OTLP_"+string(m[1]))
+	}
+	require.Len(t, names, 10+18)
+	env := secrets()
+	for _, name := range names {
+		env[name] = "from .env"
+	}
+	set, err := compose(t, env)
+	require.NoError(t, err)
+	unset, err := compose(t, secrets())
+	require.NoError(t, err)
+	for _, service := range []string{"serve", "work"} {
+		for _, name := range names {
+			value := set.Services[service].Environment[name]
+			require.True(t, value != nil && *value == "from .env", "%s does not reach %s: add it to x-settings in docker-compose.yml", name, service)
+			require.Nil(t, unset.Services[service].Environment[name], "%s of %s", name, service)
 		}
 	}
 }

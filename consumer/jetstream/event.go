@@ -56,10 +56,14 @@ func (d *decoder) event(data []byte, arrived time.Time) (consumer.Event, error) 
 	d.repeated, d.repeats = "", false
 	clear(d.body)
 	ev := consumer.Event{Arrived: arrived, Raw: data}
-	if err := d.frame(&ev); err != nil {
-		return consumer.Event{}, err
+	err := d.frame(&ev)
+	if err == nil {
+		err = d.check(&ev)
 	}
-	if err := d.check(&ev); err != nil {
+	if bad, ok := errors.AsType[*consumer.Malformed](err); ok {
+		bad.Collection = ev.Collection
+	}
+	if err != nil {
 		return consumer.Event{}, err
 	}
 	return ev, nil

@@ -1,0 +1,79 @@
+package workers
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/simnet"
+)
+
+// TestAttemptThatFailsIsCountedAsOne, and its span says so, also of the kinds
+// that go on where an attempt before them stopped.
+func TestAttemptThatFailsIsCountedAsOne(t *testing.T) {
+	t.Parallel()
+	registry, spans := prometheus.NewRegistry(), tracetest.NewSpanRecorder()
+	r := newRig(t, func(c *Config) {
+		c.Registerer = registry
+		c.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test")
+	})
+	someone := r.followed()[0]
+	for _, endpoint := range []string{"app.bsky.feed.getAuthorFeed", "app.bsky.graph.getFollows"} {
+		require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: endpoint, Count: 2})) // a call and its repetition
+	}
+	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now().Add(-time.Hour)}, nil)
+	require.NoError(t, err)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed' AND attempt = 2`)
+	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil)) // of those whom the watch brings
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, someone)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed' AND attempt = 2`)
+
+	want := map[string]uint64{"backfill_account failed": 1, "backfill_account done": 1, "sync_follows failed": 1, "sync_follows done": 2} // with the one at the start
+	counted := func() map[string]uint64 {
+		n := samples(t, registry, "weir_job_seconds", func(m *dto.Metric) uint64 { return m.GetHistogram().GetSampleCount() })
+		for name := range n {
+			if _, ok := want[name]; !ok {
+				delete(n, name)
+			}
+		}
+		return n
+	}
+	require.Eventually(t, func() bool { return len(counted()) == len(want) && counted()["sync_follows done"] == 2 }, time.Minute, 5*time.Millisecond, "%v", counted())
+	require.Equal(t, want, counted())
+	failed := map[string]int{}
+	for _, span := range spans.Ended() {
+		if span.Status().Code == codes.Error {
+			require.NotEmpty(t, span.Status().Description)
+			failed[span.Name()]++
+		}
+	}
+	require.Equal(t, map[string]int{"job backfill_account": 1, "job sync_follows": 1}, failed)
+}
+
+// samples are what a registry says of a metric, by the values of its labels.
+func samples[N any](t *testing.T, registry *prometheus.Registry, metric string, value func(*dto.Metric) N) map[string]N {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	found := map[string]N{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == metric {
+				name := ""
+				for _, label := range m.GetLabel() {
+					name += " " + label.GetValue()
+				}
+				found[strings.TrimSpace(name)] = value(m)
+			}
+		}
+	}
+	return found
+}
