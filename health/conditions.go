@@ -47,7 +47,7 @@ func (r *Report) judge(limits Limits) {
 		if s.Failed > limits.Tries {
 			add("WeirReconnectsFail", Warning, s.Name, "weir doctor", "%d tries to connect stream %s have failed", s.Failed, s.Name)
 		}
-		if s.Lag != nil && s.Connected && s.State != StateStalled { // else the cause is said
+		if s.Lag != nil && s.State != schema.StateNoConsumer { // which is said above, and is all there is to do
 			switch lag := seconds(*s.Lag); {
 			case lag > limits.LagCritical:
 				add("WeirLagCritical", Critical, s.Name, "weir status: the queues, the state, the database", "stream %s is %s behind", s.Name, lag)
