@@ -57,8 +57,13 @@ func (r *Report) judge(limits Limits) {
 		}
 	}
 	for _, q := range r.Queues {
-		if q.Available > limits.Jobs {
-			add("WeirQueueDeep", Warning, q.Name, "start more weir work processes", "%s jobs wait in queue %s", atLeast(q.Available), q.Name)
+		if q.Available+q.Retryable > limits.Jobs { // scheduled ones are for later: a snooze, a feed to be read when the stream brings its posts
+			says, do := fmt.Sprintf("%s jobs wait in queue %s", atLeast(q.Available, q.Retryable), q.Name), "start more weir work processes"
+			if q.Retryable > 0 {
+				says += fmt.Sprintf(", %s of them failed and are to be tried again", atLeast(q.Retryable))
+				do += "; SELECT id, kind, errors[array_upper(errors, 1)] FROM river_job WHERE state = 'retryable' LIMIT 5"
+			}
+			add("WeirQueueDeep", Warning, q.Name, do, "%s", says)
 		}
 		if q.Paused {
 			add("WeirQueuePaused", Warning, q.Name, "resume it in River UI when you are done", "queue %s was paused by somebody", q.Name)
@@ -119,10 +124,14 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-// atLeast is a count as a person reads it: counting stops somewhere.
-func atLeast(n int64) string {
-	if n >= schema.CountedJobs {
-		return fmt.Sprintf("%d or more", n)
+// atLeast is the sum of counts as a person reads it: each stops somewhere.
+func atLeast(counts ...int64) string {
+	sum, more := int64(0), ""
+	for _, n := range counts {
+		sum += n
+		if n >= schema.CountedJobs {
+			more = " or more"
+		}
 	}
-	return fmt.Sprint(n)
+	return fmt.Sprint(sum, more)
 }

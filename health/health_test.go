@@ -119,6 +119,42 @@ func TestTheWorstStreamSpeaks(t *testing.T) {
 	require.Empty(t, r.NotReady(limits))
 }
 
+// TestDeepQueues: jobs that failed wait as those do that nobody has begun; those
+// that are for later by design do not.
+func TestDeepQueues(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		queue schema.Queue
+		says  string
+	}{
+		"at the limit":             {schema.Queue{Available: 10_000}, ""},
+		"could be worked":          {schema.Queue{Available: 10_001}, "10001 jobs wait in queue q"},
+		"failed":                   {schema.Queue{Retryable: 10_001}, "10001 jobs wait in queue q, 10001 of them failed and are to be tried again"},
+		"at the limit, together":   {schema.Queue{Available: 5000, Retryable: 5000}, ""},
+		"together":                 {schema.Queue{Available: 5000, Retryable: 5001}, "10001 jobs wait in queue q, 5001 of them failed and are to be tried again"},
+		"for later, and under way": {schema.Queue{Available: 1, Scheduled: schema.CountedJobs, Running: schema.CountedJobs}, ""},
+		"as many as are counted":   {schema.Queue{Available: schema.CountedJobs}, "50000 or more jobs wait in queue q"},
+		"more than are counted of each": {schema.Queue{Available: 1, Retryable: schema.CountedJobs},
+			"50001 or more jobs wait in queue q, 50000 or more of them failed and are to be tried again"},
+		"more, and each was counted": {schema.Queue{Available: 30_000, Retryable: 30_000},
+			"60000 jobs wait in queue q, 30000 of them failed and are to be tried again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limits := Limits{}.withDefaults()
+			c.queue.Name = "q"
+			r := Report{Queues: []schema.Queue{c.queue}, Streams: []Stream{{Name: "s", State: schema.StateLive, Connected: true}}}
+			r.judge(limits)
+			if c.says == "" {
+				require.Empty(t, r.Conditions)
+				return
+			}
+			require.Equal(t, []string{"WeirQueueDeep"}, names(r))
+			require.Equal(t, c.says, r.Conditions[0].Says)
+		})
+	}
+}
+
 // TestReadOfARealDatabase counts what waits, and stops counting at a bound.
 func TestReadOfARealDatabase(t *testing.T) {
 	t.Parallel()
