@@ -180,8 +180,8 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_SYNC_EVERY must be 1m or more, WEIR_BACKFILL_WINDOW more than nothing, and WEIR_CALL_SPACING not negative")
 	case (c.Identifier == "") != (c.AppPassword == ""):
 		return config{}, errors.New("WEIR_IDENTIFIER and WEIR_APP_PASSWORD belong together: set both, or neither")
-	case c.QueueLimit < 2 || c.QueueLimit > schema.CountedJobs:
-		return config{}, fmt.Errorf("WEIR_QUEUE_LIMIT must be 2 to %d: deeper queues are not counted", schema.CountedJobs)
+	case c.QueueLimit < 2 || c.QueueLimit >= schema.CountedJobs:
+		return config{}, fmt.Errorf("WEIR_QUEUE_LIMIT must be 2 to %d: counting stops at %d, and nobody would see that it was passed", schema.CountedJobs-1, schema.CountedJobs)
 	case c.LagLimit <= 0 || c.DatabaseLimit <= 0:
 		return config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be more than nothing")
 	case c.AuditEvery != 0 && c.AuditEvery < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
