@@ -12,8 +12,8 @@ import (
 )
 
 // Collector reads the metrics that are about the database rather than about one
-// process: whoever is scraped tells them. Labels are streams, queues, stages and
-// tables: none of them is a stranger's word. While the database does not answer,
+// process: whoever is scraped tells them. Labels are streams, queues, stages,
+// tables and our own processes: none of them is a stranger's word. While the database does not answer,
 // weir_database_up is 0 and the others are missing, which is the truth. The limits
 // are this process's own, and are always told.
 type Collector struct {
@@ -50,8 +50,9 @@ var (
 	lag            = desc("stream_lag_seconds", "How far behind the stream what is stored may be: the smaller of the last event's age and the caught-up age.", "stream")
 	failedTries    = desc("stream_failed_tries", "Tries to connect that failed since the last event.", "stream")
 	epoch          = desc("stream_epoch", "The epoch of the lease: how often it changed hands.", "stream")
+	leaseInfo      = desc("stream_lease_info", "1, labelled with the process that holds the stream's lease now; none while nobody does.", "stream", "holder")
 	follows        = desc("follows", "Accounts followed; 0 with the whole network.")
-	queueJobs      = desc("queue_jobs", "Jobs by queue and state, those available counted up to 50,001, the others up to 10,001, which mean as many or more.", "queue", "state")
+	queueJobs      = desc("queue_jobs", "Jobs by queue and state, those available and retryable counted up to 50,001, the others up to 10,001, which mean as many or more.", "queue", "state")
 	queueOldest    = desc("queue_oldest_seconds", "For how long the job that waits longest could have been worked; 0 with none.", "queue")
 	queuePaused    = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
 	gapsOpen       = desc("gaps_open", "Intervals of a stream that may have been missed and are not closed. Expect zero.")
@@ -107,6 +108,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		}
 		gauge(failedTries, float64(s.Failed), s.Name)
 		gauge(epoch, float64(s.Epoch), s.Name)
+		if s.Holder != "" {
+			gauge(leaseInfo, 1, s.Name, s.Holder)
+		}
 	}
 	for _, q := range r.Queues {
 		gauge(queueJobs, float64(q.Available), q.Name, "available")

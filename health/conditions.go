@@ -47,7 +47,7 @@ func (r *Report) judge(limits Limits) {
 		if s.Failed > limits.Tries {
 			add("WeirReconnectsFail", Warning, s.Name, "weir doctor", "%d tries to connect stream %s have failed", s.Failed, s.Name)
 		}
-		if s.Lag != nil && s.Connected && s.State != StateStalled { // else the cause is said
+		if s.Lag != nil && s.State != schema.StateNoConsumer { // which is said above, and is all there is to do
 			switch lag := seconds(*s.Lag); {
 			case lag > limits.LagCritical:
 				add("WeirLagCritical", Critical, s.Name, "weir status: the queues, the state, the database", "stream %s is %s behind", s.Name, lag)
@@ -57,15 +57,20 @@ func (r *Report) judge(limits Limits) {
 		}
 	}
 	for _, q := range r.Queues {
-		if q.Available > limits.Jobs {
-			add("WeirQueueDeep", Warning, q.Name, "start more weir work processes", "%s jobs wait in queue %s", atLeast(q.Available, schema.CountedJobs), q.Name)
+		if q.Available+q.Retryable > limits.Jobs { // scheduled ones are for later: a snooze, a feed to be read when the stream brings its posts
+			says, do := fmt.Sprintf("%s jobs wait in queue %s", counted(q.Available+q.Retryable, max(q.Available, q.Retryable) > schema.CountedJobs), q.Name), "start more weir work processes"
+			if q.Retryable > 0 {
+				says += fmt.Sprintf(", %s of them failed and are to be tried again", counted(q.Retryable, q.Retryable > schema.CountedJobs))
+				do += "; SELECT id, kind, errors[array_upper(errors, 1)] FROM river_job WHERE state = 'retryable' LIMIT 5"
+			}
+			add("WeirQueueDeep", Warning, q.Name, do, "%s", says)
 		}
 		if q.Paused {
 			add("WeirQueuePaused", Warning, q.Name, "resume it in River UI when you are done", "queue %s was paused by somebody", q.Name)
 		}
 	}
 	if r.BackfillQueueDepth > limits.Backfills {
-		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; a first start reads every feed, and ends", "%s feeds wait to be read", atLeast(r.BackfillQueueDepth, schema.CountedOthers))
+		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; a first start reads every feed, and ends", "%s feeds wait to be read", counted(r.BackfillQueueDepth, r.BackfillQueueDepth > schema.CountedOthers))
 	}
 	if r.NewLetters > limits.Letters {
 		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewLetters, letterWindow)
@@ -119,9 +124,9 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-// atLeast is a count as a person reads it, where counting stops after most.
-func atLeast(n, most int64) string {
-	if n > most {
+// counted is a count as a person reads it, where counting stopped: more.
+func counted(n int64, more bool) string {
+	if more {
 		return fmt.Sprintf("%d or more", n)
 	}
 	return fmt.Sprint(n)

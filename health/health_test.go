@@ -30,30 +30,42 @@ func TestStreamStates(t *testing.T) {
 		state     string
 		connected bool
 		lag       time.Duration
-		condition string
+		condition []string
 	}{
 		"live": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second), Advanced: before(time.Second)},
-			"live", true, time.Second, ""},
+			"live", true, time.Second, nil},
 		"quiet for long": {schema.StreamStatus{State: "quiet", StateSince: hour, Leased: true, LastEvent: before(time.Hour), CaughtUp: before(3 * time.Second), Advanced: before(time.Hour)},
-			"quiet", true, 3 * time.Second, ""},
+			"quiet", true, 3 * time.Second, nil},
 		"stalled": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(3 * time.Minute), CaughtUp: before(3 * time.Minute), Advanced: before(3 * time.Minute)},
-			StateStalled, true, 3 * time.Minute, "WeirNoEvents"},
+			StateStalled, true, 3 * time.Minute, []string{"WeirNoEvents", "WeirLag"}},
 		"just connected after a long time": {schema.StreamStatus{State: "live", StateSince: *before(time.Second), Leased: true, LastEvent: before(30 * time.Second), Advanced: before(time.Hour)},
-			"catching up", true, 30 * time.Second, ""},
+			"catching up", true, 30 * time.Second, nil},
 		"far behind and moving": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Minute), Advanced: before(time.Second)},
-			"catching up", true, 6 * time.Minute, "WeirLagCritical"},
+			"catching up", true, 6 * time.Minute, []string{"WeirLagCritical"}},
 		"a little behind": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(2 * time.Minute), Advanced: before(time.Second)},
-			"catching up", true, 2 * time.Minute, "WeirLag"},
+			"catching up", true, 2 * time.Minute, []string{"WeirLag"}},
 		"a blip": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Advanced: before(time.Minute)},
-			StateReconnecting, false, time.Minute, ""},
+			StateReconnecting, false, time.Minute, nil},
 		"disconnected": {schema.StreamStatus{State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, LastEvent: before(6 * time.Minute), Detail: "refused", Failed: 5},
-			StateReconnecting, false, 6 * time.Minute, "WeirDisconnected"},
+			StateReconnecting, false, 6 * time.Minute, []string{"WeirDisconnected", "WeirLagCritical"}},
+		"a disconnection that is not yet long": {schema.StreamStatus{State: "not connected", StateSince: *before(2 * time.Minute), Leased: true, LastEvent: before(2 * time.Minute)},
+			StateReconnecting, false, 2 * time.Minute, []string{"WeirLag"}},
+		"disconnected, and the last that was known is that nothing was unread": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Hour), CaughtUp: before(time.Minute)},
+			StateReconnecting, false, time.Minute, nil},
+		"a short pause by backpressure": {schema.StreamStatus{State: "paused by backpressure", StateSince: *before(50 * time.Second), Leased: true, LastEvent: before(50 * time.Second), CaughtUp: before(50 * time.Second)},
+			schema.StateDraining, false, 50 * time.Second, nil},
+		"paused by backpressure for minutes": {schema.StreamStatus{State: "paused by backpressure", StateSince: *before(2 * time.Minute), Leased: true, LastEvent: before(2 * time.Minute), CaughtUp: before(2 * time.Minute)},
+			schema.StateDraining, false, 2 * time.Minute, []string{"WeirLag"}},
+		"paused by backpressure for days": {schema.StreamStatus{State: "paused by backpressure", StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour), CaughtUp: before(48 * time.Hour)},
+			schema.StateDraining, false, 48 * time.Hour, []string{"WeirLagCritical"}},
+		"nobody has read for days": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(48 * time.Hour)},
+			schema.StateNoConsumer, false, 48 * time.Hour, []string{"WeirNoConsumer"}},
 		"many tries": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Failed: 11},
-			StateReconnecting, false, time.Minute, "WeirReconnectsFail"},
+			StateReconnecting, false, time.Minute, []string{"WeirReconnectsFail"}},
 		"a dead holder's last word": {schema.StreamStatus{State: "live", StateSince: hour, Owner: "dead", LastEvent: before(time.Minute)},
-			schema.StateNoConsumer, false, time.Minute, "WeirNoConsumer"},
+			schema.StateNoConsumer, false, time.Minute, []string{"WeirNoConsumer"}},
 		"given back": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(time.Minute)},
-			schema.StateNoConsumer, false, time.Minute, "WeirNoConsumer"},
+			schema.StateNoConsumer, false, time.Minute, []string{"WeirNoConsumer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,15 +76,31 @@ func TestStreamStates(t *testing.T) {
 			require.Equal(t, c.state, r.State)
 			require.Equal(t, c.connected, r.WebsocketConnected)
 			require.InDelta(t, c.lag.Seconds(), *r.Streams[0].Lag, 0.001)
-			if c.condition == "" {
-				require.Empty(t, r.Conditions)
-				require.Equal(t, Healthy, r.Status)
-			} else {
-				require.Len(t, r.Conditions, 1)
-				require.Equal(t, c.condition, r.Conditions[0].Name)
-			}
+			require.Equal(t, c.condition, names(r))
+			require.Equal(t, len(c.condition) == 0, r.Status == Healthy)
 		})
 	}
+}
+
+// names are those of what is not well.
+func names(r Report) (all []string) {
+	for _, c := range r.Conditions {
+		all = append(all, c.Name)
+	}
+	return all
+}
+
+// TestDeadWorkersAreSaid: a stream that was paused by backpressure stays paused
+// while more than half of the limit waits, and no queue is too deep then.
+func TestDeadWorkersAreSaid(t *testing.T) {
+	t.Parallel()
+	limits := Limits{}.withDefaults()
+	paused := schema.StreamStatus{Name: "s", State: schema.StateDraining, StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour)}
+	r := Report{Streams: []Stream{stream(paused, noon, limits)}, Queues: []schema.Queue{{Name: jobs.QueueProcess, Available: 9000}}}
+	r.judge(limits)
+	require.Equal(t, []string{"WeirLagCritical"}, names(r))
+	require.Equal(t, Unhealthy, r.Status)
+	require.NotEmpty(t, r.NotReady(limits), "the probe and the alert say the same")
 }
 
 // TestTheWorstStreamSpeaks for all.
@@ -89,6 +117,42 @@ func TestTheWorstStreamSpeaks(t *testing.T) {
 	r.judge(limits)
 	require.Equal(t, Healthy, r.Status, "a blip is no condition: %+v", r.Conditions)
 	require.Empty(t, r.NotReady(limits))
+}
+
+// TestDeepQueues: jobs that failed wait as those do that nobody has begun; those
+// that are for later by design do not.
+func TestDeepQueues(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		queue schema.Queue
+		says  string
+	}{
+		"at the limit":             {schema.Queue{Available: 10_000}, ""},
+		"could be worked":          {schema.Queue{Available: 10_001}, "10001 jobs wait in queue q"},
+		"failed":                   {schema.Queue{Retryable: 10_001}, "10001 jobs wait in queue q, 10001 of them failed and are to be tried again"},
+		"at the limit, together":   {schema.Queue{Available: 5000, Retryable: 5000}, ""},
+		"together":                 {schema.Queue{Available: 5000, Retryable: 5001}, "10001 jobs wait in queue q, 5001 of them failed and are to be tried again"},
+		"for later, and under way": {schema.Queue{Available: 1, Scheduled: schema.CountedJobs, Running: schema.CountedJobs}, ""},
+		"as many as are counted":   {schema.Queue{Available: schema.CountedJobs + 1}, "50001 or more jobs wait in queue q"},
+		"more than are counted of each": {schema.Queue{Available: 1, Retryable: schema.CountedJobs + 1},
+			"50002 or more jobs wait in queue q, 50001 or more of them failed and are to be tried again"},
+		"more, and each was counted": {schema.Queue{Available: 30_000, Retryable: 30_000},
+			"60000 jobs wait in queue q, 30000 of them failed and are to be tried again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limits := Limits{}.withDefaults()
+			c.queue.Name = "q"
+			r := Report{Queues: []schema.Queue{c.queue}, Streams: []Stream{{Name: "s", State: schema.StateLive, Connected: true}}}
+			r.judge(limits)
+			if c.says == "" {
+				require.Empty(t, r.Conditions)
+				return
+			}
+			require.Equal(t, []string{"WeirQueueDeep"}, names(r))
+			require.Equal(t, c.says, r.Conditions[0].Says)
+		})
+	}
 }
 
 // TestReadOfARealDatabase counts what waits, and stops counting at a bound.

@@ -24,8 +24,8 @@ type Queue struct {
 // costs two microseconds: with every state of every queue as deep as the first,
 // the answer would come too late.
 const (
-	CountedJobs   = 50_000 // that could be worked now
-	CountedOthers = 10_000 // in each other state
+	CountedJobs   = 50_000 // that could be worked now, and that failed and are to be tried again
+	CountedOthers = 10_000 // that run, and that are for later
 )
 
 // Queues reads how full these queues are, and those that a worker has served.
@@ -35,7 +35,7 @@ SELECT q.name                                  AS name,
        r.paused_at IS NOT NULL                 AS paused,
        count_jobs(q.name, 'available', $2 + 1) AS available,
        count_jobs(q.name, 'running', $3 + 1)   AS running,
-       count_jobs(q.name, 'retryable', $3 + 1) AS retryable,
+       count_jobs(q.name, 'retryable', $2 + 1) AS retryable,
        count_jobs(q.name, 'scheduled', $3 + 1) AS scheduled,
        oldest_job(q.name)                      AS oldest
 FROM (SELECT unnest($1::text[]) UNION SELECT name FROM river_queue) AS q (name)

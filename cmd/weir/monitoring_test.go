@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -64,6 +65,29 @@ func TestLimitsAreTheSameEverywhere(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep' AND about = 'elsewhere'`) == 2
 	}, time.Minute, 50*time.Millisecond)
+}
+
+// TestHighestQueueLimitCanBePassed: where counting stops, a queue is deep by any
+// limit that is allowed.
+func TestHighestQueueLimitCanBePassed(t *testing.T) {
+	t.Parallel()
+	database := schematest.NewURL(t)
+	limited := func(limit int) []string {
+		return []string{"DATABASE_URL=" + database, fmt.Sprint("WEIR_QUEUE_LIMIT=", limit)}
+	}
+	fill := func(jobs int) {
+		execute(t, database, fmt.Sprintf(`INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'process' FROM generate_series(1, %d)`, jobs))
+	}
+	const highest = schema.CountedJobs
+	fill(highest)
+	stdout, _, _ := weir(t, limited(highest), "status")
+	require.NotContains(t, stdout, "WeirQueueDeep")
+	fill(1)
+	stdout, _, _ = weir(t, limited(highest), "status")
+	require.Contains(t, stdout, "WeirQueueDeep 50001 or more jobs wait in queue process")
+	_, stderr, code := weir(t, limited(highest+1), "status")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "WEIR_QUEUE_LIMIT must be 2 to 50000")
 }
 
 // dashboard is what is checked of Grafana's JSON.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -207,6 +208,63 @@ func TestBackpressure(t *testing.T) {
 		p.signal(syscall.SIGTERM)
 		require.Zero(t, p.wait(t, time.Minute))
 	}
+}
+
+// lag is how far behind the metrics say that the stream is.
+func lag(t testing.TB, operators string) float64 {
+	t.Helper()
+	_, page := look(t, operators+"/metrics", "")
+	found := regexp.MustCompile(`(?m)^weir_stream_lag_seconds\{stream="jetstream"\} (\S+)$`).FindStringSubmatch(page)
+	require.NotNil(t, found, page)
+	seconds, err := strconv.ParseFloat(found[1], 64)
+	require.NoError(t, err)
+	return seconds
+}
+
+// TestFarBehindIsNotReady: while nothing is read, by backpressure or for want of
+// a network, the lag grows, and beyond the limit it is said and a consumer is not
+// ready. It is again when it has caught up.
+func TestFarBehindIsNotReady(t *testing.T) {
+	t.Parallel()
+	const limit = 5
+	n := network(t, 3000) // of the last hour
+	env := append(reads(n, schematest.NewURL(t)), fmt.Sprintf("WEIR_LAG_LIMIT=%ds", limit), "WEIR_QUEUE_LIMIT=20", "WEIR_BATCH_EVENTS=10", "WEIR_BATCH_EVERY=10ms")
+	consume := start(t, env, "consume")
+	at := consume.operators(t)
+	behind := func(state string) {
+		t.Helper()
+		becomes(t, at, state)
+		lowest := lag(t, at) // what was read before is still committed
+		require.Eventually(t, func() bool {
+			now := lag(t, at)
+			lowest = min(lowest, now)
+			return now > lowest+1 && now > limit+1
+		}, time.Minute, 50*time.Millisecond, "it does not grow")
+		code, body := look(t, at+"/readyz", "")
+		require.Equal(t, http.StatusServiceUnavailable, code)
+		require.Regexp(t, fmt.Sprintf(`stream jetstream is \S+ behind, more than %ds`, limit), body)
+		r, code := reported(t, at)
+		require.Equal(t, state, r.State)
+		require.Equal(t, http.StatusServiceUnavailable, code)
+		require.Contains(t, fmt.Sprint(r.Conditions), "WeirLagCritical")
+		_, page := look(t, at+"/metrics", "")
+		require.Contains(t, page, `weir_condition{name="WeirLagCritical",severity="critical"} 1`)
+	}
+	ready := func() {
+		t.Helper()
+		becomes(t, at, "quiet")
+		require.Eventually(t, func() bool {
+			code, _ := look(t, at+"/readyz", "")
+			return code == http.StatusOK
+		}, time.Minute, 20*time.Millisecond)
+	}
+	behind("paused by backpressure")
+	start(t, env, "work")
+	ready()
+	n.Stop()
+	behind(health.StateReconnecting)
+	require.NoError(t, n.Restart())
+	ready()
 }
 
 // TestTakenAddress: the default gives way, an address that was asked for does
