@@ -47,7 +47,7 @@ var (
 	stateSeconds   = desc("stream_state_seconds", "For how long the state has held.", "stream")
 	lastEventAge   = desc("stream_last_event_age_seconds", "Since the last event committed happened. Grows while the network is quiet: look at the caught-up age.", "stream")
 	caughtUpAge    = desc("stream_caught_up_age_seconds", "Since the stream was last known to have nothing unread.", "stream")
-	lag            = desc("stream_lag_seconds", "How far behind the stream what is stored may be: the smaller of the last event's age and the caught-up age.", "stream")
+	lag            = desc("stream_lag_seconds", "How far behind the stream what is stored may be: the smaller of the last event's age and the caught-up age. Grows while nothing is read.", "stream")
 	failedTries    = desc("stream_failed_tries", "Tries to connect that failed since the last event.", "stream")
 	epoch          = desc("stream_epoch", "The epoch of the lease: how often it changed hands.", "stream")
 	leaseInfo      = desc("stream_lease_info", "1, labelled with the process that holds the stream's lease now; none while nobody does.", "stream", "holder")
