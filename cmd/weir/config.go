@@ -190,6 +190,8 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_ALERT_EVERY must be 1s to 1m: an alert must be seen to hold")
 	case len(c.Collections) == 0:
 		return config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
+	case slices.ContainsFunc(c.Collections, func(name string) bool { return strings.Contains(name, "*") }):
+		return config{}, errors.New("WEIR_COLLECTIONS takes whole names, such as app.bsky.feed.post: of a pattern nothing would be stored")
 	}
 	if _, err := c.webhook(); err != nil {
 		return config{}, err

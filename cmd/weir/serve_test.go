@@ -157,6 +157,7 @@ func TestMistakesAreOneSentence(t *testing.T) {
 		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "replay ."},
 		"--account is for accounts":                                          {[]string{"DATABASE_URL=" + database}, "watch add --account https://bsky.app/profile/alice.example/lists/3kabc"},
 		`"nonsense" is no Jetstream endpoint`:                                {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
+		"WEIR_COLLECTIONS takes whole names":                                 {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*"}, "consume"},
 		`"post" is no collection`:                                            {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
 		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
 		"--window is 2h0m0s: expected 1h, 3h, 6h, 12h or 24h":                {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
