@@ -3,7 +3,6 @@ package workers
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -154,44 +153,57 @@ func TestWholeNetworkHasNoFeeds(t *testing.T) {
 	require.Contains(t, cause, "the whole network is followed: name an account, or add a watch")
 }
 
-// TestCallsOfAllProcessesShareOneLimit: three processes, many callers.
+// TestCallsOfAllProcessesShareOneLimit: three processes, many callers. Each call
+// lasts until another one is under way, or no other caller is left. The turns are
+// those that the database has given: when a caller comes to use its turn is the
+// machine's business.
 func TestCallsOfAllProcessesShareOneLimit(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	const slots, spacing = 3, 20 * time.Millisecond
+	_, err := pool.Exec(t.Context(), `
+CREATE TABLE turns (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz);
+CREATE FUNCTION note_turn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO turns (at) VALUES (NEW.next_at); RETURN NULL; END $$;
+CREATE TRIGGER note_turn AFTER UPDATE ON call_clock FOR EACH ROW EXECUTE FUNCTION note_turn()`)
+	require.NoError(t, err)
+	const slots, spacing, processes, callers, calls = 3, 20 * time.Millisecond, 3, 4, 5
 	var mu sync.Mutex
-	var starts []time.Time
-	running, most := 0, 0
+	changed := sync.NewCond(&mu)
+	left, running, most := processes*callers, 0, 0
 	var all sync.WaitGroup
-	for range 3 {
-		calls := &Calls{Pool: pool, Slots: slots, Spacing: spacing, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
-		for range 4 {
+	for range processes {
+		process := &Calls{Pool: pool, Slots: slots, Spacing: spacing, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
+		for range callers {
 			all.Go(func() {
-				for range 5 {
-					done, err := calls.Take(t.Context())
+				for range calls {
+					done, err := process.Take(t.Context())
 					require.NoError(t, err)
 					mu.Lock()
-					starts = append(starts, time.Now())
 					running++
 					most = max(most, running)
-					mu.Unlock()
-					time.Sleep(70 * time.Millisecond) // the call
-					mu.Lock()
+					changed.Broadcast()
+					for running < 2 && left > 1 {
+						changed.Wait()
+					}
 					running--
 					mu.Unlock()
 					done()
 				}
+				mu.Lock()
+				left--
+				changed.Broadcast()
+				mu.Unlock()
 			})
 		}
 	}
 	all.Wait()
-	require.Len(t, starts, 60)
 	require.LessOrEqual(t, most, slots)
 	require.Greater(t, most, 1)
-	slices.SortFunc(starts, time.Time.Compare)
-	for i := range starts[1:] {
-		require.GreaterOrEqual(t, starts[i+1].Sub(starts[i]), spacing)
-	}
+	var given, tooClose int
+	require.NoError(t, pool.QueryRow(t.Context(), `
+SELECT count(*), count(*) FILTER (WHERE at < before + $1::interval)
+FROM (SELECT at, lag(at) OVER (ORDER BY n) AS before FROM turns) AS t`, spacing).Scan(&given, &tooClose))
+	require.GreaterOrEqual(t, given, processes*callers*calls)
+	require.Zero(t, tooClose)
 }
 
 // TestLateCallerTakesANewTurn: a start whose reservation came back too late is
