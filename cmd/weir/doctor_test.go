@@ -457,3 +457,15 @@ func TestConfigIsPrinted(t *testing.T) {
 	require.Regexp(t, `WEIR_IMAGE_BASE +environment *\n`, out)
 	require.Equal(t, reflect.TypeFor[config]().NumField()+1, strings.Count(out, "\n"), fmt.Sprint(out))
 }
+
+// TestVariablesOfTheTestsAreNoMistakes: whoever sets one of those that
+// CONTRIBUTING.md lists starts the binary with it too.
+func TestVariablesOfTheTestsAreNoMistakes(t *testing.T) {
+	t.Parallel()
+	var env []string
+	for _, name := range regexp.MustCompile("`(WEIR_[A-Z_]+)`").FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1) {
+		env = append(env, name[1]+"=")
+	}
+	require.Greater(t, len(env), 5)
+	succeed(t, env, "config")
+}
