@@ -33,6 +33,9 @@ type committer struct {
 	named   func(collection string) string // in metrics
 	tracer  trace.Tracer
 
+	// alone: another stream may bring the same accounts, as beside a recording.
+	alone bool
+
 	// careful is for how many more batches not to hope that all records are new.
 	careful int
 
@@ -106,7 +109,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position = c.position
+	write.Position, write.Alone = c.position, c.alone
 	if b.last != nil {
 		write.Position = *b.last
 		write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)

@@ -212,7 +212,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	if err := schema.EnsurePostPartitions(work, c.cfg.Pool, time.Now()); err != nil && schema.Classify(err) != schema.Transient {
 		return err
 	}
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position}
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.Afresh}
 	if c.cfg.Afresh {
 		commits.position = schema.Position{}
 	}

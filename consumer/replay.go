@@ -45,6 +45,10 @@ func (r *Replay) Run(ctx context.Context, letters []schema.Letter) error {
 
 // add puts one letter into the batch.
 func (r *Replay) add(b *batch, letter *schema.Letter, now time.Time) error {
+	if len(letter.Raw) == 0 {
+		b.malformed(&Malformed{Cause: "its input was cleared, since the record or its account is deleted: it cannot be replayed, dismiss it"}, letter.ID, now)
+		return nil
+	}
 	if letter.Truncated() {
 		b.malformed(&Malformed{Cause: "only the beginning of the input was kept: it cannot be replayed"}, letter.ID, now)
 		return nil

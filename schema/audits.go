@@ -112,10 +112,13 @@ ORDER BY 2`
 }
 
 // DeletePosts deletes posts that no stream deleted, under the same rules: a
-// tombstone stays, and what is newer than it does too.
+// tombstone stays, and what is newer than it does too. It comes before whatever
+// else the transaction locks.
 func DeletePosts(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
 	b := Batch{Deletions: deletions}
 	q := &pgx.Batch{}
+	b.accounts().queue(q, true)
+	b.queueRecordLocks(q, false)
 	b.queueDeletions(q)
 	b.queueShares(q)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
@@ -126,27 +129,34 @@ func DeletePosts(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
 
 // MendPosts replaces posts by what their repository has at a revision, whatever
 // is stored at or below it; a tombstone of a later one stays in force. It answers
-// the keys of those it wrote.
+// the keys of those it wrote. It comes before whatever else the transaction
+// locks, but for DeletePosts.
 func MendPosts(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	if len(writes) == 0 {
 		return nil, nil
 	}
 	const room = `
 WITH w AS (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS w (collection, did, rkey, rev)
+    SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS w (collection, did, rkey, rev)
+    WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
 ), unburied AS (
     DELETE FROM tombstones AS t USING w
     WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev <= w.rev
 )
 UPDATE records AS r SET rev = '' FROM w
 WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.rev = w.rev`
-	keys := newKeyColumns(len(writes))
-	rev := make(pgtype.FlatArray[string], len(writes))
-	for i := range writes {
-		keys.set(i, writes[i].Key)
-		rev[i] = writes[i].Rev
+	b := Batch{Writes: sortedWrites(writes)}
+	keys := newKeyColumns(len(b.Writes))
+	rev := make(pgtype.FlatArray[string], len(b.Writes))
+	for i := range b.Writes {
+		keys.set(i, b.Writes[i].Key)
+		rev[i] = b.Writes[i].Rev
 	}
-	if _, err := tx.Exec(ctx, room, keys.collection, keys.did, keys.rkey, rev); err != nil {
+	q := &pgx.Batch{}
+	b.accounts().queue(q, true)
+	queueRecordLocks(q, keys)
+	q.Queue(room, keys.collection, keys.did, keys.rkey, rev)
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return nil, fmt.Errorf("mend posts: %w", err)
 	}
 	return StorePosts(ctx, tx, writes)

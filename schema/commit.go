@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,6 +62,8 @@ type Batch struct {
 	Replayed    []int64 // the dead letters whose input this is: they are settled with it
 	Gap         *Gap
 	Position    Position
+
+	Alone bool // another stream may bring the same accounts: it waits until this batch is committed
 }
 
 // copyAtLeast is how many writes make a COPY worth its round trips.
@@ -79,12 +82,12 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	copying := !careful && len(b.Writes) >= copyAtLeast
 	deleted := true
 	q := &pgx.Batch{}
-	// A process paused between here and its commit would hold the stream's row,
-	// and with it the next holder, for as long as it sleeps.
-	q.Queue(`SET LOCAL idle_in_transaction_session_timeout = '5s'`)
+	b.accounts().queue(q, b.Alone || lease == (Lease{}))
 	if lease != (Lease{}) {
 		b.queueAdvance(q, lease)
 	}
+	b.queueAccounts(q) // their statuses decide what is written
+	b.queueRecordLocks(q, copying)
 	b.queueDeletions(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
@@ -92,7 +95,6 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		b.queueWrites(q, &written)
 	}
 	b.queueShares(q)
-	b.queueAccounts(q)
 	for i := range b.DeadLetters {
 		b.DeadLetters[i].queue(q, lease.Stream)
 	}
@@ -105,6 +107,8 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	err = tx.SendBatch(ctx, q).Close()
 	switch {
 	case err != nil || !copying:
+	case deleted && len(b.Deletions) > 0:
+		err = ErrStored // what it writes is not locked, and its deletions are
 	case deleted:
 		q := &pgx.Batch{}
 		b.queueWrites(q, &written)
@@ -133,16 +137,19 @@ func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
 		return
 	}
 	// A write that is not newer than the record or its tombstone is a
-	// redelivery, or an old record sent again: it changes nothing.
+	// redelivery, or an old record sent again: it changes nothing. Nor does one of
+	// an account that is deleted, until the account is active again.
 	const sql = `
 INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
 SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[])
-     AS w (collection, did, rkey, rev, cid, created_at, record)
+     WITH ORDINALITY AS w (collection, did, rkey, rev, cid, created_at, record, n)
 WHERE NOT EXISTS (
     SELECT FROM tombstones AS t
     WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev
 )
+  AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
+ORDER BY w.n
 ON CONFLICT (collection, did, rkey) DO UPDATE
 SET rev        = excluded.rev,
     cid        = excluded.cid,
@@ -169,10 +176,11 @@ RETURNING collection, did, rkey`
 
 // StorePosts writes posts that no stream brought, under the same rules: only
 // what is newer than what is stored and than its tombstone. It answers the keys
-// of those it wrote.
+// of those it wrote. It comes before whatever else the transaction locks.
 func StorePosts(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
-	b := Batch{Writes: writes}
+	b := Batch{Writes: sortedWrites(writes)}
 	q := &pgx.Batch{}
+	b.accounts().queue(q, true)
 	b.queueWrites(q, &written)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return nil, fmt.Errorf("store posts: %w", err)
@@ -180,9 +188,17 @@ func StorePosts(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, 
 	return written, nil
 }
 
-// queueDeleted asks whether any of the records was deleted once. LATERAL and
-// LIMIT keep it a look into the index per record, whatever the planner thinks of
-// the table's size.
+// sortedWrites are writes in the order in which rows are locked, one for each
+// key: a pinned post is on a page twice.
+func sortedWrites(writes []Write) []Write {
+	writes = slices.Clone(writes)
+	slices.SortStableFunc(writes, func(a, b Write) int { return a.compare(b.Key) })
+	return slices.CompactFunc(writes, func(a, b Write) bool { return a.Key == b.Key })
+}
+
+// queueDeleted asks whether any of the records was deleted once, or its account
+// is. LATERAL and LIMIT keep it a look into the index per record, whatever the
+// planner thinks of the table's size.
 func (b *Batch) queueDeleted(q *pgx.Batch, deleted *bool) {
 	const sql = `
 SELECT EXISTS (
@@ -192,12 +208,13 @@ SELECT EXISTS (
         WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey
         LIMIT 1
     ) AS t
-)`
+) OR EXISTS (SELECT FROM accounts AS a WHERE a.did = ANY ($4::text[]) AND a.status = 'deleted')`
 	keys := newKeyColumns(len(b.Writes))
 	for i := range b.Writes {
 		keys.set(i, b.Writes[i].Key)
 	}
-	q.Queue(sql, keys.collection, keys.did, keys.rkey).QueryRow(func(row pgx.Row) error { return row.Scan(deleted) })
+	accounts := slices.Compact(slices.Clone(keys.did)) // in the order of the keys they follow one another
+	q.Queue(sql, keys.collection, keys.did, keys.rkey, accounts).QueryRow(func(row pgx.Row) error { return row.Scan(deleted) })
 }
 
 // copyWrites stores records that were never deleted, hoping that none is stored.
@@ -237,7 +254,12 @@ WHERE excluded.rev > t.rev`
 	const remove = `
 DELETE FROM records AS r
 USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, did, rkey, rev)
-WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev`
+WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev AND r.rkey BETWEEN $5 AND $6`
+	const letters = `
+UPDATE dead_letters AS l
+SET ` + cleared + `
+FROM unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
+WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0`
 	n := len(b.Deletions)
 	keys := newKeyColumns(n)
 	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[time.Time], n)
@@ -247,7 +269,9 @@ WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.re
 		rev[i], at[i] = d.Rev, d.At
 	}
 	q.Queue(tombstone, keys.collection, keys.did, keys.rkey, rev, at)
-	q.Queue(remove, keys.collection, keys.did, keys.rkey, rev)
+	from, to := keys.rkeys()
+	q.Queue(remove, keys.collection, keys.did, keys.rkey, rev, from, to)
+	q.Queue(letters, keys.collection, keys.did, keys.rkey)
 }
 
 // queueShares removes the shares of deleted records. It is a statement after
@@ -263,48 +287,14 @@ USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
 WHERE s.collection = d.collection AND s.did = d.did AND s.rkey = d.rkey
   AND NOT EXISTS (
       SELECT FROM records AS r
-      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey
+      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5
   )`
 	keys := newKeyColumns(len(b.Deletions))
 	for i := range b.Deletions {
 		keys.set(i, b.Deletions[i].Key)
 	}
-	q.Queue(sql, keys.collection, keys.did, keys.rkey)
-}
-
-func (b *Batch) queueAccounts(q *pgx.Batch) {
-	if n := len(b.Statuses); n > 0 {
-		const sql = `
-INSERT INTO accounts AS a (did, status, status_at)
-SELECT s.did, s.status, s.status_at
-FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS s (did, status, status_at)
-ON CONFLICT (did) DO UPDATE
-SET status = excluded.status, status_at = excluded.status_at
-WHERE a.status_at IS NULL OR excluded.status_at >= a.status_at`
-		did, status := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-		at := make(pgtype.FlatArray[time.Time], n)
-		for i, s := range b.Statuses {
-			did[i], status[i], at[i] = s.DID, s.Status, s.At
-		}
-		q.Queue(sql, did, status, at)
-	}
-	if n := len(b.Handles); n > 0 {
-		// An identity event without a handle says that something changed, not
-		// that the handle is gone.
-		const sql = `
-INSERT INTO accounts AS a (did, handle, handle_at)
-SELECT h.did, nullif(h.handle, ''), h.handle_at
-FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS h (did, handle, handle_at)
-ON CONFLICT (did) DO UPDATE
-SET handle = coalesce(excluded.handle, a.handle), handle_at = excluded.handle_at
-WHERE a.handle_at IS NULL OR excluded.handle_at >= a.handle_at`
-		did, handle := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-		at := make(pgtype.FlatArray[time.Time], n)
-		for i, h := range b.Handles {
-			did[i], handle[i], at[i] = h.DID, h.Handle, h.At
-		}
-		q.Queue(sql, did, handle, at)
-	}
+	from, to := keys.rkeys()
+	q.Queue(sql, keys.collection, keys.did, keys.rkey, from, to)
 }
 
 // keyColumns are the keys of many records, a column each, as unnest takes them.

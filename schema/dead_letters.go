@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // maxRaw bounds what a dead letter keeps of its input, in bytes.
@@ -26,7 +27,8 @@ const (
 type DeadLetter struct {
 	ID       int64 // of the letter that has just failed again; 0: it fails for the first time
 	Stage    string
-	Key      Key // of the record it is about; empty where unknown
+	Key      Key    // of the record it is about; empty where unknown
+	Rev      string // of that record; empty where unknown
 	Cause    string
 	Path     string
 	Expected string
@@ -35,15 +37,24 @@ type DeadLetter struct {
 	At       time.Time
 }
 
+// The input of a record or an account that is deleted is not kept.
 const insertDeadLetter = `
 INSERT INTO dead_letters AS d (key, stage, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen)
-VALUES ($1, $2, nullif($3, ''), nullif($4, ''), nullif($5, ''), nullif($6, ''), $7, $8, $9, $10, $11, $12, $13, $13)
+SELECT $1::bytea, $2, nullif($3, ''), nullif($4::text, ''), nullif($5::text, ''), nullif($6::text, ''), $7, $8,
+       CASE WHEN g.gone THEN '' ELSE $9 END, CASE WHEN g.gone THEN '' ELSE $10 END,
+       CASE WHEN g.gone THEN '' ELSE $11::bytea END, CASE WHEN g.gone THEN 0 ELSE $12::bigint END, $13::timestamptz, $13::timestamptz
+FROM (SELECT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = $4::text AND t.did = $5::text AND t.rkey = $6::text AND $15 <> '' AND t.rev >= $15)
+          OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone) AS g
 ON CONFLICT (key) DO UPDATE
 SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
     last_seen  = greatest(d.last_seen, excluded.last_seen),
     last_cause = CASE WHEN d.last_cause = '' AND (d.cause, d.path, d.expected, d.received) = (excluded.cause, excluded.path, excluded.expected, excluded.received)
                       THEN '' ELSE $14 END,
     count      = d.count + 1`
+
+// cleared is what becomes of a dead letter whose record or account is deleted:
+// its cause stays, and what quotes the record goes.
+const cleared = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
 
 const replayFailed = `
 UPDATE dead_letters
@@ -54,11 +65,17 @@ SET state      = 'open',
     count      = count + 1
 WHERE id = $1 AND state = 'replaying'`
 
-// Park stores a dead letter. The same input at the same stage is one row, which
-// keeps its first cause and its last.
-func (d *DeadLetter) Park(ctx context.Context, db DB, stream string) error {
-	sql, args := d.statement(stream)
-	if _, err := db.Exec(ctx, sql, args...); err != nil {
+// Park stores a dead letter, in a transaction of its own. The same input at the
+// same stage is one row, which keeps its first cause and its last.
+func (d *DeadLetter) Park(ctx context.Context, pool *pgxpool.Pool, stream string) error {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		b := Batch{DeadLetters: []DeadLetter{*d}}
+		q := &pgx.Batch{}
+		b.accounts().queue(q, true)
+		d.queue(q, stream)
+		return tx.SendBatch(ctx, q).Close()
+	})
+	if err != nil {
 		return fmt.Errorf("park a dead letter: %w", err)
 	}
 	return nil
@@ -97,7 +114,7 @@ func (d *DeadLetter) args(stream string) []any {
 		raw = []byte{}
 	}
 	return []any{h.Sum(nil), d.Stage, stream, text(d.Key.Collection), text(d.Key.DID), text(d.Key.Rkey), text(d.Cause), text(d.Path),
-		text(d.Expected), text(d.Received), raw, int64(len(d.Raw)), d.At, text(d.why())}
+		text(d.Expected), text(d.Received), raw, int64(len(d.Raw)), d.At, text(d.why()), d.Rev}
 }
 
 // text makes a stranger's string storable: valid UTF-8, no NUL, not endless.

@@ -12,6 +12,11 @@ import (
 // PostCollection is the collection whose partition is posts.
 const PostCollection = "app.bsky.feed.post"
 
+// ListedRev is the revision of a post that a listing brought: listings do not
+// name revisions. It sorts before any real one, so that whatever the stream or a
+// repair says of the post wins.
+const ListedRev = "2222222222222"
+
 // Post is a stored post.
 type Post struct {
 	DID       string

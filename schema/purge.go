@@ -80,6 +80,16 @@ WHERE ctid = ANY (ARRAY(SELECT s.ctid FROM shares AS s WHERE s.did = $1 AND` + p
 	return deleteSome(ctx, db, "purge the shares of "+did, sql, did, limit)
 }
 
+// PurgeDeadLetters clears the inputs of dead letters of an account that is to be
+// purged, at most limit.
+func PurgeDeadLetters(ctx context.Context, db DB, did string, limit int) (int, error) {
+	const sql = `
+UPDATE dead_letters
+SET ` + cleared + `
+WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.raw_bytes > 0 AND` + purgeable + `LIMIT $2 FOR UPDATE OF l SKIP LOCKED))`
+	return deleteSome(ctx, db, "clear the dead letters of "+did, sql, did, limit)
+}
+
 // FinishPurge ends the purge of an account when nothing of it is left: the
 // profile of a deleted one goes, and it is purged once more after again, when no
 // replay can bring anything back any longer. An account that is to be kept after

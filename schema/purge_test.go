@@ -114,9 +114,13 @@ func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
-	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{post("1", "1")},
-		Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}})
-	require.NoError(t, err)
+	for _, b := range []schema.Batch{
+		{Writes: []schema.Write{post("1", "1")}},
+		{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}},
+	} {
+		_, err := apply(t.Context(), pool, lease, b)
+		require.NoError(t, err)
+	}
 	worker, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed

@@ -1,6 +1,6 @@
 -- What the migrations make, as the catalog has it; River's own tables are left out. Written by `go generate ./schema`.
 
--- What the stream said of accounts. An account without a row is active.
+-- Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.
 CREATE TABLE accounts (
     did text COLLATE "C" NOT NULL,
     handle text,
@@ -14,8 +14,10 @@ CREATE TABLE accounts (
     feed_problem text DEFAULT ''::text NOT NULL, -- Why its feed could not be read, the last time; empty when it could.
     purged_for timestamp with time zone, -- The status_at of the deletion after which what it had written was purged.
     purge_at timestamp with time zone, -- When it is purged once more, of what a replay brought back in the meantime.
+    check_at timestamp with time zone DEFAULT (now() + '1 day'::interval) NOT NULL, -- When expiry next looks whether anything needs this row.
     PRIMARY KEY (did)
 );
+CREATE INDEX accounts_check ON public.accounts USING btree (check_at);
 CREATE INDEX accounts_hidden ON public.accounts USING btree (did) WHERE (status <> 'active'::text);
 CREATE INDEX accounts_purge ON public.accounts USING btree (purge_at) WHERE (purge_at IS NOT NULL);
 CREATE INDEX accounts_unpurged ON public.accounts USING btree (did) WHERE ((status = 'deleted'::text) AND (purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone)));
@@ -97,7 +99,7 @@ CREATE TABLE dead_letters (
     path text DEFAULT ''::text NOT NULL,
     expected text DEFAULT ''::text NOT NULL,
     received text DEFAULT ''::text NOT NULL,
-    raw bytea NOT NULL, -- The input as it came, of a job its arguments; its first megabyte where raw_bytes is larger.
+    raw bytea NOT NULL, -- The input as it came, of a job its arguments; its first megabyte where raw_bytes is larger; empty once its record or account is deleted.
     raw_bytes bigint NOT NULL,
     first_seen timestamp with time zone NOT NULL,
     last_seen timestamp with time zone NOT NULL,
@@ -117,6 +119,7 @@ CREATE TABLE dead_letters (
 );
 CREATE INDEX dead_letters_job ON public.dead_letters USING btree (job) WHERE (job IS NOT NULL);
 CREATE INDEX dead_letters_last_seen ON public.dead_letters USING btree (last_seen);
+CREATE INDEX dead_letters_record ON public.dead_letters USING btree (did, collection, rkey) WHERE (did IS NOT NULL);
 CREATE INDEX dead_letters_replaying ON public.dead_letters USING btree (id) WHERE (state = 'replaying'::text);
 
 -- Compression dictionaries, kept after the first download.
@@ -215,7 +218,7 @@ CREATE TABLE records (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
-    rev text COLLATE "C" NOT NULL, -- The revision of the repository that wrote it: a TID, sorts by time.
+    rev text COLLATE "C" NOT NULL, -- The revision of the repository that wrote it: a TID, sorts by time. 2222222222222, the smallest, where a listing brought it: listings do not name revisions.
     cid text NOT NULL,
     created_at timestamp with time zone NOT NULL, -- The author's claim, never later than the event that brought it.
     indexed_at timestamp with time zone DEFAULT now() NOT NULL, -- When Weir first stored it, by the database's clock.

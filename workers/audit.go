@@ -240,11 +240,6 @@ func (x *accountAudit) repair(ctx context.Context, rev string, listed []schema.S
 		}
 	}
 	return pgx.BeginFunc(ctx, x.Pool, func(tx pgx.Tx) error {
-		if len(missing) > 0 {
-			if _, err := enqueueBackfills(ctx, tx, x.Client, []string{x.did}, timeOf(slices.Min(missing)).Add(-time.Minute), jobs.PriorityManual, now); err != nil {
-				return err
-			}
-		}
 		if len(deletions) > 0 {
 			if err := schema.DeletePosts(ctx, tx, deletions); err != nil {
 				return err
@@ -253,6 +248,11 @@ func (x *accountAudit) repair(ctx context.Context, rev string, listed []schema.S
 		written, err := schema.MendPosts(ctx, tx, writes)
 		if err != nil {
 			return err
+		}
+		if len(missing) > 0 { // after the records: a backfill locks them before its job, too
+			if _, err := enqueueBackfills(ctx, tx, x.Client, []string{x.did}, timeOf(slices.Min(missing)).Add(-time.Minute), jobs.PriorityManual, now); err != nil {
+				return err
+			}
 		}
 		return Enqueue(x.Client, "")(ctx, tx, written, time.Time{})
 	})

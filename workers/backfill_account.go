@@ -139,7 +139,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 			place.Newest = when
 		}
 		writes = append(writes, schema.Write{
-			Key: schema.Key{Collection: schema.PostCollection, DID: p.DID, Rkey: p.Rkey}, Rev: feedRev(p.Rkey), CID: p.CID,
+			Key: schema.Key{Collection: schema.PostCollection, DID: p.DID, Rkey: p.Rkey}, Rev: schema.ListedRev, CID: p.CID,
 			CreatedAt: schema.CreatedAt(p.Record, p.Rkey, when), Record: p.Record,
 		})
 	}
@@ -191,17 +191,6 @@ func feedTime(p bluesky.FeedPost, now time.Time) time.Time {
 		return now
 	}
 	return when
-}
-
-// feedRev is the revision under which a listed post is stored. A listing does
-// not tell it, but it cannot be older than the rkey, which is made before the
-// commit; and being no newer than the truth, it never wins against the stream
-// or a deletion.
-func feedRev(rkey string) string {
-	if _, err := syntax.ParseTID(rkey); err == nil {
-		return rkey
-	}
-	return "2222222222222"
 }
 
 // back is the moment to read back to. A new follow of an account that was read

@@ -124,6 +124,7 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
 		func() error { return r.rows("dead_letters", schema.ExpireDeadLetters, now.Add(-w.keep.DeadLetters)) },
+		func() error { return r.unneeded(now.Add(-w.keep.Tombstones)) },
 		r.indexes,
 	} {
 		if err := step(); err != nil {
@@ -224,7 +225,7 @@ func (r *expiry) account(did string) error {
 	for _, step := range []struct {
 		what  string
 		purge func(context.Context, schema.DB, string, int) (int, error)
-	}{{"purged_records", schema.PurgeRecords}, {"purged_shares", schema.PurgeShares}} {
+	}{{"purged_records", schema.PurgeRecords}, {"purged_shares", schema.PurgeShares}, {"purged_dead_letters", schema.PurgeDeadLetters}} {
 		err := r.batches(step.what, func(limit int) (looked, gone int, err error) {
 			gone, err = step.purge(r.ctx, r.pool, did, limit)
 			return gone, gone, err
@@ -238,6 +239,14 @@ func (r *expiry) account(did string) error {
 		r.log.Warn("purge_unfinished", "did", did)
 	}
 	return err
+}
+
+// unneeded deletes the rows of accounts that nothing needs.
+func (r *expiry) unneeded(before time.Time) error {
+	return r.batches("accounts", func(limit int) (looked, gone int, err error) {
+		done, err := schema.ExpireAccounts(r.ctx, r.pool, r.now, before, limit)
+		return done.LookedAt, done.Gone, err
+	})
 }
 
 // batches repeats a step until it has looked at nothing, each time at as many

@@ -258,7 +258,7 @@ func (p *projection) add(post *schema.Post) {
 
 func (p *projection) park(key schema.Key, record []byte, why string, cause error) {
 	p.log.Warn("post_parked", "did", key.DID, "rkey", key.Rkey, "cause", cause)
-	p.letters = append(p.letters, schema.DeadLetter{Stage: schema.StageProcess, Key: key, Cause: cause.Error(), Raw: record, At: time.Now()})
+	p.letters = append(p.letters, schema.DeadLetter{Stage: schema.StageProcess, Key: key, Rev: p.revs[key], Cause: cause.Error(), Raw: record, At: time.Now()})
 	p.causes = append(p.causes, why)
 }
 
