@@ -1,0 +1,234 @@
+package schema_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String() }
+
+// store stores posts that a listing brought.
+func store(t *testing.T, pool *pgxpool.Pool, writes ...schema.Write) (written []schema.Key) {
+	t.Helper()
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
+		written, err = schema.StorePosts(t.Context(), tx, writes)
+		return err
+	}))
+	return written
+}
+
+// beside starts a transaction, and comes back when it has ended or waits for a
+// lock.
+func beside(t *testing.T, pool *pgxpool.Pool, do func(ctx context.Context, tx pgx.Tx) error) <-chan error {
+	t.Helper()
+	ended, answer := make(chan struct{}), make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	go func() {
+		defer cancel()
+		answer <- pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return do(ctx, tx) })
+		close(ended)
+	}()
+	require.Eventually(t, func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+		}
+		var waits bool
+		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		return err == nil && waits
+	}, 30*time.Second, 2*time.Millisecond)
+	return answer
+}
+
+// TestDeletionIsNeverLostBesideAnotherWriter: of two transactions that overlap,
+// one writes a record and the other deletes it. Neither sees the other's row.
+func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
+	t.Parallel()
+	type transaction func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error
+	batch := func(b schema.Batch, replayed bool) transaction {
+		return func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error {
+			if replayed {
+				lease = schema.Lease{}
+			}
+			_, err := b.Apply(ctx, tx, lease, false)
+			return err
+		}
+	}
+	listed := post("a", schema.ListedRev)
+	page := func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
+		_, err := schema.StorePosts(ctx, tx, []schema.Write{listed})
+		return err
+	}
+	mended := func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
+		_, err := schema.MendPosts(ctx, tx, []schema.Write{post("a", "3")})
+		return err
+	}
+	repaired := func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
+		return schema.DeletePosts(ctx, tx, []schema.Deletion{deletion("a", "4")})
+	}
+	created := schema.Batch{Writes: []schema.Write{post("a", "3")}}
+	copied := schema.Batch{Writes: append([]schema.Write{post("a", "3")}, many("3")...)}
+	deleted := schema.Batch{Deletions: []schema.Deletion{deletion("a", "4")}}
+	recorded := deleted
+	recorded.Alone = true
+	for name, pair := range map[string][2]transaction{
+		"a page of a backfill, the stream's deletion":  {page, batch(deleted, false)},
+		"a retried dead letter, the stream's deletion": {batch(created, true), batch(deleted, false)},
+		"a repair, the stream's deletion":              {mended, batch(deleted, false)},
+		"the stream's event, a repair's deletion":      {batch(created, false), repaired},
+		"the stream's copy, a retried deletion":        {batch(copied, false), batch(deleted, true)},
+		"a page of a backfill, a recording's deletion": {page, batch(recorded, false)},
+	} {
+		for order, pair := range map[string][2]transaction{"": pair, ", the other way round": {pair[1], pair[0]}} {
+			t.Run(name+order, func(t *testing.T) {
+				t.Parallel()
+				pool := schematest.New(t)
+				lease := take(t, pool, "me")
+				first, err := pool.Begin(t.Context())
+				require.NoError(t, err)
+				defer first.Rollback(context.Background()) //nolint:errcheck // it is committed
+				require.NoError(t, pair[0](t.Context(), first, lease))
+				second := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error { return pair[1](ctx, tx, lease) })
+				require.NoError(t, first.Commit(t.Context()))
+				require.NoError(t, <-second)
+				require.NotContains(t, revs(t, pool), "a", "a newer tombstone stands beside it")
+			})
+		}
+	}
+}
+
+// TestStreamsDoNotWaitForEachOther: they follow different accounts.
+func TestStreamsDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	other, ok, err := schema.TakeLease(t.Context(), pool, "other", "wire", "me", ttl)
+	require.NoError(t, err)
+	require.True(t, ok)
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck // the test is over
+	_, err = (&schema.Batch{Writes: []schema.Write{post("a", "1")}}).Apply(t.Context(), tx, lease, false)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, err = apply(ctx, pool, other, schema.Batch{Writes: []schema.Write{post("b", "1")}})
+	require.NoError(t, err)
+}
+
+// TestEveryWriterLocksInTheOrderOfTheKeys: a worker has locked the first of two
+// posts, and will lock the second.
+func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error{
+		"a batch that deletes the second and edits the first": func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error {
+			b := schema.Batch{Deletions: []schema.Deletion{deletion("z", "3")}, Writes: []schema.Write{post("a", "3")}}
+			_, err := b.Apply(ctx, tx, lease, false)
+			return err
+		},
+		"a batch that deletes both": func(ctx context.Context, tx pgx.Tx, lease schema.Lease) error {
+			b := schema.Batch{Deletions: []schema.Deletion{deletion("a", "3"), deletion("z", "3")}}
+			_, err := b.Apply(ctx, tx, lease, false)
+			return err
+		},
+		"a page, which is in the order of the feed": func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
+			_, err := schema.StorePosts(ctx, tx, []schema.Write{post("z", "3"), post("a", "3")})
+			return err
+		},
+		"a repair": func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
+			_, err := schema.MendPosts(ctx, tx, []schema.Write{post("z", "2"), post("a", "2")})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := schematest.New(t)
+			lease := take(t, pool, "me")
+			_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{post("a", "2"), post("z", "2")}})
+			require.NoError(t, err)
+			worker, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer worker.Rollback(context.Background()) //nolint:errcheck // it is committed
+			_, err = schema.LockPosts(t.Context(), worker, []schema.Key{key("a")})
+			require.NoError(t, err)
+			writer := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error { return write(ctx, tx, lease) })
+			_, err = schema.LockPosts(t.Context(), worker, []schema.Key{key("z")})
+			require.NoError(t, err)
+			require.NoError(t, worker.Commit(t.Context()))
+			require.NoError(t, <-writer)
+		})
+	}
+}
+
+// TestBatchThatMeetsATombstoneDoesNotWriteWhatItHasNotLocked: it was to be
+// copied, and has locked what it deletes and nothing else.
+func TestBatchThatMeetsATombstoneDoesNotWriteWhatItHasNotLocked(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	_, err := apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("r042", "5")}})
+	require.NoError(t, err)
+	_, err = apply(t.Context(), pool, lease, schema.Batch{Writes: many("4"), Deletions: []schema.Deletion{deletion("z", "5")}})
+	require.ErrorIs(t, err, schema.ErrStored)
+	require.Empty(t, revs(t, pool))
+}
+
+// TestListedPostLosesToEveryDeletion, also where the author's client, which made
+// its rkey, was ahead of everybody's clock.
+func TestListedPostLosesToEveryDeletion(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	now := time.Now()
+	listed, gone := tid(now.Add(2*time.Hour)), tid(now.Add(3*time.Hour))
+	require.Len(t, store(t, pool, post(listed, schema.ListedRev)), 1)
+	_, err := apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion(listed, tid(now)), deletion(gone, tid(now))}})
+	require.NoError(t, err)
+	require.Empty(t, revs(t, pool))
+	require.Empty(t, store(t, pool, post(gone, schema.ListedRev), post(listed, schema.ListedRev)), "the page lags behind")
+
+	// And to what the stream says of it, whatever came first.
+	require.Len(t, store(t, pool, post("a", schema.ListedRev)), 1)
+	written, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{post("a", tid(now))}})
+	require.NoError(t, err)
+	require.Len(t, written, 1)
+	require.Empty(t, store(t, pool, post("a", schema.ListedRev)))
+	require.Equal(t, map[string]string{"a": tid(now)}, revs(t, pool))
+}
+
+// TestPostsListedBeforeAreMended by the migration: they had their rkeys as
+// revisions.
+func TestPostsListedBeforeAreMended(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := time.Now()
+	ahead, missed, past, truth := tid(now.Add(2*time.Hour)), tid(now.Add(3*time.Hour)), tid(now.Add(-48*time.Hour)), tid(now.Add(4*time.Hour))
+	execute(t, pool, `ALTER TABLE accounts DROP COLUMN check_at; DROP INDEX dead_letters_record`)
+	for rkey, rev := range map[string]string{ahead: ahead, missed: missed, past: past, truth: tid(now), "self": "self"} {
+		execute(t, pool, `INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, 'did:plc:a', $2, $3, '', now(), '{}')`, schema.PostCollection, rkey, rev)
+		share(t, pool, "did:plc:a", rkey, "x", now, schema.Card{})
+	}
+	execute(t, pool, `INSERT INTO tombstones VALUES ($1, 'did:plc:a', $2, $3, now())`, schema.PostCollection, missed, tid(now))
+	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:gone', 'deleted')`)
+	for _, did := range []string{"did:plc:a", "did:plc:gone"} {
+		execute(t, pool, `INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
+			SELECT sha256(($1::text || r)::bytea), 'commit', $2, $1, r, 'why', 'text', 4, now(), now() FROM unnest($3::text[]) AS r`, did, schema.PostCollection, []string{missed, "other"})
+	}
+	sql, err := os.ReadFile("migrations/0019_record_locks.sql")
+	require.NoError(t, err)
+	execute(t, pool, string(sql))
+	require.Equal(t, map[string]string{ahead: schema.ListedRev, past: past, truth: tid(now), "self": "self"}, revs(t, pool))
+	require.NotContains(t, column(t, pool, `SELECT rkey FROM shares`), missed)
+	require.Equal(t, []string{"did:plc:a other"}, column(t, pool, `SELECT did || ' ' || rkey FROM dead_letters WHERE raw_bytes > 0`))
+}

@@ -1,0 +1,172 @@
+package schema_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestNothingIsStoredOfADeletedAccount until it is active again, whoever brings
+// it: a replay reaches back behind the purge.
+func TestNothingIsStoredOfADeletedAccount(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	at := time.Unix(100, 0)
+	say := func(status string, b schema.Batch) []schema.Key {
+		t.Helper()
+		at = at.Add(time.Second)
+		b.Statuses = []schema.Status{{DID: "did:plc:a", Status: status, At: at}}
+		written, err := apply(t.Context(), pool, lease, b)
+		require.NoError(t, err)
+		return written
+	}
+	neighbour := post("n", "1")
+	neighbour.DID = "did:plc:b"
+	brought := func() (written []schema.Key) {
+		t.Helper()
+		for _, b := range []schema.Batch{{Writes: []schema.Write{post("1", "1")}}, {Writes: many("1")}} {
+			for _, lease := range []schema.Lease{lease, {}} {
+				keys, err := apply(t.Context(), pool, lease, b)
+				require.NoError(t, err)
+				written = append(written, keys...)
+				require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					_, err := tx.Exec(t.Context(), `DELETE FROM records WHERE did = 'did:plc:a'`)
+					return err
+				}))
+			}
+		}
+		written = append(written, store(t, pool, post("2", schema.ListedRev))...)
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			keys, err := schema.MendPosts(t.Context(), tx, []schema.Write{post("3", "1")})
+			written = append(written, keys...)
+			return err
+		}))
+		return written
+	}
+	require.Equal(t, []schema.Key{neighbour.Key}, say("deleted", schema.Batch{Writes: []schema.Write{post("0", "1"), neighbour}}), "its own last word counts")
+	require.Equal(t, 100, len(say("deleted", schema.Batch{Writes: append(many("1"), neighbourly(100)...)})), "copied")
+	require.Empty(t, brought())
+	require.Len(t, say("active", schema.Batch{Writes: []schema.Write{post("0", "1")}}), 1)
+	require.Len(t, brought(), 204)
+	for _, status := range []string{"deactivated", "suspended", "takendown"} {
+		require.Len(t, say(status, schema.Batch{Writes: []schema.Write{post(status, "1")}}), 1, "it is hidden, and may come back")
+	}
+}
+
+// neighbourly are posts of another account.
+func neighbourly(n int) []schema.Write {
+	writes := make([]schema.Write, n)
+	for i := range writes {
+		writes[i] = post(fmt.Sprint(i+100), "1")
+		writes[i].DID = "did:plc:neighbour"
+	}
+	return writes
+}
+
+// TestNoPageIsStoredBesideTheDeletionOfItsAccount: it was read before.
+func TestNoPageIsStoredBesideTheDeletionOfItsAccount(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it is committed
+	_, err = (&schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}).Apply(t.Context(), tx, lease, false)
+	require.NoError(t, err)
+	page := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := schema.StorePosts(ctx, tx, []schema.Write{post("1", schema.ListedRev)})
+		return err
+	})
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-page)
+	require.Empty(t, revs(t, pool))
+}
+
+// expireAccounts looks at every row that is due, three at a time.
+func expireAccounts(t *testing.T, pool *pgxpool.Pool, now time.Time) (gone int) {
+	t.Helper()
+	for {
+		done, err := schema.ExpireAccounts(t.Context(), pool, now, now.Add(-7*day), 3)
+		require.NoError(t, err)
+		require.LessOrEqual(t, done.LookedAt, 3)
+		if done.LookedAt == 0 {
+			return gone
+		}
+		gone += done.Gone
+	}
+}
+
+// TestStrangersLeaveNoRows: the whole network is followed, and every account of
+// it tells of itself.
+func TestStrangersLeaveNoRows(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	for i := range 10 {
+		var b schema.Batch
+		for j := range 1000 {
+			did := fmt.Sprintf("did:plc:%02d%03d", i, j)
+			b.Handles = append(b.Handles, schema.Handle{DID: did, Handle: "h.example", At: noon()})
+			b.Statuses = append(b.Statuses, schema.Status{DID: did, Status: "active", At: noon()})
+		}
+		_, err := apply(t.Context(), pool, lease, b)
+		require.NoError(t, err)
+	}
+	require.Empty(t, column(t, pool, `SELECT did FROM accounts`))
+}
+
+// TestAccountsThatAreNeededHaveRows, and lose them when they are no longer.
+func TestAccountsThatAreNeededHaveRows(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	now := noon()
+	rows := func() []string {
+		t.Helper()
+		return column(t, pool, `SELECT concat_ws(' ', did, handle, status) FROM accounts ORDER BY did`)
+	}
+	execute(t, pool, `INSERT INTO watches (target) VALUES ('w')`)
+	execute(t, pool, `INSERT INTO watched (watch_id, did) SELECT id, 'did:followed' FROM watches`)
+	share(t, pool, "did:shares", "1", "x", now, schema.Card{})
+	before, with := post("1", "1"), post("1", "1")
+	before.DID, with.DID = "did:wrote", "did:writes"
+	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{before}})
+	require.NoError(t, err)
+	b := schema.Batch{Writes: []schema.Write{with}, Statuses: []schema.Status{{DID: "did:gone", Status: "deleted", At: now}, {DID: "did:hidden", Status: "takendown", At: now}}}
+	for _, did := range []string{"did:followed", "did:gone", "did:hidden", "did:shares", "did:stranger", "did:writes", "did:wrote"} {
+		b.Handles = append(b.Handles, schema.Handle{DID: did, Handle: "h.example", At: now})
+	}
+	_, err = apply(t.Context(), pool, lease, b)
+	require.NoError(t, err)
+	all := []string{"did:followed h.example active", "did:gone h.example deleted", "did:hidden h.example takendown",
+		"did:shares h.example active", "did:writes h.example active", "did:wrote h.example active"}
+	require.Equal(t, all, rows())
+
+	execute(t, pool, `UPDATE accounts SET check_at = $1`, now)
+	require.Zero(t, expireAccounts(t, pool, now), "each is needed")
+	require.Zero(t, expireAccounts(t, pool, now.Add(23*time.Hour)), "they are looked at once a day")
+	require.Zero(t, expireAccounts(t, pool, now.Add(6*day)), "a replay may bring back what is hidden")
+	require.Equal(t, all, rows())
+	require.Equal(t, 1, expireAccounts(t, pool, now.Add(8*day)), "did:hidden: who is deleted is purged first")
+	require.Equal(t, []string{"did:gone"}, purge(t, pool, now.Add(8*day)))
+	require.Zero(t, expireAccounts(t, pool, now.Add(14*day)), "and once more later")
+	require.Equal(t, []string{"did:gone"}, purge(t, pool, now.Add(15*day)))
+	require.Equal(t, 1, expireAccounts(t, pool, now.Add(16*day)))
+	execute(t, pool, `DELETE FROM watches`)
+	execute(t, pool, `DELETE FROM shares`)
+	execute(t, pool, `DELETE FROM records WHERE did = 'did:writes'`)
+	require.Equal(t, 3, expireAccounts(t, pool, now.Add(18*day)))
+	require.Equal(t, []string{"did:wrote h.example active"}, rows())
+	_, err = apply(t.Context(), pool, lease, schema.Batch{Handles: []schema.Handle{{DID: "did:wrote", Handle: "new.example", At: now.Add(1)}}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"did:wrote new.example active"}, rows())
+}
