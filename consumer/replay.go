@@ -46,7 +46,7 @@ func (r *Replay) Run(ctx context.Context, letters []schema.Letter) error {
 // add puts one letter into the batch.
 func (r *Replay) add(b *batch, letter *schema.Letter, now time.Time) error {
 	if len(letter.Raw) == 0 {
-		b.malformed(&Malformed{Cause: "its input was cleared, since the record or its account is deleted: it cannot be replayed, dismiss it"}, letter.ID, now)
+		b.malformed(&Malformed{Cause: "the record or its account is deleted, and this input with it: there is nothing left to replay"}, letter.ID, now)
 		return nil
 	}
 	if letter.Truncated() {

@@ -114,7 +114,8 @@ func TestReplayNeverOverwritesWhatIsNewer(t *testing.T) {
 	for range 2 {
 		replayed(t, pool, nil)
 		require.Equal(t, []string{"edited " + rev(4) + " newer", "twice " + rev(6) + " refused 2"}, stored(t, pool))
-		require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND count = 1`))
+		require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND count = 1`))
+		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'deleted'`))
 		_, err := pool.Exec(t.Context(), `UPDATE dead_letters SET state = 'open'`)
 		require.NoError(t, err)
 	}
@@ -170,6 +171,23 @@ func TestReplayBringsNothingBackThatMayBeDeleted(t *testing.T) {
 	replayed(t, pool, func(r *consumer.Replay) { r.Since = time.UnixMicro(1783175888000002) })
 	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%deletions are no longer known%'`))
+}
+
+// TestReplayOfWhatWasDeletedSaysSo: nothing of it is kept that could be replayed.
+func TestReplayOfWhatWasDeletedSaysSo(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	_, err := pool.Exec(t.Context(), strict)
+	require.NoError(t, err)
+	require.NoError(t, played(t, pool, []string{refusable(1), refusable(2)}, nil).Run(t.Context()))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return schema.DeletePosts(t.Context(), tx, []schema.Deletion{{Key: schema.Key{Collection: schema.PostCollection, DID: "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", Rkey: "r1"}, Rev: rev(3), At: time.Now()}})
+	}))
+	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
+	require.NoError(t, err)
+	replayed(t, pool, nil)
+	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%' AND last_cause LIKE '%nothing left to replay'`))
 }
 
 // TestDismissedLetterStaysSo, however often its input comes again; one that was

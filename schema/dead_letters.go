@@ -56,9 +56,10 @@ SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
 // its cause stays, and what quotes the record goes.
 const cleared = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
 
+// An event without its input cannot be replayed: nobody need look at it again.
 const replayFailed = `
 UPDATE dead_letters
-SET state      = 'open',
+SET state      = CASE WHEN stage IN ('decode', 'commit') AND raw_bytes = 0 THEN 'dismissed' ELSE 'open' END,
     state_at   = $3,
     last_seen  = greatest(last_seen, $3),
     last_cause = $2,

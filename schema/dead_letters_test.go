@@ -128,3 +128,46 @@ func TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain(t *testing.T) {
 	_, err = pool.Exec(t.Context(), `INSERT INTO posts_default (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', 'd', 'x', 'r', '', now(), '{}')`)
 	require.Equal(t, schema.Data, schema.Classify(err), "a constraint that somebody made is no such case")
 }
+
+// TestDeadLetterForgetsWhatIsDeleted: its cause stays, and the record goes, however
+// it was deleted and whichever came first.
+func TestDeadLetterForgetsWhatIsDeleted(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	about := func(rkey, rev string) schema.DeadLetter {
+		return schema.DeadLetter{Stage: schema.StageCommit, Key: key(rkey), Rev: rev, Cause: "why", Expected: "e", Received: "text", Raw: []byte("text of " + rkey), At: time.Unix(9, 0)}
+	}
+	kept := func() []string {
+		return column(t, pool, `SELECT rkey FROM dead_letters WHERE (raw, raw_bytes, expected, received, last_cause) <> ('', 0, '', '', '') ORDER BY 1`)
+	}
+	must := func(_ []schema.Key, err error) { require.NoError(t, err) }
+	var b schema.Batch
+	for _, rkey := range []string{"a", "b", "c", "d"} {
+		b.DeadLetters = append(b.DeadLetters, about(rkey, "2"))
+	}
+	must(apply(t.Context(), pool, lease, b))
+	require.Equal(t, []string{"a", "b", "c", "d"}, kept())
+	must(apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("a", "3")}}))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return schema.DeletePosts(t.Context(), tx, []schema.Deletion{deletion("b", "3")})
+	}))
+	require.Equal(t, []string{"c", "d"}, kept())
+	execute(t, pool, `DELETE FROM dead_letters WHERE rkey IN ('a', 'b')`)
+
+	// A create that fails after the deletion was applied, or in its batch.
+	must(apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{about("a", "2")}}))
+	must(apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("e", "3")}, DeadLetters: []schema.DeadLetter{about("e", "2")}}))
+	late, again := about("b", "2"), about("b", "4")
+	late.Stage = schema.StageProcess
+	require.NoError(t, late.Park(t.Context(), pool, ""))
+	require.Equal(t, []string{"c", "d"}, kept())
+	must(apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{again}}))
+	require.Equal(t, []string{"b", "c", "d"}, kept(), "a post that was made again is not deleted")
+
+	must(apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}))
+	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, noon()))
+	must(apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{about("f", "5")}}))
+	require.Empty(t, kept())
+	require.Equal(t, []string{"7"}, column(t, pool, `SELECT count(*)::text FROM dead_letters WHERE cause = 'why'`))
+}

@@ -26,6 +26,10 @@ func purge(t *testing.T, db schema.DB, now time.Time) []string {
 			n, err = schema.PurgeShares(t.Context(), db, did, 1)
 			require.NoError(t, err)
 		}
+		for n := 1; n > 0; {
+			n, err = schema.PurgeDeadLetters(t.Context(), db, did, 1)
+			require.NoError(t, err)
+		}
 		done, err := schema.FinishPurge(t.Context(), db, did, now, 7*day)
 		require.NoError(t, err)
 		require.True(t, done)

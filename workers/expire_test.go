@@ -283,14 +283,18 @@ func TestExpiryDoesEveryStep(t *testing.T) {
 		key := postKey("did:plc:a", name)
 		require.NoError(t, setShares(t.Context(), pool, key, []schema.Share{{Key: key, URL: name, How: "post", SharedAt: at}}, at))
 	}
+	a.apply(schema.Batch{DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Key: postKey("did:plc:gone", "refused"), Cause: "refused", Raw: []byte("text"), At: now}}})
 	a.apply(schema.Batch{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: now}}})
+	_, err := pool.Exec(t.Context(), `INSERT INTO accounts (did, handle, check_at) VALUES ('did:plc:stranger', 'stranger.example', now() - interval '1 hour')`)
+	require.NoError(t, err)
 	job := &river.Job[jobs.Expire]{JobRow: &rivertype.JobRow{}}
 	for range 2 {
 		require.NoError(t, w.Work(t.Context(), job))
 		rows, err := pool.Query(t.Context(), `
 			SELECT collection || ' ' || did || ' ' || rkey FROM records
 			UNION ALL SELECT 'tombstone ' || rkey FROM tombstones
-			UNION ALL SELECT 'letter ' || convert_from(raw, 'UTF8') FROM dead_letters
+			UNION ALL SELECT 'letter ' || cause || convert_from(raw, 'UTF8') FROM dead_letters
+			UNION ALL SELECT 'account ' || did FROM accounts
 			UNION ALL SELECT 'gap ' || stream FROM gaps
 			UNION ALL SELECT 'link ' || url FROM links
 			UNION ALL SELECT 'share ' || rkey FROM shares
@@ -299,7 +303,7 @@ func TestExpiryDoesEveryStep(t *testing.T) {
 		require.NoError(t, err)
 		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
-		require.Equal(t, []string{"app.bsky.feed.post did:plc:a new", "app.example.other did:plc:a new", "gap new", "letter new", "link new",
+		require.Equal(t, []string{"account did:plc:gone", "app.bsky.feed.post did:plc:a new", "app.example.other did:plc:a new", "gap new", "letter new", "letter refused", "link new",
 			"share new", "tombstone deleted new"}, left)
 	}
 }

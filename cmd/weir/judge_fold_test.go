@@ -61,9 +61,11 @@ func TestJudgeFoldsTheLastWordOfAnAccount(t *testing.T) {
 		{Kind: "identity", DID: "a", Handle: "old.example"}, {Kind: "identity", DID: "a", Handle: "new.example"}, {Kind: "identity", DID: "a"},
 		{Kind: "account", DID: "b", Status: "suspended"}, {Kind: "identity", DID: "b", Handle: "b.example"},
 		{Kind: "account", DID: "c", Status: "deactivated"}, {Kind: "account", DID: "c", Active: true},
-		wrote("d", "1", "r1", 0),
+		wrote("d", "1", "r1", 0), {Kind: "identity", DID: "d", Handle: "d.example"},
+		wrote("e", "1", "r1", 0), removed("e", "1", "r2"), {Kind: "identity", DID: "e", Handle: "e.example"},
 	})
-	require.Equal(t, map[accountKey]accountRow{"a": {"new.example", "active"}, "b": {"b.example", "suspended"}, "c": {"", "active"}}, tr.accounts)
+	require.Equal(t, map[accountKey]accountRow{"a": {"new.example", "active", true}, "b": {"b.example", "suspended", true}, "c": {"", "active", true},
+		"d": {"d.example", "active", false}, "e": {"e.example", "active", true}}, tr.accounts)
 }
 
 func TestJudgeRanksBySharersThenByTheLastShareThenByURL(t *testing.T) {

@@ -37,6 +37,11 @@ type tombstoneRow struct{ rev string }
 type accountRow struct {
 	handle string // "" while none is known
 	status string
+
+	// stranger: nothing of it was stored when it last told its handle, as far as
+	// the log shows. Whether it has a row, and a handle in it, depends on how the
+	// events were cut into batches.
+	stranger bool
 }
 
 type shareRow struct {
@@ -110,6 +115,9 @@ func (r recordRow) unlike(found recordRow) []string {
 }
 func (r tombstoneRow) unlike(found tombstoneRow) []string { return unequal("rev", r.rev, found.rev) }
 func (r accountRow) unlike(found accountRow) []string {
+	if r.stranger && found.handle == "" {
+		r.handle = ""
+	}
 	return append(unequal("handle", r.handle, found.handle), unequal("status", r.status, found.status)...)
 }
 func (r shareRow) unlike(found shareRow) []string {

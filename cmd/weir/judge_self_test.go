@@ -183,7 +183,7 @@ func brokenShares(t *testing.T, tr truth) []breakage {
 func brokenAccounts(t *testing.T, tr truth) []breakage {
 	t.Helper()
 	hidden := accountKey(first(t, tr.shares, func(k shareKey, _ shareRow) bool { return !tr.visible(k.did) }).did)
-	named := first(t, tr.accounts, func(k accountKey, a accountRow) bool { return a.handle != "" && tr.visible(string(k)) })
+	named := first(t, tr.accounts, func(k accountKey, a accountRow) bool { return a.handle != "" && !a.stranger && tr.visible(string(k)) })
 	in := "accounts: " + string(named)
 	return []breakage{
 		{"the status of an account is stale", `UPDATE accounts SET status = 'active' WHERE did = $1`, []any{string(hidden)},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -61,6 +62,7 @@ func fold(entries []*simnet.Entry, collections ...string) truth {
 			panic(fmt.Sprintf("entry %d is of kind %q, which the judge does not know", e.Seq, e.Kind))
 		}
 	}
+	tr.strangers(entries)
 	for key, r := range tr.records {
 		for _, url := range r.links {
 			tr.shares[shareKey{key, url}] = shareRow{how: howShared(r.record), at: r.createdAt}
@@ -103,6 +105,33 @@ func (tr truth) account(e *simnet.Entry) {
 		row.status = cmp.Or(e.Status, "inactive")
 	}
 	tr.accounts[accountKey(e.DID)] = row
+}
+
+// strangers marks the accounts of which nothing that is stored still was written
+// before they told their handle.
+func (tr truth) strangers(entries []*simnet.Entry) {
+	stored, known := map[recordKey]bool{}, map[accountKey]bool{}
+	wrote := map[accountKey]int{} // records that are never deleted again
+	for _, e := range entries {
+		key := recordKey{e.Collection, e.DID, e.Rkey}
+		if _, ok := tr.records[key]; ok && e.Kind == "commit" && e.Collection == "app.bsky.feed.post" {
+			switch {
+			case e.Operation == "delete":
+				wrote[accountKey(e.DID)] -= map[bool]int{true: 1}[stored[key]]
+				stored[key] = false
+			case !stored[key]:
+				wrote[accountKey(e.DID)]++
+				stored[key] = true
+			}
+		}
+		if e.Kind == "identity" && wrote[accountKey(e.DID)] > 0 {
+			known[accountKey(e.DID)] = true
+		}
+	}
+	for did, row := range tr.accounts {
+		row.stranger = !known[did]
+		tr.accounts[did] = row
+	}
 }
 
 // howShared tells a post of its own from one that quotes another.
@@ -204,10 +233,24 @@ func shorten(found [][]string) []string {
 
 func (tr truth) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT collection, did, rkey, rev, cid, created_at, record::text FROM records`
-	return compareTable(ctx, tx, "records", tr.records, sql, func(rows pgx.Rows) (k recordKey, r recordRow, err error) {
+	want := maps.Clone(tr.records)
+	maps.DeleteFunc(want, func(k recordKey, _ recordRow) bool { return tr.gone(k.did) })
+	return compareTable(ctx, tx, "records", want, sql, func(rows pgx.Rows) (k recordKey, r recordRow, err error) {
 		err = rows.Scan(&k.collection, &k.did, &k.rkey, &r.rev, &r.cid, &r.createdAt, &r.record)
+		allow(want, tr.records, k)
 		return k, r, err
 	})
+}
+
+// gone is true of an account that is deleted at the end. Its records stay until
+// the purge; those that came with the deletion in one batch were never stored.
+func (tr truth) gone(did string) bool { return tr.accounts[accountKey(did)].status == "deleted" }
+
+// allow adds a row that may be there, for it is.
+func allow[K comparable, R any](want, all map[K]R, key K) {
+	if r, ok := all[key]; ok {
+		want[key] = r
+	}
 }
 
 func (tr truth) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, error) {
@@ -220,8 +263,11 @@ func (tr truth) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, err
 
 func (tr truth) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT did, coalesce(handle, ''), status FROM accounts`
-	return compareTable(ctx, tx, "accounts", tr.accounts, sql, func(rows pgx.Rows) (k accountKey, r accountRow, err error) {
+	want := maps.Clone(tr.accounts)
+	maps.DeleteFunc(want, func(_ accountKey, r accountRow) bool { return r.stranger && r.status == "active" })
+	return compareTable(ctx, tx, "accounts", want, sql, func(rows pgx.Rows) (k accountKey, r accountRow, err error) {
 		err = rows.Scan(&k, &r.handle, &r.status)
+		allow(want, tr.accounts, k)
 		return k, r, err
 	})
 }
@@ -231,8 +277,11 @@ func (tr truth) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) 
 SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
 FROM shares AS s
 LEFT JOIN links AS l ON l.id = s.link_id`
-	return compareTable(ctx, tx, "shares", tr.shares, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
+	want := maps.Clone(tr.shares)
+	maps.DeleteFunc(want, func(k shareKey, _ shareRow) bool { return tr.gone(k.did) })
+	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
 		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at)
+		allow(want, tr.shares, k)
 		return k, r, err
 	})
 }
@@ -242,7 +291,9 @@ LEFT JOIN links AS l ON l.id = s.link_id`
 func (tr truth) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	want := map[linkKey]linkRow{}
 	for key := range tr.shares {
-		want[linkKey(key.url)] = linkRow{}
+		if !tr.gone(key.did) {
+			want[linkKey(key.url)] = linkRow{}
+		}
 	}
 	const sql = `SELECT url FROM links`
 	return compareTable(ctx, tx, "links", want, sql, func(rows pgx.Rows) (k linkKey, r linkRow, err error) {
