@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
@@ -10,21 +11,22 @@ import (
 
 // subtitle says whose links are counted, and when they were shared.
 func subtitle(f schema.Following, w window) string {
-	if f.Watches == 0 {
+	shared := "The links most shared in " + w.Words
+	switch {
+	case f.Watches == 0:
 		return "The links most shared on Bluesky in " + w.Words + "."
+	case f.Accounts == 0:
+		return shared + " by followed accounts. None is followed yet: whom to follow has not been read."
 	}
-	if f.Accounts == 0 {
-		return "The links most shared by followed accounts in " + w.Words + ". No account is followed yet: the lists of whom to follow have not been read."
-	}
-	return "The links most shared by " + followed(f) + " in " + w.Words + "."
+	return shared + " by " + followed(f) + "."
 }
 
 // followed names the accounts that count. Where one watch brings them, it says
 // which one.
 func followed(f schema.Following) string {
-	accounts := grouped(f.Accounts) + " accounts"
+	accounts := "the " + grouped(f.Accounts) + " accounts"
 	if f.Accounts == 1 {
-		accounts = "1 account"
+		accounts = "the one account"
 	}
 	target := plain(f.Target, maxSite)
 	if _, err := syntax.ParseDID(f.Target); err == nil {
@@ -36,15 +38,12 @@ func followed(f schema.Following) string {
 	case schema.WatchAccount:
 		return target
 	case schema.WatchList:
-		return accounts + " on one list"
+		return accounts + " on a list"
 	case schema.WatchStarterPack:
-		return accounts + " in one starter pack"
+		return accounts + " in a starter pack"
 	case schema.WatchSecondDegree:
-		return fmt.Sprintf("%s, each followed by %s or more accounts that %s follows,", accounts, grouped(f.AtLeast), target)
+		return fmt.Sprintf("%s followed by at least %d of those that %s follows", accounts, f.AtLeast, target)
 	default:
-		if f.Accounts == 1 {
-			return "1 followed account"
-		}
-		return grouped(f.Accounts) + " followed accounts"
+		return strings.Replace(accounts, "account", "followed account", 1)
 	}
 }

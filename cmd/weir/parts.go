@@ -204,7 +204,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 // database; the rest is for slow lines. A profile adds its own time.
 const (
 	pageConnections = 512
-	opsConnections  = 128
+	opsConnections  = 256
 	answerWithin    = 20 * time.Second
 )
 
