@@ -109,6 +109,38 @@ SELECT NOT EXISTS (SELECT FROM watches)                                        A
 	return one(ctx, db, "read whom to follow", pgx.RowToStructByPos[Followed], sql)
 }
 
+// The kinds of watches.
+const (
+	WatchFollows      = "follows"
+	WatchAccount      = "account"
+	WatchList         = "list"
+	WatchStarterPack  = "starterpack"
+	WatchSecondDegree = "second-degree"
+)
+
+// Following is whom Weir follows, in a few words.
+type Following struct {
+	Watches  int    // 0: the whole network
+	Accounts int    // that the watches bring, each counted once
+	Kind     string // of the only watch, as are the fields below; empty where there are several, or none
+	Target   string
+	AtLeast  int
+}
+
+// ReadFollowing counts the accounts that Weir follows.
+func ReadFollowing(ctx context.Context, db DB) (Following, error) {
+	const sql = `
+SELECT w.watches                                                    AS watches,
+       (SELECT count(*) FROM (SELECT DISTINCT did FROM watched) AS d) AS accounts,
+       CASE WHEN w.watches = 1 THEN w.kind ELSE '' END              AS kind,
+       CASE WHEN w.watches = 1 THEN w.target ELSE '' END            AS target,
+       CASE WHEN w.watches = 1 THEN w.at_least ELSE 0 END           AS at_least
+FROM (
+    SELECT count(*) AS watches, coalesce(min(kind), '') AS kind, coalesce(min(target), '') AS target, coalesce(min(at_least), 0) AS at_least FROM watches
+) AS w`
+	return one(ctx, db, "count whom Weir follows", pgx.RowToStructByName[Following], sql)
+}
+
 // Member is an account that a watch brings, as the listing describes it.
 type Member struct {
 	DID         string

@@ -29,8 +29,8 @@ type trendingJSON struct {
 type streamJSON struct {
 	Name       string     `json:"name"`
 	Host       string     `json:"host"`
-	State      string     `json:"state"` // schema's words, or "no consumer is running"; "not connected" also where the consumer fell silent
-	Detail     string     `json:"detail"`
+	State      string     `json:"state"`  // schema's words, or "no consumer is running"; "not connected" also where the consumer fell silent
+	Detail     string     `json:"detail"` // the state in a sentence, as the page says it
 	StateSince time.Time  `json:"state_since"`
 	LastEvent  *time.Time `json:"last_event"`
 	CaughtUp   *time.Time `json:"caught_up"` // the latest moment with nothing unread
@@ -54,7 +54,7 @@ func (s *server) serveTrending(w http.ResponseWriter, r *http.Request) {
 		s.unavailable(w, r)
 		return
 	}
-	if snap.unchanged(w, r) {
+	if unchanged(w, r, snap.etag) {
 		return
 	}
 	writeJSON(w, http.StatusOK, snap.json())
@@ -94,7 +94,7 @@ func (snap *snapshot) json() trendingJSON {
 	}
 	for _, st := range snap.streams {
 		answer.Stream = append(answer.Stream, streamJSON{
-			Name: st.Name, Host: st.Host, State: st.Current(), Detail: st.Detail,
+			Name: st.Name, Host: st.Host, State: st.Current(), Detail: describe(st).Says,
 			StateSince: st.StateSince.UTC(), LastEvent: utc(st.LastEvent), CaughtUp: utc(st.CaughtUp),
 		})
 	}

@@ -31,7 +31,7 @@ func TestAPIAnswersTheRanking(t *testing.T) {
 	require.Equal(t, "application/json", rec.Header().Get("Content-Type"))
 	require.JSONEq(t, `{
 		"window": "3h", "generated_at": "2026-05-04T12:00:00Z",
-		"stream": [{"name": "jetstream", "host": "host.example", "state": "live", "detail": "", "state_since": "2026-05-04T11:00:00Z",
+		"stream": [{"name": "jetstream", "host": "host.example", "state": "live", "detail": "reading host.example", "state_since": "2026-05-04T11:00:00Z",
 			"last_event": "2026-05-04T11:59:30Z", "caught_up": "2026-05-04T11:00:00Z"}],
 		"gaps": [],
 		"links": [{"url": "https://a.example/?a=1&b=2", "site": "site.example", "title": "T", "image": "https://images.example/did:plc:abc/bafkreiabcdefgh",

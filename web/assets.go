@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"strconv"
 )
 
 //go:embed static templates
@@ -18,11 +19,13 @@ var files embed.FS
 // all of them, so that a browser may keep them for ever.
 type assets struct {
 	build string
-	bytes map[string][]byte // by name
+	files map[string]asset // by name
 }
 
+type asset struct{ plain, zipped []byte }
+
 func readAssets() (assets, error) {
-	a := assets{bytes: make(map[string][]byte)}
+	a := assets{files: make(map[string]asset)}
 	h := sha256.New()
 	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -34,7 +37,7 @@ func readAssets() (assets, error) {
 		}
 		fmt.Fprintf(h, "%s %d\n%s", name, len(content), content)
 		if dir, base := path.Split(name); dir == "static/" {
-			a.bytes[base] = content
+			a.files[base] = asset{content, zipped(content)}
 		}
 		return nil
 	})
@@ -49,12 +52,20 @@ func readAssets() (assets, error) {
 func (a assets) url(name string) string { return "/static/" + a.build + "/" + name }
 
 func (s *server) serveAsset(w http.ResponseWriter, r *http.Request) {
-	content, ok := s.assets.bytes[r.PathValue("name")]
+	found, ok := s.assets.files[r.PathValue("name")]
 	if !ok || r.PathValue("build") != s.assets.build {
 		s.serveNotFound(w, r)
 		return
 	}
-	w.Header().Set("Content-Type", mime.TypeByExtension(path.Ext(r.PathValue("name"))))
-	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	h := w.Header()
+	h.Set("Content-Type", mime.TypeByExtension(path.Ext(r.PathValue("name"))))
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Vary", "Accept-Encoding")
+	content := found.plain
+	if takesGzip(r) {
+		content = found.zipped
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(content)))
 	w.Write(content) //nolint:errcheck // the client has gone
 }

@@ -71,7 +71,8 @@ type letterPage struct {
 }
 
 // serveLetters lists the dead letters, of a stage and in a state where they are
-// given. Nothing can be changed here: the page names the commands.
+// given. It is for operators: it shows what strangers wrote. Nothing can be
+// changed here: the page names the commands.
 func (s *server) serveLetters(w http.ResponseWriter, r *http.Request) {
 	f, err := parseLetters(r.URL.RawQuery)
 	if err != nil {

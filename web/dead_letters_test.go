@@ -33,7 +33,7 @@ func (r *rig) causes(target string) (all []string) {
 
 func TestDeadLettersAreListedByStageAndState(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newRig(t).forOperators("")
 	require.Contains(t, r.get("/deadletters"), "Everything that came could be read, stored and done.")
 	r.letter("decode", "open", "a", "")
 	r.letter("commit", "replaying", "b", "")
@@ -53,7 +53,7 @@ func TestDeadLettersAreListedByStageAndState(t *testing.T) {
 
 func TestOneDeadLetterSaysHowToReplayIt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newRig(t).forOperators("")
 	address := r.letter("commit", "open", "it is too long", `{"did":"x"}`+strings.Repeat(" y", 20000))
 	page := text(find(r.parse(r.get(address)), func(n *html.Node) bool { return n.Data == "main" })[0])
 	for _, want := range []string{"it is too long", `{"did":"x"} y`, "commit, permanent", "1 time: first 1 h ago", "40,011 bytes, of which this is the beginning",
@@ -73,7 +73,7 @@ func TestOneDeadLetterSaysHowToReplayIt(t *testing.T) {
 // Whatever a stranger sent is why the letter is there.
 func TestInputOfADeadLetterStaysText(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newRig(t).forOperators("")
 	for _, hostile := range hostileTexts() {
 		hostile = strings.ReplaceAll(hostile, "\x00", "") // Postgres stores none
 		for _, stage := range []string{"commit", "job"} {

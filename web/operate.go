@@ -5,9 +5,12 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,9 +26,11 @@ type Operations struct {
 	Check   func(context.Context) error // whether the database has this binary's schema
 	Metrics prometheus.Gatherer
 	Limits  health.Limits
-	Token   string // asked for by /metrics and /debug/pprof; empty: anybody may look
-	Reads   bool   // this process runs a consumer: it is ready while its stream is
-	Owner   string // how this process is called in leases
+	Token   string           // asked for by all but health and readiness; empty: anybody may look, and there are no profiles
+	Reads   bool             // this process runs a consumer: it is ready while its stream is
+	Owner   string           // how this process is called in leases
+	Now     func() time.Time // nil: time.Now
+	Title   string           // the name at the top of the pages; "": Weir
 	Logger  *slog.Logger
 }
 
@@ -33,37 +38,85 @@ type Operations struct {
 // gives up sooner or later, and must hear why before it does.
 const askWithin = 3 * time.Second
 
-// Operate serves /health, /livez, /readyz, /metrics and /debug/pprof. It belongs
-// on a listener of its own: strangers have no business there.
-func Operate(o Operations) http.Handler {
+// longestProfile is how long a profile or trace may take: it costs the process
+// something, and is held in memory.
+const longestProfile = 30 * time.Second
+
+// scrapesAtOnce is how many answers of /metrics are made at once.
+const scrapesAtOnce = 8
+
+// Operate serves /health, /livez, /readyz, /metrics, /deadletters and, with a
+// token, /debug/pprof. It belongs on a listener of its own: strangers have no
+// business there.
+func Operate(o Operations) (http.Handler, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s, err := newServer(Config{DB: o.DB, Now: o.Now, Title: o.Title, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	s.home, s.homeName = "/deadletters", "To the dead letters"
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) }) //nolint:errcheck // the client has gone
-	mux.HandleFunc("GET /readyz", o.ready)
-	mux.HandleFunc("GET /health", o.health)
-	mux.Handle("GET /metrics", o.guarded(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) }) //nolint:errcheck // the client has gone
+	mux.HandleFunc("/readyz", s.rendered(o.ready))
+	mux.HandleFunc("/health", s.rendered(o.health))
+	mux.Handle("/metrics", o.guarded(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapesAtOnce,
 	})))
-	profiles := http.NewServeMux()
-	profiles.HandleFunc("/debug/pprof/", pprof.Index)
-	profiles.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	profiles.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	profiles.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	profiles.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	mux.Handle("/debug/pprof/", o.guarded(profiles))
-	return mux
+	mux.Handle("/deadletters", o.guarded(s.rendered(s.serveLetters)))
+	mux.Handle("/deadletters/{id}", o.guarded(s.rendered(s.serveLetter)))
+	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
+	mux.Handle("/debug/pprof/", o.profiles())
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.refuse(w, r, http.StatusNotFound, "There is nothing at this address: operators find /health, /livez, /readyz, /metrics, /deadletters and /debug/pprof/ here.")
+	})
+	return s.guard(mux), nil
 }
 
-// guarded asks for the token, where there is one.
+// profiles shows what is in memory, the command line included, and takes time:
+// only for those who know the token.
+func (o Operations) profiles() http.Handler {
+	if o.Token == "" {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "There are no profiles without a token: set the variable WEIR_OPS_TOKEN and restart Weir.", http.StatusNotFound)
+		})
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return o.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if text := r.FormValue("seconds"); text != "" {
+			seconds, err := strconv.ParseFloat(text, 64)
+			if err != nil || !(seconds >= 0 && seconds <= longestProfile.Seconds()) { // not a number is not less either
+				http.Error(w, fmt.Sprintf("seconds is %q: send a number from 0 to %.0f", shorten(text, 40), longestProfile.Seconds()), http.StatusBadRequest)
+				return
+			}
+		}
+		mux.ServeHTTP(w, r)
+	}))
+}
+
+// guarded asks for the token, where there is one: as a bearer's, or as the
+// password of any name, which is what a browser asks a person for.
 func (o Operations) guarded(next http.Handler) http.Handler {
 	if o.Token == "" {
 		return next
 	}
-	want := sha256.Sum256([]byte("Bearer " + o.Token))
+	want := sha256.Sum256([]byte(o.Token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok {
+			_, given, _ = r.BasicAuth()
+		}
+		got := sha256.Sum256([]byte(given))
 		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="weir"`)
-			http.Error(w, "send the header Authorization: Bearer with the value of WEIR_OPS_TOKEN", http.StatusUnauthorized)
+			w.Header().Add("WWW-Authenticate", `Bearer realm="weir"`)
+			w.Header().Add("WWW-Authenticate", `Basic realm="weir: any name, and WEIR_OPS_TOKEN as the password", charset="UTF-8"`)
+			http.Error(w, "send the header Authorization: Bearer with the value of WEIR_OPS_TOKEN; in a browser, any name and that value as the password", http.StatusUnauthorized)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -37,6 +38,7 @@ type windowView struct {
 type liveView struct {
 	At       string
 	ETag     string
+	Subtitle string
 	Statuses []statusView
 	Gaps     []gapView
 	Links    []linkView
@@ -55,6 +57,7 @@ func (v liveView) GapsVersion() (string, error) { return version(v.Gaps) }
 
 // linkView is one line of the ranking. Its rank is its place in the list.
 type linkView struct {
+	Same        string // the place in what the client has of this very line; empty: it has to be sent
 	ID          string // the same for the same URL at every refresh
 	Version     string // the same as long as nothing but relative times changes
 	Href        string
@@ -84,13 +87,32 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 		s.broken(w, err)
 		return
 	}
-	w.Header().Set("Cache-Control", "no-cache") // asked for anew, yet kept for the way back
+	// All that is shown, the ages in words too: a browser without scripts would
+	// otherwise keep old ones. The moment itself is no part of it.
+	shown, err := version([]any{s.assets.build, page})
+	if err != nil {
+		s.broken(w, err)
+		return
+	}
+	if unchanged(w, r, `W/"`+shown+`"`) {
+		return
+	}
+	page.Live.At = snap.at.Format(time.RFC3339)
 	s.render(w, http.StatusOK, "page", page)
 }
 
+// maxHave bounds how many lines a client may say that it has.
+const maxHave = 200
+
+// serveFragment sends what changed: the client says in the header Weir-Have
+// which versions of which lines it has, and those are not sent again.
 func (s *server) serveFragment(w http.ResponseWriter, r *http.Request) {
 	snap, ok := s.requested(w, r)
-	if !ok || snap.unchanged(w, r) {
+	if !ok {
+		return
+	}
+	w.Header().Add("Vary", "Weir-Have")
+	if unchanged(w, r, snap.etag) {
 		return
 	}
 	live, err := newLive(snap)
@@ -98,7 +120,23 @@ func (s *server) serveFragment(w http.ResponseWriter, r *http.Request) {
 		s.broken(w, err)
 		return
 	}
+	live.At = snap.at.Format(time.RFC3339)
+	live.leaveOut(r.Header.Get("Weir-Have"))
 	s.render(w, http.StatusOK, "live", live)
+}
+
+// leaveOut marks the lines that a client has, by their versions in its order.
+func (v *liveView) leaveOut(have string) {
+	if have == "" {
+		return
+	}
+	at := make(map[string]string)
+	for i, version := range strings.SplitN(have, ",", maxHave) {
+		at[version] = strconv.Itoa(i)
+	}
+	for i := range v.Links {
+		v.Links[i].Same = at[v.Links[i].Version]
+	}
 }
 
 // requested counts the window that a page or a fragment asks for. ok is false
@@ -127,7 +165,7 @@ func newLive(snap *snapshot) (liveView, error) {
 	if err != nil {
 		return liveView{}, err
 	}
-	live := liveView{At: snap.at.Format(time.RFC3339), ETag: snap.etag, Statuses: statuses}
+	live := liveView{ETag: snap.etag, Subtitle: subtitle(snap.follows, snap.window), Statuses: statuses}
 	for _, g := range snap.gaps {
 		view := gapView{From: newClock(g.From), To: newClock(g.To), Reason: plain(g.Reason, maxDetail)}
 		if len(snap.streams) > 1 {
@@ -192,7 +230,7 @@ func version(of any) (string, error) {
 		return "", fmt.Errorf("hash a piece of the page: %w", err)
 	}
 	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:6]), nil
+	return base64.RawURLEncoding.EncodeToString(sum[:6]), nil
 }
 
 // grouped writes a count with a comma between thousands.

@@ -181,7 +181,7 @@ func TestFragmentIsSentOnlyWhenSomethingChanged(t *testing.T) {
 		r.exec(`UPDATE streams SET last_event_at = last_event_at + interval '1 second'`)
 		next("another event", http.StatusOK)
 		r.exec(`UPDATE streams SET state_detail = state_detail || 'x'`)
-		next("another detail", http.StatusOK)
+		next("another detail, which readers do not see", http.StatusNotModified)
 		r.exec(`UPDATE streams SET lease_expires_at = now() - interval '1 second'`)
 		next("the consumer died", http.StatusOK)
 		r.exec(`UPDATE gaps SET reason = reason || 'x'`)

@@ -14,6 +14,8 @@ type problemView struct {
 	CSS     string
 	Icon    string
 	Retry   bool // the page tries again by itself
+	Home    string
+	ToHome  string
 }
 
 // refuse answers with an error, as JSON under /api/ and as a page elsewhere.
@@ -26,7 +28,7 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, code int, says s
 	}
 	s.render(w, code, "problem", problemView{
 		Title: s.title, Code: code, Heading: http.StatusText(code), Says: says, Retry: code == http.StatusServiceUnavailable,
-		CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg"),
+		CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg"), Home: s.home, ToHome: s.homeName,
 	})
 }
 

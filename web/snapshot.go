@@ -26,6 +26,7 @@ type snapshot struct {
 	links   []schema.TrendingLink // Image resolved to a URL or empty; every URL is http or https
 	streams []schema.StreamStatus
 	gaps    []schema.Gap
+	follows schema.Following
 	etag    string
 }
 
@@ -68,6 +69,12 @@ func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, erro
 	if snap.gaps, err = schema.OpenGaps(ctx, s.db, snap.at.Add(-w.Length), snap.at); err != nil {
 		return nil, err
 	}
+	if snap.follows, err = schema.ReadFollowing(ctx, s.db); err != nil {
+		return nil, err
+	}
+	for i := range snap.streams { // what an operator is told, with hosts and addresses
+		snap.streams[i].Detail = ""
+	}
 	snap.links = make([]schema.TrendingLink, 0, len(links))
 	for _, l := range links {
 		if _, ok := parseLink(l.URL); !ok {
@@ -85,7 +92,7 @@ func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, erro
 // etag is a weak validator: it leaves out the moment of counting and the
 // relative times, which change while what they are about does not.
 func (s *server) etag(snap *snapshot, limit int) (string, error) {
-	content, err := json.Marshal([]any{s.assets.build, snap.window.Name, limit, snap.links, snap.streams, snap.gaps})
+	content, err := json.Marshal([]any{s.assets.build, snap.window.Name, limit, snap.links, snap.streams, snap.gaps, snap.follows})
 	if err != nil {
 		return "", fmt.Errorf("hash the ranking: %w", err)
 	}
@@ -93,14 +100,14 @@ func (s *server) etag(snap *snapshot, limit int) (string, error) {
 	return `W/"` + hex.EncodeToString(sum[:12]) + `"`, nil
 }
 
-// unchanged answers 304 where the client has this snapshot already.
-func (snap *snapshot) unchanged(w http.ResponseWriter, r *http.Request) bool {
-	w.Header().Set("ETag", snap.etag)
+// unchanged answers 304 where the client has what etag stands for already.
+func unchanged(w http.ResponseWriter, r *http.Request, etag string) bool {
+	w.Header().Set("ETag", etag)
 	w.Header().Set("Cache-Control", "no-cache") // may be kept, must be asked about
 	for _, header := range r.Header.Values("If-None-Match") {
 		for tag := range strings.SplitSeq(header, ",") {
 			tag = strings.TrimSpace(tag)
-			if tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(snap.etag, "W/") {
+			if tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/") {
 				w.WriteHeader(http.StatusNotModified)
 				return true
 			}

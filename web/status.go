@@ -47,9 +47,10 @@ func newStatuses(all []schema.StreamStatus, now time.Time) ([]statusView, error)
 	return views, nil
 }
 
-// describe puts a stream's state into words.
+// describe puts a stream's state into words for a reader. The detail of it, such
+// as an error with its addresses, is for operators, who find it in /health.
 func describe(st schema.StreamStatus) statusView {
-	host, detail := plain(st.Host, maxSite), plain(st.Detail, maxDetail)
+	host := plain(st.Host, maxSite)
 	if host == "" {
 		host = "the stream"
 	}
@@ -75,17 +76,7 @@ func describe(st schema.StreamStatus) statusView {
 	default:
 		v = statusView{Level: levelWait, Word: plain(state, maxName)}
 	}
-	if st.Leased && detail != "" { // without a holder the detail is a dead one's
-		v.Says = join(v.Says, detail)
-	}
 	return v
-}
-
-func join(says, detail string) string {
-	if says == "" {
-		return detail
-	}
-	return says + " (" + detail + ")"
 }
 
 // emptyView explains why there is no link to show.

@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/gzhttp"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/weir-social/weir/schema"
@@ -48,16 +47,35 @@ type server struct {
 	images    images
 	assets    assets
 	templates *template.Template
+	home      string             // where the name at the top of every page leads
+	homeName  string             // what is there
+	places    places             // for the pages that are made at once
 	counting  singleflight.Group // the counts that somebody waits for, by window and limit
 	corrupt   sync.Once          // the log line about a stored URL that is none
 }
 
-// Handler serves the page at /, its changing part at /fragment, the dead letters
-// at /deadletters, and the JSON API at /api/v1/trending. The error says which field of cfg to change.
+// Handler serves the page at /, its changing part at /fragment, and the JSON API
+// at /api/v1/trending. The error says which field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
 	}
+	s, err := newServer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.home, s.homeName = "/", "To the ranking"
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{$}", s.rendered(s.servePage))
+	mux.HandleFunc("/fragment", s.rendered(s.serveFragment))
+	mux.HandleFunc("/api/v1/trending", s.rendered(s.serveTrending))
+	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
+	mux.HandleFunc("/", s.serveNotFound)
+	return s.guard(mux), nil
+}
+
+// newServer reads what every page needs.
+func newServer(cfg Config) (*server, error) {
 	images, err := parseImages(cfg.ImageBase)
 	if err != nil {
 		return nil, err
@@ -70,19 +88,10 @@ func Handler(cfg Config) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the templates: %w", err)
 	}
-	s := &server{
+	return &server{
 		db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
-		images: images, assets: assets, templates: templates,
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", s.servePage)
-	mux.HandleFunc("/fragment", s.serveFragment)
-	mux.HandleFunc("/api/v1/trending", s.serveTrending)
-	mux.HandleFunc("/deadletters", s.serveLetters)
-	mux.HandleFunc("/deadletters/{id}", s.serveLetter)
-	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
-	mux.HandleFunc("/", s.serveNotFound)
-	return gzhttp.GzipHandler(s.guard(mux)), nil
+		images: images, assets: assets, templates: templates, places: make(places, pagesAtOnce),
+	}, nil
 }
 
 // guard sets the headers that every answer has, and refuses to change anything.
@@ -91,10 +100,9 @@ func (s *server) guard(next http.Handler) http.Handler {
 		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
+		protect(h)
 		h.Set("Content-Security-Policy", policy)
-		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			h.Set("Allow", "GET, HEAD")

@@ -94,9 +94,13 @@ type config struct {
 
 	// Listen is the address of the page and the API.
 	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
-	// OpsListen is the address of health, readiness, metrics and profiles; off: none.
+	// Hosts are the names that both addresses are asked by, besides localhost and
+	// the addresses themselves: those of a reverse proxy, above all.
+	Hosts []string `env:"WEIR_HOSTS"`
+	// OpsListen is the address of health, readiness, metrics, dead letters and profiles; off: none.
 	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
-	// OpsToken is asked for by /metrics and /debug/pprof, as Authorization: Bearer.
+	// OpsToken is asked for by /metrics, /deadletters and /debug/pprof, as
+	// Authorization: Bearer or a browser's password; without it there is no pprof.
 	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
 	// LagLimit is how far behind the stream is critical: a consumer is not ready any more.
 	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
@@ -194,6 +198,9 @@ func readConfig() (config, error) {
 		return config{}, errors.New("WEIR_COLLECTIONS takes whole names, such as app.bsky.feed.post: of a pattern nothing would be stored")
 	}
 	if _, err := c.webhook(); err != nil {
+		return config{}, err
+	}
+	if _, err := c.hosts(); err != nil {
 		return config{}, err
 	}
 	return c, nil

@@ -80,7 +80,7 @@ func (c config) sane() doctor.Finding {
 	ip := net.ParseIP(host)
 	private := host == "localhost" || ip != nil && ip.IsLoopback()
 	if err == nil && !private && c.OpsToken == "" {
-		return doctor.Doubtful("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1", "anybody who reaches WEIR_OPS_LISTEN sees metrics and profiles")
+		return doctor.Doubtful("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1", "anybody who reaches WEIR_OPS_LISTEN sees metrics and dead letters")
 	}
 	return doctor.Fine("configuration", "every variable can be read; weir config prints them")
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,15 +60,35 @@ func (p parts) listenForOperators() (net.Listener, error) {
 	return l, nil
 }
 
+// hosts are the names that both listeners answer to: those that are configured,
+// and those that the listeners' own addresses are written with.
+func (c config) hosts() (web.Hosts, error) {
+	names := slices.Clone(c.Hosts)
+	for _, address := range []string{c.Listen, c.OpsListen} {
+		host, _, _ := net.SplitHostPort(address)
+		if _, err := web.ParseHosts([]string{host}); err == nil { // what is no host cannot be listened on, which is said elsewhere
+			names = append(names, host)
+		}
+	}
+	hosts, err := web.ParseHosts(names)
+	if err != nil {
+		return hosts, fmt.Errorf("WEIR_HOSTS: %w", err)
+	}
+	return hosts, nil
+}
+
 // operate answers operators on l until ctx ends.
 func (p parts) operate(ctx context.Context, l net.Listener, reads bool) error {
 	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.limits(), 3*time.Second), poolMetrics{p.pool}, buildInfo())
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
-	handler := web.Operate(web.Operations{
+	handler, err := web.Operate(web.Operations{
 		DB: p.pool, Check: func(ctx context.Context) error { return schema.Check(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.limits(),
-		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Logger: p.log,
+		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Title: "Weir", Logger: p.log,
 	})
-	if err := p.answer(ctx, l, handler, 2*time.Minute); err != nil { // a profile takes its time
+	if err != nil {
+		return err
+	}
+	if err := p.answer(ctx, l, handler, opsConnections); err != nil {
 		return fmt.Errorf("serve health and metrics: %w", err)
 	}
 	return nil

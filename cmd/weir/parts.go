@@ -193,21 +193,28 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	p.life.tell(partPage, answering(l))
-	if err := p.answer(ctx, l, handler, 30*time.Second); err != nil {
+	if err := p.answer(ctx, l, handler, pageConnections); err != nil {
 		return fmt.Errorf("serve the page: %w", err)
 	}
 	return nil
 }
 
+// How many connections a listener keeps at once, and how long an answer may
+// take: the page's slowest waits two seconds for its turn and five for the
+// database; the rest is for slow lines. A profile adds its own time.
+const (
+	pageConnections = 512
+	opsConnections  = 256
+	answerWithin    = 20 * time.Second
+)
+
 // answer serves HTTP on l until ctx ends.
-func (p parts) answer(ctx context.Context, l net.Listener, handler http.Handler, within time.Duration) error {
-	server := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 5 * time.Second, // a client that sends its request drop by drop
-		WriteTimeout:      within,
-		IdleTimeout:       time.Minute,
-		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
+func (p parts) answer(ctx context.Context, l net.Listener, handler http.Handler, connections int) error {
+	hosts, err := p.cfg.hosts()
+	if err != nil {
+		return err
 	}
+	server := web.NewServer(web.ServerConfig{Handler: handler, Hosts: hosts, Connections: connections, Within: answerWithin, Logger: p.log})
 	stop := context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()

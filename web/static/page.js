@@ -3,7 +3,7 @@
 // pieces that say the same as before stay the elements they are.
 "use strict";
 
-const every = 2000; // ms between two refreshes
+const every = 5000; // ms between two refreshes
 const slowest = 15000; // ms between two tries while the server cannot be reached
 const patience = 8000; // ms for one answer: longer than the server's own limit
 const settle = 1200; // ms without a movement over the list before it is reordered
@@ -79,6 +79,7 @@ function sync(old, fresh) {
     } else {
       const times = want.querySelectorAll("time");
       node.querySelectorAll("time").forEach((t, j) => {
+        if (!times[j]) return; // it was not sent: it is the same
         t.dateTime = times[j].dateTime;
         t.title = times[j].title;
       });
@@ -98,6 +99,8 @@ function show(fresh) {
   const anchor = scrollY > 0 ? [...document.querySelectorAll(".link")].find((li) => li.getBoundingClientRect().bottom > 80) : null;
   ahead = Date.now() - Date.parse(fresh.dataset.now);
   sync(live, fresh);
+  const subtitle = document.querySelector("#subtitle bdi");
+  if (subtitle.textContent !== fresh.dataset.subtitle) subtitle.textContent = fresh.dataset.subtitle;
   if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true }); // lost by moving
   tellTimes();
   let shift = 0;
@@ -139,13 +142,26 @@ function missed(why) {
   unreachable.hidden = false;
 }
 
+// fill gives the lines that were not sent again the names of those that are
+// shown already, by which sync finds them.
+function fill(fresh, have) {
+  for (const line of fresh.querySelectorAll("[data-same]")) {
+    const same = have[line.dataset.same];
+    line.id = same.id;
+    line.dataset.v = same.version;
+  }
+}
+
 async function refresh() {
   const address = "/fragment" + location.search;
-  const answer = await fetch(address, { headers: { "If-None-Match": etag }, signal: AbortSignal.timeout(patience) });
+  const have = [...document.querySelectorAll("#links > .link")].map((li) => ({ id: li.id, version: li.dataset.v }));
+  const headers = { "If-None-Match": etag, "Weir-Have": have.map((line) => line.version).join(",") };
+  const answer = await fetch(address, { headers, signal: AbortSignal.timeout(patience) });
   if (answer.status === 304) return reached();
-  if (!answer.ok) return missed(answer.status === 503 ? "The database does not answer." : `The server answers with an error (${answer.status}).`);
+  if (!answer.ok) return missed(answer.status === 503 ? "Nothing can be counted at the moment." : `The server answers with an error (${answer.status}).`);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
   if (!fresh) return missed("The server answers with something else than the ranking.");
+  fill(fresh, have);
   reached();
   await settled();
   show(fresh);

@@ -1,0 +1,49 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// subtitle says whose links are counted, and when they were shared.
+func subtitle(f schema.Following, w window) string {
+	shared := "The links most shared in " + w.Words
+	switch {
+	case f.Watches == 0:
+		return "The links most shared on Bluesky in " + w.Words + "."
+	case f.Accounts == 0:
+		return shared + " by followed accounts. None is followed yet: whom to follow has not been read."
+	}
+	return shared + " by " + followed(f) + "."
+}
+
+// followed names the accounts that count. Where one watch brings them, it says
+// which one.
+func followed(f schema.Following) string {
+	accounts := "the " + grouped(f.Accounts) + " accounts"
+	if f.Accounts == 1 {
+		accounts = "the one account"
+	}
+	target := plain(f.Target, maxSite)
+	if _, err := syntax.ParseDID(f.Target); err == nil {
+		target = abbreviate(f.Target)
+	}
+	switch f.Kind {
+	case schema.WatchFollows:
+		return accounts + " that " + target + " follows"
+	case schema.WatchAccount:
+		return target
+	case schema.WatchList:
+		return accounts + " on a list"
+	case schema.WatchStarterPack:
+		return accounts + " in a starter pack"
+	case schema.WatchSecondDegree:
+		return fmt.Sprintf("%s followed by at least %d of those that %s follows", accounts, f.AtLeast, target)
+	default:
+		return strings.Replace(accounts, "account", "followed account", 1)
+	}
+}

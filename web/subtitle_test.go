@@ -1,0 +1,51 @@
+package web
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+)
+
+// The subtitle must not say "on Bluesky" where only some accounts are counted.
+func TestSubtitleSaysWhoIsCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	says := func() string {
+		t.Helper()
+		doc := r.parse(r.get("/?window=3h"))
+		shown := text(find(doc, func(n *html.Node) bool { return attr(n, "id") == "subtitle" })[0])
+		require.Equal(t, shown, attr(find(doc, func(n *html.Node) bool { return attr(n, "name") == "description" })[0], "content"))
+		live := find(r.parse(r.get("/fragment?window=3h")), func(n *html.Node) bool { return attr(n, "id") == "live" })[0]
+		require.Equal(t, shown, attr(live, "data-subtitle"), "the script shows the same")
+		return shown
+	}
+	require.Equal(t, "The links most shared on Bluesky in the last 3 hours.", says())
+	watch := func(kind, target string, members int) {
+		r.exec(`INSERT INTO watches (kind, target) VALUES ($1, $2)`, kind, target)
+		r.exec(`INSERT INTO watched (watch_id, did) SELECT (SELECT max(id) FROM watches), 'did:plc:' || n FROM generate_series(1, $1) AS n`, members)
+	}
+	for want, c := range map[string]struct {
+		kind, target string
+		members      int
+	}{
+		"by the 338 accounts that alice.example follows":       {"follows", "alice.example", 338},
+		"by the 1,338 accounts that did:plc:z72i…tvur follows": {"follows", "did:plc:z72i7hdynmk6r22z27h6tvur", 1338},
+		"by the one account that alice.example follows":        {"follows", "alice.example", 1},
+		"by alice.example":                     {"account", "alice.example", 1},
+		"by the 52 accounts on a list":         {"list", "at://did:plc:a/app.bsky.graph.list/3k", 52},
+		"by the 52 accounts in a starter pack": {"starterpack", "at://did:plc:a/app.bsky.graph.starterpack/3k", 52},
+		"by the 52 accounts followed by at least 5 of those that alice.example follows": {"second-degree", "alice.example", 52},
+		"by followed accounts. None is followed yet: whom to follow has not been read":  {"follows", "new.example", 0},
+	} {
+		watch(c.kind, c.target, c.members)
+		require.Equal(t, "The links most shared in the last 3 hours "+want+".", says())
+		r.exec(`DELETE FROM watches`)
+	}
+	for i := range 3 {
+		watch("follows", fmt.Sprintf("a%d.example", i), 10*(i+1))
+	}
+	require.Equal(t, "The links most shared in the last 3 hours by the 30 followed accounts.", says(), "each counts once")
+	r.audit(r.get("/"))
+}
