@@ -71,7 +71,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
 	cfg.AlertEvery = cmp.Or(cfg.AlertEvery, 30*time.Second)
-	known := bundle{river.NewWorkers(), decoders{}}
+	known := bundle{river.NewWorkers(), decoders{}, cfg.Logger}
 	posts := newProcessPosts(cfg)
 	add(known, posts)
 	add(known, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
@@ -105,7 +105,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	if cfg.ProcessOnly {
 		periodic = nil // the leader's business
 	}
-	var indexes []string // nil: those that River chooses
+	indexes := riverIndexes()
 	if cfg.KeepIndexes {
 		indexes = []string{}
 	}
@@ -132,10 +132,17 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	return client, nil
 }
 
+// riverIndexes are River's indexes that it rebuilds each night. The schema drops
+// the two on args and metadata, and River warns about each that is missing.
+func riverIndexes() []string {
+	return []string{"river_job_kind", "river_job_pkey", "river_job_prioritized_fetching_index", "river_job_state_and_finalized_at_index", "river_job_unique_idx"}
+}
+
 // bundle is the workers of a client.
 type bundle struct {
 	workers *river.Workers
 	args    decoders
+	log     *slog.Logger
 }
 
 // decoders read the arguments of jobs, by kind, as they are stored.
@@ -143,7 +150,7 @@ type decoders map[string]func(args []byte) (river.JobArgs, error)
 
 // add registers a worker, whose jobs end by the one rule.
 func add[T river.JobArgs](b bundle, w river.Worker[T]) {
-	river.AddWorker[T](b.workers, ruled[T]{w})
+	river.AddWorker[T](b.workers, ruled[T]{w, b.log})
 	var none T
 	b.args[none.Kind()] = func(args []byte) (river.JobArgs, error) {
 		var job T
