@@ -145,7 +145,7 @@ func TestLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 			require.NoError(t, err)
 			defer tx.Rollback(t.Context()) //nolint:errcheck // only looked
 			var log bytes.Buffer
-			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{}, ruled[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil))})
+			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{}, ruled[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil)), nil})
 			_, err = worker.Work(t.Context(), t, tx, jobs.CloseGap{}, &river.InsertOpts{MaxAttempts: 1})
 			require.Equal(t, c.class == retryable, err != nil, "what cancels or snoozes is no error to River: %v", err)
 			rows, err := tx.Query(t.Context(), `SELECT class FROM dead_letters`)

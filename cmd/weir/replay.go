@@ -29,6 +29,7 @@ func replayCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				defer sayStopping(ctx, cmd.ErrOrStderr())()
 				file, size, err := openRecording(args[0])
 				if err != nil {
 					return err
