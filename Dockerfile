@@ -4,7 +4,7 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 RUN --mount=type=cache,target=/root/.cache/go-build \
-    CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /weir ./cmd/weir
+    CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /weir ./cmd/weir && /weir version
 
 # Certificates for the TLS of the Jetstream and the services, and nothing else: no shell, no account but a number.
 FROM scratch

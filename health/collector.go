@@ -43,7 +43,7 @@ var (
 	databaseUp     = desc("database_up", "1 where the database answered this scrape.")
 	connected      = desc("stream_connected", "1 while a consumer is connected and reads. Its average over a day is the uptime.", "stream")
 	leased         = desc("stream_leased", "1 while a consumer holds the stream's lease.", "stream")
-	state          = desc("stream_state", "1 for the state that holds: live, quiet, catching up, reconnecting, stalled, paused by backpressure, no consumer is running.", "stream", "state")
+	state          = desc("stream_state", "1 for the state that holds: live, quiet, catching up, reconnecting, never connected, stalled, paused by backpressure, no consumer is running.", "stream", "state")
 	stateSeconds   = desc("stream_state_seconds", "For how long the state has held.", "stream")
 	lastEventAge   = desc("stream_last_event_age_seconds", "Since the last event committed happened. Grows while the network is quiet: look at the caught-up age.", "stream")
 	caughtUpAge    = desc("stream_caught_up_age_seconds", "Since the stream was last known to have nothing unread.", "stream")

@@ -41,7 +41,7 @@ func (r *Report) judge(limits Limits) {
 			add("WeirNoConsumer", Critical, s.Name, "weir serve, or weir consume", "nobody reads stream %s", s.Name)
 		case s.State == StateStalled:
 			add("WeirNoEvents", Critical, s.Name, "weir status, and the log of "+s.Holder, "stream %s is connected, and nothing was committed for %s", s.Name, since)
-		case s.State == StateReconnecting && since > limits.Disconnected:
+		case (s.State == StateReconnecting || s.State == StateNever) && since > limits.Disconnected:
 			add("WeirDisconnected", Critical, s.Name, "weir doctor", "stream %s has had no connection for %s: %s", s.Name, since, cmp.Or(s.Detail, "no cause is known"))
 		}
 		if s.Failed > limits.Tries {
@@ -84,18 +84,18 @@ func (r *Report) judge(limits Limits) {
 	r.judgeAudit(limits, add)
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
 	switch {
-	case len(r.Conditions) == 0:
-		r.Status = Healthy
-	case r.Conditions[0].Severity == Critical:
+	case len(r.Conditions) > 0 && r.Conditions[0].Severity == Critical:
 		r.Status = Unhealthy
-	default:
+	case len(r.Conditions) > 0, slices.ContainsFunc(r.Streams, func(s Stream) bool { return s.State == StateNever }):
 		r.Status = Degraded
+	default:
+		r.Status = Healthy
 	}
 }
 
 // gaps says how many gaps are open, and why those that cannot be closed stay so.
 func (r *Report) gaps() string {
-	says := fmt.Sprintf("%d gaps are open, over %s", r.OpenGaps, seconds(r.GapSeconds))
+	says := fmt.Sprintf("%s open, over %s", many(r.OpenGaps, "gap is", "gaps are"), seconds(r.GapSeconds))
 	if r.Unclosable > 0 {
 		says += fmt.Sprintf("; %d cannot be closed: %s", r.Unclosable, r.GapProblem)
 	}
@@ -118,6 +118,14 @@ func (r *Report) judgeAudit(limits Limits, add func(name, severity, about, do, s
 		add("WeirAuditScore", Warning, "", "weir audit --repair, and SELECT * FROM audit_faults", "%d of %d posts are not as their authors have them: %d missing, %d extra, %d stale",
 			a.Missing+a.Extra+a.Stale, a.Records, a.Missing, a.Extra, a.Stale)
 	}
+}
+
+// many is a number of things, in the singular where there is one.
+func many(n int64, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, more)
 }
 
 func seconds(s float64) time.Duration {

@@ -19,6 +19,7 @@ import (
 // need no other word: live, quiet, catching up and paused by backpressure.
 const (
 	StateReconnecting = "reconnecting"
+	StateNever        = "never connected"       // since the stream began, there was no connection
 	StateStalled      = "stalled"               // connected, and nothing moves
 	StateWaiting      = "waiting for the lease" // of one process only: another one does the work
 	StateUnknown      = "unknown"               // the database does not answer
@@ -195,9 +196,13 @@ func stream(st schema.StreamStatus, now time.Time, limits Limits) Stream {
 	case schema.StateQuiet:
 		s.Connected = true
 	case schema.StateConnecting, schema.StateNoNetwork:
-		s.State = StateReconnecting
-		if !st.Leased {
+		switch {
+		case !st.Leased:
 			s.State = schema.StateNoConsumer // it fell silent without a word
+		case st.CaughtUp == nil && st.LastEvent == nil: // a first connection writes one of them
+			s.State = StateNever
+		default:
+			s.State = StateReconnecting
 		}
 	}
 	return s
@@ -220,7 +225,7 @@ func ago(t *time.Time, now time.Time) *float64 {
 
 // byWorth are the states, the best first.
 func byWorth() []string {
-	return []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateDraining, StateReconnecting, StateStalled, schema.StateNoConsumer}
+	return []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateDraining, StateReconnecting, StateNever, StateStalled, schema.StateNoConsumer}
 }
 
 // sum makes the figures of the whole of those of the streams: the worst of each.

@@ -20,7 +20,17 @@ func before(d time.Duration) *time.Time {
 	return &t
 }
 
-// TestStreamStates: quiet is not stalled, a dead holder is not connected, and
+// never is the lag of a stream that has read nothing.
+const never = time.Duration(-1)
+
+// TestOneGapIsOpen, and two gaps are.
+func TestOneGapIsOpen(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "1 gap is open, over 1m0s", (&Report{OpenGaps: 1, GapSeconds: 60}).gaps())
+	require.Equal(t, "2 gaps are open, over 1m0s", (&Report{OpenGaps: 2, GapSeconds: 60}).gaps())
+}
+
+// TestStreamStates: a stream that has never been connected is not healthy; quiet is not stalled, a dead holder is not connected, and
 // what has moved within two minutes has not stalled.
 func TestStreamStates(t *testing.T) {
 	t.Parallel()
@@ -60,6 +70,10 @@ func TestStreamStates(t *testing.T) {
 			schema.StateDraining, false, 48 * time.Hour, []string{"WeirLagCritical"}},
 		"nobody has read for days": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(48 * time.Hour)},
 			schema.StateNoConsumer, false, 48 * time.Hour, []string{"WeirNoConsumer"}},
+		"no connection yet": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true},
+			StateNever, false, never, nil},
+		"no connection for long": {schema.StreamStatus{State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, Detail: "refused"},
+			StateNever, false, never, []string{"WeirDisconnected"}},
 		"many tries": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Failed: 11},
 			StateReconnecting, false, time.Minute, []string{"WeirReconnectsFail"}},
 		"a dead holder's last word": {schema.StreamStatus{State: "live", StateSince: hour, Owner: "dead", LastEvent: before(time.Minute)},
@@ -75,9 +89,13 @@ func TestStreamStates(t *testing.T) {
 			r.judge(limits)
 			require.Equal(t, c.state, r.State)
 			require.Equal(t, c.connected, r.WebsocketConnected)
-			require.InDelta(t, c.lag.Seconds(), *r.Streams[0].Lag, 0.001)
+			if c.lag == never {
+				require.Nil(t, r.Streams[0].Lag)
+			} else {
+				require.InDelta(t, c.lag.Seconds(), *r.Streams[0].Lag, 0.001)
+			}
 			require.Equal(t, c.condition, names(r))
-			require.Equal(t, len(c.condition) == 0, r.Status == Healthy)
+			require.Equal(t, len(c.condition) == 0 && c.lag != never, r.Status == Healthy)
 		})
 	}
 }

@@ -111,6 +111,38 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
+// Version is a schema: the number and name of Weir's last migration, and the
+// number of River's.
+type Version struct {
+	Weir  int
+	Name  string
+	River int
+}
+
+// Latest is the schema that this binary knows.
+func Latest() (Version, error) {
+	all, err := readMigrations()
+	if err != nil {
+		return Version{}, err
+	}
+	river, err := rivermigrate.New(riverpgxv5.New(nil), nil)
+	if err != nil {
+		return Version{}, fmt.Errorf("open river's migrator: %w", err)
+	}
+	last := all[len(all)-1]
+	_, name, _ := strings.Cut(last.name, "_")
+	return Version{Weir: last.version, Name: name, River: latestRiver(river)}, nil
+}
+
+// latestRiver is the number of the last migration that a migrator of River knows.
+func latestRiver[T any](river *rivermigrate.Migrator[T]) int {
+	known := 0
+	for _, m := range river.AllVersions() {
+		known = max(known, m.Version)
+	}
+	return known
+}
+
 // Fingerprint names the schema: a hash over the migrations and River's version.
 func Fingerprint() string {
 	h := sha256.New()
@@ -170,10 +202,7 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return fmt.Errorf("open river's migrator: %w", err)
 	}
-	known := 0
-	for _, m := range migrator.AllVersions() {
-		known = max(known, m.Version)
-	}
+	known := latestRiver(migrator)
 	at, err := migratedTo(ctx, pool, "river_migration")
 	if err != nil {
 		return err

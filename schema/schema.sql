@@ -419,21 +419,43 @@ AS $function$
           LIMIT p_most) AS j
 $function$;
 
--- River dates jobs by the clock of the process that adds or ends them. Due is due, and a retry comes after as long as River's policy says, by the database's clock.
+-- River dates jobs by the clock of the process that adds or ends them. Due is due, and a retry comes after as long as River's policy says, by the database's clock. A job that died with its process gets its attempt back, up to 20 times in a row.
 CREATE OR REPLACE FUNCTION public.date_job()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
 DECLARE
     backoff CONSTANT interval := least(coalesce(array_length(NEW.errors, 1), 0), 30) ^ 4 * interval '1 second';
+    most    CONSTANT int      := 20; -- deaths in a row: then the job itself may be what kills its process
+    deaths  int;
 BEGIN
     IF TG_OP = 'INSERT' THEN
         NEW.created_at   := least(NEW.created_at, now());
         NEW.scheduled_at := least(NEW.scheduled_at, now());
-    ELSIF NEW.state = 'retryable' THEN
-        NEW.scheduled_at := least(greatest(NEW.scheduled_at, now() + 0.9 * backoff), now() + 1.1 * backoff);
+        RETURN NEW;
+    END IF;
+    IF NEW.metadata -> 'river:rescue_count' IS NOT DISTINCT FROM OLD.metadata -> 'river:rescue_count' THEN -- the attempt ended by itself
+        NEW.metadata := NEW.metadata - 'weir:deaths';
+        IF NEW.state = 'retryable' THEN
+            NEW.scheduled_at := least(greatest(NEW.scheduled_at, now() + 0.9 * backoff), now() + 1.1 * backoff);
+        ELSIF NEW.state = 'available' THEN
+            NEW.scheduled_at := least(NEW.scheduled_at, now() + interval '5 seconds');
+        END IF;
+        RETURN NEW;
+    END IF;
+    deaths := 1 + CASE jsonb_typeof(OLD.metadata -> 'weir:deaths') WHEN 'number' THEN (OLD.metadata ->> 'weir:deaths')::int ELSE 0 END;
+    NEW.metadata := NEW.metadata || jsonb_build_object('weir:deaths', deaths);
+    IF deaths < most THEN -- River's rescuer has counted the attempt and noted an error: both are taken back
+        NEW.state        := 'available';
+        NEW.attempt      := greatest(OLD.attempt - 1, 0);
+        NEW.errors       := OLD.errors;
+        NEW.finalized_at := NULL;
+        NEW.scheduled_at := now(); -- it has waited for the rescuer
     ELSE
-        NEW.scheduled_at := least(NEW.scheduled_at, now() + interval '5 seconds');
+        NEW.state        := 'discarded';
+        NEW.finalized_at := now();
+        NEW.errors       := array_append(OLD.errors, jsonb_build_object('at', now(), 'attempt', OLD.attempt, 'trace', '', 'error',
+            format('the process died, or the job never returned, %s times in a row: the job may be what kills its process', deaths)));
     END IF;
     RETURN NEW;
 END $function$;
@@ -468,6 +490,17 @@ BEGIN
     UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() FROM chosen AS c WHERE d.id = c.id;
     GET DIAGNOSTICS answer = ROW_COUNT;
     RETURN answer;
+END $function$;
+
+-- Dismisses the dead letter of a watch that is removed.
+CREATE OR REPLACE FUNCTION public.dismiss_watch_letters()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    UPDATE dead_letters SET state = 'dismissed', state_at = now()
+    WHERE key = sha256(convert_to(E'job\nsync_follows\n' || jsonb_build_object('watch', OLD.id)::text, 'UTF8')) AND state IN ('open', 'replaying');
+    RETURN NULL;
 END $function$;
 
 -- Drops a partition of posts; false where there is none of that name; SQLSTATE 55P03 while it is in use.
@@ -735,7 +768,7 @@ BEGIN
     RETURN mended + leader;
 END $function$;
 
--- Makes a dead letter of a job that is discarded or cancels itself, whoever ends it; settles the letter of one that succeeds at last.
+-- Makes a dead letter of a job that is discarded or cancels itself, whoever ends it, unless it is periodic and out of tries; settles the dead letter of one that succeeds at last.
 CREATE OR REPLACE FUNCTION public.note_ended_job()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -756,7 +789,7 @@ BEGIN
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND THEN
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)

@@ -104,11 +104,14 @@ func makeStream(ctx context.Context, db DB, stream, wire string) error {
 	// A paused holder may sit inside a transaction on the row, and even ON
 	// CONFLICT DO NOTHING would wait for it: hence the look first, and SKIP
 	// LOCKED below.
+	// The row of a recording goes with its replay. The next one's epochs begin
+	// at the time, so that no epoch comes twice and a paused replay stays fenced.
 	const sql = `
-INSERT INTO streams (name, wire)
-SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM streams WHERE name = $1)
+INSERT INTO streams (name, wire, epoch)
+SELECT $1, $2, CASE $2 WHEN $3 THEN extract(epoch FROM clock_timestamp()) * 1000000 ELSE 0 END::bigint
+WHERE NOT EXISTS (SELECT FROM streams WHERE name = $1)
 ON CONFLICT (name) DO NOTHING`
-	if _, err := db.Exec(ctx, sql, stream, wire); err != nil {
+	if _, err := db.Exec(ctx, sql, stream, wire, WireRecording); err != nil {
 		return fmt.Errorf("make the row of stream %s: %w", stream, err)
 	}
 	return nil
@@ -193,7 +196,21 @@ RETURNING clock_timestamp()`
 	return now, err
 }
 
-// StreamStatuses lists every stream, by name.
+// WireRecording is the wire of a recording that is replayed: a stream that ends.
+const WireRecording = "recording"
+
+// DropRecording removes the row of a recording that nobody replays any more:
+// its position is of no use.
+func DropRecording(ctx context.Context, db DB, stream string) error {
+	const sql = `DELETE FROM streams WHERE name = $1 AND wire = $2 AND (lease_owner IS NULL OR lease_expires_at < clock_timestamp())`
+	if _, err := db.Exec(ctx, sql, stream, WireRecording); err != nil {
+		return fmt.Errorf("remove the row of stream %s: %w", stream, err)
+	}
+	return nil
+}
+
+// StreamStatuses lists every stream, by name, but recordings: their events are
+// old and they end, which is no news about the streams that Weir reads.
 func StreamStatuses(ctx context.Context, db DB) ([]StreamStatus, error) {
 	const sql = `
 SELECT name          AS name,
@@ -211,8 +228,9 @@ SELECT name          AS name,
        coalesce(lease_owner, '') AS owner,
        coalesce(lease_expires_at > clock_timestamp(), false) AND coalesce(lease_renewed_at <= clock_timestamp() + interval '1 second', true) AS leased
 FROM streams
+WHERE wire <> $1
 ORDER BY name`
-	return all(ctx, db, "read the streams", pgx.RowToStructByName[StreamStatus], sql)
+	return all(ctx, db, "read the streams", pgx.RowToStructByName[StreamStatus], sql, WireRecording)
 }
 
 func deref(t *time.Time) time.Time {

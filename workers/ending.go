@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -95,15 +96,49 @@ func retryAfter(err error) time.Duration {
 }
 
 // ruled is a worker whose jobs end by the one rule.
-type ruled[T river.JobArgs] struct{ river.Worker[T] }
+type ruled[T river.JobArgs] struct {
+	river.Worker[T]
+	log      *slog.Logger
+	stopping <-chan struct{} // nil: the job is not cut short
+}
 
 // Work works the job. Why it failed is in its log too: River keeps no cause of a
-// wait, and not what the cause came to.
+// wait, and not what the cause came to. The process logs a job that is given up:
+// a periodic one leaves no dead letter.
 func (w ruled[T]) Work(ctx context.Context, job *river.Job[T]) error {
-	err := w.Worker.Work(ctx, job)
+	err := w.work(ctx, job)
 	ended := ending(err)
 	if _, goesOn := errors.AsType[*river.JobSnoozeError](err); err != nil && !goesOn {
 		rowLog(ctx).Warn("attempt_failed", "attempt", job.Attempt, "outcome", outcomeOf(ended), "cause", err)
+		if outcome := outcomeOf(ended); outcome == "cancelled" || outcome == "failed" && job.Attempt >= job.MaxAttempts && !errors.Is(err, context.Canceled) {
+			w.log.Error("job_given_up", "kind", job.Kind, "job", job.ID, "attempt", job.Attempt, "outcome", outcome, "cause", err)
+		}
 	}
 	return ended
+}
+
+// work works the job, and cuts it short when the process stops: that is no failed
+// try.
+func (w ruled[T]) work(ctx context.Context, job *river.Job[T]) error {
+	if w.stopping == nil {
+		return w.Worker.Work(ctx, job)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cut := make(chan bool, 1)
+	go func() {
+		select {
+		case <-w.stopping:
+			cancel()
+			cut <- true
+		case <-ctx.Done():
+			cut <- false
+		}
+	}()
+	err := w.Worker.Work(ctx, job)
+	cancel()
+	if <-cut && err != nil {
+		return later(0)
+	}
+	return err
 }

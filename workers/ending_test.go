@@ -1,12 +1,14 @@
 package workers
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -115,11 +117,11 @@ func TestEndingsAreMadeInOnePlace(t *testing.T) {
 
 // ender ends as it is told.
 type ender struct {
-	river.WorkerDefaults[jobs.Expire]
+	river.WorkerDefaults[jobs.CloseGap]
 	err error
 }
 
-func (w *ender) Work(context.Context, *river.Job[jobs.Expire]) error { return w.err }
+func (w *ender) Work(context.Context, *river.Job[jobs.CloseGap]) error { return w.err }
 
 // TestLettersOfJobsHaveTheClassOfTheirErrors: the database, which writes them,
 // says the same of every class.
@@ -142,14 +144,16 @@ func TestLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
 			defer tx.Rollback(t.Context()) //nolint:errcheck // only looked
-			worker := rivertest.NewWorker[jobs.Expire](t, &riverDriver{}, &river.Config{}, ruled[jobs.Expire]{&ender{err: c.err}})
-			_, err = worker.Work(t.Context(), t, tx, jobs.Expire{}, &river.InsertOpts{MaxAttempts: 1})
+			var log bytes.Buffer
+			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{}, ruled[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil)), nil})
+			_, err = worker.Work(t.Context(), t, tx, jobs.CloseGap{}, &river.InsertOpts{MaxAttempts: 1})
 			require.Equal(t, c.class == retryable, err != nil, "what cancels or snoozes is no error to River: %v", err)
 			rows, err := tx.Query(t.Context(), `SELECT class FROM dead_letters`)
 			require.NoError(t, err)
 			classes, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)
 			require.ElementsMatch(t, c.letter, classes, "%v", c.err)
+			require.Equal(t, len(c.letter) > 0, strings.Contains(log.String(), "msg=job_given_up kind=close_gap"), "the process logs what is given up: %s", log.String())
 		})
 	}
 }

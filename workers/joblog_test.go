@@ -81,7 +81,9 @@ func TestEveryKindSaysWhatItDid(t *testing.T) {
 
 	r.execute(`INSERT INTO watches (target) VALUES ('nobody.example')`)
 	r.logsOf("sync_follows", "msg=listing_not_read watch=1 kind=follows target=nobody.example")
-	r.logsOf("sync_follows", "msg=attempt_failed attempt=1 outcome=cancelled cause=")
+	r.logsOf("sync_follows", "msg=watch_not_readable watch=1 kind=follows target=nobody.example cause=")
+	r.execute(`SELECT enqueue_backfill('nobody.example', interval '1 hour')`)
+	r.logsOf("request_backfill", "msg=attempt_failed attempt=1 outcome=cancelled cause=")
 }
 
 // chatty logs so much, and leaves what became of it.

@@ -127,8 +127,8 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 	return false, schema.AddMissing(ctx, w.pool, job, dids, shown)
 }
 
-// failed is how the job ends that could not read a page, or not take the listing
-// over.
+// failed ends a job that could not read a page, or not take the listing over. The
+// watch holds the problem: a target that does not exist is no dead letter.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
 		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
@@ -138,8 +138,9 @@ func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollow
 	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, at.Began, err.Error()); noted != nil {
 		return errors.Join(err, noted)
 	}
-	if classify(err) == permanent {
-		return errors.Join(err, schema.DropListed(ctx, w.pool, job.ID))
+	if classify(err) == permanent { // the watch says why: nothing is left to do before the next sync
+		jobLog(ctx, w.log).Warn("watch_not_readable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "cause", err)
+		return schema.DropListed(ctx, w.pool, job.ID)
 	}
 	return err
 }
@@ -280,7 +281,7 @@ func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []sche
 	var profiles []bluesky.Profile
 	switch at.Watch.Kind {
 	case "account":
-		profiles, err = w.account(ctx, target)
+		profiles, err = w.account(ctx, at.Watch, target)
 		if err == nil && len(profiles) == 0 && at.Watch.Members == 0 {
 			err = nonRetryable(fmt.Errorf("there is no account %s", target.Actor))
 		}
@@ -302,14 +303,22 @@ func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []sche
 	return members, next, err
 }
 
-// account is the one account of a watch; nobody, where it is not shown.
-func (w *SyncFollows) account(ctx context.Context, target bluesky.Target) ([]bluesky.Profile, error) {
+// account is the one account of a watch; nobody, where it is not shown. A DID
+// needs no AppView to be followed: its profile adds the names only. A later sync
+// that fails changes nothing.
+func (w *SyncFollows) account(ctx context.Context, watch schema.Watch, target bluesky.Target) ([]bluesky.Profile, error) {
 	did := target.Actor
-	if !strings.HasPrefix(did, "did:") {
+	named := !strings.HasPrefix(did, "did:")
+	if named {
 		var err error
 		if did, err = w.api.ResolveHandle(ctx, did); err != nil {
 			return nil, err
 		}
 	}
-	return w.api.Profiles(ctx, []string{did})
+	profiles, err := w.api.Profiles(ctx, []string{did})
+	if err == nil || named || watch.Members > 0 || classify(err) == notYet || ctx.Err() != nil {
+		return profiles, err
+	}
+	jobLog(ctx, w.log).Warn("followed_without_profile", "watch", watch.ID, "did", did, "cause", err)
+	return []bluesky.Profile{{DID: did}}, nil
 }

@@ -261,3 +261,43 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM watches WHERE problem <> ''`))
 	require.Zero(t, r.count(`SELECT count(*) FROM listed`))
 }
+
+// TestMissingTargetIsNoDeadLetter, however often it is read: the watch holds the
+// problem, and the sync ends well.
+func TestMissingTargetIsNoDeadLetter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ('nobody.example', 'follows'), ('did:plc:zzzzzzzzzzzzzzzzzzzzzzzz', 'account'),
+		($1, 'list'), ($2, 'starterpack')`, "at://"+r.net.Hub().DID+"/app.bsky.graph.list/3kaaaaaaaaa2a", "at://"+r.net.Hub().DID+"/app.bsky.graph.starterpack/3kaaaaaaaaa2a")
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	r.becomes(4, `SELECT count(*) FROM watches WHERE problem <> ''`)
+	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state <> 'completed'`)
+	require.Zero(t, r.count(`SELECT count(*) FROM dead_letters`))
+	require.Zero(t, r.count(`SELECT count(*) FROM watched`))
+}
+
+// TestAccountIsFollowedWithoutAppView by its DID, as plain SQL adds it. A later
+// sync that fails keeps it, and says so.
+func TestAccountIsFollowedWithoutAppView(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	working(t, pool) // whose AppView nobody can reach
+	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account'), ('alice.example', 'account'), ($1, 'follows')`, alice)
+	followed := func() (dids []string) {
+		now, err := schema.FollowedAccounts(t.Context(), pool)
+		require.NoError(t, err)
+		require.False(t, now.Everyone)
+		return now.DIDs
+	}
+	require.Eventually(t, func() bool { return slices.Equal([]string{alice}, followed()) }, time.Minute, 5*time.Millisecond)
+	var synced int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM watches WHERE synced_at IS NOT NULL AND problem = ''`).Scan(&synced))
+	require.Equal(t, 1, synced, "a handle and follows need the AppView")
+	require.NoError(t, schema.SyncWatches(t.Context(), pool))
+	require.Eventually(t, func() bool {
+		var failed int
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM watches WHERE problem <> ''`).Scan(&failed))
+		return failed == 3
+	}, time.Minute, 5*time.Millisecond)
+	require.Equal(t, []string{alice}, followed())
+}

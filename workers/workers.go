@@ -56,9 +56,12 @@ type Config struct {
 	AlertEvery  time.Duration // 30 s when zero: how often what is not well is looked for
 	Webhook     *Webhook      // who is told; nil: nobody
 	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
-	Logger      *slog.Logger
-	Registerer  prometheus.Registerer // nil: not exposed
-	Tracer      trace.Tracer          // nil: no traces
+	// Stopping is closed when the process begins to stop. Jobs that wait for
+	// other people's services end at once then, and go on in another process.
+	Stopping   <-chan struct{}
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer // nil: not exposed
+	Tracer     trace.Tracer          // nil: no traces
 }
 
 // New builds the client that works every queue. Start it, and stop it by its
@@ -71,12 +74,14 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
 	cfg.AlertEvery = cmp.Or(cfg.AlertEvery, 30*time.Second)
-	known := bundle{river.NewWorkers(), decoders{}}
+	known := bundle{workers: river.NewWorkers(), args: decoders{}, log: cfg.Logger}
+	asking := known // who asks other people's services, and may be cut short
+	asking.stopping = cfg.Stopping
 	posts := newProcessPosts(cfg)
 	add(known, posts)
-	add(known, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
-	add(known, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	add(known, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
+	add(asking, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
+	add(asking, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
+	add(asking, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, patience: cfg.JobTimeout / 2})
 	add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
 	add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
@@ -90,7 +95,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 		add(known, expire)
 		periodic = append(periodic, every(time.Hour, jobs.Expire{}))
 	}
-	add(known, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
+	add(asking, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
 		Window: auditWindow, Keep: cfg.keeps(), Settle: auditSettle, Repair: true}})
 	if cfg.Audit.Every > 0 {
 		// It is asked often whether an audit is due, for a process that is started anew starts counting anew.
@@ -105,7 +110,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	if cfg.ProcessOnly {
 		periodic = nil // the leader's business
 	}
-	var indexes []string // nil: those that River chooses
+	indexes := riverIndexes()
 	if cfg.KeepIndexes {
 		indexes = []string{}
 	}
@@ -132,10 +137,18 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	return client, nil
 }
 
+// riverIndexes are River's indexes that it rebuilds each night. The schema drops
+// the two on args and metadata, and River warns about each that is missing.
+func riverIndexes() []string {
+	return []string{"river_job_kind", "river_job_pkey", "river_job_prioritized_fetching_index", "river_job_state_and_finalized_at_index", "river_job_unique_idx"}
+}
+
 // bundle is the workers of a client.
 type bundle struct {
-	workers *river.Workers
-	args    decoders
+	workers  *river.Workers
+	args     decoders
+	log      *slog.Logger
+	stopping <-chan struct{}
 }
 
 // decoders read the arguments of jobs, by kind, as they are stored.
@@ -143,7 +156,7 @@ type decoders map[string]func(args []byte) (river.JobArgs, error)
 
 // add registers a worker, whose jobs end by the one rule.
 func add[T river.JobArgs](b bundle, w river.Worker[T]) {
-	river.AddWorker[T](b.workers, ruled[T]{w})
+	river.AddWorker[T](b.workers, ruled[T]{w, b.log, b.stopping})
 	var none T
 	b.args[none.Kind()] = func(args []byte) (river.JobArgs, error) {
 		var job T

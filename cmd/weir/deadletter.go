@@ -257,7 +257,7 @@ func deadletterReplayCommand() *cobra.Command {
 	}, func(ctx context.Context, p parts, f schema.LetterFilter) error {
 		n, err := schema.ReplayLetters(ctx, p.pool, f)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%d dead letters are tried again: `weir deadletter list` shows what is left of them\n", n)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s tried again: `weir deadletter list` shows what is left\n", counts(int64(n), "dead letter is", "dead letters are"))
 		}
 		return err
 	})
@@ -274,7 +274,7 @@ func deadletterDismissCommand() *cobra.Command {
 	}, func(ctx context.Context, p parts, f schema.LetterFilter) error {
 		n, err := schema.DismissLetters(ctx, p.pool, f)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%d dead letters are dismissed\n", n)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s dismissed\n", counts(int64(n), "dead letter is", "dead letters are"))
 		}
 		return err
 	})

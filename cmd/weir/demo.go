@@ -35,6 +35,7 @@ func demoCommand() *cobra.Command {
 			}
 			cfg = cfg.forPeople(slog.LevelWarn)
 			ctx := cmd.Context()
+			defer sayStopping(ctx, cmd.OutOrStdout())()
 			network, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), History: demoHistory, Logger: cfg.logger()})
 			if err != nil {
 				return err
@@ -45,7 +46,7 @@ func demoCommand() *cobra.Command {
 			defer network.Stop()
 			cfg.readsFrom(network)
 			return withServer(ctx, cfg, devpg.Options{Dir: cfg.demoDir(), Ephemeral: true}, func(pool *pgxpool.Pool) error {
-				l, err := listenNear(cfg.Listen)
+				l, err := listenNear(cmd.OutOrStdout(), cfg.Listen)
 				if err != nil {
 					return err
 				}

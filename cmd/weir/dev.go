@@ -27,12 +27,14 @@ func devCommand() *cobra.Command {
 				return err
 			}
 			cfg = cfg.forPeople(slog.LevelInfo)
+			l, err := cfg.listen() // before Postgres starts: the address may be a demo's
+			if err != nil {
+				return fmt.Errorf("%w; set WEIR_LISTEN to another address", err)
+			}
+			defer l.Close() //nolint:errcheck // the page's server has closed it, or nobody has connected
 			ctx := cmd.Context()
+			defer sayStopping(ctx, cmd.OutOrStdout())()
 			return withServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
-				l, err := listenNear(cfg.Listen)
-				if err != nil {
-					return err
-				}
 				p := newParts(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir reads the public Jetstream.", l)
 				return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) })
@@ -67,8 +69,8 @@ func withServer(ctx context.Context, cfg config, options devpg.Options, f func(*
 }
 
 // listenNear listens on the address, or on any free port where that one is
-// taken: a demo should not fail because something else runs.
-func listenNear(address string) (net.Listener, error) {
+// taken, and says so: a demo should not fail because something else runs.
+func listenNear(w io.Writer, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err == nil {
 		return l, nil
@@ -81,7 +83,16 @@ func listenNear(address string) (net.Listener, error) {
 	if anyErr != nil {
 		return nil, fmt.Errorf("listen on WEIR_LISTEN=%s: %w", address, err)
 	}
+	fmt.Fprintf(w, "%s (WEIR_LISTEN) is taken: the page is at %s\n", address, l.Addr())
 	return l, nil
+}
+
+// sayStopping tells a person at once that a signal has come, and what the process
+// still waits for.
+func sayStopping(ctx context.Context, w io.Writer) (done func() bool) {
+	return context.AfterFunc(ctx, func() {
+		fmt.Fprintln(w, "\nstopping: what was read is committed and running jobs end, within 20 seconds; Ctrl-C again ends at once")
+	})
 }
 
 // announce tells a person where to look.

@@ -50,6 +50,6 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),
 		migrateCommand(), watchCommand(), backfillCommand(), deadletterCommand(), replayCommand(), trendingCommand(), statusCommand(), healthcheckCommand(),
-		doctorCommand(), configCommand(), auditCommand(), traceCommand(), simnetCommand())
+		doctorCommand(), configCommand(), auditCommand(), traceCommand(), simnetCommand(), versionCommand())
 	return cmd
 }

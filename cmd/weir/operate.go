@@ -97,10 +97,10 @@ func (p parts) operate(ctx context.Context, l net.Listener, reads bool) error {
 // version is the version of this binary, as its module was built.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
+	if !ok {
 		return "unknown"
 	}
-	return info.Main.Version
+	return versionOf(info)
 }
 
 // buildInfo says which binary runs.

@@ -129,7 +129,7 @@ func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
-	cfg.SyncEvery, cfg.FromPDS = p.cfg.SyncEvery, p.cfg.BackfillFrom == "pds"
+	cfg.SyncEvery, cfg.FromPDS, cfg.Stopping = p.cfg.SyncEvery, p.cfg.BackfillFrom == "pds", ctx.Done()
 	owns, err := schema.OwnsTables(ctx, p.pool)
 	if err != nil {
 		return err
@@ -186,9 +186,14 @@ func (p parts) replayLetters(keep *workers.Retention) (func(context.Context, []s
 	}, nil
 }
 
+// page is the page and the API.
+func (p parts) page() (http.Handler, error) {
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Logger: p.log})
+}
+
 // serve answers for the page and the API on l until ctx ends.
 func (p parts) serve(ctx context.Context, l net.Listener) error {
-	handler, err := web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Logger: p.log})
+	handler, err := p.page()
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ func replayCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+				defer sayStopping(ctx, cmd.ErrOrStderr())()
 				file, size, err := openRecording(args[0])
 				if err != nil {
 					return err
@@ -91,18 +92,26 @@ func (p parts) drained(ctx context.Context) error {
 	}
 }
 
-// commitAll commits every event of a recording.
+// dropPatience is how long a replay that ends may take to remove its stream.
+const dropPatience = 10 * time.Second
+
+// commitAll commits every event of a recording. No stream is left of it, however
+// it ends: one that was killed leaves its row to the next.
 func (p parts) commitAll(ctx context.Context, name string, lines io.Reader) error {
+	stream := p.cfg.Stream + "-replay"
 	source := &recording.Source{Name: "recording:" + name, Lines: lines, Decode: jetstream.Lines(p.wanted())}
 	c, err := p.consumer(consumer.Config{
-		Stream: p.cfg.Stream + "-replay", Wire: "recording", Source: source, Afresh: true, Patient: true,
+		Stream: stream, Wire: schema.WireRecording, Source: source, Afresh: true, Patient: true,
 		BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
 		Registerer: p.metrics,
 	})
 	if err != nil {
 		return err
 	}
-	return c.Run(ctx)
+	err = c.Run(ctx)
+	dropping, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropPatience)
+	defer cancel()
+	return errors.Join(err, schema.DropRecording(dropping, p.pool, stream))
 }
 
 func openRecording(name string) (io.ReadCloser, int64, error) {

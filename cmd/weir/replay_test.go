@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/health"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -128,4 +131,52 @@ func TestReplayReadsRecordings(t *testing.T) {
 		url := schematest.NewURL(t)
 		require.Contains(t, succeed(t, []string{"DATABASE_URL=" + url}, "replay", file), "parked 0")
 	}
+}
+
+// TestReplayBesideServeIsNoAlarm: while a recording of old events is replayed into
+// a live database, after a signal, after a kill and at its end, health, readiness
+// and the page speak of the live stream alone. No stream of it is left.
+func TestReplayBesideServeIsNoAlarm(t *testing.T) {
+	t.Parallel()
+	database := schematest.NewURL(t)
+	pool, env := open(t, database), reads(network(t, 300), database)
+	serve := start(t, env, "serve")
+	page, at := serve.page(t), serve.operators(t)
+	becomes(t, at, "quiet")
+	calm := func(when string) {
+		t.Helper()
+		r, code := reported(t, at)
+		require.Equal(t, http.StatusOK, code, when)
+		require.Equal(t, []string{"jetstream", health.Healthy, schema.StateQuiet}, []string{r.Streams[0].Name, r.Status, r.State}, "%s: %+v", when, r)
+		require.Len(t, r.Streams, 1, when)
+		code, body := look(t, at+"/readyz", "")
+		require.Equal(t, http.StatusOK, code, "%s: %s", when, body)
+		html, err := get(page)
+		require.NoError(t, err)
+		require.NotContains(t, html, "-replay", when)
+		require.Regexp(t, `^healthy: quiet\n`, succeed(t, env, "status"), when)
+	}
+	const old = `SELECT count(*) FROM streams WHERE wire = 'recording' AND last_event_at < now() - interval '1 day'`
+	lines, err := os.ReadFile(filepath.Join("testdata", "recording.jsonl"))
+	require.NoError(t, err)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, end := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		held, err := os.OpenFile(pipe, os.O_RDWR, 0)
+		require.NoError(t, err)
+		replay := start(t, env, "replay", pipe)
+		_, err = held.Write(lines)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return count(t, pool, old) == 1 }, time.Minute, 5*time.Millisecond)
+		calm("while it runs")
+		replay.signal(end)
+		replay.wait(t, time.Minute)
+		require.NoError(t, held.Close())
+		require.Equal(t, end == syscall.SIGKILL, count(t, pool, old) == 1, "only one that was killed leaves its row")
+		calm("after " + end.String())
+	}
+	succeed(t, env, "replay", filepath.Join("testdata", "recording.jsonl"))
+	require.Equal(t, []string{"jetstream"}, texts(t, pool, `SELECT name FROM streams`), "the next one removes it")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
+	calm("at its end")
 }

@@ -44,7 +44,7 @@ func (p parts) everything(ctx context.Context, l net.Listener) error {
 // when f ends. reads says whether f runs a consumer.
 func (p parts) operated(ctx context.Context, reads bool, f func(context.Context) error) error {
 	if reads { // a mistake in what to read is said alone, before anything runs
-		if _, err := p.source(jetstream.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil); err != nil {
+		if err := p.checkSource(); err != nil {
 			return err
 		}
 	}
@@ -65,6 +65,12 @@ func (p parts) operated(ctx context.Context, reads bool, f func(context.Context)
 	return g.Wait()
 }
 
+// checkSource reports a mistake in what to read.
+func (p parts) checkSource() error {
+	_, err := p.source(jetstream.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil)
+	return err
+}
+
 // partsCommand is a command that runs on the database that the environment
 // names, with nothing on its command line.
 func partsCommand(use, short string, run func(context.Context, parts) error) *cobra.Command {
@@ -74,7 +80,9 @@ func partsCommand(use, short string, run func(context.Context, parts) error) *co
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				defer context.AfterFunc(ctx, func() { p.log.Info("stopping") })()
+				defer context.AfterFunc(ctx, func() {
+					p.log.Info("stopping", "waits_for", "commits and running jobs, 20 s at most", "second_signal", "ends at once")
+				})()
 				if err := run(ctx, p); err != nil {
 					return err
 				}

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"reflect"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -18,16 +22,40 @@ import (
 func configCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "config",
-		Short: "Print the configuration as it holds, without its secrets",
+		Short: "Print the configuration as it holds, without its secrets, and check it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := readConfig()
 			if err != nil {
 				return err
 			}
-			return printConfig(cmd.OutOrStdout(), cfg.effective())
+			return errors.Join(printConfig(cmd.OutOrStdout(), cfg.effective()), cfg.check())
 		},
 	}
+}
+
+// check reports what `weir serve` would refuse at its start, by the code with
+// which it starts. An address that is in use, by a weir that runs, is no mistake.
+func (c config) check() error {
+	p := newParts(c, nil)
+	p.log = slog.New(slog.DiscardHandler)
+	errs := []error{p.checkSource()}
+	if _, err := p.bluesky(); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := p.page(); err != nil {
+		errs = append(errs, err)
+	}
+	for _, open := range []func() (net.Listener, error){c.listen, p.listenForOperators} {
+		l, err := open()
+		switch {
+		case err == nil && l != nil:
+			l.Close() //nolint:errcheck // nobody has connected
+		case err != nil && !errors.Is(err, syscall.EADDRINUSE):
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // variable is one of the configuration's, fit to be shown.

@@ -72,7 +72,7 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	}
 	follows := "the whole network"
 	if r.FollowsCount > 0 {
-		follows = fmt.Sprintf("%d accounts", r.FollowsCount)
+		follows = counts(r.FollowsCount, "account", "accounts")
 	}
 	gaps := fmt.Sprint(r.OpenGaps)
 	if r.Unclosable > 0 {
