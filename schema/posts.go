@@ -75,7 +75,8 @@ func collectPosts(ctx context.Context, db DB, sql string, keys []Key) ([]Post, e
 	for i, k := range keys {
 		did[i], rkey[i] = k.DID, k.Rkey
 	}
-	rows, err := db.Query(ctx, sql, did, rkey, slices.Min(rkey), slices.Max(rkey))
+	// A named statement is planned for any range at times, and that plan locks every partition.
+	rows, err := db.Query(ctx, sql, pgx.QueryExecModeCacheDescribe, did, rkey, slices.Min(rkey), slices.Max(rkey))
 	if err != nil {
 		return nil, fmt.Errorf("read posts: %w", err)
 	}

@@ -28,7 +28,9 @@ func writtenTables() []string {
 }
 
 // readTables are those that the running roles read only.
-func readTables() []string { return []string{"follows", "post_partitions", "river_migration", "weir_migration"} }
+func readTables() []string {
+	return []string{"follows", "post_partitions", "river_migration", "weir_migration"}
+}
 
 // calledFunctions are those that Weir, people and other functions call.
 func calledFunctions() []string {
