@@ -76,6 +76,10 @@ type Config struct {
 	AnchorWithin time.Duration // 10 s: how long the anchor may take to be delivered
 	DrainWithin  time.Duration // 15 s: how long a stop may take to commit what was read
 
+	Keep            time.Duration    // how long posts are kept; 0: for ever. Their partitions are as large as that needs.
+	PartitionsEvery time.Duration    // 5 min: how often partitions of posts are looked for; after a failure sooner
+	Now             func() time.Time // time.Now: what partitions of posts are made around
+
 	Owner      string // names this process in the lease
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
@@ -121,6 +125,10 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.GapThreshold = cmp.Or(cfg.GapThreshold, 5*time.Minute)
 	cfg.AnchorWithin = cmp.Or(cfg.AnchorWithin, 10*time.Second)
 	cfg.DrainWithin = cmp.Or(cfg.DrainWithin, 15*time.Second)
+	cfg.PartitionsEvery = cmp.Or(cfg.PartitionsEvery, 5*time.Minute)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	return &Consumer{cfg: cfg, log: cfg.Logger.With("stream", cfg.Stream), metrics: newMetrics(cfg.Registerer)}, nil
 }
 
@@ -192,9 +200,12 @@ func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
 		}
 		beat <- err
 	}()
+	partitions := c.startPartitions(stop)
 	err := c.connections(work, stop, lease)
 	cancel(err)
 	beatErr := <-beat
+	halt()
+	<-partitions
 	switch {
 	case errors.Is(err, schema.ErrFenced), errors.Is(beatErr, schema.ErrFenced):
 		return schema.ErrFenced
@@ -209,9 +220,6 @@ func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
 // connections works one connection after another. work bounds the commits,
 // stop the reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	if err := schema.EnsurePostPartitions(work, c.cfg.Pool, time.Now()); err != nil && schema.Classify(err) != schema.Transient {
-		return err
-	}
 	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.Afresh}
 	if c.cfg.Afresh {
 		commits.position = schema.Position{}
@@ -319,24 +327,16 @@ func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime boo
 func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 	tick := time.NewTicker(min(c.cfg.LeaseTTL/5, time.Second))
 	defer tick.Stop()
-	span := time.Now().Truncate(schema.PartitionSpan)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-tick.C:
+		case <-tick.C:
 			c.press(ctx)
 			err := c.renew(ctx, lease)
 			c.beat.Set(time.Now())
 			if errors.Is(err, schema.ErrFenced) {
 				return err
-			}
-			if current := now.Truncate(schema.PartitionSpan); err == nil && current != span {
-				if err := schema.EnsurePostPartitions(ctx, c.cfg.Pool, now); err != nil {
-					c.log.Warn("partitions_not_made", "cause", err)
-					continue
-				}
-				span = current
 			}
 		}
 	}

@@ -71,8 +71,8 @@ func TestPostsFindTheirPartition(t *testing.T) {
 		return partition
 	}
 	require.Equal(t, "posts_default", in("3mptbyqhi7s2f"))
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now))
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 24*time.Hour))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 24*time.Hour))
 	require.Equal(t, "posts_20260704_12", in("3mptbyqhi7s2f"))
 	require.Equal(t, "posts_default", in("self"))
 	require.Equal(t, "posts_default", in("3jzfcijpj2z2a"))

@@ -4,20 +4,83 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
-// PartitionSpan is how much of posts one partition holds.
+// PartitionSpan is the shortest time that a partition of posts holds.
 const PartitionSpan = 6 * time.Hour
 
-// EnsurePostPartitions makes the partitions of posts from a day before now to
-// half a day after it, so that new posts never land in the default partition.
-// Call it every PartitionSpan. Each is a short transaction of its own.
-func EnsurePostPartitions(ctx context.Context, db DB, now time.Time) error {
-	for ahead := -24 * time.Hour; ahead <= 12*time.Hour; ahead += PartitionSpan {
-		at := now.Add(ahead)
-		if _, err := db.Exec(ctx, `SELECT ensure_post_partition($1)`, at); err != nil {
-			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), err)
+const (
+	partitionsBefore = 24 * time.Hour // how far before now the first partition begins
+	partitionsAhead  = 48 * time.Hour // how far after now partitions are made
+)
+
+// SpanFor is how much time a new partition of posts holds where posts are kept
+// for a time, or for ever when it is 0. A query on posts may lock every partition,
+// so there must be tens of them, not hundreds.
+func SpanFor(keep time.Duration) time.Duration {
+	const day = 24 * time.Hour
+	for _, s := range []struct{ upTo, span time.Duration }{
+		{10 * day, PartitionSpan}, {20 * day, 12 * time.Hour}, {50 * day, day}, {150 * day, 3 * day}, {370 * day, 7 * day}, {1500 * day, 30 * day},
+	} {
+		if keep > 0 && keep <= s.upTo {
+			return s.span
 		}
 	}
-	return nil
+	return 90 * day
+}
+
+// EnsurePostPartitions makes the partitions of posts from now, or a day before
+// now where there are none yet, to two days after it. Posts are kept for keep, or
+// for ever when it is 0. Each partition is made in short transactions of its own.
+// While others use posts for longer than a moment it returns ErrBusy: what was
+// made stays, nothing waits, and posts of the time that is missing are stored in
+// posts_ahead or posts_default until the next call.
+func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.Duration) error {
+	until, err := PostPartitionsUntil(ctx, db)
+	if err != nil {
+		return err
+	}
+	at := now.Add(-partitionsBefore)
+	if until.After(at) {
+		at = until
+	}
+	if at.After(now) {
+		at = now
+	}
+	span, last := SpanFor(keep), now.Add(partitionsAhead)
+	for ; ; at = at.Add(span) {
+		if at.After(last) {
+			at = last
+		}
+		if err := ensurePostPartition(ctx, db, at, span); err != nil {
+			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), busy(err))
+		}
+		if at.Equal(last) {
+			return nil
+		}
+	}
+}
+
+// ensurePostPartition makes one partition. Before the next one is split off
+// posts_ahead, a constraint spares it a scan of posts_default under a lock.
+func ensurePostPartition(ctx context.Context, db DB, at time.Time, span time.Duration) error {
+	const ahead = `SELECT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead' AND tid_floor($1) >= lower)`
+	next, err := one(ctx, db, "look for its place", pgx.RowTo[bool], ahead, at)
+	for more := next; err == nil && more; {
+		more, err = one(ctx, db, "prepare posts_default", pgx.RowTo[bool], `SELECT prepare_posts_default()`)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = db.Exec(ctx, `SELECT ensure_post_partition($1, $2)`, at, span)
+	return err
+}
+
+// PostPartitionsUntil is when the last partition of posts ends; the zero time
+// where there is none.
+func PostPartitionsUntil(ctx context.Context, db DB) (time.Time, error) {
+	const sql = `SELECT coalesce(max(ends), '0001-01-01 00:00:00+00') FROM post_partitions WHERE part <> 'posts_ahead'`
+	return one(ctx, db, "look up when the last partition of posts ends", pgx.RowTo[time.Time], sql)
 }

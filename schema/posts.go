@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,7 +30,8 @@ type Post struct {
 
 // Posts reads the current rows of posts, in no order; those that are not stored
 // are left out. LATERAL and LIMIT keep it a look into one partition's index per
-// post: left to itself the planner may read a whole day for a few hundred.
+// post: left to itself the planner may read a whole day for a few hundred. The
+// range of the keys keeps it from locking the partitions that hold none of them.
 func Posts(ctx context.Context, db DB, keys []Key) ([]Post, error) {
 	const sql = `
 SELECT p.did        AS did,
@@ -42,7 +44,7 @@ FROM unnest($1::text[], $2::text[]) AS k (did, rkey)
 CROSS JOIN LATERAL (
     SELECT p.did, p.rkey, p.rev, p.created_at, p.indexed_at, p.record
     FROM posts AS p
-    WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey
+    WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey AND p.rkey >= $3 AND p.rkey <= $4
     LIMIT 1
 ) AS p`
 	return collectPosts(ctx, db, sql, keys)
@@ -63,7 +65,7 @@ FROM (SELECT did, rkey FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k 
 CROSS JOIN LATERAL (
     SELECT p.did, p.rkey, p.rev, p.created_at, p.indexed_at
     FROM posts AS p
-    WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey
+    WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey AND p.rkey >= $3 AND p.rkey <= $4
     LIMIT 1
     FOR SHARE
 ) AS p`
@@ -71,11 +73,15 @@ CROSS JOIN LATERAL (
 }
 
 func collectPosts(ctx context.Context, db DB, sql string, keys []Key) ([]Post, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
 	did, rkey := make(pgtype.FlatArray[string], len(keys)), make(pgtype.FlatArray[string], len(keys))
 	for i, k := range keys {
 		did[i], rkey[i] = k.DID, k.Rkey
 	}
-	rows, err := db.Query(ctx, sql, did, rkey)
+	// A named statement is planned for any range at times, and that plan locks every partition.
+	rows, err := db.Query(ctx, sql, pgx.QueryExecModeCacheDescribe, did, rkey, slices.Min(rkey), slices.Max(rkey))
 	if err != nil {
 		return nil, fmt.Errorf("read posts: %w", err)
 	}

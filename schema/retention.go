@@ -25,34 +25,8 @@ var ErrBusy = errors.New("others use it: try again later")
 // ExpiredPostPartitions lists the partitions of posts whose time ended at or
 // before a moment, the oldest first.
 func ExpiredPostPartitions(ctx context.Context, db DB, before time.Time) ([]string, error) {
-	const sql = `
-SELECT c.relname
-FROM pg_inherits AS i
-JOIN pg_class AS c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'posts'::regclass
-ORDER BY c.relname`
-	partitions, err := all(ctx, db, "list the partitions of posts", pgx.RowTo[string], sql)
-	if err != nil {
-		return nil, err
-	}
-	var expired []string
-	for _, name := range partitions {
-		if end, ok := partitionEnd(name); ok && !end.After(before) {
-			expired = append(expired, name)
-		}
-	}
-	return expired, nil
-}
-
-// partitionEnd reads the name of a partition of posts: posts_20260704_06 holds
-// six hours from six on, in UTC, and posts_20260704 the whole day, as the first
-// versions made them. ok is false for the default partition.
-func partitionEnd(name string) (end time.Time, ok bool) {
-	if begin, err := time.Parse("posts_20060102_15", name); err == nil {
-		return begin.Add(PartitionSpan), true
-	}
-	day, err := time.Parse("posts_20060102", name)
-	return day.AddDate(0, 0, 1), err == nil
+	const sql = `SELECT part FROM post_partitions WHERE part <> 'posts_ahead' AND upper <= tid_floor($1) ORDER BY lower`
+	return all(ctx, db, "list the partitions of posts", pgx.RowTo[string], sql, before)
 }
 
 // DropPostPartition drops a partition. dropped is false where there is none.
@@ -68,10 +42,20 @@ func DropPostPartition(ctx context.Context, db DB, name string) (dropped bool, e
 	return dropped, nil
 }
 
-// ExpirePosts deletes posts of the default partition that were created at
-// or before a moment, at most limit, and answers how many.
+// ExpirePosts deletes posts outside the partitions of a time, in posts_default
+// and posts_ahead, that were created at or before a moment, at most limit of
+// each, and returns how many.
 func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
-	return deleteOldest(ctx, db, "posts_default", "created_at", before, limit)
+	n, err := deleteOldest(ctx, db, "posts_default", "created_at", before, limit)
+	if err != nil {
+		return n, err
+	}
+	ahead, err := one(ctx, db, "look for posts_ahead", pgx.RowTo[bool], `SELECT to_regclass('posts_ahead') IS NOT NULL`)
+	if err != nil || !ahead {
+		return n, err
+	}
+	m, err := deleteOldest(ctx, db, "posts_ahead", "created_at", before, limit)
+	return n + m, err
 }
 
 // ExpireOtherRecords does the same to the records of other collections.

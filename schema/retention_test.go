@@ -207,7 +207,7 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 	lease := take(t, pool, "me")
 	now := noon()
 	for d := range 3 {
-		require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now.AddDate(0, 0, d)))
+		require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now.AddDate(0, 0, d), 24*time.Hour))
 	}
 	write := func(rkey, collection string, at time.Time) schema.Write {
 		w := post(rkey, "1")
@@ -256,10 +256,10 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 	require.Equal(t, []string{young, "s"}, stored())
 }
 
-// partitions are those of posts but for the default one, the oldest first.
+// partitions are those of posts that hold a time, the oldest first.
 func partitions(t *testing.T, db schema.DB) []string {
 	t.Helper()
-	return column(t, db, `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid <> 'posts_default'::regclass ORDER BY 1`)
+	return column(t, db, `SELECT part FROM post_partitions WHERE part <> 'posts_ahead' ORDER BY begins`)
 }
 
 // TestDaysOfTheFirstVersionsGoAsAWhole: partitions held a day each.
@@ -268,9 +268,10 @@ func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
 	pool := schematest.New(t)
 	bounds := column(t, pool, `SELECT tid_floor(d) FROM unnest(ARRAY['2026-07-04 00:00+00', '2026-07-05 00:00+00']::timestamptz[]) AS d ORDER BY 1`)
 	execute(t, pool, fmt.Sprintf(`CREATE TABLE posts_20260704 PARTITION OF posts FOR VALUES FROM ('%s') TO ('%s')`, bounds[0], bounds[1]))
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon()))
-	require.Equal(t, []string{"posts_20260703_12", "posts_20260703_18", "posts_20260704", "posts_20260705_00"}, partitions(t, pool))
-	for before, want := range map[time.Duration]int{12*time.Hour - time.Microsecond: 2, 12 * time.Hour: 3} {
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon(), 24*time.Hour))
+	require.Equal(t, []string{"posts_20260704", "posts_20260705_00", "posts_20260705_06", "posts_20260705_12", "posts_20260705_18", "posts_20260706_00",
+		"posts_20260706_06", "posts_20260706_12"}, partitions(t, pool), "the next begins where the day ends")
+	for before, want := range map[time.Duration]int{12*time.Hour - time.Microsecond: 0, 12 * time.Hour: 1} {
 		expired, err := schema.ExpiredPostPartitions(t.Context(), pool, noon().Add(before))
 		require.NoError(t, err)
 		require.Len(t, expired, want)
@@ -285,7 +286,7 @@ func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
 func TestDroppingGivesWayToReaders(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon()))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, noon(), 24*time.Hour))
 	for _, use := range []string{`SELECT FROM posts`, `SELECT FROM posts_20260703_12`, `SELECT FROM posts_default`} {
 		reader, err := pool.Begin(t.Context())
 		require.NoError(t, err)

@@ -28,14 +28,16 @@ func writtenTables() []string {
 }
 
 // readTables are those that the running roles read only.
-func readTables() []string { return []string{"follows", "river_migration", "weir_migration"} }
+func readTables() []string {
+	return []string{"follows", "post_partitions", "river_migration", "weir_migration"}
+}
 
 // calledFunctions are those that Weir, people and other functions call.
 func calledFunctions() []string {
 	return []string{
 		"advance_stream", "ask_for_replays", "check_letters", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
-		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "give_call_slot", "mend_times", "oldest_job", "replay_dead_letter",
-		"replay_dead_letters", "river_job_state_in_bitmask", "tag", "tags_of", "take_call_slot", "tid_floor",
+		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "give_call_slot", "mend_times", "oldest_job", "prepare_posts_default", "replay_dead_letter",
+		"replay_dead_letters", "river_job_state_in_bitmask", "tag", "tags_of", "take_call_slot", "tid_floor", "tid_time",
 	}
 }
 
@@ -51,10 +53,10 @@ SELECT current_user::text                                                    AS 
        coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('streams')), false)     AS owns,
        coalesce((
            SELECT bool_and(has_function_privilege(f.oid, 'EXECUTE') AND has_schema_privilege(f.worker, p.relnamespace, 'CREATE')
-                           AND pg_has_role(f.worker, p.relowner, 'USAGE')) AND count(*) = 2
+                           AND pg_has_role(f.worker, p.relowner, 'USAGE')) AND count(*) = 3
            FROM (SELECT oid, CASE WHEN prosecdef THEN proowner ELSE current_user::regrole::oid END AS worker
                  FROM pg_proc
-                 WHERE oid IN (to_regprocedure('ensure_post_partition(timestamptz)'), to_regprocedure('drop_post_partition(text)'))) AS f
+                 WHERE oid IN (to_regprocedure('ensure_post_partition(timestamptz,interval)'), to_regprocedure('prepare_posts_default()'), to_regprocedure('drop_post_partition(text)'))) AS f
            JOIN pg_class AS p ON p.oid = to_regclass('posts')
        ), false)                                                             AS partitions,
        ARRAY(

@@ -213,6 +213,15 @@ CREATE TABLE lost_shares (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX lost_shares_link ON public.lost_shares USING btree (link_id);
 
+-- The partitions of posts but for posts_default: the time that each holds, and its range of rkeys. posts_ahead holds the time after the last one.
+CREATE TABLE post_partitions (
+    part text COLLATE "C",
+    begins timestamp with time zone,
+    ends timestamp with time zone,
+    lower text COLLATE "C",
+    upper text COLLATE "C"
+);
+
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
     collection text COLLATE "C" NOT NULL,
@@ -227,13 +236,13 @@ CREATE TABLE records (
 ) PARTITION BY LIST (collection);
 CREATE INDEX records_created_at ON ONLY public.records USING btree (created_at);
 
--- The records of app.bsky.feed.post, a partition every six hours of rkey: a TID sorts by time.
+-- The records of app.bsky.feed.post, partitioned by rkey: a TID sorts by time. post_partitions lists the partitions.
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
 
 -- The records of every other collection that is stored.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 
--- Posts whose rkey is no TID, or names a time that has no partition.
+-- Posts whose rkey is no TID, or names a time before the partitions.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
 -- How the followed accounts are shared out over a stream and its shards: as the consumer says that was started last.
@@ -516,7 +525,7 @@ BEGIN
     -- somebody else uses them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
-       OR part = 'posts_default' THEN
+       OR part IN ('posts_default', 'posts_ahead') THEN
         RETURN false;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -583,32 +592,77 @@ AS $function$
     SELECT enqueue_job('request_backfill', 'network', p_args)
 $function$;
 
--- Makes the partition of posts for the six hours, from 0, 6, 12 or 18 UTC, around a moment; false where it exists.
-CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time zone)
+-- Makes the partition of posts for a moment, which ends where its span does and begins where the one before ends; false where it exists; SQLSTATE 55P03 while posts is in use.
+CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time zone, span interval DEFAULT '06:00:00'::interval)
  RETURNS boolean
  LANGUAGE plpgsql
  SECURITY DEFINER
+ SET lock_timeout TO '50ms'
  SET search_path TO 'public', 'pg_temp'
 AS $function$
 DECLARE
-    begins timestamptz := date_bin('6 hours', at, '2000-01-01 00:00:00+00');
-    part   text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
-    whole  text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD'); -- as partitions were made before
-    lower  text := tid_floor(begins);
-    upper  text := tid_floor(begins + interval '6 hours');
+    key     text COLLATE "C" := tid_floor(at);
+    begins  timestamptz := date_bin(span, at, '2001-01-01 00:00:00+00'); -- a Monday
+    lower_  text COLLATE "C" := tid_floor(begins);
+    upper_  text COLLATE "C" := tid_floor(begins + span);
+    beyond  CONSTANT text COLLATE "C" := '4'; -- no TID before the year 2041 reaches it
+    horizon text COLLATE "C";
+    found_  text COLLATE "C";
+    part    text;
+    renamed text;
 BEGIN
-    IF to_regclass(part) IS NOT NULL OR to_regclass(whole) IS NOT NULL THEN
+    IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
         RETURN false;
     END IF;
-    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
-    IF to_regclass(part) IS NOT NULL THEN
+    SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
+    -- Writers queue behind these locks while they wait: hence so short a wait.
+    IF key >= horizon THEN
+        LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
+        LOCK TABLE posts_default, posts_ahead IN ACCESS EXCLUSIVE MODE NOWAIT;
+    ELSE
+        LOCK TABLE ONLY posts IN SHARE UPDATE EXCLUSIVE MODE;
+        LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
+    END IF;
+    IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
         RETURN false; -- made while this one waited
     END IF;
-    -- Rows of that time may have come before their partition: they move in the same transaction.
-    EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
-    EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
-                   lower, upper, part);
-    EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower, upper);
+    SELECT p.lower INTO found_ FROM post_partitions AS p WHERE p.part = 'posts_ahead';
+    IF found_ IS DISTINCT FROM horizon THEN
+        RAISE EXCEPTION 'another partition of posts was made meanwhile: try again' USING ERRCODE = 'lock_not_available';
+    END IF;
+
+    IF key >= horizon THEN
+        -- posts_ahead becomes the partition, from where the last one ends: only what lies further ahead has to move, which is next to nothing.
+        part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
+        ALTER TABLE posts DETACH PARTITION posts_ahead;
+        EXECUTE format('ALTER TABLE posts_ahead RENAME TO %I', part);
+        FOR renamed IN SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass(quote_ident(part)) LOOP
+            EXECUTE format('ALTER INDEX %I RENAME TO %I', renamed, replace(renamed, 'posts_ahead', part));
+        END LOOP;
+        EXECUTE format('COMMENT ON TABLE %I IS NULL', part);
+        CREATE TABLE posts_ahead (LIKE posts INCLUDING DEFAULTS);
+        EXECUTE format('WITH moved AS (DELETE FROM %I WHERE rkey >= %L RETURNING *) INSERT INTO posts_ahead SELECT * FROM moved', part, upper_);
+        EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, horizon, upper_);
+        EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', upper_, beyond);
+        ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
+    ELSE
+        -- Rows of that time may have come before their partition: they move in the same transaction.
+        SELECT greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)), least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
+        INTO lower_, upper_ FROM post_partitions AS p;
+        part := to_char(tid_time(lower_) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
+        EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
+        EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
+                       lower_, upper_, part);
+        EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower_, upper_);
+        IF horizon IS NULL THEN
+            SELECT max(p.upper) INTO horizon FROM post_partitions AS p;
+            CREATE TABLE posts_ahead (LIKE posts INCLUDING DEFAULTS);
+            EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO posts_ahead SELECT * FROM moved',
+                           horizon, beyond);
+            EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', horizon, beyond);
+        END IF;
+    END IF;
+    COMMENT ON TABLE posts_ahead IS 'Posts whose rkey names a time after the last partition of posts. It becomes the next one.';
     RETURN true;
 END $function$;
 
@@ -845,6 +899,32 @@ AS $function$
     ) AS first
 $function$;
 
+-- Makes and validates the constraint that spares ensure_post_partition a scan of posts_default. Repeat until it is false; SQLSTATE 55P03 while posts_default is in use.
+CREATE OR REPLACE FUNCTION public.prepare_posts_default()
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET lock_timeout TO '50ms'
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    horizon text;
+    valid   boolean;
+BEGIN
+    SELECT c.convalidated INTO valid FROM pg_constraint AS c WHERE c.conrelid = 'posts_default'::regclass AND c.conname = 'posts_default_ahead';
+    IF valid OR NOT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead') THEN
+        RETURN false;
+    ELSIF NOT valid THEN
+        ALTER TABLE posts_default VALIDATE CONSTRAINT posts_default_ahead; -- scans, and blocks neither readers nor writers
+        RETURN true;
+    END IF;
+    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
+    -- Such rows go to posts_ahead: the constraint refuses nothing.
+    SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
+    EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
+    RETURN true;
+END $function$;
+
 -- Has a dead letter tried again, in whatever state it is; answers the id of the job that does it.
 CREATE OR REPLACE FUNCTION public.replay_dead_letter(letter bigint)
  RETURNS bigint
@@ -1024,3 +1104,14 @@ BEGIN
     END LOOP;
     RETURN answer;
 END $function$;
+
+-- The moment that a TID names, or the first TID that begins with it; null for anything else.
+CREATE OR REPLACE FUNCTION public.tid_time(tid text)
+ RETURNS timestamp with time zone
+ LANGUAGE sql
+ IMMUTABLE STRICT
+AS $function$
+    SELECT 'epoch'::timestamptz + (sum((strpos('234567abcdefghijklmnopqrstuvwxyz', substr(rpad(tid, 13, '2'), i, 1)) - 1)::bigint << (5 * (13 - i)))::bigint >> 10) * interval '1 microsecond'
+    FROM generate_series(1, 13) AS i
+    WHERE tid ~ '^[2-7a-j][2-7a-z]{0,12}$'
+$function$;

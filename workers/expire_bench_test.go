@@ -22,7 +22,7 @@ import (
 // was deleted.
 func fillDay(b *testing.B, pool *pgxpool.Pool, day time.Time, posts, links int) {
 	b.Helper()
-	require.NoError(b, schema.EnsurePostPartitions(b.Context(), pool, day.Add(18*time.Hour)))
+	require.NoError(b, schema.EnsurePostPartitions(b.Context(), pool, day.Add(18*time.Hour), 24*time.Hour))
 	for _, sql := range []string{`
 INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
 SELECT 'app.bsky.feed.post', 'did:plc:' || left(md5(n::text), 24), m.rkey, m.rkey, 'bafyreib2rxk3rw6putwqhwjxsz3vb5cmvdmxdqbyv5kmcqzhz5j2bclvqq',

@@ -265,7 +265,7 @@ func TestExpiryDoesEveryStep(t *testing.T) {
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{})
 	now := time.Now().Truncate(time.Second)
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now.Add(-4*day)))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now.Add(-4*day), 24*time.Hour))
 	for name, age := range map[string]time.Duration{"old": 100 * day, "new": time.Hour} {
 		at := now.Add(-age)
 		other := schema.Key{Collection: "app.example.other", DID: "did:plc:a", Rkey: name}
@@ -315,7 +315,7 @@ func TestWhatIsInUseIsLeftToTheNextRun(t *testing.T) {
 	w := expirer(t, pool, Retention{})
 	w.tries = 2
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 24*time.Hour))
 	key := postKey("did:plc:a", "1")
 	require.NoError(t, setShares(t.Context(), pool, key, []schema.Share{{Key: key, URL: "u", How: "post", SharedAt: now}}, now))
 	reader, err := pool.Begin(t.Context())

@@ -150,7 +150,7 @@ func TestKillInExpiry(t *testing.T) {
 func (k *killing) seed(pool *pgxpool.Pool, round string) []string {
 	k.t.Helper()
 	old := time.Now().AddDate(0, 0, -10)
-	require.NoError(k.t, schema.EnsurePostPartitions(k.t.Context(), pool, old))
+	require.NoError(k.t, schema.EnsurePostPartitions(k.t.Context(), pool, old, 24*time.Hour))
 	require.NoError(k.t, pgx.BeginFunc(k.t.Context(), pool, func(tx pgx.Tx) error {
 		for sql := range strings.SplitSeq(seedExpiry, ";\n") {
 			args := []any{round, old}

@@ -68,7 +68,7 @@ func (p parts) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue, cfg.Stream), p.wanted()
-	cfg.Owner, cfg.Logger, cfg.Tracer = p.owner, p.log, p.tracer
+	cfg.Owner, cfg.Logger, cfg.Tracer, cfg.Keep = p.owner, p.log, p.tracer, p.cfg.Keep
 	return consumer.New(cfg)
 }
 

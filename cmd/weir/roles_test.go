@@ -52,7 +52,7 @@ func TestLeastPrivilege(t *testing.T) {
 	app, owner := open(t, as(t, "weir_app", database)), open(t, as(t, "weir_owner", database))
 	day := time.Now().AddDate(0, 1, 0)
 	part := day.UTC().Truncate(schema.PartitionSpan).Format("posts_20060102_15")
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), app, day))
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), app, day, 24*time.Hour))
 	require.Positive(t, count(t, owner, `SELECT count(*) FROM pg_class WHERE relname = '`+part+`' AND relowner = 'weir_owner'::regrole`))
 	dropped, err := schema.DropPostPartition(t.Context(), app, part)
 	require.NoError(t, err)

@@ -1,1 +1,150 @@
--- Nothing yet.
+-- A partition of posts can hold more than six hours, and making one neither waits for a reader nor scans a large table under a lock.
+-- Posts of the time after the last partition are in posts_ahead, which is nearly empty: it becomes the next partition, and an empty
+-- one takes its place. posts_default then never holds rows of that range, and a check constraint, validated before the lock is
+-- taken, says so.
+
+CREATE FUNCTION tid_time(tid text) RETURNS timestamptz LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT 'epoch'::timestamptz + (sum((strpos('234567abcdefghijklmnopqrstuvwxyz', substr(rpad(tid, 13, '2'), i, 1)) - 1)::bigint << (5 * (13 - i)))::bigint >> 10) * interval '1 microsecond'
+    FROM generate_series(1, 13) AS i
+    WHERE tid ~ '^[2-7a-j][2-7a-z]{0,12}$'
+$$;
+
+COMMENT ON FUNCTION tid_time IS 'The moment that a TID names, or the first TID that begins with it; null for anything else.';
+
+CREATE VIEW post_partitions AS
+SELECT c.relname::text AS part, tid_time(b.lower) AS begins, tid_time(b.upper) AS ends, b.lower, b.upper
+FROM pg_inherits AS i
+JOIN pg_class AS c ON c.oid = i.inhrelid
+CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS bound -- 0: with the table it would wait for whoever locks that
+CROSS JOIN LATERAL (
+    SELECT substring(bound FROM $$FROM \('([^']*)'\)$$) COLLATE "C" AS lower, substring(bound FROM $$TO \('([^']*)'\)$$) COLLATE "C" AS upper
+) AS b
+WHERE i.inhparent = 'posts'::regclass AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
+
+COMMENT ON VIEW post_partitions IS 'The partitions of posts but for posts_default: the time that each holds, and its range of rkeys. posts_ahead holds the time after the last one.';
+
+CREATE FUNCTION prepare_posts_default() RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+DECLARE
+    horizon text;
+    valid   boolean;
+BEGIN
+    SELECT c.convalidated INTO valid FROM pg_constraint AS c WHERE c.conrelid = 'posts_default'::regclass AND c.conname = 'posts_default_ahead';
+    IF valid OR NOT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead') THEN
+        RETURN false;
+    ELSIF NOT valid THEN
+        ALTER TABLE posts_default VALIDATE CONSTRAINT posts_default_ahead; -- scans, and blocks neither readers nor writers
+        RETURN true;
+    END IF;
+    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
+    -- Such rows go to posts_ahead: the constraint refuses nothing.
+    SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
+    EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
+    RETURN true;
+END $$;
+
+COMMENT ON FUNCTION prepare_posts_default IS 'Makes and validates the constraint that spares ensure_post_partition a scan of posts_default. Repeat until it is false; SQLSTATE 55P03 while posts_default is in use.';
+
+DROP FUNCTION ensure_post_partition(timestamptz);
+
+CREATE FUNCTION ensure_post_partition(at timestamptz, span interval DEFAULT '6 hours') RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+DECLARE
+    key     text COLLATE "C" := tid_floor(at);
+    begins  timestamptz := date_bin(span, at, '2001-01-01 00:00:00+00'); -- a Monday
+    lower_  text COLLATE "C" := tid_floor(begins);
+    upper_  text COLLATE "C" := tid_floor(begins + span);
+    beyond  CONSTANT text COLLATE "C" := '4'; -- no TID before the year 2041 reaches it
+    horizon text COLLATE "C";
+    found_  text COLLATE "C";
+    part    text;
+    renamed text;
+BEGIN
+    IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
+        RETURN false;
+    END IF;
+    SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
+    -- Writers queue behind these locks while they wait: hence so short a wait.
+    IF key >= horizon THEN
+        LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
+        LOCK TABLE posts_default, posts_ahead IN ACCESS EXCLUSIVE MODE NOWAIT;
+    ELSE
+        LOCK TABLE ONLY posts IN SHARE UPDATE EXCLUSIVE MODE;
+        LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
+    END IF;
+    IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
+        RETURN false; -- made while this one waited
+    END IF;
+    SELECT p.lower INTO found_ FROM post_partitions AS p WHERE p.part = 'posts_ahead';
+    IF found_ IS DISTINCT FROM horizon THEN
+        RAISE EXCEPTION 'another partition of posts was made meanwhile: try again' USING ERRCODE = 'lock_not_available';
+    END IF;
+
+    IF key >= horizon THEN
+        -- posts_ahead becomes the partition, from where the last one ends: only what lies further ahead has to move, which is next to nothing.
+        part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
+        ALTER TABLE posts DETACH PARTITION posts_ahead;
+        EXECUTE format('ALTER TABLE posts_ahead RENAME TO %I', part);
+        FOR renamed IN SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass(quote_ident(part)) LOOP
+            EXECUTE format('ALTER INDEX %I RENAME TO %I', renamed, replace(renamed, 'posts_ahead', part));
+        END LOOP;
+        EXECUTE format('COMMENT ON TABLE %I IS NULL', part);
+        CREATE TABLE posts_ahead (LIKE posts INCLUDING DEFAULTS);
+        EXECUTE format('WITH moved AS (DELETE FROM %I WHERE rkey >= %L RETURNING *) INSERT INTO posts_ahead SELECT * FROM moved', part, upper_);
+        EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, horizon, upper_);
+        EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', upper_, beyond);
+        ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
+    ELSE
+        -- Rows of that time may have come before their partition: they move in the same transaction.
+        SELECT greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)), least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
+        INTO lower_, upper_ FROM post_partitions AS p;
+        part := to_char(tid_time(lower_) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
+        EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
+        EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
+                       lower_, upper_, part);
+        EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower_, upper_);
+        IF horizon IS NULL THEN
+            SELECT max(p.upper) INTO horizon FROM post_partitions AS p;
+            CREATE TABLE posts_ahead (LIKE posts INCLUDING DEFAULTS);
+            EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO posts_ahead SELECT * FROM moved',
+                           horizon, beyond);
+            EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', horizon, beyond);
+        END IF;
+    END IF;
+    COMMENT ON TABLE posts_ahead IS 'Posts whose rkey names a time after the last partition of posts. It becomes the next one.';
+    RETURN true;
+END $$;
+
+COMMENT ON FUNCTION ensure_post_partition IS 'Makes the partition of posts for a moment, which ends where its span does and begins where the one before ends; false where it exists; SQLSTATE 55P03 while posts is in use.';
+
+CREATE OR REPLACE FUNCTION drop_post_partition(part text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+BEGIN
+    -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
+    -- somebody else uses them for long.
+    LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
+    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
+       OR part IN ('posts_default', 'posts_ahead') THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
+    EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE NOWAIT', part);
+    EXECUTE format('DROP TABLE %I', part);
+    RETURN true;
+END $$;
+
+-- As in 0012: with their owner's rights, and not for everybody. The role of the running processes keeps what it had.
+DO $$
+DECLARE
+    f       text;
+    grantee oid;
+BEGIN
+    FOREACH f IN ARRAY ARRAY['ensure_post_partition(timestamptz, interval)', 'prepare_posts_default()', 'drop_post_partition(text)'] LOOP
+        EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = %I, pg_temp', f, current_schema());
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
+        FOR grantee IN SELECT a.grantee FROM pg_proc AS p, aclexplode(p.proacl) AS a
+                       WHERE p.oid = 'drop_post_partition(text)'::regprocedure AND a.grantee NOT IN (0, p.proowner) LOOP
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', f, grantee::regrole);
+        END LOOP;
+    END LOOP;
+END $$;
+
+COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, partitioned by rkey: a TID sorts by time. post_partitions lists the partitions.';
+COMMENT ON TABLE posts_default IS 'Posts whose rkey is no TID, or names a time before the partitions.';

@@ -1,0 +1,80 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-social/weir/schema"
+)
+
+const (
+	firstPartitions  = time.Second     // how long the first connection waits for the first attempt
+	partitionsWithin = 5 * time.Minute // an attempt, which may have to read all of posts_default
+	partitionsRetry  = time.Second     // the shortest wait after a failed attempt; it doubles
+	partitionsLate   = 12 * time.Hour  // an attempt that fails so close to the end of the last partition is an error
+)
+
+// startPartitions keeps partitions of posts made ahead of the stream until ctx
+// ends; the channel closes when it has stopped. It has its own connection and its
+// own goroutine: neither commits nor the lease wait for it. It returns after the
+// first attempt, or after a second: a new database gets its partitions before its
+// first posts.
+func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}) {
+	first, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		p := partitions{Consumer: c}
+		wait := p.attempt(ctx)
+		close(first)
+		for ctx.Err() == nil {
+			sleep(ctx, wait)
+			wait = p.attempt(ctx)
+		}
+	}()
+	timer := time.NewTimer(firstPartitions)
+	defer timer.Stop()
+	select {
+	case <-first:
+	case <-timer.C:
+	}
+	return done
+}
+
+// partitions remembers what was logged: a state is logged when it begins.
+type partitions struct {
+	*Consumer
+	failed bool
+	late   bool
+	wait   time.Duration
+}
+
+// attempt makes the partitions that are missing and returns when to try again.
+func (p *partitions) attempt(ctx context.Context) time.Duration {
+	if ctx.Err() != nil {
+		return 0
+	}
+	attempt, cancel := context.WithTimeout(ctx, partitionsWithin)
+	defer cancel()
+	now := p.cfg.Now()
+	err := schema.EnsurePostPartitions(attempt, p.cfg.Pool, now, p.cfg.Keep)
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case err == nil:
+		if p.failed {
+			p.log.Info("partitions_made")
+		}
+		p.failed, p.late, p.wait = false, false, 0
+		return p.cfg.PartitionsEvery
+	}
+	if !p.failed {
+		p.failed = true
+		p.log.Warn("partitions_not_made", "cause", err)
+	}
+	if until, err2 := schema.PostPartitionsUntil(attempt, p.cfg.Pool); err2 == nil && !p.late && until.Before(now.Add(partitionsLate)) {
+		p.late = true
+		p.log.Error("partitions_run_out", "until", until, "cause", err)
+	}
+	p.wait = min(max(2*p.wait, partitionsRetry), time.Minute, p.cfg.PartitionsEvery)
+	return p.wait
+}
