@@ -35,9 +35,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
-	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Logger: slog.New(slog.DiscardHandler),
-		Retries: []time.Duration{time.Millisecond}})
-	require.NoError(t, err)
+	api := apiOf(t, n)
 	r := &rig{t: t, net: n, pool: schematest.New(t), api: api}
 	t.Cleanup(r.explain)
 	cfg := Config{Pool: r.pool, ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}
@@ -54,6 +52,15 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	})
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the one at the start, which would read a test's watches once more
 	return r
+}
+
+// apiOf are the services of a network.
+func apiOf(t *testing.T, n *simnet.Net) *bluesky.Client {
+	t.Helper()
+	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Logger: slog.New(slog.DiscardHandler),
+		Retries: []time.Duration{time.Millisecond}})
+	require.NoError(t, err)
+	return api
 }
 
 // explain says where a test that failed has left the watches and the jobs.
