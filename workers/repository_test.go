@@ -3,13 +3,20 @@ package workers
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -203,27 +210,35 @@ func TestAuditSeesWhatWasBackfilled(t *testing.T) {
 // TestAuditReadsWholeRepositories, however many pages they have.
 func TestAuditReadsWholeRepositories(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
-	n, err := simnet.New(simnet.Config{Seed: 3, Accounts: 10, History: 70_000, HistorySpan: 3 * time.Hour})
-	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
-	other := *r
-	other.net, other.api = n, apiOf(t, n)
-	did, posts := "", 0
-	written := map[string]int{}
-	for _, e := range n.Log().Entries() {
-		if a, ok := n.Account(e.DID); ok && a.Status == "" && e.Collection == schema.PostCollection && e.Operation == "create" {
-			if written[e.DID]++; written[e.DID] > posts {
-				did, posts = e.DID, written[e.DID]
-			}
+	const posts = 50*repositoryPage + 30 // more than an audit once read
+	newest := time.Now().Add(-time.Hour).UnixMicro()
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	mux.HandleFunc("GET /{did}", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"id": %q, "service": [{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": %q}]}`, r.PathValue("did"), server.URL)
+	})
+	mux.HandleFunc("GET /xrpc/com.atproto.repo.listRecords", func(w http.ResponseWriter, r *http.Request) {
+		from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
+		to := min(from+repositoryPage, posts)
+		var records []string
+		for i := from; i < to; i++ {
+			rkey := syntax.NewTID(newest-int64(i)*1000, 0).String()
+			records = append(records, fmt.Sprintf(`{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "value": {"text": "x"}}`, uri(alice, rkey)))
 		}
-	}
-	require.Greater(t, posts, 50*repositoryPage, "more than an audit once read")
-	r.execute(`WITH w AS (INSERT INTO watches (target, kind) VALUES ('nobody.example', 'account') RETURNING id)
-		INSERT INTO watched (watch_id, did, added_at) SELECT id, $1, now() - interval '1 day' FROM w`, did)
-	r.execute(`INSERT INTO accounts (did, feed_since) VALUES ($1, now() - interval '1 day')`, did)
-	sum := other.audits(false)
+		cursor := ""
+		if to < posts {
+			cursor = fmt.Sprintf(`"cursor": "%d", `, to)
+		}
+		fmt.Fprintf(w, `{%s"records": [%s]}`, cursor, strings.Join(records, ","))
+	})
+	api, err := bluesky.New(bluesky.Config{AppView: server.URL, Directory: server.URL, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	r := &rig{t: t, pool: schematest.New(t), api: api}
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
+	r.execute(`INSERT INTO watched (watch_id, did, added_at) SELECT id, target, now() - interval '1 day' FROM watches`)
+	r.execute(`INSERT INTO accounts (did, feed_since) VALUES ($1, now() - interval '1 day')`, alice)
+	sum := r.audits(false)
 	require.Zero(t, sum.Failures)
-	require.Greater(t, sum.Missing, 50*repositoryPage)
+	require.Equal(t, posts, sum.Missing)
 }
