@@ -13,11 +13,7 @@ const getLatestCommit = "com.atproto.sync.getLatestCommit"
 // LatestRev answers the revision that an account's repository is at, by its own
 // PDS: what that server answers afterwards is of this revision or a later one.
 func (c *Client) LatestRev(ctx context.Context, did string) (rev string, err error) {
-	at, _, err := c.identity(ctx, did)
-	if err != nil {
-		return "", err
-	}
-	r := request{call: getLatestCommit, method: http.MethodGet, origin: at.PDS, path: xrpcPath(getLatestCommit, url.Values{"did": {did}})}
+	r := request{call: getLatestCommit, method: http.MethodGet, path: xrpcPath(getLatestCommit, url.Values{"did": {did}})}
 	r.read = func(body []byte) error {
 		fields, err := readObject(body)
 		if err != nil {
@@ -30,5 +26,6 @@ func (c *Client) LatestRev(ctx context.Context, did string) (rev string, err err
 		rev = tid.String()
 		return nil
 	}
-	return rev, c.do(ctx, r)
+	err = c.askPDS(ctx, did, r)
+	return rev, err
 }

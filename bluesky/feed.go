@@ -57,40 +57,44 @@ func (c *Client) Records(ctx context.Context, did, collection, cursor string, li
 	if _, err := syntax.ParseNSID(collection); err != nil {
 		return nil, "", badInput(listRecords, "%q is no collection", collection)
 	}
-	at, known, err := c.identity(ctx, did)
-	if err != nil {
-		return nil, "", err
-	}
 	params := pageParams(url.Values{"repo": {did}, "collection": {collection}}, cursor, limit)
-	r := request{call: listRecords, method: http.MethodGet, origin: at.PDS, path: xrpcPath(listRecords, params)}
+	r := request{call: listRecords, method: http.MethodGet, path: xrpcPath(listRecords, params)}
 	r.read = func(body []byte) (err error) {
 		page, next, err = c.readPage(listRecords, body, cursor, "records", func(item jsontext.Value) (FeedPost, error) {
 			return readRecord(item, did, collection)
 		})
 		return err
 	}
-	if err = c.do(ctx, r); err == nil {
-		return page, next, nil
-	}
-	if Classify(err) == RateLimited {
-		return nil, "", err
-	}
-	c.forget(did) // the account may have moved: its document is read anew
-	if !known || Classify(err) != Permanent {
-		return nil, "", err
-	}
-	moved, _, lookup := c.identity(ctx, did)
-	if lookup != nil {
-		return nil, "", lookup
-	}
-	if moved.PDS == at.PDS {
-		return nil, "", err
-	}
-	r.origin = moved.PDS
-	if err = c.do(ctx, r); err != nil {
+	if err = c.askPDS(ctx, did, r); err != nil {
 		return nil, "", err
 	}
 	return page, next, nil
+}
+
+// askPDS asks the account's own PDS, and where that refuses, the one that the
+// account has moved to.
+func (c *Client) askPDS(ctx context.Context, did string, r request) error {
+	at, known, err := c.identity(ctx, did)
+	if err != nil {
+		return err
+	}
+	r.origin = at.PDS
+	if err = c.do(ctx, r); err == nil || Classify(err) == RateLimited {
+		return err
+	}
+	c.forget(did) // the account may have moved: its document is read anew
+	if !known || Classify(err) != Permanent {
+		return err
+	}
+	moved, _, lookup := c.identity(ctx, did)
+	if lookup != nil {
+		return lookup
+	}
+	if moved.PDS == at.PDS {
+		return err
+	}
+	r.origin = moved.PDS
+	return c.do(ctx, r)
 }
 
 func pageParams(params url.Values, cursor string, limit int) url.Values {

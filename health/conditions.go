@@ -93,9 +93,13 @@ func (r *Report) judge(limits Limits) {
 	}
 }
 
-// gaps says how many gaps are open, and why those that cannot be closed stay so.
+// gaps says how many gaps are open, how far their closing is, and why those that
+// cannot be closed stay so.
 func (r *Report) gaps() string {
 	says := fmt.Sprintf("%s open, over %s", many(r.OpenGaps, "gap is", "gaps are"), seconds(r.GapSeconds))
+	if r.GapAccounts > 0 {
+		says += fmt.Sprintf("; %d of %d accounts are compared", r.GapAccounts-r.GapWaiting, r.GapAccounts)
+	}
 	if r.Unclosable > 0 {
 		says += fmt.Sprintf("; %d cannot be closed: %s", r.Unclosable, r.GapProblem)
 	}

@@ -81,6 +81,8 @@ type Report struct {
 
 	OpenGaps      int64   `json:"open_gaps"`
 	GapSeconds    float64 `json:"gap_seconds"`
+	GapAccounts   int64   `json:"gap_accounts"`    // that are compared with their repositories before the open ones close
+	GapWaiting    int64   `json:"gap_waiting"`     // of these, those still to be compared
 	Unclosable    int64   `json:"unclosable_gaps"` // of the open ones
 	GapProblem    string  `json:"gap_problem"`     // why they cannot be closed; empty where all can
 	DeadLetters   int64   `json:"dead_letters"`
@@ -124,7 +126,7 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		return Report{}, err
 	}
 	r := Report{
-		Queues: queues, FollowsCount: totals.Follows, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds, Unclosable: totals.Unclosable, GapProblem: totals.GapProblem,
+		Queues: queues, FollowsCount: totals.Follows, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds, GapAccounts: totals.GapWaits, GapWaiting: totals.GapWaiting, Unclosable: totals.Unclosable, GapProblem: totals.GapProblem,
 		DeadLetters: totals.Letters, NewLetters: totals.NewLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
 	}
 	for _, st := range statuses {

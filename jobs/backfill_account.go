@@ -14,8 +14,9 @@ const (
 	PriorityColdStart = 4 // one of many, at the first start
 )
 
-// BackfillAccount reads an account's feed back to a moment. There is one
-// unfinished job an account: a better reason promotes it.
+// BackfillAccount reads an account's feed back to a moment; with the priority of
+// a gap, it compares the account with its repository. There is one unfinished job
+// an account: a better reason promotes it.
 type BackfillAccount struct {
 	DID       string    `json:"did" river:"unique"`
 	Since     time.Time `json:"since"` // read back to here
@@ -36,12 +37,15 @@ func (BackfillAccount) InsertOpts() river.InsertOpts {
 	}
 }
 
-// RequestBackfill asks for backfills by handle or DID, or of all followed
-// accounts. The SQL functions enqueue_backfill and enqueue_backfill_all add it:
-// its fields' names are part of the schema.
+// RequestBackfill asks for backfills by handle or DID, of all followed accounts,
+// or of those that a listing of a watch brought. The SQL functions
+// enqueue_backfill, enqueue_backfill_all and read_again add it: its fields' names
+// are part of the schema.
 type RequestBackfill struct {
 	Account  string    `json:"account,omitempty"`
 	All      bool      `json:"all,omitempty"`
+	Watch    int64     `json:"watch,omitempty"`
+	Began    time.Time `json:"began,omitzero"` // the listing of Watch
 	Since    time.Time `json:"since"`
 	Priority int       `json:"priority"`
 }

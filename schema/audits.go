@@ -13,18 +13,29 @@ import (
 
 // Audit is what a comparison with the accounts' own repositories came to.
 type Audit struct {
-	Started  time.Time `json:"started_at"`
-	Ended    time.Time `json:"ended_at"`
-	From     time.Time `json:"from"`
-	To       time.Time `json:"to"`
-	Accounts int       `json:"accounts"` // to be compared
-	Failures int       `json:"failures"` // of these, that could not be
-	Records  int       `json:"records"`  // posts compared
-	Missing  int       `json:"missing"`  // in the repository, not stored
-	Extra    int       `json:"extra"`    // stored, not in the repository
-	Stale    int       `json:"stale"`    // stored otherwise than it is there
-	Score    *float64  `json:"score"`    // the part that agrees, 0 to 1; nil: nobody could be compared
-	Repaired bool      `json:"repaired"`
+	Started  time.Time  `json:"started_at"`
+	Ended    time.Time  `json:"ended_at"`
+	From     *time.Time `json:"from"`     // the posts compared are from then on; nil: none were
+	To       *time.Time `json:"to"`       // up to then
+	Accounts int        `json:"accounts"` // to be compared
+	Failures int        `json:"failures"` // of these, that could not be
+	Pending  int        `json:"pending"`  // left out: their posts have not been read to the end yet
+	Records  int        `json:"records"`  // posts compared
+	Missing  int        `json:"missing"`  // in the repository, not stored
+	Extra    int        `json:"extra"`    // stored, not in the repository
+	Stale    int        `json:"stale"`    // stored otherwise than it is there
+	Score    *float64   `json:"score"`    // the part that agrees, 0 to 1; nil: no post was compared
+	Repaired bool       `json:"repaired"`
+
+	Compared []Compared `db:"-" json:"compared,omitempty"` // the accounts that were compared; set by the audit itself
+}
+
+// Compared is how much of an account was compared.
+type Compared struct {
+	DID     string    `json:"did"`
+	From    time.Time `json:"from"`
+	To      time.Time `json:"to"`
+	Records int       `json:"records"`
 }
 
 // Kinds of faults.
@@ -42,33 +53,47 @@ type Fault struct {
 	Fault  string `json:"fault"`
 	Detail string `json:"detail,omitempty"`
 	Buried bool   `json:"-"` // a tombstone keeps a missing post away
+	Rev    string `json:"-"` // of the stored post
 }
 
 // Audited is an account that may be compared.
 type Audited struct {
 	DID   string
-	Since time.Time // what it wrote from then on has to be there
+	Since time.Time // what it wrote from then on is claimed to be stored
 }
 
-// AuditSample picks accounts to compare by chance, at most limit: of those that
-// are followed and visible. Where the whole network is followed: of those that
-// posted last, from the first of these posts on.
-func AuditSample(ctx context.Context, db DB, limit int) ([]Audited, error) {
-	const sql = `
-SELECT a.did AS did, a.since AS since FROM (
-    SELECT did, min(added_at) AS since FROM watched GROUP BY did
+// auditable are the accounts that are followed and visible, and from when what
+// they wrote is claimed to be stored: as far back as it was read; or, where it
+// could not be, from a minute after they were followed. ready is false while it
+// is still to be read. Where the whole network is followed: those that posted
+// last, from the first of these posts on.
+const auditable = `
+    SELECT w.did, least(max(a.feed_since), min(w.added_at) + interval '1 minute') AS since,
+           coalesce(max(a.feed_problem), '') <> '' OR max(a.feed_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
+    FROM watched AS w
+    LEFT JOIN accounts AS a ON a.did = w.did
+    WHERE a.status IS NULL OR a.status = 'active'
+    GROUP BY w.did
     UNION ALL
-    SELECT did, min(indexed_at) FROM (
+    SELECT l.did, min(l.indexed_at) + interval '1 minute', true
+    FROM (
         SELECT did, indexed_at FROM posts
         WHERE NOT EXISTS (SELECT FROM watches)
         ORDER BY created_at DESC LIMIT 5000
-    ) AS latest
-    GROUP BY did
-) AS a
-WHERE NOT EXISTS (SELECT FROM accounts AS h WHERE h.did = a.did AND h.status <> 'active')
-ORDER BY random()
-LIMIT $1`
-	return all(ctx, db, "pick accounts to audit", pgx.RowToStructByName[Audited], sql, limit)
+    ) AS l
+    WHERE NOT EXISTS (SELECT FROM accounts AS h WHERE h.did = l.did AND h.status <> 'active')
+    GROUP BY l.did`
+
+// AuditSample picks accounts to compare by chance, at most limit, of those whose
+// posts have been read. pending is how many others are still to be read.
+func AuditSample(ctx context.Context, db DB, limit int) (sample []Audited, pending int, err error) {
+	const pick = `SELECT a.did AS did, a.since AS since FROM (` + auditable + `) AS a WHERE a.ready ORDER BY random() LIMIT $1`
+	if sample, err = all(ctx, db, "pick accounts to audit", pgx.RowToStructByName[Audited], pick, limit); err != nil {
+		return nil, 0, err
+	}
+	const others = `SELECT count(*) FROM (` + auditable + `) AS a WHERE NOT a.ready`
+	pending, err = one(ctx, db, "count accounts that cannot be audited yet", pgx.RowTo[int], others)
+	return sample, pending, err
 }
 
 // SourcePost is a post as its repository has it.
@@ -85,7 +110,7 @@ func Compare(ctx context.Context, db DB, did, from, to string, listed []SourcePo
 WITH listed AS MATERIALIZED (
     SELECT l.rkey, l.cid, l.record FROM unnest($4::text[], $5::text[], $6::jsonb[]) AS l (rkey, cid, record)
 ), kept AS MATERIALIZED (
-    SELECT p.rkey, p.cid, p.record FROM posts AS p
+    SELECT p.rkey, p.rev, p.cid, p.record FROM posts AS p
     WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND p.rkey >= $2 AND p.rkey < $3
       AND p.rkey ~ '^[234567a-j][234567a-z]{12}$'
 )
@@ -96,7 +121,8 @@ SELECT $1::text AS did,
             WHEN l.cid <> k.cid THEN 'another version is stored'
             WHEN l.record <> k.record THEN 'the stored record is not the one of its CID'
             ELSE '' END AS detail,
-       k.rkey IS NULL AND t.rkey IS NOT NULL AS buried
+       k.rkey IS NULL AND t.rkey IS NOT NULL AS buried,
+       coalesce(k.rev, '') AS rev
 FROM listed AS l
 FULL JOIN kept AS k ON k.rkey = l.rkey
 LEFT JOIN tombstones AS t ON t.collection = 'app.bsky.feed.post' AND t.did = $1 AND t.rkey = l.rkey
@@ -171,10 +197,10 @@ const (
 // KeepAudit writes down what an audit found, and forgets those of long ago.
 func KeepAudit(ctx context.Context, tx pgx.Tx, a Audit, faults []Fault) error {
 	const audit = `
-INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, pending, records, missing, extra, stale, score, repaired)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 RETURNING id`
-	id, err := one(ctx, tx, "keep the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
+	id, err := one(ctx, tx, "keep the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Pending, a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
 	if err != nil {
 		return err
 	}
@@ -202,7 +228,7 @@ ON CONFLICT DO NOTHING`
 // LastAudit is the latest one that ended; ErrNoRows where there was none.
 func LastAudit(ctx context.Context, db DB) (Audit, error) {
 	const sql = `
-SELECT started_at AS started, ended_at AS ended, from_at AS "from", to_at AS "to", accounts AS accounts, failures AS failures, records AS records,
+SELECT started_at AS started, ended_at AS ended, from_at AS "from", to_at AS "to", accounts AS accounts, failures AS failures, pending AS pending, records AS records,
        missing AS missing, extra AS extra, stale AS stale, score AS score, repaired AS repaired
 FROM audits
 ORDER BY ended_at DESC, id DESC

@@ -45,3 +45,156 @@ ORDER BY from_at
 LIMIT 100`
 	return all(ctx, db, "read the gaps", pgx.RowToStructByName[Gap], sql, from, to)
 }
+
+// howClosed is what gaps.how_closed says, of the row g.
+const howClosed = `
+    CASE WHEN g.accounts + g.later = 0 THEN 'no account is followed that could have written' ELSE
+        'the posts of ' || g.checked || CASE g.checked WHEN 1 THEN ' account' ELSE ' accounts' END || ' were compared with the repositories'
+        || CASE g.unchecked + g.later WHEN 0 THEN ''
+           WHEN 1 THEN '; 1 account could not be read and is read later'
+           ELSE '; ' || g.unchecked + g.later || ' accounts could not be read and are read later' END
+    END`
+
+// StartGap writes down whose posts a gap waits for: those of every followed
+// account that is active, but for those that another shard of the same root had
+// when the gap opened. It returns them, and the gap's beginning; ok is false when
+// the gap is closed. Other accounts do not keep it open, but are to be read when
+// they are active: later of them. Deleted ones have nothing to read. A gap that
+// waits for nobody is closed at once.
+func StartGap(ctx context.Context, tx pgx.Tx, gap int64, now time.Time) (s StartedGap, ok bool, err error) {
+	// Accounts are locked before gaps, as at the end of a backfill.
+	const later = `
+WITH concerned AS MATERIALIZED (
+    SELECT a.did, g.from_at
+    FROM gaps AS g
+    JOIN accounts AS a ON a.status NOT IN ('active', 'deleted')
+    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watched AS w) AND` + concerns + `
+    ORDER BY a.did
+    FOR UPDATE OF a
+)
+UPDATE accounts AS a
+SET reread_since = least(a.reread_since, c.from_at - interval '1 minute'), reread_asked = a.reread_asked + 1
+FROM concerned AS c
+WHERE a.did = c.did`
+	tag, err := tx.Exec(ctx, later, gap)
+	if err != nil {
+		return s, false, fmt.Errorf("find who is to be read after gap %d: %w", gap, err)
+	}
+	s.Later = int(tag.RowsAffected())
+	err = tx.QueryRow(ctx, `SELECT from_at, closed_at IS NULL FROM gaps WHERE id = $1 FOR UPDATE`, gap).Scan(&s.From, &ok)
+	if err != nil || !ok {
+		if err != nil {
+			err = fmt.Errorf("read gap %d: %w", gap, err)
+		}
+		return s, ok, err
+	}
+	const sql = `
+WITH waiting AS (
+    INSERT INTO gap_backfills (gap_id, did)
+    SELECT g.id, a.did
+    FROM gaps AS g
+    CROSS JOIN (SELECT DISTINCT w.did FROM watched AS w) AS a
+    WHERE g.id = $1 AND NOT EXISTS (SELECT FROM accounts AS s WHERE s.did = a.did AND s.status <> 'active') AND` + concerns + `
+    ON CONFLICT DO NOTHING
+    RETURNING did
+), counted AS (
+    UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting), later = $2, problem = '' WHERE id = $1
+)
+SELECT did FROM waiting ORDER BY did`
+	if s.DIDs, err = all(ctx, tx, fmt.Sprintf("find whom gap %d concerns", gap), pgx.RowTo[string], sql, gap, s.Later); err != nil {
+		return s, ok, err
+	}
+	return s, ok, closeGaps(ctx, tx, []int64{gap}, now)
+}
+
+// StartedGap is whom a gap concerns.
+type StartedGap struct {
+	From  time.Time // its beginning
+	DIDs  []string  // whose posts it waits for
+	Later int       // accounts that are to be read when they are active
+}
+
+// concerns is true where account a was of the stream of gap g when it opened.
+const concerns = ` NOT EXISTS (
+        SELECT FROM streams AS s
+        JOIN stream_accounts AS o ON o.root = coalesce(s.root, s.name) AND o.did = a.did
+        WHERE s.name = g.stream AND o.stream <> g.stream AND o.assigned_at < g.opened_at
+    )`
+
+// checkOff takes an account off the gaps that waited for what was read.
+func checkOff(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
+	// The gaps' rows are locked first: of two that end together, one sees that
+	// nobody is left.
+	const gaps = `
+SELECT g.id FROM gaps AS g
+WHERE g.closed_at IS NULL AND (g.from_at >= $2 OR $3)
+  AND EXISTS (SELECT FROM gap_backfills AS b WHERE b.gap_id = g.id AND b.did = $1)
+ORDER BY g.id
+FOR UPDATE`
+	ids, err := all(ctx, tx, "find the gaps of "+did, pgx.RowTo[int64], gaps, did, r.Since, r.Problem != "")
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	const off = `
+WITH gone AS (DELETE FROM gap_backfills WHERE did = $1 AND gap_id = ANY ($2))
+UPDATE gaps
+SET checked   = checked + CASE WHEN $3 THEN 1 ELSE 0 END,
+    unchecked = unchecked + CASE WHEN $3 THEN 0 ELSE 1 END
+WHERE id = ANY ($2)`
+	if _, err := tx.Exec(ctx, off, did, ids, r.Compared); err != nil {
+		return fmt.Errorf("check %s off its gaps: %w", did, err)
+	}
+	return closeGaps(ctx, tx, ids, r.Now)
+}
+
+// closeGaps closes those of the gaps that wait for nobody.
+func closeGaps(ctx context.Context, tx pgx.Tx, ids []int64, now time.Time) error {
+	const sql = `
+UPDATE gaps AS g
+SET closed_at = $2, how_closed = ` + howClosed + `
+WHERE g.id = ANY ($1) AND g.closed_at IS NULL AND NOT EXISTS (SELECT FROM gap_backfills AS b WHERE b.gap_id = g.id)`
+	if _, err := tx.Exec(ctx, sql, ids, now); err != nil {
+		return fmt.Errorf("close gaps: %w", err)
+	}
+	return nil
+}
+
+// Unwaited are accounts that open gaps wait for though no unfinished backfill
+// is left: somebody dropped it, or it failed for good. since is the beginning of
+// the earliest of these gaps.
+func Unwaited(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
+	const sql = `
+SELECT b.did, min(min(g.from_at)) OVER ()
+FROM gap_backfills AS b
+JOIN gaps AS g ON g.id = b.gap_id AND g.closed_at IS NULL
+WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = b.did
+                  AND j.state IN ` + unfinished + `)
+GROUP BY b.did`
+	rows, err := tx.Query(ctx, sql)
+	if err != nil {
+		return nil, since, fmt.Errorf("find whom gaps wait for in vain: %w", err)
+	}
+	var did string
+	_, err = pgx.ForEachRow(rows, []any{&did, &since}, func() error { dids = append(dids, did); return nil })
+	return dids, since, err
+}
+
+// Unread are followed accounts that are active and to be read again, and are due:
+// those that could not be read, and those whose job is lost. since is the earliest
+// moment from which something may be missing.
+func Unread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
+	const sql = `
+SELECT a.did, min(a.reread_since) OVER ()
+FROM accounts AS a
+WHERE a.reread_since IS NOT NULL AND a.status = 'active' AND (a.reread_at IS NULL OR a.reread_at <= now())
+  AND EXISTS (SELECT FROM watched AS w WHERE w.did = a.did)
+  AND NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = a.did
+                  AND j.state IN ` + unfinished + `)`
+	rows, err := tx.Query(ctx, sql)
+	if err != nil {
+		return nil, since, fmt.Errorf("find who is to be read again: %w", err)
+	}
+	var did string
+	_, err = pgx.ForEachRow(rows, []any{&did, &since}, func() error { dids = append(dids, did); return nil })
+	return dids, since, err
+}

@@ -54,7 +54,9 @@ type Totals struct {
 	Follows    int64   // accounts followed; 0 with the whole network
 	Gaps       int64   // open
 	GapSeconds float64 // that they cover, together
-	Unclosable int64   // of these, cannot be closed
+	GapWaits   int64   // accounts that they are to be compared with, together
+	GapWaiting int64   // of these, those still to be compared
+	Unclosable int64   // of the open gaps, cannot be closed
 	GapProblem string  // why; empty where all can
 	Letters    int64   // dead letters neither replayed nor dismissed
 	NewLetters int64   // of these, first seen since the moment asked for
@@ -68,6 +70,9 @@ SELECT (SELECT count(DISTINCT did) FROM watched)                                
        (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                  AS gaps,
        (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8
         FROM gaps WHERE closed_at IS NULL)                                                  AS gap_seconds,
+       (SELECT coalesce(sum(accounts), 0)::bigint FROM gaps WHERE closed_at IS NULL)        AS gap_waits,
+       (SELECT coalesce(sum(accounts - checked - unchecked), 0)::bigint
+        FROM gaps WHERE closed_at IS NULL)                                                  AS gap_waiting,
        (SELECT count(*) FROM gaps WHERE closed_at IS NULL AND problem <> '')                AS unclosable,
        (SELECT coalesce(string_agg(DISTINCT problem, '; '), '')
         FROM gaps WHERE closed_at IS NULL AND problem <> '')                                AS gap_problem,

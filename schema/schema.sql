@@ -15,11 +15,16 @@ CREATE TABLE accounts (
     purged_for timestamp with time zone, -- The status_at of the deletion after which what it had written was purged.
     purge_at timestamp with time zone, -- When it is purged once more, of what a replay brought back in the meantime.
     check_at timestamp with time zone DEFAULT (now() + '1 day'::interval) NOT NULL, -- When expiry next looks whether anything needs this row.
+    feed_since timestamp with time zone, -- What it wrote since then is stored, as long as it is kept: so far back its posts were read. Null: they have not been read to the end yet.
+    reread_since timestamp with time zone, -- What it wrote since then may be missing, because it could not be read: it is read again when it is active. Null: nothing is.
+    reread_asked integer DEFAULT 0 NOT NULL, -- How often a second read was asked for: one that began earlier does not settle it.
+    reread_at timestamp with time zone, -- When to try again, where it is active and could not be read.
     PRIMARY KEY (did)
 );
 CREATE INDEX accounts_check ON public.accounts USING btree (check_at);
 CREATE INDEX accounts_hidden ON public.accounts USING btree (did) WHERE (status <> 'active'::text);
 CREATE INDEX accounts_purge ON public.accounts USING btree (purge_at) WHERE (purge_at IS NOT NULL);
+CREATE INDEX accounts_reread ON public.accounts USING btree (reread_at) WHERE (reread_since IS NOT NULL);
 CREATE INDEX accounts_unpurged ON public.accounts USING btree (did) WHERE ((status = 'deleted'::text) AND (purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone)));
 
 -- A row per condition of /health that has ever held, with its latest time.
@@ -56,16 +61,17 @@ CREATE TABLE audits (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     started_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    from_at timestamp with time zone NOT NULL, -- The posts compared have rkeys from this moment on, or from when their account was followed, and up to to_at.
-    to_at timestamp with time zone NOT NULL,
+    from_at timestamp with time zone, -- The posts compared have rkeys from this moment on, up to to_at; of an account, from when its posts are claimed to be stored. Null: nothing was compared.
+    to_at timestamp with time zone, -- See from_at.
     accounts integer NOT NULL, -- How many accounts were to be compared.
     failures integer NOT NULL, -- How many of them could not be: their posts count as nothing.
     records integer NOT NULL, -- How many posts were compared: those in the repositories, and those stored that are not in them.
     missing integer NOT NULL,
     extra integer NOT NULL,
     stale integer NOT NULL,
-    score double precision, -- The part of the posts that agree, from 0 to 1; null where nobody could be compared.
+    score double precision, -- The part of the posts that agree, from 0 to 1; null where no post was compared.
     repaired boolean NOT NULL, -- Whether what was found was repaired, or asked to be.
+    pending integer DEFAULT 0 NOT NULL, -- How many followed accounts were left out, because their posts have not been read to the end yet.
     PRIMARY KEY (id)
 );
 CREATE INDEX audits_ended ON public.audits USING btree (ended_at);
@@ -141,7 +147,7 @@ CREATE TABLE follows (
     backfill_completed boolean
 );
 
--- The accounts whose feeds are still to be read before a gap is closed.
+-- The accounts that are still to be compared with their repositories before a gap is closed.
 CREATE TABLE gap_backfills (
     gap_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
@@ -160,9 +166,11 @@ CREATE TABLE gaps (
     opened_at timestamp with time zone NOT NULL,
     closed_at timestamp with time zone,
     how_closed text,
-    accounts integer DEFAULT 0 NOT NULL, -- How many accounts' feeds were to be read.
-    unchecked integer DEFAULT 0 NOT NULL, -- How many of them could not be.
+    accounts integer DEFAULT 0 NOT NULL, -- How many accounts are to be compared with their repositories before it is closed: checked and unchecked are done, the others are left.
+    unchecked integer DEFAULT 0 NOT NULL, -- How many of them could not be: they are read when they can be.
     problem text DEFAULT ''::text NOT NULL, -- Why it cannot be closed, and stays open until somebody accepts it; empty where it can.
+    checked integer DEFAULT 0 NOT NULL, -- How many of them were compared.
+    later integer DEFAULT 0 NOT NULL, -- How many other accounts were not active: they are read when they are.
     PRIMARY KEY (id),
     UNIQUE (stream, from_at, to_at),
     CHECK ((to_at > from_at))
@@ -925,6 +933,27 @@ BEGIN
     RETURN true;
 END $function$;
 
+-- Has an account that is active again read, where something of it may be missing.
+CREATE OR REPLACE FUNCTION public.read_again()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    followed timestamptz;
+BEGIN
+    SELECT min(w.added_at) INTO followed FROM watched AS w WHERE w.did = NEW.did;
+    IF followed IS NULL THEN
+        RETURN NEW;
+    END IF;
+    IF OLD.status = 'deleted' THEN -- what it had written may have been purged
+        NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
+        NEW.reread_asked := NEW.reread_asked + 1;
+    END IF;
+    NEW.reread_at := now() + interval '1 hour'; -- where the job below is lost
+    PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
+    RETURN NEW;
+END $function$;
+
 -- Has a dead letter tried again, in whatever state it is; answers the id of the job that does it.
 CREATE OR REPLACE FUNCTION public.replay_dead_letter(letter bigint)
  RETURNS bigint
@@ -1026,7 +1055,7 @@ BEGIN
         RETURN ARRAY[reasons[p_priority]];
     WHEN 'request_backfill' THEN
         RETURN array_remove(ARRAY[CASE WHEN p_args ->> 'priority' IN ('1', '2', '3', '4') THEN reasons[(p_args ->> 'priority')::int] END,
-                                  CASE p_args ->> 'all' WHEN 'true' THEN 'every-account' ELSE 'one-account' END], NULL);
+                                  CASE WHEN p_args ->> 'all' = 'true' THEN 'every-account' WHEN p_args ? 'watch' THEN 'second-read' ELSE 'one-account' END], NULL);
     WHEN 'sync_follows' THEN
         IF p_args ->> 'watch' = '0' THEN
             RETURN ARRAY['every-watch'];

@@ -385,8 +385,9 @@ func TestGapOfAShardConcernsItsAccounts(t *testing.T) {
 
 func (f *followed) start(gap int64) (concerned []string) {
 	f.t.Helper()
-	require.NoError(f.t, pgx.BeginFunc(f.t.Context(), f.pool, func(tx pgx.Tx) (err error) {
-		concerned, _, _, err = schema.StartGap(context.WithoutCancel(f.t.Context()), tx, gap, time.Now())
+	require.NoError(f.t, pgx.BeginFunc(f.t.Context(), f.pool, func(tx pgx.Tx) error {
+		started, _, err := schema.StartGap(context.WithoutCancel(f.t.Context()), tx, gap, time.Now())
+		concerned = started.DIDs
 		return err
 	}))
 	return concerned

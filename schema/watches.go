@@ -101,6 +101,17 @@ type Followed struct {
 	DIDs     []string
 }
 
+// AddedBy are the accounts that a listing of a watch, which began then, was the
+// first to bring.
+func AddedBy(ctx context.Context, db DB, watch int64, began time.Time) ([]string, error) {
+	const sql = `
+SELECT w.did FROM watched AS w
+WHERE w.watch_id = $1 AND w.added_at = $2
+  AND NOT EXISTS (SELECT FROM watched AS o WHERE o.did = w.did AND o.added_at < w.added_at)
+ORDER BY w.did`
+	return all(ctx, db, fmt.Sprintf("list whom watch %d brought", watch), pgx.RowTo[string], sql, watch, began)
+}
+
 // FollowedAccounts answers whom Weir follows, in one order.
 func FollowedAccounts(ctx context.Context, db DB) (Followed, error) {
 	const sql = `
@@ -168,9 +179,9 @@ func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first 
 }
 
 // SetMembers makes the members of a watch exactly these, each once, and takes
-// over how they are called. Members that are hidden stay, and do not count until
-// they are named again; what the stream said in the last hour is newer. began is when the listing's first page was asked
-// for. ErrNoRows when the watch is gone, is of something else than it was, or
+// over how they are called. A member that is named is active, whatever the stream
+// said of it more than an hour ago. Members that are hidden stay, and do not
+// count until they are named again. began is when the listing's first page was asked for. ErrNoRows when the watch is gone, is of something else than it was, or
 // has a listing that began later.
 func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidden []string, began time.Time) (Changed, error) {
 	var c Changed
@@ -210,8 +221,8 @@ SET handle       = coalesce(excluded.handle, a.handle),
     handle_at    = CASE WHEN excluded.handle IS DISTINCT FROM a.handle THEN excluded.handle_at ELSE a.handle_at END,
     display_name = excluded.display_name,
     avatar       = excluded.avatar,
-    status       = CASE WHEN a.status = 'hidden' OR a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
-WHERE a.status = 'hidden' OR a.status IN ('deactivated', 'suspended', 'takendown') AND a.status_at < $5 - interval '1 hour'
+    status       = CASE WHEN a.status = 'hidden' OR a.status_at IS NULL OR a.status_at < $5 - interval '1 hour' THEN 'active' ELSE a.status END
+WHERE a.status = 'hidden' OR a.status <> 'active' AND (a.status_at IS NULL OR a.status_at < $5 - interval '1 hour')
    OR (coalesce(excluded.handle, a.handle), excluded.display_name, excluded.avatar) IS DISTINCT FROM (a.handle, a.display_name, a.avatar)`
 	if _, err := tx.Exec(ctx, names, did, handle, name, avatar, began); err != nil {
 		return c, fmt.Errorf("write the names of watch %d: %w", watch, err)
@@ -225,7 +236,14 @@ WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interva
 		return c, fmt.Errorf("hide members of watch %d: %w", watch, err)
 	}
 	// What was read before it was followed has holes: hours that a person asked for, days that were purged.
-	if _, err := tx.Exec(ctx, `UPDATE accounts SET feed_newest = NULL WHERE did = ANY ($1) AND feed_newest IS NOT NULL`, c.Added); err != nil {
+	const forget = `
+UPDATE accounts SET feed_newest = NULL, feed_since = NULL, feed_problem = '', reread_since = NULL, reread_asked = reread_asked + 1
+WHERE did = ANY (ARRAY(
+    SELECT a.did FROM accounts AS a
+    WHERE a.did = ANY ($1) AND (a.feed_newest IS NOT NULL OR a.feed_since IS NOT NULL OR a.feed_problem <> '' OR a.reread_since IS NOT NULL)
+    ORDER BY a.did FOR UPDATE
+))`
+	if _, err := tx.Exec(ctx, forget, c.Added); err != nil {
 		return c, fmt.Errorf("forget how far the feeds of watch %d were read: %w", watch, err)
 	}
 	if _, err := tx.Exec(ctx, `UPDATE watches SET synced_at = $2, problem = '' WHERE id = $1`, watch, began); err != nil {

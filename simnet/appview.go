@@ -181,6 +181,9 @@ func (v *visit) authorFeed() (any, error) {
 		paging
 	}{Feed: []*feedItem{}, paging: paging{end: time.UnixMicro(0).UTC().Format(feedCursor)}}
 	at := len(p.feed)
+	if held := v.net.feedsHeld.Load(); held != 0 {
+		at, _ = moment(p.feed, held)
+	}
 	cursor := v.query.Get("cursor")
 	if cursor != "" {
 		moved, err := time.Parse(time.RFC3339Nano, cursor)

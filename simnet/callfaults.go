@@ -66,6 +66,13 @@ func (n *Net) FailCalls(f CallFault) error {
 	return nil
 }
 
+// HoldFeeds has author feeds show nothing that is made from now on, like an
+// AppView whose index lags, until ReleaseFeeds.
+func (n *Net) HoldFeeds() { n.feedsHeld.Store(time.Now().UnixMicro()) }
+
+// ReleaseFeeds has author feeds show everything again.
+func (n *Net) ReleaseFeeds() { n.feedsHeld.Store(0) }
+
 // MendCalls forgets the faults that have not happened.
 func (n *Net) MendCalls() {
 	n.callFaults.mu.Lock()

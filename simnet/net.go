@@ -77,6 +77,7 @@ type Net struct {
 	limiter    limiter
 	calls      calls
 	latency    atomic.Int64 // ns
+	feedsHeld  atomic.Int64 // µs; feeds show nothing that was made later; 0: they do
 	callFaults callFaults
 
 	address atomic.Pointer[string] // of the latest start

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
@@ -24,7 +23,7 @@ import (
 type Auditor struct {
 	Pool   *pgxpool.Pool
 	API    *bluesky.Client
-	Client *river.Client[pgx.Tx] // enqueues the repairs
+	Client *river.Client[pgx.Tx] // enqueues the processing of what was repaired
 	Log    *slog.Logger
 
 	Accounts int           // how many, by chance; 0: all
@@ -35,31 +34,26 @@ type Auditor struct {
 }
 
 const (
-	inFlight       = time.Minute // posts younger than this may be on their way
-	auditedAtOnce  = 4           // accounts
-	auditPages     = 50          // of one account
-	everyAccount   = 1_000_000
-	settledFollows = time.Minute // after an account is followed, what it writes is there
+	inFlight      = time.Minute // posts younger than this may be on their way
+	auditedAtOnce = 4           // accounts
+	everyAccount  = 1_000_000
 )
 
 // Audit reads repositories, compares, looks again at what differs after a while,
 // repairs what still does where that is wanted, and writes down what it came to.
 func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, error) {
 	now := time.Now()
-	sum := schema.Audit{Started: now, From: now.Add(-a.Window), To: now.Add(-inFlight), Repaired: a.Repair}
-	if a.Keep > 0 && a.Keep < a.Window {
-		sum.From = now.Add(-a.Keep)
-	}
-	sample, err := schema.AuditSample(ctx, a.Pool, cmp.Or(a.Accounts, everyAccount))
+	sum := schema.Audit{Started: now, Repaired: a.Repair}
+	sample, pending, err := schema.AuditSample(ctx, a.Pool, cmp.Or(a.Accounts, everyAccount))
 	if err != nil {
 		return sum, nil, err
 	}
-	sum.Accounts = len(sample)
+	sum.Accounts, sum.Pending = len(sample), pending
 	audits := make([]*accountAudit, len(sample))
 	for i, s := range sample {
-		audits[i] = &accountAudit{Auditor: a, did: s.DID, from: sum.From, to: sum.To}
-		if since := s.Since.Add(settledFollows); since.After(sum.From) {
-			audits[i].from = since
+		audits[i] = &accountAudit{Auditor: a, did: s.DID, from: now.Add(-a.Window), to: now.Add(-inFlight)}
+		if s.Since.After(audits[i].from) {
+			audits[i].from = s.Since
 		}
 	}
 	if err := each(ctx, audits, (*accountAudit).look); err != nil {
@@ -78,7 +72,7 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 	sum.Ended = time.Now()
 	err = pgx.BeginFunc(ctx, a.Pool, func(tx pgx.Tx) error { return schema.KeepAudit(ctx, tx, sum, faults) })
 	if err == nil {
-		a.Log.Info("audited", "accounts", sum.Accounts, "failures", sum.Failures, "records", sum.Records, "missing", sum.Missing, "extra", sum.Extra, "stale", sum.Stale, "repaired", sum.Repaired)
+		a.Log.Info("audited", "accounts", sum.Accounts, "failures", sum.Failures, "pending", sum.Pending, "records", sum.Records, "missing", sum.Missing, "extra", sum.Extra, "stale", sum.Stale, "repaired", sum.Repaired)
 	}
 	return sum, faults, err
 }
@@ -109,7 +103,14 @@ func tally(sum *schema.Audit, audits []*accountAudit) (faults []schema.Fault) {
 			faults = append(faults, schema.Fault{DID: x.did, Fault: schema.FaultUnread, Detail: x.failure})
 			continue
 		}
+		if !x.from.Before(x.to) { // nothing of it is claimed yet
+			sum.Accounts--
+			sum.Pending++
+			continue
+		}
 		sum.Records += x.records
+		sum.Compared = append(sum.Compared, schema.Compared{DID: x.did, From: x.from, To: x.to, Records: x.records})
+		sum.From, sum.To = earliest(sum.From, x.from), latest(sum.To, x.to)
 		for _, f := range x.faults {
 			switch f.Fault {
 			case schema.FaultMissing:
@@ -123,11 +124,8 @@ func tally(sum *schema.Audit, audits []*accountAudit) (faults []schema.Fault) {
 		}
 		faults = append(faults, x.faults...)
 	}
-	if sum.Accounts > sum.Failures {
-		score := 1.0
-		if sum.Records > 0 {
-			score = 1 - float64(sum.Missing+sum.Extra+sum.Stale)/float64(sum.Records)
-		}
+	if sum.Records > 0 {
+		score := 1 - float64(sum.Missing+sum.Extra+sum.Stale)/float64(sum.Records)
 		sum.Score = &score
 	}
 	return faults
@@ -147,13 +145,11 @@ type accountAudit struct {
 
 // look compares once.
 func (x *accountAudit) look(ctx context.Context) error {
-	_, err := x.compare(ctx)
-	return err
+	return x.compare(ctx, func(context.Context, compared) error { return nil })
 }
 
 // lookAgain keeps the faults that are still there, and has them repaired. The
-// repository's revision is asked for before its posts: so what they say holds at
-// that revision or later, and whatever the stream brings of a later one wins.
+// repository's revision is asked for before its posts.
 func (x *accountAudit) lookAgain(ctx context.Context) error {
 	before := map[schema.Fault]bool{}
 	for _, f := range x.faults {
@@ -166,108 +162,54 @@ func (x *accountAudit) lookAgain(ctx context.Context) error {
 			return err
 		}
 	}
-	listed, err := x.compare(ctx)
-	if err != nil {
-		return err
-	}
-	x.faults = slices.DeleteFunc(x.faults, func(f schema.Fault) bool { return !before[schema.Fault{Rkey: f.Rkey, Fault: f.Fault}] })
-	if !x.Repair || len(x.faults) == 0 {
+	var faults []schema.Fault
+	err := x.compare(ctx, func(ctx context.Context, c compared) error {
+		c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return !before[schema.Fault{Rkey: f.Rkey, Fault: f.Fault}] })
+		faults = append(faults, c.faults...)
+		if !x.Repair || len(c.faults) == 0 {
+			return nil
+		}
+		return repository{x.Pool, x.API, x.did}.repair(ctx, x.Client, rev, c, nil)
+	})
+	x.faults = faults
+	return err
+}
+
+// compare lists the repository, and compares each page with what is stored, as
+// far as that does not expire meanwhile.
+func (x *accountAudit) compare(ctx context.Context, found func(context.Context, compared) error) error {
+	x.records, x.faults = 0, nil
+	x.from = notExpired(x.from, x.Keep, time.Now())
+	if !x.from.Before(x.to) {
 		return nil
 	}
-	return x.repair(ctx, rev, listed)
-}
-
-// compare lists the repository, and then compares what is stored with it.
-func (x *accountAudit) compare(ctx context.Context) ([]schema.SourcePost, error) {
-	from, to := tidAt(x.from), tidAt(x.to)
-	if from >= to {
-		x.records, x.faults = 0, nil
-		return nil, nil
-	}
-	listed, err := x.list(ctx, from, to)
-	if err != nil {
-		return nil, err
-	}
-	x.records = len(listed)
-	x.faults, err = schema.Compare(ctx, x.Pool, x.did, from, to, listed)
-	return listed, err
-}
-
-// list reads the posts with rkeys from one to below another. The repository
-// lists the highest first. What is no TID says nothing of its time.
-func (x *accountAudit) list(ctx context.Context, from, to string) (listed []schema.SourcePost, err error) {
-	cursor := ""
-	for range auditPages {
-		page, next, err := x.API.Records(ctx, x.did, schema.PostCollection, cursor, 100)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range page {
-			if _, err := syntax.ParseTID(p.Rkey); err == nil && p.Rkey >= from && p.Rkey < to {
-				listed = append(listed, schema.SourcePost{Rkey: p.Rkey, CID: p.CID, Record: p.Record})
-			}
-		}
-		if next == "" || len(page) > 0 && page[len(page)-1].Rkey < from {
-			return listed, nil
-		}
-		cursor = next
-	}
-	return nil, &bluesky.Error{Class: bluesky.Permanent, Call: "com.atproto.repo.listRecords", Message: "more posts than an audit reads"}
-}
-
-// repair asks for a backfill where posts are missing, as a gap would; and writes
-// what no backfill could: posts that changed, that are gone, and that a tombstone
-// keeps away. These go the way of the stream's own writes, at the revision of the
-// repository.
-func (x *accountAudit) repair(ctx context.Context, rev string, listed []schema.SourcePost) error {
-	now := time.Now()
-	there := map[string]schema.SourcePost{}
-	for _, l := range listed {
-		there[l.Rkey] = l
-	}
-	var writes []schema.Write
-	var deletions []schema.Deletion
-	var missing []string
-	for _, f := range x.faults {
-		key := schema.Key{Collection: schema.PostCollection, DID: x.did, Rkey: f.Rkey}
-		switch l := there[f.Rkey]; {
-		case f.Fault == schema.FaultExtra:
-			deletions = append(deletions, schema.Deletion{Key: key, Rev: rev, At: now})
-		case f.Fault == schema.FaultStale || f.Buried:
-			writes = append(writes, schema.Write{Key: key, Rev: rev, CID: l.CID, CreatedAt: schema.CreatedAt(l.Record, l.Rkey, now), Record: l.Record})
-		default:
-			missing = append(missing, f.Rkey)
-		}
-	}
-	return pgx.BeginFunc(ctx, x.Pool, func(tx pgx.Tx) error {
-		if len(deletions) > 0 {
-			if err := schema.DeletePosts(ctx, tx, deletions); err != nil {
-				return err
-			}
-		}
-		written, err := schema.MendPosts(ctx, tx, writes)
+	repo := repository{x.Pool, x.API, x.did}
+	for at := (repositoryPlace{}); !at.End; {
+		c, err := repo.page(ctx, &at, tidAt(x.from), tidAt(x.to))
 		if err != nil {
 			return err
 		}
-		if len(missing) > 0 { // after the records: a backfill locks them before its job, too
-			if _, err := enqueueBackfills(ctx, tx, x.Client, []string{x.did}, timeOf(slices.Min(missing)).Add(-time.Minute), jobs.PriorityManual, now); err != nil {
-				return err
-			}
+		x.records += c.records
+		x.faults = append(x.faults, c.faults...)
+		if err := found(ctx, c); err != nil {
+			return err
 		}
-		return Enqueue(x.Client, "")(ctx, tx, written, time.Time{})
-	})
+	}
+	return nil
 }
 
-// tidAt is the first TID of a moment.
-func tidAt(t time.Time) string { return syntax.NewTID(t.UnixMicro(), 0).String() }
-
-// timeOf is the moment of a TID.
-func timeOf(rkey string) time.Time {
-	tid, err := syntax.ParseTID(rkey)
-	if err != nil {
-		return time.Unix(0, 0)
+func earliest(a *time.Time, b time.Time) *time.Time {
+	if a != nil && a.Before(b) {
+		return a
 	}
-	return tid.Time()
+	return &b
+}
+
+func latest(a *time.Time, b time.Time) *time.Time {
+	if a != nil && a.After(b) {
+		return a
+	}
+	return &b
 }
 
 // Audit makes an audit when the last one is old enough. Working it twice makes

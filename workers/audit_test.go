@@ -17,7 +17,6 @@ func TestAuditWhenDue(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7} })
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, r.net.Hub().DID)
 	r.becomes(len(r.followed()), `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
-	r.execute(`UPDATE watched SET added_at = now() - interval '1 day'`)
 	work := func(done int) {
 		_, err := r.client.Insert(t.Context(), jobs.Audit{}, nil)
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -23,19 +24,27 @@ import (
 // page's posts, their job and the place in the feed are one transaction, so that
 // a killed worker goes on at the next page; what is stored already, newer or
 // deleted stays as it is, so that reading a page twice changes nothing.
+//
+// Where the stream may have missed something, a feed is not enough: it shows
+// neither what was deleted nor, among much that is stored, what was edited. Then
+// the account's repository is compared with what is stored, and its feed is read
+// only where the repository cannot be.
 type BackfillAccount struct {
 	river.WorkerDefaults[jobs.BackfillAccount]
 	pool    *pgxpool.Pool
 	api     *bluesky.Client
 	log     *slog.Logger
-	fromPDS bool // read the account's own server instead of the AppView
+	fromPDS bool          // read the account's own server instead of the AppView
+	keep    time.Duration // how long posts stay; 0: for ever
 
 	patience time.Duration // how long to read before others get their turn: less than the job may take
 }
 
 const (
-	pagePosts = 50
-	maxPages  = 100
+	pagePosts       = 50
+	maxPages        = 100
+	repositoryTries = 3               // of a repository that cannot be reached, before its account's feed has to do
+	lateIndexing    = 5 * time.Minute // by which an AppView may show a post later than others written after it
 )
 
 // feedPlace is how far a feed has been read.
@@ -49,6 +58,9 @@ type feedPlace struct {
 	State  string    `json:"state"`  // initial or poll
 	End    bool      `json:"end"`    // there is nothing older
 	Asked  int       `json:"asked"`  // of the job, when the first page was read
+
+	Repository repositoryPlace `json:"repository"`
+	Unread     string          `json:"unread"` // why the repository could not be compared
 }
 
 // again goes back to the top of the feed.
@@ -83,14 +95,24 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 {
 			return later(wait) // the stream does not bring its posts yet
 		}
-		if !at.End && at.Pages < maxPages && (at.Oldest.IsZero() || at.Oldest.After(since)) {
-			err := w.page(ctx, job, &at)
-			if refused(err) {
-				return w.unavailable(ctx, job, since, err)
-			}
-			if err != nil {
-				return err
-			}
+		var err error
+		more := true
+		switch {
+		case at.compares(job.Priority):
+			err = w.fromRepository(ctx, job, &at, since)
+		case !at.compared(job.Priority) && !at.End && at.Pages < maxPages && (at.Oldest.IsZero() || at.Oldest.After(since)):
+			err = w.page(ctx, job, &at)
+		default:
+			more = false
+		}
+		switch {
+		case refused(err):
+			return w.unavailable(ctx, job, since, err)
+		case err != nil:
+			return err
+		case at.Unread != "" && w.fromPDS: // its feed would come from there, too
+			return w.unavailable(ctx, job, since, errors.New(at.Unread))
+		case more:
 			continue
 		}
 		wider, err := w.finish(ctx, job, &at, since, feed.Newest)
@@ -98,11 +120,35 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			return err
 		}
 		if wider.IsZero() {
-			log.Info("backfilled", "posts", at.Posts, "links", at.Links, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End)
+			log.Info("backfilled", "posts", at.Posts, "links", at.Links, "pages", at.Pages, "since", since, "truncated", at.Pages >= maxPages && !at.End,
+				"compared", at.compared(job.Priority), "repository_pages", at.Repository.Pages, "repaired", at.Repository.Faults)
 			return nil
 		}
 		since = wider // somebody asked for more meanwhile
 	}
+}
+
+// compares reports whether the next thing to do is to compare the repository.
+func (p *feedPlace) compares(priority int) bool {
+	return priority == jobs.PriorityGap && !p.Repository.End && p.Unread == ""
+}
+
+// compared reports whether the repository was compared.
+func (p *feedPlace) compared(priority int) bool {
+	return priority == jobs.PriorityGap && p.Repository.End
+}
+
+// fromRepository compares a page of the repository. Where the repository is not
+// to be had, the feed has to do for now: at once when it refuses, after a few
+// tries when it cannot be reached.
+func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time) error {
+	err := w.compareRepository(ctx, job, at, since)
+	_, api := errors.AsType[*bluesky.Error](err)
+	if refused(err) || api && ctx.Err() == nil && classify(err) == retryable && job.Attempt >= repositoryTries {
+		at.Unread = err.Error()
+		return nil
+	}
+	return err
 }
 
 // page reads one page and commits it with the place behind it.
@@ -194,10 +240,11 @@ func feedTime(p bluesky.FeedPost, now time.Time) time.Time {
 }
 
 // back is the moment to read back to. A new follow of an account that was read
-// before needs what has come since; a gap or a person knows better.
+// before needs what has come since, and what was indexed late; a gap or a person
+// knows better.
 func back(since time.Time, priority int, newest *time.Time) time.Time {
-	if priority >= jobs.PriorityNewFollow && newest != nil && newest.After(since) {
-		return *newest
+	if priority >= jobs.PriorityNewFollow && newest != nil && newest.Add(-lateIndexing).After(since) {
+		return newest.Add(-lateIndexing)
 	}
 	return since
 }
@@ -220,15 +267,16 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		}
 		if now.Asked != at.Asked { // whoever asked means what was written since the first page, too
 			at.again(now.Asked)
-			job.Args = now
+			job.Args, job.Priority = now, priority
 			wider = since
 			return nil
 		}
-		problem := ""
-		if !at.End && at.Oldest.After(since) {
-			problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))
+		r := schema.Reading{Since: since, Reached: &since, Newest: at.Newest, Now: time.Now(), Compared: at.compared(job.Priority), Asked: at.Repository.Asked, Again: at.Unread != ""}
+		if !r.Compared && !at.End && at.Oldest.After(since) {
+			r.Reached = &at.Oldest
+			r.Problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))
 		}
-		if err := schema.FeedRead(ctx, tx, job.Args.DID, since, at.Newest, time.Now(), problem); err != nil {
+		if err := schema.FeedRead(ctx, tx, job.Args.DID, r); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
@@ -237,8 +285,8 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 	return wider, err
 }
 
-// unavailable ends the job of an account that cannot be read: it is not tried
-// again until somebody asks anew.
+// unavailable ends the job of an account that cannot be read: it is read when it
+// is active again, or somebody asks anew.
 func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.BackfillAccount], since time.Time, cause error) error {
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
@@ -248,7 +296,7 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 		if _, err := schema.LockJob(ctx, tx, job.ID, &now); err != nil {
 			return err
 		}
-		if err := schema.FeedRead(ctx, tx, job.Args.DID, since, time.Time{}, time.Now(), cause.Error()); err != nil {
+		if err := schema.FeedRead(ctx, tx, job.Args.DID, schema.Reading{Since: since, Now: time.Now(), Problem: cause.Error(), Again: true}); err != nil {
 			return err
 		}
 		_, err := river.JobCompleteTx[*riverDriver](ctx, tx, job)

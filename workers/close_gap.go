@@ -14,10 +14,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// CloseGap has the feed of every followed account read back to the beginning of
-// a gap; the last one that ends closes it. Working it again asks only for
-// accounts that nobody has asked for. Where there is no feed to read, the gap
-// stays open and says so: that is no failure of the job.
+// CloseGap has every followed account compared with its repository; the last one
+// that ends closes the gap. Those that are not active do not keep it open, and are
+// read when they are. Working it again asks only for accounts that nobody has
+// asked for. Where there is nobody to ask for, the gap stays open and says so:
+// that is no failure of the job.
 type CloseGap struct {
 	river.WorkerDefaults[jobs.CloseGap]
 	pool *pgxpool.Pool
@@ -39,7 +40,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		return schema.GapFailed(ctx, w.pool, job.Args.Gap, problem)
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		dids, from, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())
+		started, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
 			jobLog(ctx, w.log).Info("gap_not_closed", "gap", job.Args.Gap, "cause", "it is gone")
@@ -48,10 +49,10 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 			return err
 		case open:
 			// A little before its beginning: clocks differ.
-			if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, from.Add(-time.Minute), jobs.PriorityGap, time.Now()); err != nil {
+			if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), started.DIDs, started.From.Add(-time.Minute), jobs.PriorityGap, time.Now()); err != nil {
 				return err
 			}
-			jobLog(ctx, w.log).Info("gap_being_closed", "gap", job.Args.Gap, "accounts", len(dids))
+			jobLog(ctx, w.log).Info("gap_being_closed", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err

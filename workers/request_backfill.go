@@ -57,6 +57,8 @@ func (w *RequestBackfill) dids(ctx context.Context, args jobs.RequestBackfill) (
 			err = nonRetryable(errors.New("the whole network is followed: name an account, or add a watch"))
 		}
 		return followed.DIDs, err
+	case args.Watch != 0:
+		return schema.AddedBy(ctx, w.pool, args.Watch, args.Began)
 	case strings.HasPrefix(args.Account, "did:"):
 		return []string{args.Account}, nil
 	}

@@ -44,6 +44,11 @@ func settled(now time.Time, accounts int) time.Time {
 	return now.Add(settle + time.Duration(accounts/10_000)*time.Second)
 }
 
+// secondRead is how long after its first read a new account's feed is read again:
+// an AppView may index a post later than the stream brings it, and what was
+// written before the consumers asked for it would be in neither.
+const secondRead = time.Minute
+
 const (
 	maxListing  = 10_000           // pages: a million accounts
 	longListing = 10 * time.Minute // one that takes longer is not begun anew before its end
@@ -222,7 +227,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if err != nil {
 			return err
 		}
-		if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), changed.Added, now.Add(-w.window), priority, settled(now, len(changed.Added))); err != nil {
+		if err := w.enqueueNew(ctx, tx, at, changed.Added, priority, now); err != nil {
 			return err
 		}
 		if err := schema.DropListed(ctx, tx, job.ID); err != nil {
@@ -238,7 +243,25 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 	return err
 }
 
-// every adds a job for each watch.
+// enqueueNew has the feeds of new accounts read when the stream brings their
+// posts, and once more a while later.
+func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, dids []string, priority int, now time.Time) error {
+	if len(dids) == 0 {
+		return nil
+	}
+	client, since, first := river.ClientFromContext[pgx.Tx](ctx), now.Add(-w.window), settled(now, len(dids))
+	if _, err := enqueueBackfills(ctx, tx, client, dids, since, priority, first); err != nil {
+		return err
+	}
+	again := jobs.RequestBackfill{Watch: at.Watch.ID, Began: at.Began, Since: since, Priority: priority}
+	if _, err := client.InsertTx(ctx, tx, again, &river.InsertOpts{ScheduledAt: first.Add(secondRead)}); err != nil {
+		return fmt.Errorf("enqueue %s: %w", again.Kind(), err)
+	}
+	return nil
+}
+
+// every adds a job for each watch, and has those read whom a gap waits for in vain
+// or who could not be read before.
 func (w *SyncFollows) every(ctx context.Context) error {
 	for n := lostChunk; n == lostChunk; {
 		var err error
@@ -246,16 +269,18 @@ func (w *SyncFollows) every(ctx context.Context) error {
 			return err
 		}
 	}
-	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		dids, since, err := schema.Unwaited(ctx, tx)
-		if err != nil || len(dids) == 0 {
+	for _, find := range []func(context.Context, pgx.Tx) ([]string, time.Time, error){schema.Unwaited, schema.Unread} {
+		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+			dids, since, err := find(ctx, tx)
+			if err != nil || len(dids) == 0 {
+				return err
+			}
+			_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, since.Add(-time.Minute), jobs.PriorityGap, time.Now())
+			return err
+		})
+		if err != nil {
 			return err
 		}
-		_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, since.Add(-time.Minute), jobs.PriorityGap, time.Now())
-		return err
-	})
-	if err != nil {
-		return err
 	}
 	watches, err := schema.WatchesDue(ctx, w.pool, time.Now().Add(-longListing))
 	if err != nil || len(watches) == 0 {

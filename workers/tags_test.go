@@ -65,6 +65,7 @@ func TestTagsAreTheSameFromGoAndSQL(t *testing.T) {
 		{jobs.CloseGap{Gap: 99}, []string{"no-gap"}},
 		{jobs.RequestBackfill{Account: "a.example", Priority: jobs.PriorityManual}, []string{"manual", "one-account"}},
 		{jobs.RequestBackfill{All: true, Priority: jobs.PriorityColdStart}, []string{"cold-start", "every-account"}},
+		{jobs.RequestBackfill{Watch: list, Began: now, Priority: jobs.PriorityNewFollow}, []string{"new-follow", "second-read"}},
 		{jobs.SendAlert{Name: "WeirLag", Severity: "warning"}, []string{"warning", "WeirLag", "fires"}},
 		{jobs.SendAlert{Name: "WeirNoConsumer", Severity: "critical", Resolved: true}, []string{"critical", "WeirNoConsumer", "resolved"}},
 		{jobs.ReplayDeadLetters{}, []string{"asked-for"}},

@@ -49,8 +49,8 @@ func auditCommand() *cobra.Command {
 	cmd.Flags().IntVar(&auditor.Accounts, "accounts", 20, "how many accounts, by chance")
 	cmd.Flags().BoolVar(&all, "all", false, "every followed account")
 	cmd.Flags().DurationVar(&auditor.Window, "window", 24*time.Hour, "how far back")
-	cmd.Flags().DurationVar(&auditor.Settle, "settle", 30*time.Second, "how long a difference has to last: what is on its way is none")
-	cmd.Flags().BoolVar(&auditor.Repair, "repair", false, "repair what is found: missing posts by a backfill, the others at once")
+	cmd.Flags().DurationVar(&auditor.Settle, "settle", 30*time.Second, "how long a difference has to last to count")
+	cmd.Flags().BoolVar(&auditor.Repair, "repair", false, "repair what is found")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -69,8 +69,11 @@ func (p parts) audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sc
 	return a.Audit(ctx)
 }
 
-// printAudit prints what differs, and then what it comes to.
+// printAudit prints what was compared, what differs, and then the sum.
 func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
+	for _, c := range sum.Compared {
+		fmt.Fprintf(w, "compared %s  %d posts from %s to %s\n", web.Plain(c.DID), c.Records, second(c.From), second(c.To))
+	}
 	for _, f := range faults {
 		name := f.DID
 		if f.Rkey != "" {
@@ -78,14 +81,20 @@ func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 		}
 		fmt.Fprintf(w, "%-8s %s  %s\n", f.Fault, web.Plain(name), web.Plain(f.Detail))
 	}
-	score := "nobody could be compared"
-	if sum.Score != nil {
-		score = fmt.Sprintf("%.4f of them agree", *sum.Score)
+	if sum.Score == nil {
+		fmt.Fprint(w, "no post was compared, so there is no score")
+	} else {
+		fmt.Fprintf(w, "%d posts of %d accounts from %s to %s: %.4f of them agree; %d missing, %d extra, %d stale",
+			sum.Records, len(sum.Compared), second(*sum.From), second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
 	}
-	repaired := ""
 	if sum.Repaired && sum.Missing+sum.Extra+sum.Stale > 0 {
-		repaired = "; repaired, what is missing as soon as a worker has read it"
+		fmt.Fprint(w, "; repaired")
 	}
-	fmt.Fprintf(w, "%d posts of %d accounts since %s: %s; %d missing, %d extra, %d stale%s; %d accounts could not be read\n",
-		sum.Records, sum.Accounts-sum.Failures, sum.From.UTC().Format(time.RFC3339), score, sum.Missing, sum.Extra, sum.Stale, repaired, sum.Failures)
+	fmt.Fprintf(w, "; %d accounts could not be read", sum.Failures)
+	if sum.Pending > 0 {
+		fmt.Fprintf(w, "; %d were left out, because their posts have not been read to the end yet", sum.Pending)
+	}
+	fmt.Fprintln(w)
 }
+
+func second(t time.Time) string { return t.UTC().Format(time.RFC3339) }

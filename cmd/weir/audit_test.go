@@ -47,7 +47,6 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == followed
 	}, time.Minute, 20*time.Millisecond)
 	settled(t, pool)
-	executes(t, database, `UPDATE watched SET added_at = now() - interval '1 day'`)
 	return n, pool, env, serve
 }
 

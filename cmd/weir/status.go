@@ -75,6 +75,9 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 		follows = counts(r.FollowsCount, "account", "accounts")
 	}
 	gaps := fmt.Sprint(r.OpenGaps)
+	if r.GapAccounts > 0 {
+		gaps += fmt.Sprintf(", %d of %d accounts are compared", r.GapAccounts-r.GapWaiting, r.GapAccounts)
+	}
 	if r.Unclosable > 0 {
 		gaps += fmt.Sprintf(", of which %d cannot be closed: %s", r.Unclosable, web.Plain(r.GapProblem))
 	}

@@ -1,0 +1,57 @@
+package schema_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestSyncRevivesWhoIsShown, whatever the stream said of him more than an hour
+// ago; and who may have missed something meanwhile is read again, whoever says
+// that he is active: a sync, the stream, a person.
+func TestSyncRevivesWhoIsShown(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute := func(sql string, args ...any) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	texts := func(sql string) []string {
+		t.Helper()
+		rows, err := pool.Query(t.Context(), sql)
+		require.NoError(t, err)
+		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return all
+	}
+	execute(`INSERT INTO watches (target, kind) VALUES ('x.example', 'follows')`)
+	watches, err := schema.Watches(t.Context(), pool)
+	require.NoError(t, err)
+	var members []schema.Member
+	for _, status := range []string{"deactivated", "deleted", "desynchronized", "hidden", "inactive", "suspended", "takendown", "throttled"} {
+		execute(`INSERT INTO accounts (did, status, status_at) VALUES ('did:old:' || $1, $1, now() - interval '3 days'), ('did:new:' || $1, $1, now() - interval '1 minute')`, status)
+		members = append(members, schema.Member{DID: "did:new:" + status}, schema.Member{DID: "did:old:" + status})
+	}
+	execute(`INSERT INTO accounts (did, status, status_at) VALUES ('did:streamed', 'deactivated', now() - interval '3 days'), ('did:sql', 'deactivated', now() - interval '3 days')`)
+	execute(`INSERT INTO watched (watch_id, did) SELECT 1, did FROM accounts`)
+	execute(`UPDATE accounts SET reread_since = now() - interval '5 hours' WHERE did IN ('did:old:takendown', 'did:streamed', 'did:sql')`)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := schema.SetMembers(t.Context(), tx, watches[0], members, []string{"did:streamed", "did:sql"}, time.Now())
+		return err
+	}))
+	require.Empty(t, texts(`SELECT did || ' ' || status FROM accounts WHERE did LIKE 'did:old:%' AND status <> 'active'`))
+	require.Len(t, texts(`SELECT did FROM accounts WHERE did LIKE 'did:new:%' AND status <> 'active'`), len(members)/2-1, "all but the hidden one")
+
+	lease := take(t, pool, "me")
+	_, err = apply(t.Context(), pool, lease, schema.Batch{Statuses: []schema.Status{{DID: "did:streamed", Status: "active", At: time.Now()}}})
+	require.NoError(t, err)
+	execute(`UPDATE accounts SET status = 'active' WHERE did = 'did:sql'`)
+	require.Equal(t, []string{"did:old:deleted", "did:old:takendown", "did:sql", "did:streamed"},
+		texts(`SELECT args ->> 'account' FROM river_job WHERE kind = 'request_backfill' AND args ->> 'priority' = '1' ORDER BY 1`))
+}

@@ -1,0 +1,244 @@
+package workers
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// follows has accounts followed, each by a watch of its own, and waits until
+// their feeds are read.
+func (r *rig) follows(dids ...string) {
+	r.t.Helper()
+	for _, did := range dids {
+		r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	}
+	r.becomes(len(dids), `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+}
+
+const addGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '10 minutes', now(), 'a test', now())`
+
+func uri(did, rkey string) string { return "at://" + did + "/" + schema.PostCollection + "/" + rkey }
+
+// posts are an account's posts as its repository has them, newest first.
+func (r *rig) posts(did string) (all []schema.SourcePost) {
+	r.t.Helper()
+	for cursor := ""; ; {
+		page, next, err := r.api.Records(r.t.Context(), did, schema.PostCollection, cursor, 100)
+		require.NoError(r.t, err)
+		for _, p := range page {
+			all = append(all, schema.SourcePost{Rkey: p.Rkey, CID: p.CID, Record: p.Record})
+		}
+		if next == "" {
+			return all
+		}
+		cursor = next
+	}
+}
+
+// audits compares every followed account.
+func (r *rig) audits(repair bool) schema.Audit {
+	r.t.Helper()
+	a := Auditor{Pool: r.pool, API: r.api, Client: r.client, Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour, Repair: repair}
+	sum, _, err := a.Audit(r.t.Context())
+	require.NoError(r.t, err)
+	return sum
+}
+
+// TestClosedGapBringsEditsAndDeletions, of posts of before the gap, too; and goes
+// on at the page at which it was interrupted.
+func TestClosedGapBringsEditsAndDeletions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, posts := r.busiest()
+	require.Greater(t, posts, repositoryPage+10)
+	r.follows(did)
+	old := r.posts(did)
+	deleted, edited := []string{old[0].Rkey, old[len(old)-2].Rkey}, []string{old[1].Rkey, old[len(old)-1].Rkey}
+	for _, rkey := range deleted {
+		require.NoError(t, r.net.DeleteRecord(uri(did, rkey)))
+	}
+	for _, rkey := range edited {
+		_, err := r.net.EditPost(uri(did, rkey), "edited in the gap")
+		require.NoError(t, err)
+	}
+	_, err := r.net.PostNow(did, "posted in the gap")
+	require.NoError(t, err)
+
+	awaited, release := r.holding(func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `LOCK TABLE records IN SHARE MODE`)
+		return err
+	})
+	before := len(r.net.Calls("com.atproto.repo.listRecords"))
+	r.execute(addGap)
+	awaited() // it has its first page
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.repo.listRecords", Count: 1}))
+	release()
+	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 1 AND checked = 1
+		AND how_closed = 'the posts of 1 account were compared with the repositories'`)
+	top := 0
+	for _, c := range r.net.Calls("com.atproto.repo.listRecords")[before:] {
+		if c.Cursor == "" {
+			top++
+		}
+	}
+	require.Equal(t, 1, top, "the first page is not read again")
+
+	now := r.posts(did)
+	require.Equal(t, len(now), r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
+	for _, p := range now {
+		require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2 AND cid = $3`, did, p.Rkey, p.CID), p.Rkey)
+	}
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' LIKE 'edited in the gap%'`))
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM tombstones WHERE rkey = ANY ($1)`, deleted))
+}
+
+// TestGapReadsWhoComesBackLater: an account that is not active does not keep a gap
+// open, and is read when it is active again, whoever says so.
+func TestGapReadsWhoComesBackLater(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	both := r.followed()[:2]
+	r.follows(both...)
+	for _, did := range both {
+		_, err := r.net.PostNow(did, "posted in the gap, as was that it is active again")
+		require.NoError(t, err)
+	}
+	r.execute(`UPDATE accounts SET status = 'deactivated', status_at = now() - interval '1 day' WHERE did = ANY ($1)`, both)
+	r.execute(addGap)
+	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND later = 2`)
+	r.becomes(2, `SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`)
+	read := func(did string) {
+		t.Helper()
+		r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s' AND record ->> 'text' LIKE 'posted in the gap%%'`, did))
+		r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND reread_since IS NULL AND status = 'active'`, did))
+	}
+	r.execute(`UPDATE accounts SET status = 'active' WHERE did = $1`, both[0])
+	read(both[0])
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	read(both[1])
+}
+
+// TestGapOfARepositoryThatRefuses is closed by the feed, which is said, and the
+// repository is compared later.
+func TestGapOfARepositoryThatRefuses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.follows(did)
+	gone := r.posts(did)[3].Rkey
+	require.NoError(t, r.net.DeleteRecord(uri(did, gone)))
+	_, err := r.net.PostNow(did, "posted in the gap")
+	require.NoError(t, err)
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.sync.getLatestCommit", Count: 2}))
+	r.execute(addGap)
+	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1 AND how_closed LIKE '%; 1 account could not be read and is read later'`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' LIKE 'posted in the gap%'`), "of the feed")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL AND reread_at > now()`))
+
+	r.net.MendCalls()
+	r.execute(`UPDATE accounts SET reread_at = now()`)
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE did = '`+did+`' AND reread_since IS NULL`)
+	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
+}
+
+// TestNewFollowIsReadTwice: an AppView shows late what was posted before the
+// stream brought the account's posts.
+func TestNewFollowIsReadTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.net.HoldFeeds()
+	late, err := r.net.PostNow(did, "indexed late")
+	require.NoError(t, err)
+	r.follows(did)
+	is := fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s' AND rkey = '%s'`, did, late.Rkey)
+	require.Zero(t, r.count(is))
+	r.net.ReleaseFeeds()
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'request_backfill' AND state = 'scheduled'
+		AND scheduled_at BETWEEN now() + interval '10 seconds' AND now() + interval '2 minutes'`), "a minute later")
+	r.execute(`UPDATE river_job SET scheduled_at = now() WHERE kind = 'request_backfill'`) // the minute passes
+	r.becomes(1, is)
+}
+
+// TestAuditSeesWhatWasBackfilled, from the moment at which it has been read.
+func TestAuditSeesWhatWasBackfilled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.net.SetLatency(500 * time.Millisecond)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	r.becomes(1, `SELECT count(*) FROM watched`)
+	sum := r.audits(true)
+	require.Nil(t, sum.Score, "nothing was compared")
+	require.Nil(t, sum.From)
+	require.Equal(t, []int{0, 0, 1}, []int{sum.Accounts, sum.Failures, sum.Pending})
+	last, err := schema.LastAudit(t.Context(), r.pool)
+	require.NoError(t, err)
+	require.Nil(t, last.Score)
+	require.Equal(t, 1, last.Pending)
+	r.net.SetLatency(0)
+	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
+
+	stored := r.count(`SELECT count(*) FROM posts`)
+	r.execute(`DELETE FROM posts WHERE rkey IN (SELECT rkey FROM posts ORDER BY rkey LIMIT $1)`, stored/2)
+	sum = r.audits(false)
+	require.Equal(t, stored/2, sum.Missing)
+	require.InDelta(t, 0.5, *sum.Score, 0.05)
+	require.WithinDuration(t, time.Now().Add(-24*time.Hour), *sum.From, 2*time.Minute, "as far back as the feed was read")
+	require.Equal(t, stored/2, r.audits(true).Missing)
+	require.Equal(t, stored, r.count(`SELECT count(*) FROM posts`))
+	require.InDelta(t, 1, *r.audits(false).Score, 0)
+}
+
+// TestAuditReadsWholeRepositories, however many pages they have.
+func TestAuditReadsWholeRepositories(t *testing.T) {
+	t.Parallel()
+	const posts = 50*repositoryPage + 30 // more than an audit once read
+	newest := time.Now().Add(-time.Hour).UnixMicro()
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	mux.HandleFunc("GET /{did}", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"id": %q, "service": [{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": %q}]}`, r.PathValue("did"), server.URL)
+	})
+	mux.HandleFunc("GET /xrpc/com.atproto.repo.listRecords", func(w http.ResponseWriter, r *http.Request) {
+		from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
+		to := min(from+repositoryPage, posts)
+		var records []string
+		for i := from; i < to; i++ {
+			rkey := syntax.NewTID(newest-int64(i)*1000, 0).String()
+			records = append(records, fmt.Sprintf(`{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "value": {"text": "x"}}`, uri(alice, rkey)))
+		}
+		cursor := ""
+		if to < posts {
+			cursor = fmt.Sprintf(`"cursor": "%d", `, to)
+		}
+		fmt.Fprintf(w, `{%s"records": [%s]}`, cursor, strings.Join(records, ","))
+	})
+	api, err := bluesky.New(bluesky.Config{AppView: server.URL, Directory: server.URL, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	r := &rig{t: t, pool: schematest.New(t), api: api}
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
+	r.execute(`INSERT INTO watched (watch_id, did, added_at) SELECT id, target, now() - interval '1 day' FROM watches`)
+	r.execute(`INSERT INTO accounts (did, feed_since) VALUES ($1, now() - interval '1 day')`, alice)
+	sum := r.audits(false)
+	require.Zero(t, sum.Failures)
+	require.Equal(t, posts, sum.Missing)
+}
