@@ -1,9 +1,11 @@
 package consumer
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -97,11 +99,11 @@ func TestServerClockIsNotTrusted(t *testing.T) {
 
 func TestBufferIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	b := newBuffer(100)
+	b := newBuffer(100 + 2*frameBytes)
 	frame := func(n int) Frame { return Frame{Data: make([]byte, n)} }
 	require.True(t, b.put(frame(60)))
 	require.True(t, b.put(frame(40)))
-	require.False(t, b.put(frame(1)))
+	require.False(t, b.put(frame(0)), "a frame without data takes memory too")
 	taken, more := b.take(nil)
 	require.Len(t, taken, 2)
 	require.True(t, more)
@@ -116,4 +118,66 @@ func TestBufferIsBoundedInBytes(t *testing.T) {
 
 	empty := newBuffer(10)
 	require.True(t, empty.put(frame(1000)), "a frame larger than the buffer passes an empty one: it would never pass otherwise")
+}
+
+// TestBufferGivesFramesInOrder, a few at once: those that were decoded do not
+// stay in memory until the last of many is.
+func TestBufferGivesFramesInOrder(t *testing.T) {
+	t.Parallel()
+	b := newBuffer(1 << 20)
+	const n = 3*chunkFrames + 1
+	for i := range n {
+		require.True(t, b.put(Frame{Data: []byte{byte(i), byte(i >> 8)}}))
+	}
+	b.close()
+	var taken []Frame
+	for next, more := 0, true; more; {
+		<-b.ready
+		taken, more = b.take(taken)
+		require.LessOrEqual(t, len(taken), chunkFrames)
+		for _, f := range taken {
+			require.Equal(t, []byte{byte(next), byte(next >> 8)}, f.Data)
+			b.release(f)
+			next++
+		}
+		require.True(t, more || next == n)
+	}
+	require.Zero(t, b.size())
+}
+
+// TestFullBufferIsWaitedForAWhile, and after a wait there is room for much.
+func TestFullBufferIsWaitedForAWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		frame := Frame{Data: make([]byte, 1000)}
+		full := func() *buffer {
+			b := newBuffer(160 * held(frame))
+			for range 160 {
+				require.True(t, b.put(frame))
+			}
+			return b
+		}
+		began := time.Now()
+		require.False(t, full().putWithin(t.Context(), frame, 2*time.Second), "nobody takes anything")
+		require.Equal(t, 2*time.Second, time.Since(began))
+
+		b := full()
+		go func() {
+			for range 10 {
+				time.Sleep(100 * time.Millisecond)
+				b.release(frame)
+			}
+		}()
+		began = time.Now()
+		require.True(t, b.putWithin(t.Context(), frame, 2*time.Second))
+		require.Equal(t, time.Second, time.Since(began), "a sixteenth is free")
+		for range 9 {
+			require.True(t, b.put(frame))
+		}
+		require.False(t, b.put(frame))
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.False(t, b.putWithin(ctx, frame, time.Hour), "it ends with the connection")
+	})
 }

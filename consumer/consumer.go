@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -62,13 +63,14 @@ type Config struct {
 	Start  Cursor // where to start when nothing is stored; none: the live tip
 	Afresh bool   // ignore the stored position: the source always starts at its beginning
 
-	// Patient makes the reader wait for room in the buffer: for a source that
-	// nobody drops for being slow, and that cannot be resumed.
+	// Patient makes the reader wait for room in the buffer for ever: for a source
+	// that nobody drops for being slow, and that cannot be resumed.
 	Patient bool
 
 	BatchEvents  int           // 500
 	BatchEvery   time.Duration // 100 ms
-	BufferBytes  int64         // 64 MiB
+	BufferBytes  int64         // 16 MiB
+	FullWait     time.Duration // 2 s: how long the reader waits for room in a full buffer; servers drop a client after 5 s
 	LeaseTTL     time.Duration // 10 s: how long a dead consumer keeps others waiting
 	LeasePoll    time.Duration // 1 s: how often a waiting consumer looks
 	Rewind       time.Duration // 5 min: how far before the position a resume by time starts
@@ -118,7 +120,11 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.MaxDepth = cmp.Or(cfg.MaxDepth, 10_000)
 	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 500)
 	cfg.BatchEvery = cmp.Or(cfg.BatchEvery, 100*time.Millisecond)
-	cfg.BufferBytes = cmp.Or(cfg.BufferBytes, 64<<20)
+	cfg.BufferBytes = cmp.Or(cfg.BufferBytes, 16<<20)
+	cfg.FullWait = cmp.Or(cfg.FullWait, 2*time.Second)
+	if cfg.Patient {
+		cfg.FullWait = math.MaxInt64
+	}
 	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, 10*time.Second)
 	cfg.LeasePoll = cmp.Or(cfg.LeasePoll, time.Second)
 	cfg.Rewind = cmp.Or(cfg.Rewind, 5*time.Minute)

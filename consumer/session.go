@@ -16,7 +16,7 @@ import (
 // to: the next one asks by time.
 var errResume = errors.New("the server did not deliver the last event committed")
 
-// errOverflow ends a session whose buffer ran full.
+// errOverflow ends a session whose buffer ran full and stayed so.
 var errOverflow = errors.New("the buffer is full: the database is slower than the stream")
 
 // session is the life of one connection: one goroutine reads, one decodes, one
@@ -89,7 +89,8 @@ func (s *session) run(ctx, stop context.Context, c *committer) error {
 	return cmp.Or(commitErr, decodeErr, readErr)
 }
 
-// read moves frames from the socket to the buffer and does nothing else.
+// read moves frames from the socket to the buffer and does nothing else. It waits
+// for room for less long than servers wait for their clients.
 func (s *session) read(ctx context.Context) error {
 	for {
 		f, err := s.conn.Next(ctx)
@@ -97,14 +98,9 @@ func (s *session) read(ctx context.Context) error {
 			return err
 		}
 		s.lastFrame.Set(f.Arrived)
-		for !s.buf.put(f) {
-			if s.cfg.Patient {
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case <-s.buf.room:
-				}
-				continue
+		if !s.buf.putWithin(ctx, f, s.cfg.FullWait) {
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
 			s.overflowed.Store(true)
 			s.metrics.overflows.Inc()

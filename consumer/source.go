@@ -47,7 +47,7 @@ type Attempt struct {
 	Endpoint string        // the URL dialled
 	Failed   int           // failures since the last event arrived, this one included
 	Err      error         // why
-	Wait     time.Duration // until the next try
+	Wait     time.Duration // until the next try, at most
 }
 
 // CursorKind says what a cursor's number counts.

@@ -125,7 +125,7 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 		return 0
 	}
 	stop := s.run(func(cfg *consumer.Config) {
-		cfg.BufferBytes, cfg.Registerer = 128<<10, metrics
+		cfg.BufferBytes, cfg.FullWait, cfg.Registerer = 128<<10, time.Millisecond, metrics
 		cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
 			require.Eventually(t, func() bool { return overflows() > 0 }, time.Minute, time.Millisecond)
 			return nil

@@ -50,7 +50,7 @@ type config struct {
 	BatchEvents int           `env:"WEIR_BATCH_EVENTS" envDefault:"500"`
 	BatchEvery  time.Duration `env:"WEIR_BATCH_EVERY" envDefault:"100ms"`
 	// BufferBytes bounds what is read and not yet stored.
-	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"67108864"`
+	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"16777216"`
 	// LeaseTTL is how long a dead consumer keeps the next one waiting, at most.
 	LeaseTTL time.Duration `env:"WEIR_LEASE_TTL" envDefault:"10s"`
 	// GapThreshold is the shortest hole in a stream that is recorded as a gap.

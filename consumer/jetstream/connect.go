@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"math/rand/v2"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
-	"time"
+	"sync/atomic"
 
 	"github.com/coder/websocket"
 
@@ -19,7 +18,7 @@ import (
 // Connect dials one endpoint after another until one accepts or ctx ends. After
 // a connection that brought events the same endpoint comes first: its cursor is
 // the exact one. Waits double until an event arrives; a server that accepts and
-// says nothing counts as failed.
+// says nothing counts as failed. A long wait ends early, see wait.
 func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
 	if report == nil {
 		report = func(consumer.Attempt) {}
@@ -31,7 +30,7 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 			}
 		}
 		c.dialed = true
-		e := c.endpoints[c.at]
+		e := &c.endpoints[c.at]
 		conn, err := c.dial(ctx, e, at(e.host))
 		if err == nil {
 			c.metrics.connects.WithLabelValues(e.host, "accepted").Inc()
@@ -50,6 +49,8 @@ func (c *Client) fruitless(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed++
+	c.waits++
+	c.last = c.at
 	c.because = fmt.Errorf("%s: %w", c.endpoints[c.at].host, err)
 	c.metrics.failed.Set(float64(c.failed))
 	c.at = (c.at + 1) % len(c.endpoints)
@@ -59,51 +60,12 @@ func (c *Client) fruitless(err error) {
 func (c *Client) fruitful() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failed, c.because = 0, nil
+	c.failed, c.because, c.waits = 0, nil, 0
 	c.metrics.failed.Set(0)
 }
 
-// wait tells of the last failure and waits before the next try.
-func (c *Client) wait(ctx context.Context, report func(consumer.Attempt)) error {
-	c.mu.Lock()
-	failed, because := c.failed, c.because
-	c.mu.Unlock()
-	pause := backoff(failed, c.cfg.MinWait, c.cfg.MaxWait)
-	if because != nil {
-		next := c.endpoints[c.at].url.String()
-		report(consumer.Attempt{Endpoint: next, Failed: failed, Err: because, Wait: pause})
-		level := slog.LevelWarn
-		if failed >= c.cfg.AlertAfter {
-			level = slog.LevelError
-		}
-		c.log.Log(ctx, level, "not_connected", "failed", failed, "cause", because, "next", next, "wait", pause)
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
-
-// backoff is the wait after a number of failures: doubled for each after the
-// first, up to the longest, and then shortened by up to half, so that many
-// clients do not come back in step.
-func backoff(failed int, shortest, longest time.Duration) time.Duration {
-	d := shortest
-	for range failed - 1 {
-		if d *= 2; d >= longest {
-			d = longest
-			break
-		}
-	}
-	return d/2 + rand.N(d/2+1)
-}
-
 // dial makes one connection, and says what is wanted on it.
-func (c *Client) dial(ctx context.Context, e endpoint, from consumer.Cursor) (*conn, error) {
+func (c *Client) dial(ctx context.Context, e *endpoint, from consumer.Cursor) (*conn, error) {
 	zip := c.decoder(ctx)
 	c.mu.Lock()
 	filter := c.filter
@@ -121,8 +83,15 @@ func (c *Client) dial(ctx context.Context, e endpoint, from consumer.Cursor) (*c
 	if c.cfg.UserAgent != "" {
 		header.Set("User-Agent", c.cfg.UserAgent)
 	}
-	ws, response, err := websocket.Dial(dialing, u.String(), &websocket.DialOptions{HTTPClient: c.cfg.HTTPClient, HTTPHeader: header,
+	var reached atomic.Bool // a TCP connection was made
+	traced := httptrace.WithClientTrace(dialing, &httptrace.ClientTrace{
+		GotConn:     func(httptrace.GotConnInfo) { reached.Store(true) },
+		ConnectDone: func(_, _ string, err error) { reached.CompareAndSwap(false, err == nil) },
+	})
+	ws, response, err := websocket.Dial(traced, u.String(), &websocket.DialOptions{HTTPClient: c.cfg.HTTPClient, HTTPHeader: header,
 		CompressionMode: websocket.CompressionDisabled})
+	e.unreachable = !reached.Load()
+	c.answered(e, response)
 	if err != nil {
 		return nil, refusal(err, response)
 	}

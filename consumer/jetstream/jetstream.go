@@ -27,13 +27,15 @@ type Config struct {
 	// Dictionary answers the zstd dictionary. When it cannot, frames are plain.
 	Dictionary func(context.Context) ([]byte, error)
 
-	ReadLimit   int64         // 16 MiB: of a longer frame only the beginning is kept
-	MinWait     time.Duration // 500 ms: before the first new try
-	MaxWait     time.Duration // 30 s: the waits double up to this
-	AlertAfter  int           // 10: from this many failures in a row on, they are errors in the log
-	QuietAfter  time.Duration // 5 s without a frame: ask the server whether it lives
-	PongWithin  time.Duration // 10 s: how long its answer may take
-	DialTimeout time.Duration // 10 s: for one endpoint
+	ReadLimit    int64         // 16 MiB: of a longer frame only the beginning is kept
+	MinWait      time.Duration // 500 ms: before the first new try
+	MaxWait      time.Duration // 30 s: the waits double up to this
+	ProbeEvery   time.Duration // 2 s: how often, during a longer wait, unreachable hosts are probed
+	StartingWait time.Duration // 5 s: the longest wait after 502, 503 or 504: the server is starting
+	AlertAfter   int           // 10: from this many failures in a row on, they are errors in the log
+	QuietAfter   time.Duration // 5 s without a frame: ask the server whether it lives
+	PongWithin   time.Duration // 10 s: how long its answer may take
+	DialTimeout  time.Duration // 10 s: for one endpoint
 
 	Wanted     func(collection string) bool // of which collections records are read; nil: of all
 	HTTPClient *http.Client                 // nil: http.DefaultClient
@@ -52,8 +54,12 @@ type Client struct {
 	zip       dictionaryState
 
 	// Of the goroutine that connects and reads.
-	at     int  // the endpoint to try next
-	dialed bool // some try was made
+	at       int  // the endpoint to try next
+	last     int  // the endpoint that failed last
+	dialed   bool // some try was made
+	waits    int  // failures since the waits were short
+	starting bool // the last try was answered 502, 503 or 504
+	refused  bool // the last try was answered 4xx
 
 	asking sync.Mutex // held while a filter is said on a connection: the latest is said last
 
@@ -67,6 +73,10 @@ type Client struct {
 type endpoint struct {
 	url  *url.URL
 	host string
+
+	// Of the goroutine that connects and reads.
+	unreachable bool      // the last try made no TCP connection
+	notBefore   time.Time // it asked to be left alone until then
 }
 
 type metrics struct {
@@ -88,6 +98,8 @@ func New(cfg Config) (*Client, error) {
 	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, 16<<20)
 	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
 	cfg.MaxWait = cmp.Or(cfg.MaxWait, 30*time.Second)
+	cfg.ProbeEvery = cmp.Or(cfg.ProbeEvery, 2*time.Second)
+	cfg.StartingWait = cmp.Or(cfg.StartingWait, 5*time.Second)
 	cfg.AlertAfter = cmp.Or(cfg.AlertAfter, 10)
 	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
 	cfg.PongWithin = cmp.Or(cfg.PongWithin, 10*time.Second)

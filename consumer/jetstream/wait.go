@@ -1,0 +1,168 @@
+package jetstream
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// maxRetryAfter bounds what a Retry-After header can ask for.
+const maxRetryAfter = 5 * time.Minute
+
+// probeTimeout bounds one probe of a host: it is a TCP handshake and nothing else.
+const probeTimeout = 2 * time.Second
+
+// wait reports the last failure and waits before the next try. A long wait ends
+// early when a host that was unreachable accepts TCP connections again: that
+// host is tried at once, and the waits start at the shortest again. A host that
+// answers and refuses is not probed.
+func (c *Client) wait(ctx context.Context, report func(consumer.Attempt)) error {
+	c.mu.Lock()
+	failed, because := c.failed, c.because
+	c.mu.Unlock()
+	pause := c.pause()
+	if because != nil {
+		next := c.endpoints[c.at].url.String()
+		report(consumer.Attempt{Endpoint: next, Failed: failed, Err: because, Wait: pause})
+		level := slog.LevelWarn
+		if failed >= c.cfg.AlertAfter {
+			level = slog.LevelError
+		}
+		c.log.Log(ctx, level, "not_connected", "failed", failed, "cause", because, "next", next, "wait", pause)
+	}
+	end := time.Now().Add(pause)
+	for {
+		left := time.Until(end)
+		step := min(left, c.cfg.ProbeEvery+rand.N(c.cfg.ProbeEvery/2+1))
+		timer := time.NewTimer(step)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		if step == left {
+			return nil
+		}
+		if at, ok := c.probe(ctx); ok {
+			c.log.Info("host_reachable_again", "host", c.endpoints[at].host, "failed", failed)
+			c.at, c.waits = at, 0
+			return nil
+		}
+	}
+}
+
+// pause is how long to wait before the next try, and moves c.at past the hosts
+// that asked to be left alone for longer than another one.
+func (c *Client) pause() time.Duration {
+	now := time.Now()
+	longest := c.cfg.MaxWait
+	if c.starting {
+		longest = min(longest, c.cfg.StartingWait)
+	}
+	pause := backoff(c.waits, min(c.cfg.MinWait, longest), longest)
+	last := &c.endpoints[c.last]
+	if c.refused && last.notBefore.Before(now.Add(pause)) {
+		last.notBefore = now.Add(pause) // even if another host makes the waits short again
+	}
+	best := c.at
+	for i := range c.endpoints {
+		at := (c.at + i) % len(c.endpoints)
+		if !c.endpoints[at].notBefore.After(now.Add(pause)) {
+			best = at
+			break
+		}
+		if c.endpoints[at].notBefore.Before(c.endpoints[best].notBefore) {
+			best = at
+		}
+	}
+	c.at = best
+	return max(pause, c.endpoints[best].notBefore.Sub(now))
+}
+
+// backoff is the wait after a number of failures: doubled for each after the
+// first, up to the longest, and then shortened by up to half, so that many
+// clients do not come back in step.
+func backoff(failed int, shortest, longest time.Duration) time.Duration {
+	d := shortest
+	for range failed - 1 {
+		if d *= 2; d >= longest {
+			d = longest
+			break
+		}
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+// probe opens a TCP connection to each host that the last try did not reach. It
+// returns the first one, in the order of failover, that accepts.
+func (c *Client) probe(ctx context.Context) (at int, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	accepts := make([]chan bool, len(c.endpoints))
+	for i := range c.endpoints {
+		if !c.endpoints[i].unreachable {
+			continue
+		}
+		accepts[i] = make(chan bool, 1)
+		go func() {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.endpoints[i].address())
+			if err == nil {
+				conn.Close() //nolint:errcheck // nothing was sent
+			}
+			accepts[i] <- err == nil
+		}()
+	}
+	for i := range c.endpoints {
+		next := (c.at + i) % len(c.endpoints)
+		if accepts[next] != nil && <-accepts[next] {
+			return next, true
+		}
+	}
+	return 0, false
+}
+
+// address is the host and port to open a TCP connection to.
+func (e *endpoint) address() string {
+	port := e.url.Port()
+	if port == "" {
+		port = "80"
+		if e.url.Scheme == "wss" || e.url.Scheme == "https" {
+			port = "443"
+		}
+	}
+	return net.JoinHostPort(e.url.Hostname(), port)
+}
+
+// answered keeps what an answer says about when to try this host again. A server
+// that is starting, or a proxy before one, answers 502, 503 or 504.
+func (c *Client) answered(e *endpoint, response *http.Response) {
+	c.starting, c.refused = false, false
+	if response == nil {
+		return
+	}
+	switch code := response.StatusCode; {
+	case code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
+		c.starting = true
+	case code >= 400 && code < 500:
+		c.refused = true
+	}
+	e.notBefore = time.Now().Add(min(retryAfter(response.Header.Get("Retry-After")), maxRetryAfter))
+}
+
+// retryAfter reads the header: seconds, or a date.
+func retryAfter(header string) time.Duration {
+	if seconds, err := strconv.Atoi(header); err == nil {
+		return time.Duration(min(max(0, seconds), 1e6)) * time.Second
+	}
+	if at, err := http.ParseTime(header); err == nil {
+		return max(0, time.Until(at))
+	}
+	return 0
+}

@@ -1,0 +1,132 @@
+package jetstream_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+)
+
+// patient is a client whose waits are all of half an hour or more.
+func patient(endpoints ...string) jetstream.Config {
+	cfg := everyone(endpoints...)
+	cfg.MinWait, cfg.MaxWait, cfg.ProbeEvery, cfg.StartingWait = time.Hour, time.Hour, 5*time.Millisecond, 5*time.Millisecond
+	return cfg
+}
+
+// away is an address that refuses connections, and what serves on it.
+func away(t *testing.T) (address string, serve func(http.HandlerFunc)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address = l.Addr().String()
+	require.NoError(t, l.Close())
+	return address, func(h http.HandlerFunc) {
+		var l net.Listener
+		require.Eventually(t, func() bool {
+			l, err = net.Listen("tcp", address)
+			return err == nil
+		}, 10*time.Second, time.Millisecond)
+		s := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
+		s.Start()
+		t.Cleanup(s.Close)
+	}
+}
+
+func accept(w http.ResponseWriter, r *http.Request) {
+	ws, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	defer ws.CloseNow() //nolint:errcheck // the end
+	held(r.Context(), ws)
+}
+
+// TestReturningServerEndsTheWait: a server that restarts refuses connections,
+// answers 503 for a while, and is ready. The client is to wait half an hour.
+func TestReturningServerEndsTheWait(t *testing.T) {
+	t.Parallel()
+	address, serve := away(t)
+	c := client(t, patient("ws://"+address))
+	waiting := make(chan consumer.Attempt, 100)
+	type result struct {
+		conn consumer.Conn
+		err  error
+	}
+	connected := make(chan result, 1)
+	go func() {
+		conn, err := c.Connect(t.Context(), tip, func(a consumer.Attempt) { waiting <- a })
+		connected <- result{conn, err}
+	}()
+	require.Greater(t, (<-waiting).Wait, 29*time.Minute)
+
+	refused := atomic.Int64{}
+	serve(func(w http.ResponseWriter, r *http.Request) {
+		if refused.Add(1) <= 5 {
+			http.Error(w, "cursor replay warming up", http.StatusServiceUnavailable)
+			return
+		}
+		accept(w, r)
+	})
+	select {
+	case got := <-connected:
+		require.NoError(t, got.err)
+		require.NoError(t, got.conn.Close())
+	case <-time.After(time.Minute):
+		require.Fail(t, "the server is back, and the client still waits")
+	}
+	require.Equal(t, int64(6), refused.Load())
+}
+
+// TestRefusingServerIsNotProbed: whoever answers 429 is left alone until the
+// wait is over.
+func TestRefusingServerIsNotProbed(t *testing.T) {
+	t.Parallel()
+	connections := atomic.Int64{}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "too many connections", http.StatusTooManyRequests)
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := client(t, patient("ws"+s.URL[len("http"):])).Connect(ctx, tip, nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, int64(1), connections.Load())
+}
+
+// TestRetryAfterIsKept: another host is tried meanwhile, as often as the waits
+// allow.
+func TestRetryAfterIsKept(t *testing.T) {
+	t.Parallel()
+	asked := atomic.Int64{}
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Retry-After", "60")
+		http.Error(w, "not now", http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(busy.Close)
+	gone, _ := away(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := client(t, everyone("ws"+busy.URL[len("http"):], "ws://"+gone)).Connect(ctx, tip, func(a consumer.Attempt) {
+		if a.Failed == 12 {
+			cancel()
+		}
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, int64(1), asked.Load())
+}
