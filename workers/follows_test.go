@@ -3,12 +3,12 @@ package workers
 import (
 	"context"
 	"fmt"
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"log/slog"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
