@@ -109,7 +109,9 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	write.Position = c.position
 	if b.last != nil {
 		write.Position = *b.last
-		write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)
+		if b.last.Host == c.position.Host {
+			write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)
+		}
 	}
 	stored := 0
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {

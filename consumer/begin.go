@@ -1,0 +1,95 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// begin writes down where a stream starts that has no position, or one that is
+// too old, and begins at the live tip. Without it, a process that dies before the
+// first event would begin at a later tip, and nobody would know what happened in
+// between.
+func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) error {
+	fresh := commits.position.CursorKind == string(CursorNone)
+	if c.cfg.Afresh || s.asked.Kind != CursorNone || !fresh && !s.resume.expired {
+		return nil
+	}
+	at := s.base
+	connected := s.clock.earliest(s.connected)
+	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), connected.UnixMicro(), connected
+	b := &batch{last: &at, oldest: s.connected, opened: s.connected}
+	if !fresh && s.resume.judge() == missed {
+		s.open = b
+		s.missed()
+		s.open = nil
+	}
+	s.settled.Store(true)
+	return commits.commit(ctx, b)
+}
+
+// connect makes the next connection and the session that will work it.
+func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime bool) (*session, error) {
+	filter := c.cfg.FilterHash()
+	expired := c.expired(from)
+	asked := map[string]Cursor{}
+	at := func(host string) Cursor {
+		asked[host] = c.cfg.plan(from, host, filter, byTime, expired).cursor(c.cfg.Start, c.cfg.Rewind)
+		return asked[host]
+	}
+	report := func(a Attempt) { c.trouble.Store(&a) }
+	conn, err := c.cfg.Source.Connect(ctx, at, report)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	s := &session{
+		cfg: &c.cfg, clock: &c.clock, conn: conn, connected: now, asked: asked[conn.Host()],
+		buf: newBuffer(c.cfg.BufferBytes), resume: c.cfg.plan(from, conn.Host(), filter, byTime, expired), commits: make(chan *batch),
+		log: c.log, metrics: c.metrics, counted: map[counted]int{}, trail: newTrail(&from),
+		base: schema.Position{Host: conn.Host(), FilterHash: filter},
+	}
+	s.resume.connected = c.clock.latest(now)
+	if s.resume.elsewhere && !from.CaughtUp.IsZero() {
+		s.base.CaughtUp = from.CaughtUp.Add(-from.Lag()) // the other host may have lagged
+	}
+	s.settled.Store(s.resume.settled)
+	s.begins(from)
+	return s, nil
+}
+
+// begins works out how far back the connection has been asked to begin.
+func (s *session) begins(from schema.Position) {
+	latest := s.clock.latest(s.connected)
+	age := farthestStart
+	switch {
+	case s.asked.Kind == CursorNone:
+		s.patience = s.cfg.QuietAfter // the live tip: there is no past to look through
+		return
+	case s.resume.exact:
+		age = latest.Sub(from.LastEvent)
+	case s.asked.Kind == CursorTime:
+		s.resume.asked = time.UnixMicro(s.asked.Value)
+		age = latest.Sub(s.resume.asked)
+		if s.resume.expired || s.resume.settled { // asked for the configured start
+			age = min(age, farthestStart)
+		}
+	}
+	s.patience = s.cfg.patience(age)
+}
+
+// expired reports whether a position is older than deletions are kept, and logs
+// it: what was deleted before would come back. It is so by both clocks, or it is
+// not.
+func (c *Consumer) expired(from schema.Position) bool {
+	if from.CursorKind == string(CursorNone) {
+		return false
+	}
+	age := c.clock.earliest(time.Now()).Sub(complete(from))
+	if age <= c.cfg.ResumeWithin {
+		return false
+	}
+	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts anew, and what lies between is a gap")
+	return true
+}
