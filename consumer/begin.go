@@ -55,28 +55,27 @@ func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime boo
 		s.base.CaughtUp = from.CaughtUp.Add(-from.Lag()) // the other host may have lagged
 	}
 	s.settled.Store(s.resume.settled)
-	s.begins(from)
+	s.past = s.began(from)
 	return s, nil
 }
 
-// begins works out how far back the connection has been asked to begin.
-func (s *session) begins(from schema.Position) {
-	latest := s.clock.latest(s.connected)
-	age := farthestStart
+// began is the moment from which on the server has been asked for events: what
+// it may have to look through. Zero: the live tip, which has no past.
+func (s *session) began(from schema.Position) time.Time {
+	oldest := s.clock.latest(s.connected).Add(-farthestStart)
 	switch {
 	case s.asked.Kind == CursorNone:
-		s.patience = s.cfg.QuietAfter // the live tip: there is no past to look through
-		return
+		return time.Time{}
 	case s.resume.exact:
-		age = latest.Sub(from.LastEvent)
-	case s.asked.Kind == CursorTime:
-		s.resume.asked = time.UnixMicro(s.asked.Value)
-		age = latest.Sub(s.resume.asked)
-		if s.resume.expired || s.resume.settled { // asked for the configured start
-			age = min(age, farthestStart)
-		}
+		return from.LastEvent
+	case s.asked.Kind == CursorSeq:
+		return oldest
 	}
-	s.patience = s.cfg.patience(age)
+	s.resume.asked = time.UnixMicro(s.asked.Value)
+	if s.resume.expired || s.resume.settled { // the configured start, however long ago
+		return later(s.resume.asked, oldest)
+	}
+	return s.resume.asked
 }
 
 // expired reports whether a position is older than deletions are kept, and logs

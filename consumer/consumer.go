@@ -76,7 +76,7 @@ type Config struct {
 	AnchorWithin time.Duration // 10 s: how long an anchor may take to be delivered
 	ResumeWithin time.Duration // 7 days, as long as deletions are kept: an older position is not resumed, and what follows it is a gap
 	QuietAfter   time.Duration // 5 s: how long a connection is silent that has nothing unread, when what came last had just happened
-	SilentFor    time.Duration // 15 s: the same when nothing recent has arrived, and a thirtieth of how far back the server was asked for, if that is longer
+	SilentFor    time.Duration // 15 s: the same when nothing recent has arrived, or a thirtieth of the past that was asked for, if that is longer
 	DrainWithin  time.Duration // 15 s: how long a stop may take to commit what was read
 
 	Owner      string // names this process in the lease

@@ -254,9 +254,18 @@ func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
 
 func TestSilenceMustLastAThirtiethOfThePast(t *testing.T) {
 	t.Parallel()
-	cfg := Config{SilentFor: 15 * time.Second}
-	require.Equal(t, 15*time.Second, cfg.patience(5*time.Minute))
-	require.Equal(t, 12*time.Minute, cfg.patience(6*time.Hour))
+	now := time.Now()
+	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
+	require.Equal(t, 12*time.Minute, s.patience())
+	reach := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
+	reach(5 * time.Hour)
+	require.InDelta(t, 10*time.Minute, s.patience(), float64(time.Millisecond), "what is left of it")
+	reach(time.Minute)
+	require.Equal(t, 15*time.Second, s.patience())
+	s.recent.Store(true)
+	require.Equal(t, 5*time.Second, s.patience())
+	tip := &session{cfg: s.cfg, clock: &clock{}, connected: now}
+	require.Equal(t, 5*time.Second, tip.patience(), "there is no past")
 }
 
 // TestRevTimeIsThatOfTheTID, as the network's own library reads it.

@@ -34,7 +34,7 @@ type session struct {
 	base      schema.Position // host and filter of this connection
 	connected time.Time       // when it was made
 	asked     Cursor          // what the server was asked for
-	patience  time.Duration   // how long silence must last to count, before anything recent has arrived
+	past      time.Time       // the moment it was asked to begin at; zero: the live tip
 
 	// Of the decoding goroutine.
 	open    *batch          // the batch being filled
@@ -45,6 +45,7 @@ type session struct {
 
 	lastFrame  Moment       // arrival of the last frame
 	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
+	reached    atomic.Int64 // when the last event happened, microseconds since 1970
 	begun      atomic.Bool  // an event has arrived
 	recent     atomic.Bool  // one that had just happened has
 	settled    atomic.Bool  // it is known whether the resume missed anything
@@ -257,6 +258,7 @@ func (s *session) add(ev Event, arrived time.Time) {
 	at := happened(&ev)
 	earliest, latest := s.clock.between(arrived)
 	s.lag.Store(int64(earliest.Sub(at)))
+	s.reached.Store(at.UnixMicro())
 	s.begun.Store(true)
 	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: the other would take old events for new
 		s.recent.Store(true)

@@ -11,11 +11,15 @@ import (
 const farthestStart = 72 * time.Hour
 
 // patience is how long a connection that answers pings must be silent to count
-// as having nothing unread, before anything recent has arrived: a server that
-// looks through its past for events of a narrow filter is silent too. age is how
-// far back it was asked for.
-func (c *Config) patience(age time.Duration) time.Duration {
-	return max(c.SilentFor, age/30)
+// as having nothing unread. A server that looks through its past for events of a
+// narrow filter is silent too: where nothing recent has arrived, silence counts
+// when it has lasted a thirtieth of what there was to look through.
+func (s *session) patience() time.Duration {
+	if s.past.IsZero() || s.recent.Load() {
+		return s.cfg.QuietAfter
+	}
+	at := later(s.past, time.UnixMicro(s.reached.Load()))
+	return max(s.cfg.SilentFor, s.clock.latest(s.connected).Sub(at)/30)
 }
 
 // caughtUp is the latest moment at which nothing was left unread, by the clock
@@ -32,12 +36,8 @@ func (s *session) caughtUp() time.Time {
 // silentUntil is the latest moment up to which the silence of the connection
 // says that nothing is left unread; zero: it does not.
 func (s *session) silentUntil() time.Time {
-	enough := s.patience
-	if s.recent.Load() {
-		enough = s.cfg.QuietAfter
-	}
 	proven := s.conn.Proven()
-	if proven.Sub(s.lastFrame.At()) < enough || s.buf.size() > 0 {
+	if proven.Sub(s.lastFrame.At()) < s.patience() || s.buf.size() > 0 {
 		return time.Time{}
 	}
 	return proven
