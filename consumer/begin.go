@@ -30,9 +30,9 @@ func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) er
 }
 
 // connect makes the next connection and the session that will work it.
-func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime bool) (*session, error) {
-	filter := c.cfg.FilterHash()
-	expired := c.expired(from)
+func (c *Consumer) connect(ctx context.Context, commits *committer, byTime bool) (*session, error) {
+	from, filter := commits.position, c.cfg.FilterHash()
+	expired := c.expired(from, commits.moved)
 	asked := map[string]Cursor{}
 	at := func(host string) Cursor {
 		asked[host] = c.cfg.plan(from, host, filter, byTime, expired).cursor(c.cfg.Start, c.cfg.Rewind)
@@ -80,13 +80,12 @@ func (s *session) began(from schema.Position) time.Time {
 
 // expired reports whether a position is older than deletions are kept, and logs
 // it: what was deleted before would come back. It is so by both clocks, or it is
-// not.
-func (c *Consumer) expired(from schema.Position) bool {
-	if from.CursorKind == string(CursorNone) {
-		return false
-	}
+// not. A position that has moved under this lease is old because the server's
+// past is being read: moved is when, zero if it has not.
+func (c *Consumer) expired(from schema.Position, moved time.Time) bool {
+	reading := !moved.IsZero() && time.Since(moved) <= c.cfg.ResumeWithin
 	age := c.clock.earliest(time.Now()).Sub(complete(from))
-	if age <= c.cfg.ResumeWithin {
+	if from.CursorKind == string(CursorNone) || reading || age <= c.cfg.ResumeWithin {
 		return false
 	}
 	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts anew, and what lies between is a gap")

@@ -229,7 +229,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			sleep(stop, 100*time.Millisecond)
 			continue
 		}
-		s, err := c.connect(stop, commits.position, byTime)
+		s, err := c.connect(stop, commits, byTime)
 		if err != nil {
 			if stop.Err() != nil {
 				return nil

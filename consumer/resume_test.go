@@ -237,10 +237,11 @@ func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	old := schema.Position{CursorKind: "seq", LastEvent: now.Add(-169 * time.Hour)}
+	var moved time.Time
 	expired := func(from schema.Position, database time.Time) bool {
 		c := &Consumer{cfg: Config{ResumeWithin: 168 * time.Hour}, log: slog.New(slog.DiscardHandler)}
 		c.clock.set(database)
-		return c.expired(from)
+		return c.expired(from, moved)
 	}
 	require.True(t, expired(old, now))
 	require.False(t, expired(old, now.Add(-2*time.Hour)), "the database's clock says that it is not")
@@ -250,6 +251,10 @@ func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
 	old.CaughtUp = now.Add(-time.Hour)
 	require.False(t, expired(old, now), "a quiet stream has missed nothing")
 	require.False(t, expired(schema.Position{}, now))
+	old.CaughtUp, moved = time.Time{}, now
+	require.False(t, expired(old, now), "the server's past is being read")
+	moved = now.Add(-170 * time.Hour)
+	require.True(t, expired(old, now), "the network was away")
 }
 
 func TestSilenceMustLastAThirtiethOfThePast(t *testing.T) {
