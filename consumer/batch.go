@@ -23,7 +23,6 @@ type batch struct {
 	letters []schema.DeadLetter // frames and records set aside before the commit
 	settled []int64             // dead letters that turn out to bring nothing to store
 	gap     *schema.Gap
-	tail    Event            // the last event, ignored or not
 	last    *schema.Position // where the stream stands after the batch; nil: unmoved
 	count   int              // events seen, the ignored ones included
 	bytes   int
@@ -33,7 +32,8 @@ type batch struct {
 }
 
 // split cuts a batch of several events in two. Each half leaves the stream
-// where its last event stood.
+// where its last event stood; the first one with that event's anchor alone, for
+// the others may be later.
 func (b *batch) split() (first, second *batch) {
 	half := len(b.events) / 2
 	first = &batch{events: b.events[:half], letters: b.letters, settled: b.settled, gap: b.gap, oldest: b.oldest}
@@ -41,6 +41,7 @@ func (b *batch) split() (first, second *batch) {
 	if b.last != nil {
 		at := *b.last
 		move(&at, &first.events[half-1])
+		at.Anchors, at.WrittenAt = schema.Anchors{nameOf(&first.events[half-1]).hash()}, at.LastEvent.Add(-b.last.Lag())
 		first.last = &at
 	}
 	return first, second

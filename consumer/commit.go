@@ -42,7 +42,8 @@ type committer struct {
 	// position is where the stream stands, as committed. Both belong to
 	// the goroutine that commits, and to others once that one has ended.
 	position schema.Position
-	stored   int // records, by the last transaction that passed
+	moved    time.Time // when it was last; zero: not under this lease
+	stored   int       // records, by the last transaction that passed
 }
 
 // commit writes a batch, however long the database takes to come back. A batch
@@ -112,7 +113,9 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	write.Position, write.Alone = c.position, c.alone
 	if b.last != nil {
 		write.Position = *b.last
-		write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)
+		if b.last.Host == c.position.Host {
+			write.Position.CaughtUp = later(c.position.CaughtUp, b.last.CaughtUp)
+		}
 	}
 	stored := 0
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
@@ -126,6 +129,9 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	if err == nil {
 		c.metrics.stored.Add(float64(stored))
 		c.position, c.stored = write.Position, stored
+		if b.last != nil {
+			c.moved = time.Now()
+		}
 	}
 	return err
 }

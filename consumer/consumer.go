@@ -74,8 +74,11 @@ type Config struct {
 	LeaseTTL     time.Duration // 10 s: how long a dead consumer keeps others waiting
 	LeasePoll    time.Duration // 1 s: how often a waiting consumer looks
 	Rewind       time.Duration // 5 min: how far before the position a resume by time starts
-	GapThreshold time.Duration // 5 min: a shorter hole is no gap
-	AnchorWithin time.Duration // 10 s: how long the anchor may take to be delivered
+	GapThreshold time.Duration // 5 min: a shorter hole is no gap where the stream was quiet
+	AnchorWithin time.Duration // 10 s: how long an anchor may take to be delivered
+	ResumeWithin time.Duration // 7 days, as long as deletions are kept: an older position is not resumed, and what follows it is a gap
+	QuietAfter   time.Duration // 5 s: how long a connection is silent that has nothing unread, when what came last had just happened
+	SilentFor    time.Duration // 15 s: the same when nothing recent has arrived, or a thirtieth of the past that was asked for, if that is longer
 	DrainWithin  time.Duration // 15 s: how long a stop may take to commit what was read
 
 	Keep            time.Duration    // how long posts are kept; 0: for ever. Their partitions are as large as that needs.
@@ -130,6 +133,9 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.Rewind = cmp.Or(cfg.Rewind, 5*time.Minute)
 	cfg.GapThreshold = cmp.Or(cfg.GapThreshold, 5*time.Minute)
 	cfg.AnchorWithin = cmp.Or(cfg.AnchorWithin, 10*time.Second)
+	cfg.ResumeWithin = cmp.Or(cfg.ResumeWithin, 7*24*time.Hour)
+	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
+	cfg.SilentFor = cmp.Or(cfg.SilentFor, 15*time.Second)
 	cfg.DrainWithin = cmp.Or(cfg.DrainWithin, 15*time.Second)
 	cfg.PartitionsEvery = cmp.Or(cfg.PartitionsEvery, 5*time.Minute)
 	if cfg.Now == nil {
@@ -237,7 +243,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			sleep(stop, 100*time.Millisecond)
 			continue
 		}
-		s, err := c.connect(stop, commits.position, byTime)
+		s, err := c.connect(stop, commits, byTime)
 		if err != nil {
 			if stop.Err() != nil {
 				return nil
@@ -252,7 +258,9 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 		c.trouble.Store(nil)
 		c.log.Info("connected", "host", s.conn.Host(), "cursor", s.asked.Value, "cursor_kind", s.asked.Kind)
 		err = s.run(work, stop, commits)
-		commits.position.CaughtUp = later(commits.position.CaughtUp, s.caughtUp())
+		if at := s.caughtUp(); !at.IsZero() {
+			commits.position.CaughtUp, commits.position.Quiet = later(commits.position.CaughtUp, at), true
+		}
 		c.session.Store(nil)
 		byTime = errors.Is(err, errResume)
 		switch {
@@ -285,46 +293,6 @@ func (c *Consumer) leased(ctx context.Context) {
 		c.log.Warn("follows_not_read", "cause", err)
 		sleep(ctx, c.cfg.LeasePoll)
 	}
-}
-
-// begin writes down where a stream starts that has no position and begins at the
-// live tip. Without it, a process that dies before the first event would begin
-// at a later tip, and nobody would know what happened in between.
-func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) error {
-	if c.cfg.Afresh || s.asked.Kind != CursorNone || commits.position.CursorKind != string(CursorNone) {
-		return nil
-	}
-	at := s.base
-	connected := s.clock.earliest(s.connected)
-	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), connected.UnixMicro(), connected
-	return commits.commit(ctx, &batch{last: &at, oldest: s.connected, opened: s.connected})
-}
-
-// connect makes the next connection and the session that will work it.
-func (c *Consumer) connect(ctx context.Context, from schema.Position, byTime bool) (*session, error) {
-	filter := c.cfg.FilterHash()
-	plan := func(host string) *resume {
-		return &resume{from: from, exact: !byTime && exactFor(from, host, filter), threshold: c.cfg.GapThreshold}
-	}
-	asked := map[string]Cursor{}
-	at := func(host string) Cursor {
-		asked[host] = plan(host).cursor(c.cfg.Start, c.cfg.Rewind)
-		return asked[host]
-	}
-	report := func(a Attempt) { c.trouble.Store(&a) }
-	conn, err := c.cfg.Source.Connect(ctx, at, report)
-	if err != nil {
-		return nil, err
-	}
-	resumed := plan(conn.Host())
-	now := time.Now()
-	resumed.connected = c.clock.latest(now)
-	return &session{
-		cfg: &c.cfg, clock: &c.clock, conn: conn, connected: now, asked: asked[conn.Host()],
-		buf: newBuffer(c.cfg.BufferBytes), resume: resumed, commits: make(chan *batch),
-		log: c.log, metrics: c.metrics, counted: map[counted]int{},
-		base: schema.Position{Host: conn.Host(), FilterHash: filter},
-	}, nil
 }
 
 // heartbeat renews the lease and writes down the stream's state until ctx ends

@@ -2,7 +2,7 @@ package consumer
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/weir-social/weir/schema"
@@ -11,14 +11,25 @@ import (
 // resume decides where a connection starts reading, and whether what arrives
 // shows that nothing was missed. A server silently answers a cursor it cannot
 // serve with the live tip or with the oldest event it has, so a stored cursor
-// alone proves nothing: the last event committed must be delivered again, or at
-// least something older than it.
+// alone proves nothing: an anchor must be delivered again, or else something
+// that is no later than the position. Until that is known the resume is open:
+// events are stored, and the position stays where it was.
 type resume struct {
 	from      schema.Position
 	exact     bool // asked for the stored cursor itself; else for an earlier time
+	expired   bool // asked for the start: the position is too old to go on from
+	expects   bool // the filter lets the last event pass, so an anchor should come
+	elsewhere bool // the position is another host's
+	asked     time.Time
 	threshold time.Duration
 	connected time.Time // when the connection was made; zero: unknown
 	settled   bool
+
+	// What the connection has delivered.
+	seen    int
+	first   time.Time   // when the first event happened
+	written []time.Time // the times inside the first revs
+	since   time.Time   // when the first event was decoded
 }
 
 // verdict is what an event says about the resume.
@@ -28,18 +39,42 @@ const (
 	proceed  verdict = iota // the event is to be processed
 	known                   // the event is the anchor: committed already
 	mismatch                // the cursor was not honoured: reconnect by time
-	missed                  // processed, but the interval before it may be lost
+	missed                  // processed, but the interval before the first event may be lost
 )
 
-// exactFor answers whether a stored position can be asked for as it is.
+// openFor is how many events without an anchor among them end the wait for one.
+const openFor = 100
+
+// firstRevs is of how many revs the median says when the first events were
+// written: one alone may lie.
+const firstRevs = 3
+
+// changedWithin is how long a hole may be, and be no gap, where no anchor can be
+// expected, since the stream has just been given other accounts: as long as it
+// takes to connect anew.
+const changedWithin = 30 * time.Second
+
+// exactFor reports whether a stored position can be asked for as it is.
 func exactFor(p schema.Position, host, filterHash string) bool {
 	return p.CursorKind != string(CursorNone) && p.Anchor != nil && p.Host == host && p.FilterHash == filterHash
+}
+
+// plan is how a connection to a host resumes a position.
+func (c *Config) plan(from schema.Position, host, filterHash string, byTime, expired bool) *resume {
+	r := &resume{from: from, expired: expired, threshold: c.GapThreshold, elsewhere: from.Host != host}
+	r.settled = from.CursorKind == string(CursorNone)
+	r.exact = !byTime && !expired && exactFor(from, host, filterHash)
+	if a := from.Anchor; a != nil && !expired {
+		passes := (c.Follows == nil || c.Follows(a.DID)) && (a.Collection == "" || c.Wanted(a.Collection))
+		r.expects = from.FilterHash == filterHash || passes
+	}
+	return r
 }
 
 // cursor is what to ask the server for.
 func (r *resume) cursor(start Cursor, rewind time.Duration) Cursor {
 	switch {
-	case r.from.CursorKind == string(CursorNone):
+	case r.from.CursorKind == string(CursorNone), r.expired:
 		return start
 	case r.exact:
 		return Cursor{Kind: CursorKind(r.from.CursorKind), Value: r.from.Cursor}
@@ -48,103 +83,133 @@ func (r *resume) cursor(start Cursor, rewind time.Duration) Cursor {
 	if at.IsZero() {
 		at = r.from.CaughtUp // no event has come yet
 	}
-	return Cursor{Kind: CursorTime, Value: at.Add(-rewind).UnixMicro()}
+	back := min(r.from.Lag()+rewind, max(farthestLag, rewind))
+	return Cursor{Kind: CursorTime, Value: at.Add(-back).UnixMicro()}
 }
 
-// check looks at the first events of a connection until one settles the matter.
+// check looks at the events of a connection until the matter is settled.
 func (r *resume) check(ev *Event) verdict {
 	switch {
 	case r.settled:
 		return proceed
-	case r.from.CursorKind == string(CursorNone):
+	case r.exact:
+		return r.checkExact(ev)
+	}
+	if r.seen++; r.seen == 1 {
+		r.first, r.since = happened(ev), time.Now()
+	}
+	if at, ok := revTime(ev.Rev); ok && len(r.written) < firstRevs {
+		r.written = append(r.written, at)
+	}
+	switch {
+	case r.isAnchor(ev):
 		r.settled = true
 		return proceed
+	case r.seen < openFor && !r.expired:
+		return proceed
 	}
-	same := r.isAnchor(ev)
-	at := happened(ev)
-	if r.exact {
-		switch {
-		case same:
-			r.settled = true
-			return known
-		case r.from.CursorKind == string(CursorTime) && at.Before(r.from.LastEvent):
-			r.settled = true // an earlier start than asked for covers it
-			return proceed
-		}
-		return mismatch
+	return r.judge()
+}
+
+// checkExact looks at the first event after the cursor itself was asked for.
+func (r *resume) checkExact(ev *Event) verdict {
+	switch {
+	case *r.from.Anchor == *anchorOf(ev):
+		r.settled = true
+		return known
+	case r.from.CursorKind == string(CursorTime) && happened(ev).Before(r.from.LastEvent):
+		r.settled = true // an earlier start than asked for covers it
+		return proceed
 	}
+	return mismatch
+}
+
+// isAnchor compares an event with the anchors. Times and sequence numbers are a
+// host's own; the rest names the event on every host.
+func (r *resume) isAnchor(ev *Event) bool {
+	n := nameOf(ev)
+	if slices.Contains(r.from.Anchors[:], n.hash()) {
+		return true
+	}
+	a := r.from.Anchor // alone, where a version before this one has stored it
+	return a != nil && n == name{a.Kind, a.Operation, a.DID, a.Collection, a.Rkey, a.Rev}
+}
+
+// judge settles a resume by time that has delivered no anchor.
+func (r *resume) judge() verdict {
 	r.settled = true
-	if same || r.until(ev).Sub(r.covered()) <= r.threshold {
+	from, to := r.interval()
+	switch hole := to.Sub(from); {
+	case hole <= 0:
+		return proceed
+	case r.expired:
+		return missed
+	case r.from.Quiet && hole <= r.threshold:
+		return proceed
+	case !r.expects && hole <= min(changedWithin, r.threshold):
 		return proceed
 	}
 	return missed
 }
 
-// until is the end of what a resume that starts with ev may have missed: what
-// happened after the connection was made has been delivered.
-func (r *resume) until(ev *Event) time.Time {
-	at := happened(ev)
-	if !r.connected.IsZero() && at.After(r.connected) {
-		return r.connected
+// interval is what the resume could not show to be covered: nothing where it
+// ends no later than it begins. It ends where the first event begins, or with
+// the connection: what happened after that has been delivered.
+func (r *resume) interval() (from, to time.Time) {
+	from, to = r.covered(), r.first
+	switch {
+	case r.seen == 0:
+		to = r.connected
+	case !r.elsewhere:
+	case len(r.written) > 0:
+		// The clocks of two hosts differ, and one may lag: both the dates and the
+		// revs must be no later than the position.
+		slices.SortFunc(r.written, time.Time.Compare)
+		written := r.written[len(r.written)/2]
+		if r.first.After(from.Add(r.from.Lag())) || written.After(from) {
+			to = later(r.first, written)
+		} else {
+			to = from
+		}
 	}
-	return at
+	if !r.connected.IsZero() && to.After(r.connected) {
+		to = r.connected
+	}
+	return from, to.Truncate(time.Microsecond)
 }
 
-// covered is the latest moment up to which the stream is known to be complete.
+// covered is the latest moment up to which the stream is known to be complete,
+// on the host of the connection.
 func (r *resume) covered() time.Time {
-	if r.from.CaughtUp.After(r.from.LastEvent) {
-		return r.from.CaughtUp
+	at := complete(r.from)
+	if r.elsewhere {
+		at = at.Add(-r.from.Lag())
 	}
-	return r.from.LastEvent
+	return at.Truncate(time.Microsecond)
 }
 
-// gap is the interval before ev that the resume could not cover.
-func (r *resume) gap(ev *Event) *schema.Gap {
-	return &schema.Gap{
-		From: r.covered(),
-		To:   r.until(ev),
-		Reason: fmt.Sprintf("asked for events since %s, the first one delivered is of %s",
-			r.covered().UTC().Format(time.RFC3339), happened(ev).UTC().Format(time.RFC3339)),
-	}
-}
+// complete is the latest moment up to which a position's host had nothing more.
+func complete(p schema.Position) time.Time { return later(p.CaughtUp, p.LastEvent) }
 
-// isAnchor compares an event with the anchor. Times and sequence numbers are a
-// host's own; the rest names the event on every host.
-func (r *resume) isAnchor(ev *Event) bool {
-	a, got := r.from.Anchor, anchorOf(ev)
-	if a == nil {
-		return false
+// gap is the interval that the resume could not cover.
+func (r *resume) gap() *schema.Gap {
+	from, to := r.interval()
+	moment := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+	reason := "asked for events since " + moment(r.asked)
+	if r.expired {
+		reason = fmt.Sprintf("the position, of %s, is older than deletions are kept: started anew", moment(complete(r.from)))
 	}
-	if r.exact {
-		return *a == *got
-	}
-	x, y := *a, *got
-	x.Seq, x.TimeUS, y.Seq, y.TimeUS = 0, 0, 0, 0
-	return x == y
-}
-
-func anchorOf(ev *Event) *schema.Anchor {
-	a := &schema.Anchor{Seq: ev.Seq, TimeUS: ev.TimeUS, DID: anchorText(ev.DID)}
-	switch ev.Kind {
-	case KindCommit:
-		a.Kind, a.Operation = "commit", ev.Operation.String()
-		a.Collection, a.Rkey, a.Rev = anchorText(ev.Collection), anchorText(ev.Rkey), anchorText(ev.Rev)
-	case KindIdentity:
-		a.Kind = "identity"
-	case KindAccount:
-		a.Kind = "account"
+	switch {
+	case r.expired && r.seen == 0:
+	case r.seen == 0:
+		reason += ", and none was delivered"
 	default:
-		a.Kind = "other"
+		reason += ", the first one delivered is of " + moment(r.first)
 	}
-	return a
-}
-
-// anchorText makes a part of an identity storable: events that are not stored
-// are not checked, and may be the anchor all the same. It copies: the anchor
-// outlives the frame.
-func anchorText(s string) string {
-	s = s[:min(len(s), 512)]
-	return strings.ReplaceAll(strings.ToValidUTF8(strings.Clone(s), "\uFFFD"), "\x00", "\uFFFD")
+	if !r.expired && r.elsewhere && len(r.written) > 0 {
+		reason += ", and was written at " + moment(r.written[len(r.written)/2])
+	}
+	return &schema.Gap{From: from, To: to, Reason: reason}
 }
 
 // String is the network's word for the operation.

@@ -1,9 +1,12 @@
 package consumer
 
 import (
+	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema"
@@ -44,52 +47,243 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	anchor := at(7, now, "a")
 	renumbered := at(7, now, "b")
-	check := func(exact bool, from schema.Position, ev Event) verdict {
-		r := resume{from: from, exact: exact, threshold: 5 * time.Minute}
+	check := func(from schema.Position, ev Event) verdict {
+		r := resume{from: from, exact: true, threshold: 5 * time.Minute}
 		return r.check(&ev)
 	}
-	require.Equal(t, known, check(true, stored(anchor), anchor), "delivered again: nothing was missed, and it is committed")
-	require.Equal(t, mismatch, check(true, stored(anchor), renumbered), "the number now names another event")
-	require.Equal(t, mismatch, check(true, stored(anchor), at(8, now.Add(time.Second), "c")), "the live tip instead of the cursor")
+	require.Equal(t, known, check(stored(anchor), anchor), "delivered again: nothing was missed, and it is committed")
+	require.Equal(t, mismatch, check(stored(anchor), renumbered), "the number now names another event")
+	require.Equal(t, mismatch, check(stored(anchor), at(8, now.Add(time.Second), "c")), "the live tip instead of the cursor")
 
 	byTime := anchor
 	byTime.Seq = 0
 	early := at(3, now.Add(-time.Minute), "z")
-	require.Equal(t, known, check(true, stored(byTime), byTime))
-	require.Equal(t, proceed, check(true, stored(byTime), early), "a server that starts earlier than asked covers it")
-	require.Equal(t, mismatch, check(true, stored(byTime), at(0, now.Add(time.Second), "c")))
+	require.Equal(t, known, check(stored(byTime), byTime))
+	require.Equal(t, proceed, check(stored(byTime), early), "a server that starts earlier than asked covers it")
+	require.Equal(t, mismatch, check(stored(byTime), at(0, now.Add(time.Second), "c")))
+}
+
+// noon is when the position of these tests lies.
+var noon = time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+
+// position is one at noon, after an event each of some accounts.
+func position(accounts ...string) schema.Position {
+	p := stored(at(7, noon, "a"))
+	tr := newTrail(&schema.Position{})
+	for _, did := range accounts {
+		ev := at(7, noon, "a")
+		ev.DID = did
+		tr.add(&ev)
+	}
+	tr.mark(&p)
+	p.WrittenAt = noon
+	return p
+}
+
+// delivered is the verdict after a resume by time has brought these events, and
+// then nothing more for as long as an anchor may take.
+func delivered(r *resume, events ...Event) verdict {
+	for i := range events {
+		if saw := r.check(&events[i]); r.settled {
+			return saw
+		}
+	}
+	return r.judge()
 }
 
 func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
-	from := stored(at(7, now, "a"))
-	first := func(from schema.Position, ev Event) verdict {
-		r := resume{from: from, threshold: 5 * time.Minute}
-		return r.check(&ev)
+	after := func(d time.Duration) Event { return at(1, noon.Add(d), "z") }
+	ask := func(change func(*resume)) *resume {
+		r := &resume{from: position("did:plc:a", "did:plc:b"), expects: true, threshold: 5 * time.Minute}
+		if change != nil {
+			change(r)
+		}
+		return r
 	}
-	require.Equal(t, proceed, first(from, at(1, now.Add(-time.Minute), "z")), "starts before the position")
-	require.Equal(t, proceed, first(from, at(1, now.Add(4*time.Minute), "z")), "a short hole is trusted")
-	require.Equal(t, missed, first(from, at(1, now.Add(6*time.Minute), "z")))
+	require.Equal(t, proceed, delivered(ask(nil), after(-time.Minute)), "starts before the position, though the account of the anchor is gone")
+	require.Equal(t, proceed, delivered(ask(nil), after(0)), "the same time as the position's")
+	require.Equal(t, missed, delivered(ask(nil), after(time.Second)), "no hole is too short")
+	require.Equal(t, missed, delivered(ask(nil), after(6*time.Minute)))
 
-	again := at(900, now.Add(time.Hour), "a") // another host's number and clock
-	require.Equal(t, proceed, first(from, again), "the anchor itself, whatever the clock says")
+	again := at(900, noon.Add(time.Hour), "a") // another number and time
+	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), again), "the anchor, after others that were dated anew")
+	before := func(r *resume) { r.from.Anchors = schema.Anchors{} }
+	require.Equal(t, proceed, delivered(ask(before), after(time.Second), again), "as stored before there were several")
+	another := again
+	another.DID = "did:plc:b"
+	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), another), "the anchor of another account")
 
-	quiet := from
-	quiet.CaughtUp = now.Add(50 * time.Minute)
-	require.Equal(t, proceed, first(quiet, at(1, now.Add(52*time.Minute), "z")), "quietness is no gap")
-	require.Equal(t, missed, first(quiet, at(1, now.Add(time.Hour), "z")))
-	live := resume{from: from, threshold: 5 * time.Minute, connected: now.Add(2 * time.Minute)}
-	late := at(1, now.Add(time.Hour), "z")
-	require.Equal(t, proceed, live.check(&late), "what happened after the connection was made has been delivered")
-	down := resume{from: from, threshold: 5 * time.Minute, connected: now.Add(20 * time.Minute)}
-	require.Equal(t, missed, down.check(&late))
-	require.Equal(t, down.connected, down.gap(&late).To)
+	quiet := func(r *resume) { r.from.CaughtUp, r.from.Quiet = noon.Add(50*time.Minute), true }
+	require.Equal(t, proceed, delivered(ask(quiet), after(52*time.Minute)), "quietness is no gap")
+	require.Equal(t, missed, delivered(ask(quiet), after(time.Hour)))
+	require.Equal(t, proceed, delivered(ask(func(r *resume) { quiet(r); r.connected = noon.Add(52 * time.Minute) })), "nothing came at all")
+	require.Equal(t, missed, delivered(ask(func(r *resume) { r.connected = noon.Add(2 * time.Second) })), "the anchor should have come")
 
-	r := resume{from: quiet}
-	ev := at(1, now.Add(time.Hour), "z")
-	require.Equal(t, quiet.CaughtUp, r.gap(&ev).From)
-	require.True(t, r.gap(&ev).To.Equal(now.Add(time.Hour)))
+	moved := func(r *resume) { r.expects = false }
+	require.Equal(t, proceed, delivered(ask(moved), after(10*time.Second)), "other accounts: nothing is known of them")
+	require.Equal(t, missed, delivered(ask(moved), after(time.Minute)))
+
+	live := ask(func(r *resume) { moved(r); r.connected = noon.Add(2 * time.Second) })
+	require.Equal(t, proceed, delivered(live, after(time.Hour)), "what happened after the connection was made has been delivered")
+	down := ask(func(r *resume) { r.connected = noon.Add(20 * time.Minute); r.asked = noon.Add(-5 * time.Minute) })
+	require.Equal(t, missed, delivered(down, after(time.Hour)))
+	gap := down.gap()
+	require.Equal(t, down.connected, gap.To)
+	require.Equal(t, noon, gap.From.UTC())
+	require.Equal(t, "asked for events since 2026-07-04T11:55:00Z, the first one delivered is of 2026-07-04T13:00:00Z", gap.Reason)
+}
+
+// TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed: a hundred events, or ten
+// seconds.
+func TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed(t *testing.T) {
+	t.Parallel()
+	r := &resume{from: position(), expects: true, threshold: 5 * time.Minute}
+	ev := at(1, noon.Add(time.Second), "z")
+	for range openFor - 1 {
+		require.Equal(t, proceed, r.check(&ev))
+		require.False(t, r.settled)
+	}
+	require.Equal(t, missed, r.check(&ev))
+	require.Equal(t, noon.Add(time.Second), r.gap().To.UTC(), "the gap ends with the first of them")
+	require.Equal(t, proceed, r.check(&ev), "it is recorded once")
+}
+
+// TestOldestEvidenceCounts of when the last event happened: a host that lags
+// dates by its own clock what it gets late.
+func TestOldestEvidenceCounts(t *testing.T) {
+	t.Parallel()
+	from := position()
+	cursor := func(lag time.Duration) time.Duration {
+		from.WrittenAt = from.LastEvent.Add(-lag)
+		r := resume{from: from}
+		return noon.Sub(time.UnixMicro(r.cursor(Cursor{}, 5*time.Minute).Value))
+	}
+	require.Equal(t, 5*time.Minute, cursor(0))
+	require.Equal(t, 25*time.Minute, cursor(20*time.Minute))
+	require.Equal(t, 24*time.Hour, cursor(30*time.Hour))
+	require.Equal(t, 5*time.Minute, cursor(-time.Hour), "written in the future")
+
+	written := func(dated, rev time.Duration) Event {
+		ev := at(1, noon.Add(dated), "z")
+		ev.Rev = tid(noon.Add(rev))
+		return ev
+	}
+	elsewhere := func(events ...Event) *resume {
+		from.WrittenAt = noon.Add(-20 * time.Minute)
+		r := &resume{from: from, expects: true, elsewhere: true, threshold: 5 * time.Minute}
+		delivered(r, events...)
+		return r
+	}
+	hole := func(r *resume) time.Duration {
+		from, to := r.interval()
+		return to.Sub(from)
+	}
+	before, late := written(-25*time.Minute, -25*time.Minute), written(-10*time.Minute, -10*time.Minute)
+	require.LessOrEqual(t, hole(elsewhere(before, late, late)), 20*time.Minute)
+	require.Zero(t, hole(elsewhere(before, before, late)), "on time, and from before the position")
+	clamped := elsewhere(late, late, late)
+	require.Equal(t, 10*time.Minute, hole(clamped), "no later than the position by the dates of the host that lagged")
+	require.Contains(t, clamped.gap().Reason, "written at 2026-07-04T11:50:00Z")
+	liar := written(-10*time.Minute, -time.Hour)
+	require.Equal(t, 10*time.Minute, hole(elsewhere(liar, late, late)), "the first event alone proves nothing")
+}
+
+// tid is a rev of a moment.
+func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String() }
+
+func TestAnchorsAreTheLastEventsOfDifferentAccounts(t *testing.T) {
+	t.Parallel()
+	var p schema.Position
+	tr := newTrail(&p)
+	say := func(did, rkey string, late time.Duration) {
+		ev := at(1, noon, rkey)
+		ev.DID, ev.Rev = did, tid(noon.Add(-late).Add(time.Duration(tr.revs)))
+		tr.add(&ev)
+	}
+	anchor := func(did string, i int) {
+		t.Helper()
+		require.True(t, sameAccount(name{did: did}.hash(), p.Anchors[i]))
+	}
+	p.LastEvent = noon
+	for range 200 {
+		say("did:plc:talks", "x", time.Minute)
+	}
+	tr.mark(&p)
+	anchor("did:plc:talks", 0)
+	require.Zero(t, p.Anchors[1], "one account, one anchor")
+	for i := range 8 {
+		say(fmt.Sprintf("did:plc:%d", i), "y", time.Minute)
+		tr.mark(&p)
+	}
+	for i := range 8 {
+		anchor(fmt.Sprintf("did:plc:%d", 7-i), i)
+	}
+	require.WithinDuration(t, noon.Add(-time.Minute), p.WrittenAt, time.Millisecond)
+	for range 40 { // liars, fewer than half
+		say("did:plc:liar", "z", -100*time.Hour)
+	}
+	tr.mark(&p)
+	require.WithinDuration(t, noon.Add(-time.Minute), p.WrittenAt, time.Millisecond)
+
+	resumed := newTrail(&p)
+	next := p
+	resumed.mark(&next)
+	require.Equal(t, p, next, "nothing is lost where nothing has come")
+}
+
+// TestPositionIsTooOldByBothClocksOrNot: it is thrown away for good.
+func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	old := schema.Position{CursorKind: "seq", LastEvent: now.Add(-169 * time.Hour)}
+	var moved time.Time
+	expired := func(from schema.Position, database time.Time) bool {
+		c := &Consumer{cfg: Config{ResumeWithin: 168 * time.Hour}, log: slog.New(slog.DiscardHandler)}
+		c.clock.set(database)
+		return c.expired(from, moved)
+	}
+	require.True(t, expired(old, now))
+	require.False(t, expired(old, now.Add(-2*time.Hour)), "the database's clock says that it is not")
+	young := schema.Position{CursorKind: "seq", LastEvent: now.Add(-167 * time.Hour)}
+	require.False(t, expired(young, now))
+	require.False(t, expired(young, now.Add(2*time.Hour)))
+	old.CaughtUp = now.Add(-time.Hour)
+	require.False(t, expired(old, now), "a quiet stream has missed nothing")
+	require.False(t, expired(schema.Position{}, now))
+	old.CaughtUp, moved = time.Time{}, now
+	require.False(t, expired(old, now), "the server's past is being read")
+	moved = now.Add(-170 * time.Hour)
+	require.True(t, expired(old, now), "the network was away")
+}
+
+func TestSilenceMustLastAThirtiethOfThePast(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
+	require.Equal(t, 12*time.Minute, s.patience())
+	reach := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
+	reach(5 * time.Hour)
+	require.InDelta(t, 10*time.Minute, s.patience(), float64(time.Millisecond), "what is left of it")
+	reach(time.Minute)
+	require.Equal(t, 15*time.Second, s.patience())
+	s.recent.Store(true)
+	require.Equal(t, 5*time.Second, s.patience())
+	tip := &session{cfg: s.cfg, clock: &clock{}, connected: now}
+	require.Equal(t, 5*time.Second, tip.patience(), "there is no past")
+}
+
+// TestRevTimeIsThatOfTheTID, as the network's own library reads it.
+func TestRevTimeIsThatOfTheTID(t *testing.T) {
+	t.Parallel()
+	rev := tid(noon)
+	got, ok := revTime(rev)
+	require.True(t, ok)
+	require.True(t, got.Equal(syntax.TID(rev).Time()))
+	for _, bad := range []string{"", "3mptbyqhi7s2", "zmptbyqhi7s2f", "3mptbyqhi7s2!", "3mptbyqhi7s20"} {
+		_, ok := revTime(bad)
+		require.False(t, ok, bad)
+	}
 }
 
 // TestAnchorIsStorable: the last event may be one that is not stored, and then

@@ -34,14 +34,21 @@ type session struct {
 	base      schema.Position // host and filter of this connection
 	connected time.Time       // when it was made
 	asked     Cursor          // what the server was asked for
+	past      time.Time       // the moment it was asked to begin at; zero: the live tip
 
 	// Of the decoding goroutine.
 	open    *batch          // the batch being filled
+	tail    Event           // the last event, ignored or not
+	behind  bool            // the position is not there yet
+	trail   trail           // of the events so far
 	counted map[counted]int // events since the last flush
 
 	lastFrame  Moment       // arrival of the last frame
 	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
+	reached    atomic.Int64 // when the last event happened, microseconds since 1970
 	begun      atomic.Bool  // an event has arrived
+	recent     atomic.Bool  // one that had just happened has
+	settled    atomic.Bool  // it is known whether the resume missed anything
 	overflowed atomic.Bool
 	broken     atomic.Bool // the database refused for good: no reconnect helps
 }
@@ -49,10 +56,6 @@ type session struct {
 // liveWithin is how far behind its arrival an event may have happened for the
 // stream to count as live.
 const liveWithin = 10 * time.Second
-
-// quietAfter is how long a connection that answers pings must be idle to count
-// as having nothing unread.
-const quietAfter = 5 * time.Second
 
 // run works the connection until it ends, and says why it did. stop ends the
 // reading; commits go on until everything read is in the database, or ctx ends.
@@ -112,41 +115,90 @@ func (s *session) read(ctx context.Context) error {
 // decode turns frames into batches and hands them over to be committed.
 func (s *session) decode(ctx context.Context) error {
 	var frames []Frame
-	due := time.NewTimer(s.cfg.AnchorWithin)
+	due := time.NewTimer(s.due())
 	defer due.Stop()
-	awaiting := !s.resume.settled && s.resume.exact
 	for more := true; more; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-due.C:
-			if awaiting {
-				return errResume // the anchor comes at once, or never
-			}
-			if err := s.flush(ctx); err != nil {
+			if err := s.await(); err != nil {
 				return err
 			}
-			continue
+			if s.open != nil && time.Since(s.open.opened) >= s.cfg.BatchEvery {
+				if err := s.flush(ctx); err != nil {
+					return err
+				}
+			}
 		case <-s.buf.ready:
-		}
-		frames, more = s.buf.take(frames)
-		for i := range frames {
-			if err := s.frame(ctx, frames[i]); err != nil {
-				return err
+			frames, more = s.buf.take(frames)
+			for i := range frames {
+				if err := s.frame(ctx, frames[i]); err != nil {
+					return err
+				}
 			}
+			s.metrics.bufferBytes.Set(float64(s.buf.size()))
 		}
-		s.metrics.bufferBytes.Set(float64(s.buf.size()))
-		if awaiting && !s.resume.settled {
-			continue
-		}
-		awaiting = false
-		if s.open == nil {
-			due.Reset(time.Hour)
-		} else {
-			due.Reset(max(0, s.cfg.BatchEvery-time.Since(s.open.opened)))
-		}
+		due.Reset(s.due())
 	}
 	return s.flush(ctx)
+}
+
+// due is how long nothing needs to be done while no frame comes.
+func (s *session) due() time.Duration {
+	wait := time.Hour
+	if s.open != nil {
+		wait = s.cfg.BatchEvery - time.Since(s.open.opened)
+	}
+	switch {
+	case s.resume.settled:
+	case s.resume.exact:
+		wait = min(wait, s.cfg.AnchorWithin-time.Since(s.connected))
+	case s.resume.seen > 0:
+		wait = min(wait, s.cfg.AnchorWithin-time.Since(s.resume.since))
+	default:
+		wait = min(wait, s.cfg.QuietAfter/5) // as soon as silence counts
+	}
+	return max(0, wait)
+}
+
+// await ends the wait for an anchor that does not come.
+func (s *session) await() error {
+	r := s.resume
+	switch {
+	case r.settled:
+		return nil
+	case r.exact:
+		if time.Since(s.connected) < s.cfg.AnchorWithin {
+			return nil
+		}
+		return errResume // the anchor comes at once, or never
+	case r.seen > 0:
+		if time.Since(r.since) < s.cfg.AnchorWithin {
+			return nil
+		}
+		s.begin(time.Now())
+	case s.silentUntil().IsZero():
+		return nil
+	default: // there is nothing at all since the moment asked for
+		s.begin(time.Now())
+		at := r.from
+		at.CaughtUp, at.Quiet = later(at.CaughtUp, s.clock.earliest(s.silentUntil())), false
+		s.open.last = &at
+	}
+	if r.judge() == missed {
+		s.missed()
+	}
+	s.settled.Store(true)
+	return nil
+}
+
+// missed puts what the resume could not cover into the open batch.
+func (s *session) missed() {
+	gap := s.resume.gap()
+	s.metrics.gaps.Inc()
+	s.log.Error("gap_opened", "from", gap.From, "to", gap.To, "reason", gap.Reason)
+	s.open.gap = gap
 }
 
 // frame adds one frame to the open batch.
@@ -169,17 +221,18 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		s.counted[counted{kind: "ignored"}]++
 		return nil
 	}
-	switch s.resume.check(&ev) {
-	case mismatch:
-		return errResume
-	case known:
-		return nil
-	case missed:
-		gap := s.resume.gap(&ev)
-		s.metrics.gaps.Inc()
-		s.log.Error("gap_opened", "from", gap.From, "to", gap.To, "reason", gap.Reason)
-		s.begin(f.Arrived)
-		s.open.gap = gap
+	if !s.resume.settled {
+		saw := s.resume.check(&ev)
+		s.settled.Store(s.resume.settled)
+		switch saw {
+		case mismatch:
+			return errResume
+		case known:
+			return nil
+		case missed:
+			s.begin(f.Arrived)
+			s.missed()
+		}
 	}
 	s.begin(f.Arrived)
 	s.add(ev, f.Arrived)
@@ -196,9 +249,16 @@ func (s *session) begin(arrived time.Time) {
 func (s *session) add(ev Event, arrived time.Time) {
 	b := s.open
 	b.count++
-	b.tail = ev
-	s.lag.Store(int64(s.clock.earliest(arrived).Sub(happened(&ev))))
+	s.tail, s.behind = ev, true
+	s.trail.add(&ev)
+	at := happened(&ev)
+	earliest, latest := s.clock.between(arrived)
+	s.lag.Store(int64(earliest.Sub(at)))
+	s.reached.Store(at.UnixMicro())
 	s.begun.Store(true)
+	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: the other would take old events for new
+		s.recent.Store(true)
+	}
 	s.metrics.replaced.Add(float64(ev.Replaced))
 	keep, kind := s.cfg.keeps(&ev)
 	s.counted[s.countedAs(&ev, kind)]++
@@ -241,13 +301,14 @@ func (s *session) flush(ctx context.Context) error {
 		return nil
 	}
 	s.open = nil
-	if b.tail.DID != "" || b.tail.TimeUS != 0 {
+	if s.behind && s.resume.settled {
 		at := s.base
-		move(&at, &b.tail)
+		move(&at, &s.tail)
+		s.trail.mark(&at)
 		if time.Duration(s.lag.Load()) < liveWithin {
-			at.CaughtUp = at.LastEvent
+			at.CaughtUp = later(at.CaughtUp, at.LastEvent)
 		}
-		b.last = &at
+		b.last, s.behind = &at, false
 	}
 	for as, n := range s.counted {
 		s.metrics.events.WithLabelValues(as.kind, as.collection).Add(float64(n))
@@ -263,32 +324,6 @@ func (s *session) flush(ctx context.Context) error {
 	case s.commits <- b:
 		return nil
 	}
-}
-
-// caughtUp is the latest moment at which nothing was left unread, by the clock
-// that is behind: a connection
-// that has been idle and has answered a ping since. Zero while frames flow.
-func (s *session) caughtUp() time.Time {
-	last, proven := s.lastFrame.At(), s.conn.Proven()
-	if proven.Sub(last) < quietAfter || s.buf.size() > 0 {
-		return time.Time{}
-	}
-	return s.clock.earliest(proven)
-}
-
-// state is the stream's state in one word, and its detail.
-func (s *session) state() (state, detail string) {
-	switch {
-	case s.overflowed.Load():
-		return schema.StateDraining, errOverflow.Error()
-	case !s.caughtUp().IsZero():
-		return schema.StateQuiet, ""
-	case !s.begun.Load():
-		return schema.StateConnecting, "" // accepted, and nothing heard yet
-	case time.Duration(s.lag.Load()) >= liveWithin:
-		return schema.StateCatchingUp, ""
-	}
-	return schema.StateLive, ""
 }
 
 // keeps answers whether an event writes something, and the word it is counted under.

@@ -27,6 +27,7 @@ type stream struct {
 	net  *simnet.Net
 	pool *pgxpool.Pool
 	log  lines
+	ping time.Duration // after so much silence; the default when zero
 }
 
 func newStream(t *testing.T, cfg simnet.Config) *stream {
@@ -47,7 +48,7 @@ func (s *stream) run(change func(*consumer.Config), endpoints ...string) (stop f
 		endpoints = []string{s.net.URL()}
 	}
 	source, err := jetstream.New(jetstream.Config{Endpoints: endpoints, Filter: jetstream.Filter{Everyone: true},
-		MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond, Logger: logger})
+		MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond, QuietAfter: s.ping, Logger: logger})
 	require.NoError(s.t, err)
 	cfg := consumer.Config{
 		Stream: "s", Wire: "jetstream", Pool: s.pool, Owner: s.t.Name(), Source: source, FilterHash: source.FilterHash,
@@ -181,7 +182,7 @@ func TestLostEventsAreAGap(t *testing.T) {
 	s.net.Play(10)
 	require.NoError(t, s.net.Do(simnet.TooOld))
 	s.net.Play(10)
-	stop = s.run(nil)
+	stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = time.Second })
 	defer stop()
 	require.Eventually(t, func() bool { return count(t, s.pool, `SELECT count(*) FROM gaps`) == 1 }, time.Minute, 5*time.Millisecond)
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE stream = 's' AND to_at - from_at BETWEEN '55 minutes' AND '65 minutes' AND closed_at IS NULL`))
@@ -197,7 +198,7 @@ func TestAnotherHostIsAskedByTime(t *testing.T) {
 	s.stores()
 	stop()
 	require.NoError(t, s.net.Do(simnet.Refuse))
-	stop = s.run(nil, s.net.URL(), other.net.URL())
+	stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 200 * time.Millisecond }, s.net.URL(), other.net.URL())
 	require.Eventually(t, func() bool {
 		return count(t, s.pool, `SELECT count(*) FROM streams WHERE host = $1`, other.net.Address()) == 1
 	}, time.Minute, 5*time.Millisecond)

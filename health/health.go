@@ -192,7 +192,7 @@ func stream(st schema.StreamStatus, now time.Time, limits Limits) Stream {
 			s.State = schema.StateCatchingUp // what was read is live, what is stored is not yet
 		}
 		moved := later(st.Advanced, st.StateSince)
-		if now.Sub(moved) > limits.NoEvents {
+		if now.Sub(moved) > limits.NoEvents && st.Detail != schema.DetailScanning { // which ends as quiet, or brings events
 			s.State, s.StateSince = StateStalled, now.Sub(moved).Seconds()
 		}
 	case schema.StateQuiet:

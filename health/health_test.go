@@ -52,6 +52,8 @@ func TestStreamStates(t *testing.T) {
 			"catching up", true, 30 * time.Second, nil},
 		"far behind and moving": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Minute), Advanced: before(time.Second)},
 			"catching up", true, 6 * time.Minute, []string{"WeirLagCritical"}},
+		"a server that looks through its past": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Hour), Advanced: before(time.Hour), Detail: schema.DetailScanning},
+			"catching up", true, 6 * time.Hour, []string{"WeirLagCritical"}},
 		"a little behind": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(2 * time.Minute), Advanced: before(time.Second)},
 			"catching up", true, 2 * time.Minute, []string{"WeirLag"}},
 		"a blip": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Advanced: before(time.Minute)},

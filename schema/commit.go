@@ -126,10 +126,10 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 }
 
 func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
-	const sql = `SELECT advance_stream($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	const sql = `SELECT advance_stream($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
 	p := b.Position
 	q.Queue(sql, lease.Stream, lease.Epoch, lease.TTL, p.Host, p.CursorKind, p.Cursor, p.Anchor,
-		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash)
+		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash, p.Anchors.known(), nilTime(p.WrittenAt))
 }
 
 func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {

@@ -150,14 +150,47 @@ func TestPositionSurvives(t *testing.T) {
 	lease := take(t, pool, "me")
 	at := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	want := schema.Position{Host: "h:1", CursorKind: "seq", Cursor: 42, FilterHash: "f", LastEvent: at, CaughtUp: at.Add(time.Second),
-		Anchor: &schema.Anchor{Seq: 42, TimeUS: at.UnixMicro(), Kind: "commit", DID: "did:plc:a", Operation: "create", Collection: "c", Rkey: "r", Rev: "v"}}
+		Anchor: &schema.Anchor{Seq: 42, TimeUS: at.UnixMicro(), Kind: "commit", DID: "did:plc:a", Operation: "create", Collection: "c", Rkey: "r", Rev: "v"},
+		Anchors: schema.Anchors{1, -1 << 63, 3}, WrittenAt: at.Add(-time.Minute)}
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Position: want})
 	require.NoError(t, err)
 	require.NoError(t, lease.Release(t.Context(), pool))
 	got := take(t, pool, "other").Position
-	require.True(t, got.LastEvent.Equal(want.LastEvent) && got.CaughtUp.Equal(want.CaughtUp))
-	got.LastEvent, got.CaughtUp = want.LastEvent, want.CaughtUp
+	require.True(t, got.LastEvent.Equal(want.LastEvent) && got.CaughtUp.Equal(want.CaughtUp) && got.WrittenAt.Equal(want.WrittenAt))
+	got.LastEvent, got.CaughtUp, got.WrittenAt = want.LastEvent, want.CaughtUp, want.WrittenAt
 	require.Equal(t, want, got)
+	require.Equal(t, time.Minute, got.Lag())
+}
+
+// TestQuietIsKnownOnlySinceTheLastCommit: what a stream had nothing unread of
+// before that says nothing of what followed.
+func TestQuietIsKnownOnlySinceTheLastCommit(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	quiet := func() bool {
+		lease = take(t, pool, "me")
+		return lease.Position.Quiet
+	}
+	commit := func(host string) {
+		_, err := apply(t.Context(), pool, lease, schema.Batch{Position: schema.Position{Host: host, CursorKind: "seq", Cursor: 1}})
+		require.NoError(t, err)
+	}
+	require.False(t, quiet())
+	commit("h")
+	require.False(t, quiet())
+	_, err := lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateQuiet, CaughtUp: time.Now().Add(-time.Hour)})
+	require.NoError(t, err)
+	require.False(t, quiet(), "before the commit")
+	now := ask[time.Time](t, pool, `SELECT clock_timestamp()`)
+	_, err = lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateQuiet, CaughtUp: now})
+	require.NoError(t, err)
+	require.True(t, quiet())
+	commit("h")
+	require.False(t, quiet())
+	require.True(t, ask[bool](t, pool, `SELECT caught_up_at IS NOT NULL FROM streams`))
+	commit("another")
+	require.False(t, ask[bool](t, pool, `SELECT caught_up_at IS NOT NULL FROM streams`), "said of the host before")
 }
 
 func TestNewestStatusOfAnAccountStays(t *testing.T) {

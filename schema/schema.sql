@@ -312,6 +312,8 @@ CREATE TABLE streams (
     failed_tries integer DEFAULT 0 NOT NULL, -- Tries to connect that failed since the last event.
     root text, -- Of a shard: the stream whose accounts it takes some of. It goes when its last account does.
     lease_renewed_at timestamp with time zone, -- By the database's clock. A lease that was renewed in the future is of a clock that has been set back since, and free.
+    anchors bigint[], -- The last events of eight different accounts, hashed, the latest first: a resume that delivers one of them has missed nothing since. NULL: none known.
+    written_at timestamp with time zone, -- When the last event committed was written, by the authors' clocks: last_event_at less how much later than its rev the median of the last hundred events was dated.
     PRIMARY KEY (name),
     CHECK ((cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))),
     FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
@@ -363,18 +365,21 @@ CREATE TABLE watches (
 );
 
 -- Moves a stream's position and renews its lease, for the holder of the epoch only: SQLSTATE WR001 for anybody else.
-CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text)
+CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[] DEFAULT NULL::bigint[], p_written_at timestamp with time zone DEFAULT NULL::timestamp with time zone)
  RETURNS void
  LANGUAGE plpgsql
 AS $function$
 BEGIN
+    -- What one host had nothing unread of says little of another, which may be ahead of it.
     UPDATE streams
     SET host             = p_host,
         cursor_kind      = p_cursor_kind,
         cursor           = p_cursor,
         anchor           = p_anchor,
+        anchors          = p_anchors,
         last_event_at    = p_last_event_at,
-        caught_up_at     = greatest(CASE WHEN caught_up_at < clock_timestamp() THEN caught_up_at END,
+        written_at       = p_written_at,
+        caught_up_at     = greatest(CASE WHEN caught_up_at < clock_timestamp() AND host = p_host THEN caught_up_at END,
                                     CASE WHEN p_caught_up_at < clock_timestamp() THEN p_caught_up_at END),
         filter_hash      = p_filter_hash,
         advanced_at      = clock_timestamp(),

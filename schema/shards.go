@@ -295,11 +295,14 @@ SET epoch         = s.epoch + 1,
     cursor_kind   = CASE WHEN f.from_oldest THEN '' ELSE 'time' END,
     cursor        = CASE WHEN f.from_oldest THEN 0 ELSE (extract(epoch FROM f.start) * 1000000)::bigint END,
     anchor        = NULL,
+    anchors       = NULL,
     last_event_at = CASE WHEN f.events > 0 THEN f.start END,
+    written_at    = CASE WHEN f.events > 0 THEN f.start - f.lag END,
     caught_up_at  = f.caught_up_at,
     filter_hash   = ''
 FROM (
     SELECT min(coalesce(last_event_at, caught_up_at)) AS start, count(last_event_at) AS events,
+           coalesce(max(last_event_at - written_at), interval '0') AS lag,
            min(greatest(last_event_at, caught_up_at)) AS caught_up_at, bool_or(cursor_kind = '') AND $3 AS from_oldest
     FROM streams
     WHERE name = ANY ($2) AND (cursor_kind <> '' OR $3)

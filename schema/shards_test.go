@@ -251,7 +251,8 @@ func TestWhoTakesAccountsOverGoesBack(t *testing.T) {
 	for stream, minutes := range map[string]int{"s": 30, "s-2": 20, "s-3": 40} {
 		f.position(stream, minutes)
 	}
-	f.exec(`UPDATE streams SET caught_up_at = $1 WHERE name = 's-2'`, past(50))
+	f.exec(`UPDATE streams SET caught_up_at = $1, written_at = $2 WHERE name = 's-2'`, past(50), past(15))
+	f.exec(`UPDATE streams SET anchors = '{1,2}'`)
 	leases := map[string]schema.Lease{"s": f.lease("s"), "s-2": f.lease("s-2"), "s-3": f.lease("s-3")}
 	f.set(schema.ShardsNetwork, 100)
 	all, _ = f.share()
@@ -270,6 +271,9 @@ func TestWhoTakesAccountsOverGoesBack(t *testing.T) {
 	require.True(t, past(20).Equal(at.LastEvent))
 	require.True(t, past(30).Equal(at.CaughtUp), "the earliest moment that all were complete up to")
 	require.Nil(t, at.Anchor)
+	require.Zero(t, at.Anchors, "they are of accounts that it may not have")
+	require.Equal(t, 5*time.Minute, at.Lag(), "the longest of them")
+	require.False(t, at.Quiet)
 
 	// And back: new shards begin where the first stream stands, under new names.
 	f.position("s", 55)

@@ -16,9 +16,37 @@ type Position struct {
 	CursorKind string // "", "seq" or "time"
 	Cursor     int64
 	Anchor     *Anchor
+	Anchors    Anchors
 	LastEvent  time.Time // when the last event happened, by the server's clock
+	WrittenAt  time.Time // the same by the authors' clocks, an estimate; zero: unknown
 	CaughtUp   time.Time // zero: never
+	Quiet      bool      // nothing was unread at CaughtUp, and nothing has been committed since; read, not written
 	FilterHash string
+}
+
+// Lag is how much later than it was written the last event was dated: a server
+// that lags dates by its own clock what it gets late.
+func (p Position) Lag() time.Duration {
+	if p.WrittenAt.IsZero() || p.LastEvent.IsZero() {
+		return 0
+	}
+	return max(0, p.LastEvent.Sub(p.WrittenAt))
+}
+
+// Anchors are hashes of the last events of different accounts, the latest first;
+// zeros follow where fewer are known.
+type Anchors [8]int64
+
+// known are those that are set, as they are stored: nil for none.
+func (a *Anchors) known() []int64 {
+	n := 0
+	for n < len(a) && a[n] != 0 {
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	return a[:n]
 }
 
 // Anchor identifies the last event committed: a resume must deliver it again.
@@ -52,6 +80,10 @@ const (
 	StateQuiet      = "quiet"
 	StateNoNetwork  = "not connected"
 	StateDraining   = "paused by backpressure"
+
+	// DetailScanning goes with "catching up" while a server that has accepted a
+	// cursor sends nothing.
+	DetailScanning = "nothing more has arrived yet: the server may still be looking through what it has stored"
 
 	// StateNoConsumer is never stored: the last holder said goodbye, or there
 	// never was one.
@@ -137,13 +169,17 @@ SET lease_owner      = $2,
     state_since      = now()
 FROM free
 WHERE s.name = free.name
-RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s.caught_up_at, s.filter_hash, clock_timestamp()`
+RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s.caught_up_at, s.filter_hash, clock_timestamp(),
+    s.anchors, s.written_at, s.host <> '' AND coalesce(s.caught_up_at > s.advanced_at, false)`
 	lease, err = one(ctx, db, "take the lease of stream "+stream, func(row pgx.CollectableRow) (Lease, error) {
 		l := Lease{Stream: stream, Owner: owner, TTL: ttl}
 		p := &l.Position
-		var lastEvent, caughtUp *time.Time
-		err := row.Scan(&l.Epoch, &p.Host, &p.CursorKind, &p.Cursor, &p.Anchor, &lastEvent, &caughtUp, &p.FilterHash, &l.Taken)
-		p.LastEvent, p.CaughtUp = deref(lastEvent), deref(caughtUp)
+		var lastEvent, caughtUp, written *time.Time
+		var anchors []int64
+		err := row.Scan(&l.Epoch, &p.Host, &p.CursorKind, &p.Cursor, &p.Anchor, &lastEvent, &caughtUp, &p.FilterHash, &l.Taken,
+			&anchors, &written, &p.Quiet)
+		p.LastEvent, p.CaughtUp, p.WrittenAt = deref(lastEvent), deref(caughtUp), deref(written)
+		copy(p.Anchors[:], anchors)
 		return l, err
 	}, take, stream, owner, ttl)
 	if errors.Is(err, ErrNoRows) {

@@ -53,7 +53,8 @@ type config struct {
 	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"16777216"`
 	// LeaseTTL is how long a dead consumer keeps the next one waiting, at most.
 	LeaseTTL time.Duration `env:"WEIR_LEASE_TTL" envDefault:"10s"`
-	// GapThreshold is the shortest hole in a stream that is recorded as a gap.
+	// GapThreshold is the shortest hole in a stream that is recorded as a gap
+	// where the stream was known to be quiet. Elsewhere every hole is.
 	GapThreshold time.Duration `env:"WEIR_GAP_THRESHOLD" envDefault:"5m"`
 
 	// Workers is how many process_posts jobs run at once.

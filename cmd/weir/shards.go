@@ -13,6 +13,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // wire is how the streams of this binary speak.
@@ -130,7 +131,10 @@ func (s *shards) shared(ctx context.Context) (all []schema.Shard, err error) {
 func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.Shard) (*shard, error) {
 	one := &shard{}
 	counts := prometheus.NewRegistry() // its own, so that its numbers end with it
-	var err error
+	keep, err := workers.Retention{}.WithDefaults()
+	if err != nil {
+		return nil, err
+	}
 	one.source, err = s.parts.source(one.follows.take(now, s.cfg.Collections), s.log.With("stream", now.Stream), counts)
 	if err != nil {
 		return nil, err
@@ -139,7 +143,7 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 		Stream: now.Stream, Wire: wire, Shard: now.Stream != s.cfg.Stream, Leased: s.refresh,
 		Source: one.source, FilterHash: one.source.FilterHash, Follows: one.follows.includes,
 		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchEvery: s.cfg.BatchEvery, BufferBytes: s.cfg.BufferBytes,
-		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
+		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, ResumeWithin: keep.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,93 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// begin writes down where a stream starts that has no position, or one that is
+// too old, and begins at the live tip. Without it, a process that dies before the
+// first event would begin at a later tip, and nobody would know what happened in
+// between.
+func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) error {
+	fresh := commits.position.CursorKind == string(CursorNone)
+	if c.cfg.Afresh || s.asked.Kind != CursorNone || !fresh && !s.resume.expired {
+		return nil
+	}
+	at := s.base
+	connected := s.clock.earliest(s.connected)
+	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), connected.UnixMicro(), connected
+	b := &batch{last: &at, oldest: s.connected, opened: s.connected}
+	if !fresh && s.resume.judge() == missed {
+		s.open = b
+		s.missed()
+		s.open = nil
+	}
+	s.settled.Store(true)
+	return commits.commit(ctx, b)
+}
+
+// connect makes the next connection and the session that will work it.
+func (c *Consumer) connect(ctx context.Context, commits *committer, byTime bool) (*session, error) {
+	from, filter := commits.position, c.cfg.FilterHash()
+	expired := c.expired(from, commits.moved)
+	asked := map[string]Cursor{}
+	at := func(host string) Cursor {
+		asked[host] = c.cfg.plan(from, host, filter, byTime, expired).cursor(c.cfg.Start, c.cfg.Rewind)
+		return asked[host]
+	}
+	report := func(a Attempt) { c.trouble.Store(&a) }
+	conn, err := c.cfg.Source.Connect(ctx, at, report)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	s := &session{
+		cfg: &c.cfg, clock: &c.clock, conn: conn, connected: now, asked: asked[conn.Host()],
+		buf: newBuffer(c.cfg.BufferBytes), resume: c.cfg.plan(from, conn.Host(), filter, byTime, expired), commits: make(chan *batch),
+		log: c.log, metrics: c.metrics, counted: map[counted]int{}, trail: newTrail(&from),
+		base: schema.Position{Host: conn.Host(), FilterHash: filter},
+	}
+	s.resume.connected = c.clock.latest(now)
+	if s.resume.elsewhere && !from.CaughtUp.IsZero() {
+		s.base.CaughtUp = from.CaughtUp.Add(-from.Lag()) // the other host may have lagged
+	}
+	s.settled.Store(s.resume.settled)
+	s.past = s.began(from)
+	return s, nil
+}
+
+// began is the moment from which on the server has been asked for events: what
+// it may have to look through. Zero: the live tip, which has no past.
+func (s *session) began(from schema.Position) time.Time {
+	oldest := s.clock.latest(s.connected).Add(-farthestStart)
+	switch {
+	case s.asked.Kind == CursorNone:
+		return time.Time{}
+	case s.resume.exact:
+		return from.LastEvent
+	case s.asked.Kind == CursorSeq:
+		return oldest
+	}
+	s.resume.asked = time.UnixMicro(s.asked.Value)
+	if s.resume.expired || s.resume.settled { // the configured start, however long ago
+		return later(s.resume.asked, oldest)
+	}
+	return s.resume.asked
+}
+
+// expired reports whether a position is older than deletions are kept, and logs
+// it: what was deleted before would come back. It is so by both clocks, or it is
+// not. A position that has moved under this lease is old because the server's
+// past is being read: moved is when, zero if it has not.
+func (c *Consumer) expired(from schema.Position, moved time.Time) bool {
+	reading := !moved.IsZero() && time.Since(moved) <= c.cfg.ResumeWithin
+	age := c.clock.earliest(time.Now()).Sub(complete(from))
+	if from.CursorKind == string(CursorNone) || reading || age <= c.cfg.ResumeWithin {
+		return false
+	}
+	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts anew, and what lies between is a gap")
+	return true
+}

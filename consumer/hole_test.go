@@ -1,0 +1,227 @@
+package consumer_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// until waits for a count in the database.
+func (s *stream) until(want int, sql string, args ...any) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool { return count(s.t, s.pool, sql, args...) == want }, time.Minute, 5*time.Millisecond, sql)
+}
+
+const (
+	allPosts = `SELECT count(*) FROM posts`
+	allGaps  = `SELECT count(*) FROM gaps`
+)
+
+// TestShortHoleIsAGap, however much shorter than the threshold, and only once,
+// though the process ends while it is still open whether the anchor comes.
+func TestShortHoleIsAGap(t *testing.T) {
+	t.Parallel()
+	for _, generation := range []simnet.Generation{simnet.V1, simnet.V2} {
+		s := newStream(t, simnet.Config{History: 500, Generation: generation})
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		stood := count(t, s.pool, `SELECT cursor FROM streams`)
+		stored := count(t, s.pool, allPosts)
+		s.net.Play(30)
+		forgotten := s.net.Log().Entries()[500:]
+		require.NoError(t, s.net.Do(simnet.TooOld))
+		s.net.Play(20)
+
+		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = time.Hour })
+		require.Eventually(t, func() bool { return count(t, s.pool, allPosts) > stored }, time.Minute, 5*time.Millisecond)
+		stop()
+		require.Equal(t, stood, count(t, s.pool, `SELECT cursor FROM streams`), "the question is still open")
+		require.Zero(t, count(t, s.pool, allGaps))
+
+		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 200 * time.Millisecond })
+		s.until(1, allGaps)
+		s.until(1, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, s.net.Log().Last().TimeUS)
+		stop()
+		s.net.Play(200)
+		stop = s.run(nil)
+		s.until(1, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, s.net.Log().Last().TimeUS)
+		stop()
+		require.Equal(t, 1, count(t, s.pool, allGaps))
+		first, last := forgotten[0], forgotten[len(forgotten)-1]
+		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE from_at <= to_timestamp($1::bigint / 1000000.0) AND to_at >= to_timestamp($2::bigint / 1000000.0)`,
+			first.TimeUS, last.TimeUS))
+		asked := time.UnixMicro(s.net.Log().Entries()[499].TimeUS).Add(-5 * time.Minute)
+		var reason string
+		require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT reason FROM gaps`).Scan(&reason))
+		said, ok := strings.CutPrefix(reason, "asked for events since ")
+		require.True(t, ok, reason)
+		said, _, _ = strings.Cut(said, ",")
+		named, err := time.Parse(time.RFC3339, said)
+		require.NoError(t, err)
+		require.WithinDuration(t, asked, named, 3*time.Second, "the time that was really asked for")
+	}
+}
+
+// server is a Jetstream made by hand: sends is called for each connection, with
+// its cursor, and the connection stays open after it.
+func server(t *testing.T, sends func(cursor int64, send func(line string)) (accepts bool)) (url string) {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cursor, _ := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64) // none is zero
+		var lines []string
+		if !sends(cursor, func(line string) { lines = append(lines, line) }) {
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return
+		}
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		ctx := ws.CloseRead(r.Context())
+		for _, line := range lines {
+			if ws.Write(ctx, websocket.MessageText, []byte(line)) != nil {
+				return
+			}
+		}
+		<-ctx.Done()
+	}))
+	t.Cleanup(s.Close)
+	return "ws" + strings.TrimPrefix(s.URL, "http") + "/subscribe"
+}
+
+// postOf is a post as a v1 server sends it, written at one moment, and dated at
+// another.
+func postOf(account string, written, dated time.Time) string {
+	rev := syntax.NewTID(written.UnixMicro(), 0).String()
+	return fmt.Sprintf(`{"did":"did:plc:%s","time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"create",`+
+		`"collection":"app.bsky.feed.post","rkey":%q,"record":%s,"cid":"bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu"}}`,
+		strings.Repeat(account, 24), dated.UnixMicro(), rev, rev, plainRecord)
+}
+
+// TestFailoverFromAHostThatLagsLosesNothing: it gets everything twenty minutes
+// late, and dates it then. The other host is on time.
+func TestFailoverFromAHostThatLagsLosesNothing(t *testing.T) {
+	t.Parallel()
+	const posts, lag = 50, 20 * time.Minute
+	now := time.Now()
+	written := func(n int) time.Time { return now.Add(time.Duration(n-posts) * time.Minute) } // one a minute
+	host := func(lag, kept time.Duration, down *atomic.Bool) string {
+		return server(t, func(cursor int64, send func(string)) bool {
+			for n := range posts {
+				if dated := written(n).Add(lag); dated.UnixMicro() >= cursor && !dated.After(now) && now.Sub(dated) <= kept {
+					send(postOf("a", written(n), dated))
+				}
+			}
+			return !down.Load()
+		})
+	}
+	for _, kept := range []time.Duration{24 * time.Hour, 15 * time.Minute} {
+		s := &stream{t: t, pool: schematest.New(t)}
+		var down, never atomic.Bool
+		a, b := host(lag, 24*time.Hour, &down), host(0, kept, &never)
+		oldest := func(cfg *consumer.Config) {
+			cfg.Start, cfg.AnchorWithin = consumer.Cursor{Kind: consumer.CursorTime, Value: 1}, 200*time.Millisecond
+		}
+		stop := s.run(oldest, a, b)
+		s.until(31, allPosts)
+		stop()
+		down.Store(true)
+		stop = s.run(oldest, a, b)
+		s.until(1, `SELECT count(*) FROM streams WHERE $1 LIKE '%' || host || '%' AND last_event_at >= $2`, b, written(posts-1).Truncate(time.Microsecond))
+		stop()
+		if kept > lag {
+			require.Equal(t, posts, count(t, s.pool, allPosts))
+			require.Zero(t, count(t, s.pool, allGaps))
+			continue
+		}
+		require.Less(t, count(t, s.pool, allPosts), posts, "it has forgotten some")
+		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE from_at <= $1 AND to_at >= $2 AND to_at < $3`,
+			written(31), written(34), now), "and dates the first one it has before the position")
+	}
+}
+
+// TestScanningServerIsNotQuiet: it accepts, answers pings, and looks through six
+// hours of others' events for ours.
+func TestScanningServerIsNotQuiet(t *testing.T) {
+	t.Parallel()
+	s := &stream{t: t, pool: schematest.New(t), ping: 20 * time.Millisecond}
+	now := time.Now()
+	var phase atomic.Int32
+	url := server(t, func(_ int64, send func(string)) bool {
+		switch phase.Load() {
+		case 0, 2: // all that it has left is as old
+			at := now.Add(-6 * time.Hour).Add(time.Duration(phase.Load()) * 150 * time.Minute)
+			send(postOf("ab"[phase.Load()/2:][:1], at, at))
+		case 3:
+			send(postOf("c", now, time.Now()))
+		}
+		return true
+	})
+	quick := func(cfg *consumer.Config) {
+		cfg.AnchorWithin, cfg.QuietAfter, cfg.SilentFor, cfg.LeaseTTL = 200*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond, time.Second
+		cfg.Start = consumer.Cursor{Kind: consumer.CursorTime, Value: now.Add(-6 * time.Hour).UnixMicro()}
+	}
+	const scanning = `SELECT count(*) FROM streams WHERE state = 'catching up' AND state_detail = '` + schema.DetailScanning + `'`
+	stop := s.run(quick, url)
+	s.until(1, scanning)
+	require.Equal(t, 1, count(t, s.pool, allPosts))
+	stop()
+	phase.Store(1)
+	stop = s.run(quick, url)
+	require.Eventually(t, func() bool { return s.log.has("resume_by_time") }, time.Minute, time.Millisecond)
+	s.until(1, scanning)
+	stop()
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE caught_up_at IS NULL OR caught_up_at <= last_event_at`))
+	phase.Store(2)
+	stop = s.run(quick, url)
+	s.until(1, `SELECT count(*) FROM gaps WHERE to_at - from_at = '5 hours'`)
+	stop()
+	phase.Store(3)
+	stop = s.run(quick, url)
+	s.until(1, `SELECT count(*) FROM streams WHERE state = 'quiet' AND state_detail = '' AND caught_up_at > last_event_at`)
+	stop()
+}
+
+// TestPositionOlderThanDeletionsAreKeptIsAGap: what it would bring again may have
+// been deleted since.
+func TestPositionOlderThanDeletionsAreKeptIsAGap(t *testing.T) {
+	t.Parallel()
+	for _, start := range []consumer.Cursor{{}, {Kind: consumer.CursorSeq}} {
+		s := newStream(t, simnet.Config{History: 500})
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		deleted, err := s.pool.Exec(t.Context(), `DELETE FROM posts`)
+		require.NoError(t, err)
+		_, err = s.pool.Exec(t.Context(), `UPDATE streams SET last_event_at = now() - interval '8 days', caught_up_at = now() - interval '8 days'`)
+		require.NoError(t, err)
+		if start != (consumer.Cursor{}) {
+			require.NoError(t, s.net.Do(simnet.TooOld))
+		}
+		s.net.Play(200)
+		stop = s.run(func(cfg *consumer.Config) { cfg.Start = start })
+		s.until(1, `SELECT count(*) FROM gaps WHERE from_at BETWEEN now() - interval '8 days 1 hour' AND now() - interval '8 days'
+			AND to_at > now() - interval '1 hour' AND reason LIKE 'the position, of %'`)
+		s.net.Play(20)
+		s.until(1, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, s.net.Log().Last().TimeUS)
+		stop()
+		require.Less(t, count(t, s.pool, allPosts), int(deleted.RowsAffected()), "the old ones have not come back")
+		require.Equal(t, 1, count(t, s.pool, allGaps))
+		require.True(t, s.log.has("position_too_old"))
+	}
+}
