@@ -3,7 +3,6 @@ package schema
 import (
 	"cmp"
 	"math/bits"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -85,52 +84,7 @@ func (b *Batch) accounts() (set accountLockSet) {
 	return set
 }
 
-// queueRecordLocks locks the rows that the batch deletes, and those that it may
-// replace, in the order of their keys: the order in which workers lock them.
-// Writes alone need no such pass, for they go in that order themselves; and what
-// is copied is not stored yet.
-func (b *Batch) queueRecordLocks(q *pgx.Batch, copying bool) {
-	if len(b.Deletions) == 0 {
-		return
-	}
-	locked := make([]Key, 0, len(b.Deletions)+len(b.Writes))
-	for i := range b.Deletions {
-		locked = append(locked, b.Deletions[i].Key)
-	}
-	for i := 0; i < len(b.Writes) && !copying; i++ {
-		locked = append(locked, b.Writes[i].Key)
-	}
-	slices.SortFunc(locked, Key.compare)
-	locked = slices.Compact(locked)
-	keys := newKeyColumns(len(locked))
-	for i := range locked {
-		keys.set(i, locked[i])
-	}
-	queueRecordLocks(q, keys)
-}
-
-// queueRecordLocks locks the rows of records that are stored, in the order given.
-func queueRecordLocks(q *pgx.Batch, keys keyColumns) {
-	const sql = `
-SELECT count(*)
-FROM (SELECT collection, did, rkey FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (collection, did, rkey, n) ORDER BY n) AS k
-CROSS JOIN LATERAL (
-    SELECT FROM records AS r
-    WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey AND r.rkey BETWEEN $4 AND $5
-    LIMIT 1
-    FOR UPDATE
-) AS r`
-	from, to := keys.rkeys()
-	q.Queue(sql, keys.collection, keys.did, keys.rkey, from, to)
-}
-
 // compare orders records as their rows are locked.
 func (k Key) compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Collection, other.Collection), cmp.Compare(k.DID, other.DID), cmp.Compare(k.Rkey, other.Rkey))
-}
-
-// rkeys are the smallest and the largest rkey: a query that names them opens
-// only the partitions of posts between them.
-func (c keyColumns) rkeys() (from, to string) {
-	return slices.Min(c.rkey), slices.Max(c.rkey)
 }

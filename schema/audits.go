@@ -144,9 +144,9 @@ func DeletePosts(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
 	b := Batch{Deletions: deletions}
 	q := &pgx.Batch{}
 	b.accounts().queue(q, true)
-	b.queueRecordLocks(q, false)
+	b.queueTombstones(q)
+	b.queueWrites(q, new([]Key)) // locks them
 	b.queueDeletions(q)
-	b.queueShares(q)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("delete posts: %w", err)
 	}
@@ -161,6 +161,12 @@ func MendPosts(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, e
 	if len(writes) == 0 {
 		return nil, nil
 	}
+	const lock = `
+SELECT count(*)
+FROM (SELECT collection, did, rkey FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (collection, did, rkey, n) ORDER BY n) AS k
+CROSS JOIN LATERAL (
+    SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey LIMIT 1 FOR UPDATE
+) AS r`
 	const room = `
 WITH w AS (
     SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS w (collection, did, rkey, rev)
@@ -180,7 +186,7 @@ WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.re
 	}
 	q := &pgx.Batch{}
 	b.accounts().queue(q, true)
-	queueRecordLocks(q, keys)
+	q.Queue(lock, keys.collection, keys.did, keys.rkey)
 	q.Queue(room, keys.collection, keys.did, keys.rkey, rev)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return nil, fmt.Errorf("mend posts: %w", err)

@@ -87,14 +87,14 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		b.queueAdvance(q, lease)
 	}
 	b.queueAccounts(q) // their statuses decide what is written
-	b.queueRecordLocks(q, copying)
-	b.queueDeletions(q)
+	b.queueTombstones(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
+		(&Batch{Deletions: b.Deletions}).queueWrites(q, &written) // what is copied is not stored yet
 	} else {
 		b.queueWrites(q, &written)
 	}
-	b.queueShares(q)
+	b.queueDeletions(q)
 	for i := range b.DeadLetters {
 		b.DeadLetters[i].queue(q, lease.Stream)
 	}
@@ -132,24 +132,22 @@ func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
 		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash, p.Anchors.known(), nilTime(p.WrittenAt))
 }
 
-func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
-	if len(b.Writes) == 0 {
-		return
-	}
+// What is written where, by both ways of queueWrites.
+const (
+	insertRecords = `
+INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
+SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record`
+
 	// A write that is not newer than the record or its tombstone is a
 	// redelivery, or an old record sent again: it changes nothing. Nor does one of
 	// an account that is deleted, until the account is active again.
-	const sql = `
-INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
-SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[])
-     WITH ORDINALITY AS w (collection, did, rkey, rev, cid, created_at, record, n)
-WHERE NOT EXISTS (
+	notDeleted = `
+NOT EXISTS (
     SELECT FROM tombstones AS t
-    WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev
-)
-  AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
-ORDER BY w.n
+    WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev OFFSET 0
+) AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted' OFFSET 0)`
+
+	whereNewer = `
 ON CONFLICT (collection, did, rkey) DO UPDATE
 SET rev        = excluded.rev,
     cid        = excluded.cid,
@@ -157,21 +155,77 @@ SET rev        = excluded.rev,
     record     = excluded.record
 WHERE excluded.rev > r.rev
 RETURNING collection, did, rkey`
-	n := len(b.Writes)
+)
+
+// queueWrites writes the records, and locks those that will be deleted, in one
+// pass in the order of their keys: the order in which workers lock them.
+func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
+	const writes = insertRecords + `
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[])
+     WITH ORDINALITY AS w (collection, did, rkey, rev, cid, created_at, record, n)
+WHERE ` + notDeleted + `
+ORDER BY w.n` + whereNewer
+	// Row by row: one that goes is locked, and comes no further.
+	const both = insertRecords + `
+FROM (
+    SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, w.record, w.goes
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[], $8::boolean[])
+         WITH ORDINALITY AS w (collection, did, rkey, rev, cid, created_at, record, goes, n)
+    WHERE w.goes OR ` + notDeleted + `
+    ORDER BY w.n
+) AS w
+CROSS JOIN LATERAL (
+    SELECT count(*) AS locked
+    FROM (
+        SELECT FROM records AS r
+        WHERE w.goes AND r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.rkey BETWEEN $9 AND $10
+        LIMIT 1
+        FOR UPDATE
+    ) AS r
+) AS l
+WHERE NOT w.goes OR l.locked < 0` + whereNewer
+	n := len(b.Writes) + len(b.Deletions)
+	if n == 0 {
+		return
+	}
 	keys := newKeyColumns(n)
 	rev, cid := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	createdAt := make(pgtype.FlatArray[time.Time], n)
 	record := make(pgtype.FlatArray[json.RawMessage], n)
-	for i := range b.Writes {
-		w := &b.Writes[i]
-		keys.set(i, w.Key)
-		rev[i], cid[i], createdAt[i], record[i] = w.Rev, w.CID, w.CreatedAt, w.Record
+	goes := make(pgtype.FlatArray[bool], n)
+	w, d := b.Writes, b.Deletions
+	for i := range n {
+		if goes[i] = len(w) == 0 || len(d) > 0 && d[0].compare(w[0].Key) <= 0; goes[i] {
+			keys.set(i, d[0].Key)
+			record[i] = json.RawMessage(`null`)
+			d = d[1:]
+			continue
+		}
+		keys.set(i, w[0].Key)
+		rev[i], cid[i], createdAt[i], record[i] = w[0].Rev, w[0].CID, w[0].CreatedAt, w[0].Record
+		w = w[1:]
 	}
-	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, cid, createdAt, record).Query(func(rows pgx.Rows) error {
+	args := []any{keys.collection, keys.did, keys.rkey, rev, cid, createdAt, record}
+	sql := writes
+	if len(b.Deletions) > 0 {
+		from, to := b.deletedRkeys()
+		sql, args = both, append(args, goes, from, to)
+	}
+	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		var err error
-		*written, err = pgx.AppendRows(make([]Key, 0, n), rows, pgx.RowToStructByPos[Key])
+		*written, err = pgx.AppendRows(make([]Key, 0, len(b.Writes)), rows, pgx.RowToStructByPos[Key])
 		return err
 	})
+}
+
+// deletedRkeys are the smallest and the largest rkey of the deletions: a query
+// that names them opens only the partitions of posts between them.
+func (b *Batch) deletedRkeys() (from, to string) {
+	from, to = b.Deletions[0].Rkey, b.Deletions[0].Rkey
+	for i := range b.Deletions {
+		from, to = min(from, b.Deletions[i].Rkey), max(to, b.Deletions[i].Rkey)
+	}
+	return from, to
 }
 
 // StorePosts writes posts that no stream brought, under the same rules: only
@@ -240,27 +294,19 @@ func (b *Batch) copyWrites(ctx context.Context, tx pgx.Tx) ([]Key, error) {
 	return written, nil
 }
 
-func (b *Batch) queueDeletions(q *pgx.Batch) {
-	if len(b.Deletions) == 0 {
+// queueTombstones leaves the tombstones of what is deleted.
+func (b *Batch) queueTombstones(q *pgx.Batch) {
+	n := len(b.Deletions)
+	if n == 0 {
 		return
 	}
-	const tombstone = `
+	const sql = `
 INSERT INTO tombstones AS t (collection, did, rkey, rev, deleted_at)
 SELECT d.collection, d.did, d.rkey, d.rev, d.deleted_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[]) AS d (collection, did, rkey, rev, deleted_at)
 ON CONFLICT (collection, did, rkey) DO UPDATE
 SET rev = excluded.rev, deleted_at = excluded.deleted_at
 WHERE excluded.rev > t.rev`
-	const remove = `
-DELETE FROM records AS r
-USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, did, rkey, rev)
-WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev AND r.rkey BETWEEN $5 AND $6`
-	const letters = `
-UPDATE dead_letters AS l
-SET ` + cleared + `
-FROM unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
-WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0`
-	n := len(b.Deletions)
 	keys := newKeyColumns(n)
 	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[time.Time], n)
 	for i := range b.Deletions {
@@ -268,20 +314,23 @@ WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.ra
 		keys.set(i, d.Key)
 		rev[i], at[i] = d.Rev, d.At
 	}
-	q.Queue(tombstone, keys.collection, keys.did, keys.rkey, rev, at)
-	from, to := keys.rkeys()
-	q.Queue(remove, keys.collection, keys.did, keys.rkey, rev, from, to)
-	q.Queue(letters, keys.collection, keys.did, keys.rkey)
+	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, at)
 }
 
-// queueShares removes the shares of deleted records. It is a statement after
-// the deletion, not part of it: the deletion has waited for a worker that was
-// projecting the record, and only a later snapshot sees what that worker wrote.
-func (b *Batch) queueShares(q *pgx.Batch) {
-	if len(b.Deletions) == 0 {
+// queueDeletions deletes records, whose rows queueWrites has locked, and then
+// their shares. That is a statement after the deletion, not part of it: the lock
+// was waited for while a worker projected the record, and only a later snapshot
+// sees what that worker wrote. Dead letters forget the records, too.
+func (b *Batch) queueDeletions(q *pgx.Batch) {
+	n := len(b.Deletions)
+	if n == 0 {
 		return
 	}
-	const sql = `
+	const records = `
+DELETE FROM records AS r
+USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, did, rkey, rev)
+WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev AND r.rkey BETWEEN $5 AND $6`
+	const shares = `
 DELETE FROM shares AS s
 USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
 WHERE s.collection = d.collection AND s.did = d.did AND s.rkey = d.rkey
@@ -289,12 +338,21 @@ WHERE s.collection = d.collection AND s.did = d.did AND s.rkey = d.rkey
       SELECT FROM records AS r
       WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5
   )`
-	keys := newKeyColumns(len(b.Deletions))
+	const letters = `
+UPDATE dead_letters AS l
+SET ` + cleared + `
+FROM unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
+WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0`
+	keys := newKeyColumns(n)
+	rev := make(pgtype.FlatArray[string], n)
 	for i := range b.Deletions {
 		keys.set(i, b.Deletions[i].Key)
+		rev[i] = b.Deletions[i].Rev
 	}
-	from, to := keys.rkeys()
-	q.Queue(sql, keys.collection, keys.did, keys.rkey, from, to)
+	from, to := b.deletedRkeys()
+	q.Queue(records, keys.collection, keys.did, keys.rkey, rev, from, to)
+	q.Queue(shares, keys.collection, keys.did, keys.rkey, from, to)
+	q.Queue(letters, keys.collection, keys.did, keys.rkey)
 }
 
 // keyColumns are the keys of many records, a column each, as unnest takes them.
