@@ -110,6 +110,9 @@ func (r recordRow) unlike(found recordRow) []string {
 }
 func (r tombstoneRow) unlike(found tombstoneRow) []string { return unequal("rev", r.rev, found.rev) }
 func (r accountRow) unlike(found accountRow) []string {
+	if r.status == "deleted" && found.handle == "" {
+		r.handle = "" // the purge takes the profile
+	}
 	return append(unequal("handle", r.handle, found.handle), unequal("status", r.status, found.status)...)
 }
 func (r shareRow) unlike(found shareRow) []string {
