@@ -109,6 +109,12 @@ func (l *lines) has(s string) bool {
 	return strings.Contains(l.b.String(), s)
 }
 
+func (l *lines) count(s string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), s)
+}
+
 // TestFullBufferDropsTheConnectionNotEvents has the database stand still until
 // the buffer has run full.
 func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {

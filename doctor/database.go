@@ -39,6 +39,7 @@ func DatabaseCheck(d Database) Check {
 		return append(found, Run(ctx, d.Within,
 			Check{"migrations", d.with(pool, migrations)},
 			Check{"settings", d.with(pool, d.settings)},
+			Check{"partitions", d.with(pool, d.partitions)},
 			Check{"lease", d.with(pool, d.lease)},
 			Check{"old transactions", d.with(pool, snapshots)},
 			Check{"replication slots", d.with(pool, slots)},

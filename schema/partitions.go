@@ -31,6 +31,17 @@ func SpanFor(keep time.Duration) time.Duration {
 	return 90 * day
 }
 
+// PartitionsFor is how many partitions posts has, at most, where posts are kept
+// for a time and each holds what SpanFor says, posts_ahead and posts_default
+// included. For ever is taken for ten years.
+func PartitionsFor(keep time.Duration) int {
+	span := SpanFor(keep)
+	if keep == 0 {
+		keep = 3650 * 24 * time.Hour
+	}
+	return int((keep+partitionsAhead)/span) + 4 // one that has begun, one that ends, and the two
+}
+
 // EnsurePostPartitions makes the partitions of posts from now, or a day before
 // now where there are none yet, to two days after it. Posts are kept for keep, or
 // for ever when it is 0. Each partition is made in short transactions of its own.
@@ -83,4 +94,22 @@ func ensurePostPartition(ctx context.Context, db DB, at time.Time, span time.Dur
 func PostPartitionsUntil(ctx context.Context, db DB) (time.Time, error) {
 	const sql = `SELECT coalesce(max(ends), '0001-01-01 00:00:00+00') FROM post_partitions WHERE part <> 'posts_ahead'`
 	return one(ctx, db, "look up when the last partition of posts ends", pgx.RowTo[time.Time], sql)
+}
+
+// RecordTree is how many relations hold records: a query that is not bounded to
+// some keys locks them all.
+type RecordTree struct {
+	Tables, Indexes int
+	PerTable        int // indexes of one partition
+}
+
+// ReadRecordTree counts them.
+func ReadRecordTree(ctx context.Context, db DB) (RecordTree, error) {
+	const sql = `
+SELECT count(DISTINCT t.relid)                                                          AS tables,
+       count(i.indexrelid)                                                              AS indexes,
+       count(i.indexrelid) FILTER (WHERE t.relid = to_regclass('posts_default')::oid)   AS per_table
+FROM pg_partition_tree('records') AS t
+LEFT JOIN pg_index AS i ON i.indrelid = t.relid`
+	return one(ctx, db, "count the partitions of records", pgx.RowToStructByName[RecordTree], sql)
 }

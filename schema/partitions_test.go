@@ -134,7 +134,7 @@ func TestPartitionsAreTens(t *testing.T) {
 	last := time.Duration(0)
 	for keep := day; keep < 3650*day; keep += 7 * time.Hour {
 		span := schema.SpanFor(keep)
-		require.LessOrEqual(t, int((keep+48*time.Hour)/span)+4, 64, "%s in spans of %s", keep, span) // 4: begun, ending, ahead, default
+		require.LessOrEqual(t, schema.PartitionsFor(keep), 64, "%s in spans of %s", keep, span)
 		require.GreaterOrEqual(t, span, last)
 		last = span
 	}

@@ -73,6 +73,13 @@ func ExpireGaps(ctx context.Context, db DB, before time.Time, limit int) (int, e
 	return deleteOldest(ctx, db, "gaps", "closed_at", before, limit)
 }
 
+// ForgetLostShares clears the list of lost shares where links stay for ever and
+// nobody asks which of them fell.
+func ForgetLostShares(ctx context.Context, db DB, _ time.Time, limit int) (int, error) {
+	const sql = `DELETE FROM lost_shares WHERE ctid = ANY (ARRAY(SELECT ctid FROM lost_shares ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))`
+	return deleteSome(ctx, db, "forget lost shares", sql, limit)
+}
+
 // ExpireDeadLetters forgets dead letters last seen at or before a moment.
 func ExpireDeadLetters(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
 	return deleteOldest(ctx, db, "dead_letters", "last_seen", before, limit)

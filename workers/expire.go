@@ -19,6 +19,7 @@ import (
 
 // Retention says how long what is stored stays. A zero field has its default.
 type Retention struct {
+	Forever     bool          // posts, other records, links and shares stay, also those of accounts no longer watched; Window means nothing
 	Window      time.Duration // posts, and links that few share, with their shares; 24 h, and no less
 	Tombstones  time.Duration // how long a replay or a backfill may bring back what was deleted; 7 days
 	Gaps        time.Duration // closed gaps; 30 days
@@ -115,18 +116,25 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 	r := &expiry{Expire: w, log: jobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
 	rule := schema.LinkRule{Now: now, Window: w.keep.Window, Grace: w.keep.Grace, Keep: w.keep.KeepSharers}
-	for _, step := range []func() error{
+	stored := []func() error{
 		func() error { return r.partitions(before) },
 		func() error { return r.rows("posts", schema.ExpirePosts, before) },
 		func() error { return r.rows("records", schema.ExpireOtherRecords, before) },
+	}
+	links := func() error { return r.links(rule) }
+	if w.keep.Forever {
+		stored = nil
+		links = func() error { return r.rows("lost_shares", schema.ForgetLostShares, now) }
+	}
+	for _, step := range append(stored,
 		r.accounts, // its shares make links fall
-		func() error { return r.links(rule) },
+		links,
 		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
 		func() error { return r.rows("dead_letters", schema.ExpireDeadLetters, now.Add(-w.keep.DeadLetters)) },
 		func() error { return r.unneeded(now.Add(-w.keep.Tombstones)) },
 		r.indexes,
-	} {
+	) {
 		if err := step(); err != nil {
 			return err
 		}
@@ -205,10 +213,14 @@ func (r *expiry) indexes() error {
 }
 
 // accounts purges those that are deleted or no longer watched, one after the
-// other.
+// other. Where posts stay for ever, those of accounts no longer watched do too.
 func (r *expiry) accounts() error {
+	unwatched := r.now.Add(-r.keep.Grace)
+	if r.keep.Forever {
+		unwatched = time.Time{}
+	}
 	for after := ""; ; {
-		dids, err := schema.Purgeable(r.ctx, r.pool, r.now, r.now.Add(-r.keep.Grace), after, batchMost)
+		dids, err := schema.Purgeable(r.ctx, r.pool, r.now, unwatched, after, batchMost)
 		if err != nil || len(dids) == 0 {
 			return err
 		}

@@ -44,7 +44,7 @@ type Config struct {
 	Window      time.Duration // 24 h when zero: how far back a new account's feed is read
 	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
 	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
-	Keep        *Retention    // how long what is stored stays; nil: for ever
+	Keep        *Retention    // how long what is stored stays; nil: these workers expire nothing at all
 	// Replay puts dead letters of the stages decode and commit through the
 	// stream's own way, and settles each; its error is the database's.
 	Replay      func(context.Context, []schema.Letter) error
@@ -180,7 +180,7 @@ const (
 
 // keeps is how long posts stay; 0: for ever.
 func (c Config) keeps() time.Duration {
-	if c.Keep == nil {
+	if c.Keep == nil || c.Keep.Forever {
 		return 0
 	}
 	return c.Keep.Window

@@ -124,7 +124,7 @@ func (c config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, 
 	return doctor.DatabaseCheck(doctor.Database{
 		Open: func(context.Context) (*pgxpool.Pool, error) { return pool() },
 		Needs: doctor.Needs{Connections: int(c.connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: who listens for follows
-			Throwaway: throwaway},
+			Throwaway: throwaway, Keep: c.Keep, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
 		Stream: c.Stream,
 		Pooled: c.pooled(),
 		Within: within / 2,

@@ -115,8 +115,8 @@ func (r recordRow) unlike(found recordRow) []string {
 }
 func (r tombstoneRow) unlike(found tombstoneRow) []string { return unequal("rev", r.rev, found.rev) }
 func (r accountRow) unlike(found accountRow) []string {
-	if r.stranger && found.handle == "" {
-		r.handle = ""
+	if (r.stranger || r.status == "deleted") && found.handle == "" {
+		r.handle = "" // it may have come before the account's row, and the purge takes the profile
 	}
 	return append(unequal("handle", r.handle, found.handle), unequal("status", r.status, found.status)...)
 }

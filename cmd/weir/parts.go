@@ -115,10 +115,12 @@ func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Keep, err = p.retention(); err != nil {
+	keep, err := p.retention()
+	if err != nil {
 		return err
 	}
-	if cfg.Replay, err = p.replayLetters(cfg.Keep); err != nil {
+	cfg.Keep = &keep
+	if cfg.Replay, err = p.replayLetters(keep); err != nil {
 		return err
 	}
 	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditEvery, Accounts: p.cfg.AuditAccounts}
@@ -152,18 +154,14 @@ func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 	return nil
 }
 
-// retention is how long what is stored stays; nil: for ever.
-func (p parts) retention() (*workers.Retention, error) {
-	if p.cfg.Keep == 0 {
-		return nil, nil
-	}
-	keep, err := workers.Retention{Window: p.cfg.Keep}.WithDefaults()
-	return &keep, err
+// retention is how long what is stored stays.
+func (p parts) retention() (workers.Retention, error) {
+	return workers.Retention{Window: p.cfg.Keep, Forever: p.cfg.Keep == 0}.WithDefaults()
 }
 
 // replayLetters puts parked events through the consumer's own way once more, as
 // far back as deletions are known.
-func (p parts) replayLetters(keep *workers.Retention) (func(context.Context, []schema.Letter) error, error) {
+func (p parts) replayLetters(keep workers.Retention) (func(context.Context, []schema.Letter) error, error) {
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
 		return nil, err
@@ -179,9 +177,12 @@ func (p parts) replayLetters(keep *workers.Retention) (func(context.Context, []s
 			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue, ""), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
 			Decode: jetstream.Lines(p.wanted()),
 		}
-		if keep != nil {
-			replay.Since = time.Now().Add(-keep.Tombstones)
+		// Tombstones expire by this clock too.
+		agreed, err := schema.AgreedTime(ctx, p.pool, time.Now())
+		if err != nil {
+			return err
 		}
+		replay.Since = agreed.Add(-keep.Tombstones)
 		return replay.Run(ctx, letters)
 	}, nil
 }

@@ -1,0 +1,108 @@
+package consumer_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/simnet"
+)
+
+const day = 24 * time.Hour
+
+// TestReaderAtTheEndOfThePartitionsKeepsNobodyWaiting: a transaction that has read
+// all of posts stays open while the last partition ends.
+func TestReaderAtTheEndOfThePartitionsKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	readerAtTheEnd(t, func(s *stream) (end func()) {
+		tx, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `SELECT FROM posts`)
+		require.NoError(t, err)
+		return func() { require.NoError(t, tx.Rollback(t.Context())) }
+	})
+}
+
+// TestPgDumpAtTheEndOfThePartitionsKeepsNobodyWaiting: the same with a backup,
+// whose output nobody reads.
+func TestPgDumpAtTheEndOfThePartitionsKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	readerAtTheEnd(t, func(s *stream) (end func()) {
+		_, err := s.pool.Exec(t.Context(), `INSERT INTO dictionaries SELECT 'x', 'x', convert_to(repeat('x', 1 << 20), 'UTF8'), now()`) // more than a pipe holds
+		require.NoError(t, err)
+		unread, out, err := os.Pipe()
+		require.NoError(t, err)
+		dump := exec.CommandContext(t.Context(), pgDump(t), s.pool.Config().ConnString())
+		dump.Stdout = out
+		require.NoError(t, dump.Start())
+		require.NoError(t, out.Close())
+		require.Eventually(t, func() bool {
+			return count(t, s.pool, `
+SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+WHERE a.datname = current_database() AND a.application_name = 'pg_dump' AND l.granted AND l.mode = 'AccessShareLock' AND l.relation = 'posts_default'::regclass`) == 1
+		}, time.Minute, time.Millisecond)
+		return func() {
+			require.NoError(t, dump.Process.Kill())
+			require.Error(t, dump.Wait(), "it was not over")
+			require.NoError(t, unread.Close())
+		}
+	})
+}
+
+// readerAtTheEnd has the last partition end while somebody reads posts. The stream
+// is committed and the lease renewed all the same; once the reader is gone the
+// partitions are made, and what came meanwhile is in them.
+func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
+	s := newStream(t, simnet.Config{History: 300, HistorySpan: time.Minute})
+	var now atomic.Pointer[time.Time]
+	set := func(at time.Time) { now.Store(&at) }
+	set(time.Now().Add(-4 * day))
+	stop := s.run(func(c *consumer.Config) {
+		c.Keep, c.PartitionsEvery, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
+	})
+	s.stores()
+	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE part <> 'posts_ahead'`))
+	end := read(s)
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE ends > now() AND part <> 'posts_ahead'`))
+	set(time.Now())
+	require.Eventually(t, func() bool { return s.log.has("partitions_run_out") }, time.Minute, time.Millisecond)
+	renewed := func() bool {
+		return count(t, s.pool, `SELECT count(*) FROM streams WHERE lease_renewed_at > $1`, *now.Load()) == 1
+	}
+	s.net.Play(300)
+	s.stores()
+	set(time.Now())
+	require.Eventually(t, renewed, time.Minute, 10*time.Millisecond)
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE ends > now() AND part <> 'posts_ahead'`), "the reader is there still")
+	require.False(t, s.log.has("partitions_made"))
+
+	end()
+	require.Eventually(t, func() bool { return s.log.has("partitions_made") }, time.Minute, time.Millisecond)
+	stop()
+	require.Equal(t, 1, s.log.count("partitions_not_made"), "a state is logged once")
+	require.Equal(t, 1, s.log.count("partitions_run_out"))
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts_ahead`))
+	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN post_partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
+}
+
+// pgDump is the program, of the version of the server that the tests run.
+func pgDump(t *testing.T) string {
+	t.Helper()
+	bin, version, err := devpg.Find()
+	require.NoError(t, err)
+	path := filepath.Join(bin, "pg_dump")
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	path, err = exec.LookPath("pg_dump")
+	require.NoError(t, err, "pg_dump of PostgreSQL %d is missing: `make postgres` installs it, or install PostgreSQL's client", version)
+	return path
+}
