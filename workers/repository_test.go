@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -133,8 +134,8 @@ func TestGapReadsWhoComesBackLater(t *testing.T) {
 	read(both[1])
 }
 
-// TestGapOfARepositoryThatRefuses is closed by the feed, which is said, and the
-// repository is compared later.
+// TestGapOfARepositoryThatRefuses or cannot be reached is closed by the feed and
+// says so, and the repository is compared later.
 func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -144,12 +145,21 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.NoError(t, r.net.DeleteRecord(uri(did, gone)))
 	_, err := r.net.PostNow(did, "posted in the gap")
 	require.NoError(t, err)
-	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.sync.getLatestCommit", Count: 2}))
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.sync.getLatestCommit"}))
 	r.execute(addGap)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1 AND how_closed LIKE '%; 1 account could not be read and is read later'`)
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' LIKE 'posted in the gap%'`), "of the feed")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL AND reread_at > now()`))
+
+	// One that cannot be reached is tried a few times.
+	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getLatestCommit", Count: 4}))
+	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'another', now())`)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 1 AND state IN ('available', 'retryable')`)
+	r.execute(`UPDATE river_job SET attempt = $1, state = 'available', scheduled_at = now() WHERE kind = 'backfill_account' AND priority = 1 AND state <> 'completed'`, repositoryTries-1)
+	require.NoError(t, r.client.QueueResume(t.Context(), jobs.QueueBackfill, nil))
+	r.becomes(2, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
 
 	r.net.MendCalls()
 	r.execute(`UPDATE accounts SET reread_at = now()`)

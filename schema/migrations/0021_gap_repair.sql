@@ -44,6 +44,9 @@ ALTER TABLE gaps
     ADD COLUMN checked int NOT NULL DEFAULT 0,
     ADD COLUMN later   int NOT NULL DEFAULT 0;
 
+-- An open gap counts those that are still to be compared.
+UPDATE gaps AS g SET accounts = g.unchecked + (SELECT count(*) FROM gap_backfills AS b WHERE b.gap_id = g.id) WHERE g.closed_at IS NULL;
+
 COMMENT ON COLUMN gaps.accounts IS 'How many accounts are to be compared with their repositories before it is closed: checked and unchecked are done, the others are left.';
 COMMENT ON COLUMN gaps.checked IS 'How many of them were compared.';
 COMMENT ON COLUMN gaps.unchecked IS 'How many of them could not be: they are read when they can be.';
