@@ -64,18 +64,15 @@ func onlyKnown(hosts Hosts, log *slog.Logger, next http.Handler) http.Handler {
 }
 
 // withoutBody hides the body of a request, and has the connection closed without
-// waiting for it. The server's deadline for reading ends with the request: it
-// would cancel an answer that takes longer.
+// waiting for it.
 func withoutBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		control := http.NewResponseController(w)
 		if r.ContentLength == 0 {
-			control.SetReadDeadline(time.Time{}) //nolint:errcheck // at worst, a long answer is cut off
 			next.ServeHTTP(w, r)
 			return
 		}
 		w.Header().Set("Connection", "close")
-		control.SetReadDeadline(time.Now()) //nolint:errcheck // at worst, the connection lasts as long as reading may
+		http.NewResponseController(w).SetReadDeadline(time.Now()) //nolint:errcheck // at worst, the connection lasts as long as reading may
 		r.Body = http.NoBody
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			http.Error(w, "Nothing here reads a body: send the request without one.", http.StatusRequestEntityTooLarge)

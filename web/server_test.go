@@ -1,8 +1,6 @@
 package web
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -126,24 +124,6 @@ func TestBodiesAreNotReadNorWaitedFor(t *testing.T) {
 	})
 }
 
-// The time for reading a request must not end an answer that takes longer.
-func TestLongAnswerIsNotCancelled(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := served(t, func(w http.ResponseWriter, r *http.Request) {
-			select {
-			case <-r.Context().Done():
-			case <-time.After(3 * headerTimeout):
-				w.Write([]byte("done")) //nolint:errcheck // see the client
-			}
-		})
-		c := l.dial()
-		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-		_, got := ends(t, c)
-		require.Contains(t, got, "done")
-	})
-}
-
 // listening runs a server on loopback until the test ends.
 func listening(t *testing.T, cfg ServerConfig) string {
 	t.Helper()
@@ -156,66 +136,73 @@ func listening(t *testing.T, cfg ServerConfig) string {
 	return l.Addr().String()
 }
 
-// However many connections dawdle, there is room for one that asks; those that
-// have waited longest make it.
+// However many connections dawdle, there is room for one that asks. Those that
+// have waited longest make it, and each had its moment.
 func TestDawdlersMakeRoom(t *testing.T) {
 	t.Parallel()
-	const most, many = 20, 60
-	address := listening(t, ServerConfig{Connections: most, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
-	closed := make(chan int, many)
-	for i := range many {
-		c, err := net.Dial("tcp", address)
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() }) //nolint:errcheck // it is closed already, or not
-		go func() {
-			io.Copy(io.Discard, c) //nolint:errcheck // until it ends
-			closed <- i
-		}()
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
-	require.NoError(t, err)
-	response, err := new(http.Transport).RoundTrip(request)
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	require.Equal(t, http.StatusOK, response.StatusCode)
-	for range many - most {
-		select {
-		case which := <-closed:
-			require.Less(t, which, many-1, "the last to come is not the first to go")
-		case <-ctx.Done():
-			require.Fail(t, "nobody made room")
+	synctest.Test(t, func(t *testing.T) {
+		const most, many = 100, 250
+		l := served(t, func(http.ResponseWriter, *http.Request) {})
+		lasted := make([]time.Duration, many)
+		var all sync.WaitGroup
+		for i := range many {
+			c := l.dial()
+			began := time.Now()
+			all.Go(func() {
+				io.Copy(io.Discard, c) //nolint:errcheck // until it ends
+				lasted[i] = time.Since(began)
+			})
 		}
-	}
+		c, began := l.dial(), time.Now()
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+		_, got := ends(t, c)
+		require.Contains(t, got, "200 OK")
+		require.Less(t, time.Since(began), time.Second)
+		all.Wait()
+		for i, lasted := range lasted {
+			if i <= many-most {
+				require.GreaterOrEqual(t, lasted, leastWait, i)
+				require.Less(t, lasted, headerTimeout, i)
+			} else {
+				require.GreaterOrEqual(t, lasted, headerTimeout, i)
+			}
+		}
+	})
 }
 
-// A connection that is being answered ends only where all others are too.
+// A connection that is being answered gives way to a new one only where all
+// others are being answered too.
 func TestConnectionsThatAreAnsweredStay(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	address := listening(t, ServerConfig{Connections: 3, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release })})
-	ask := func() net.Conn {
-		c, err := net.Dial("tcp", address)
-		require.NoError(t, err)
-		t.Cleanup(func() { c.Close() }) //nolint:errcheck // the test is over
-		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		return c
-	}
-	first := ask()
-	for range 10 {
-		c, err := net.Dial("tcp", address)
-		require.NoError(t, err)
-		defer c.Close() //nolint:errcheck // the test is over
-	}
-	last := ask()
-	close(release)
-	for _, c := range []net.Conn{first, last} {
-		response, err := http.ReadResponse(bufio.NewReader(c), nil)
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		require.Equal(t, http.StatusOK, response.StatusCode)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := served(t, func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(10 * time.Second)
+			w.Write([]byte("done")) //nolint:errcheck // see the client
+		})
+		ask := func() net.Conn {
+			c := l.dial()
+			fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+			return c
+		}
+		first := ask()
+		for range 150 {
+			defer l.dial().Close() //nolint:errcheck // the test is over
+		}
+		_, got := ends(t, first)
+		require.Contains(t, got, "done")
+
+		time.Sleep(headerTimeout)
+		asked := make([]net.Conn, 101)
+		for i := range asked {
+			asked[i] = ask()
+		}
+		_, got = ends(t, asked[0])
+		require.Empty(t, got)
+		for _, c := range asked[1:] {
+			_, got = ends(t, c)
+			require.Contains(t, got, "done")
+		}
+	})
 }
 
 // What cannot be made within two seconds, since too much is being made, is
