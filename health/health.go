@@ -73,6 +73,7 @@ type Report struct {
 	CaughtUpSecondsAgo  *float64 `json:"caught_up_seconds_ago"`  // since the stream was last known to have nothing unread
 	CursorTimeUS        *int64   `json:"cursor_time_us"`         // when the last event committed happened, in microseconds since 1970
 	FollowsCount        int64    `json:"follows_count"`          // 0: the whole network
+	UnreadWatches       int64    `json:"unread_watches"`         // whose last sync failed: weir watch list says why
 	BackfillQueueDepth  int64    `json:"backfill_queue_depth"`
 
 	Conditions []Condition    `json:"conditions"` // what is not well, the worst first
@@ -126,7 +127,8 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		return Report{}, err
 	}
 	r := Report{
-		Queues: queues, FollowsCount: totals.Follows, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds, GapAccounts: totals.GapWaits, GapWaiting: totals.GapWaiting, Unclosable: totals.Unclosable, GapProblem: totals.GapProblem,
+		Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.Unread, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
+		GapAccounts: totals.GapWaits, GapWaiting: totals.GapWaiting, Unclosable: totals.Unclosable, GapProblem: totals.GapProblem,
 		DeadLetters: totals.Letters, NewLetters: totals.NewLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
 	}
 	for _, st := range statuses {

@@ -52,6 +52,7 @@ func QueueDepth(ctx context.Context, db DB, queue string, most int) (int, error)
 // Totals are single figures of the whole database.
 type Totals struct {
 	Follows    int64   // accounts followed; 0 with the whole network
+	Unread     int64   // watches whose last sync failed
 	Gaps       int64   // open
 	GapSeconds float64 // that they cover, together
 	GapWaits   int64   // accounts that they are to be compared with, together
@@ -67,6 +68,7 @@ type Totals struct {
 func ReadTotals(ctx context.Context, db DB, since time.Time) (Totals, error) {
 	const sql = `
 SELECT (SELECT count(DISTINCT did) FROM watched)                                            AS follows,
+       (SELECT count(*) FROM watches WHERE problem <> '')                                   AS unread,
        (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                  AS gaps,
        (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8
         FROM gaps WHERE closed_at IS NULL)                                                  AS gap_seconds,

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/health"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
@@ -274,6 +275,9 @@ func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state <> 'completed'`)
 	require.Zero(t, r.count(`SELECT count(*) FROM dead_letters`))
 	require.Zero(t, r.count(`SELECT count(*) FROM watched`))
+	report, err := health.Read(t.Context(), r.pool, time.Now(), health.Limits{})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, report.UnreadWatches, "weir status says so")
 }
 
 // TestAccountIsFollowedWithoutAppView by its DID, as plain SQL adds it. A later

@@ -57,7 +57,7 @@ func auditCommand() *cobra.Command {
 
 // audit fills in what a person does not say, and audits.
 func (p parts) audit(ctx context.Context, a workers.Auditor) (schema.Audit, []schema.Fault, error) {
-	api, err := p.bluesky()
+	api, err := p.bluesky(nil)
 	if err != nil {
 		return schema.Audit{}, nil, err
 	}

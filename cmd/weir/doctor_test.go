@@ -458,6 +458,24 @@ func TestConfigIsPrinted(t *testing.T) {
 	require.Equal(t, reflect.TypeFor[config]().NumField()+1, strings.Count(out, "\n"), fmt.Sprint(out))
 }
 
+// TestConfigRefusesWhatServeRefuses, and prints the rest all the same. An address
+// that a running weir has taken is no mistake.
+func TestConfigRefusesWhatServeRefuses(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]string{
+		"WEIR_LISTEN": "nonsense", "WEIR_OPS_LISTEN": "127.0.0.1:99999", "WEIR_JETSTREAM": "nonsense", "WEIR_APPVIEW": "nonsense", "WEIR_IMAGE_BASE": "ftp://x",
+	} {
+		stdout, stderr, code := weir(t, []string{name + "=" + wrong}, "config")
+		require.Equal(t, 1, code, name)
+		require.Contains(t, stderr, wrong)
+		require.Contains(t, stdout, name)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	succeed(t, []string{"WEIR_LISTEN=" + taken.Addr().String(), "WEIR_OPS_LISTEN=" + taken.Addr().String()}, "config")
+}
+
 // TestVariablesOfTheTestsAreNoMistakes: whoever sets one of those that
 // CONTRIBUTING.md lists starts the binary with it too.
 func TestVariablesOfTheTestsAreNoMistakes(t *testing.T) {

@@ -57,11 +57,12 @@ func (p parts) listen(ctx context.Context, changed func(context.Context) error) 
 	return schema.ListenFollows(ctx, conn, time.Minute, changed)
 }
 
-// bluesky is the client of the network's services.
-func (p parts) bluesky() (*bluesky.Client, error) {
+// bluesky is the client of the network's services. It waits so long between its
+// tries of a call; nil: as long as a worker does.
+func (p parts) bluesky(retries []time.Duration) (*bluesky.Client, error) {
 	const timeout = 15 * time.Second
 	calls := &workers.Calls{Pool: p.pool, Slots: p.cfg.Calls, Spacing: p.cfg.CallSpacing, TTL: 2 * timeout, Logger: p.log}
-	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Limit: calls.Take, Timeout: timeout, Logger: p.log,
+	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Limit: calls.Take, Timeout: timeout, Retries: retries, Logger: p.log,
 		Registerer: p.metrics, Tracer: p.tracer, UserAgent: userAgent}
 	if p.cfg.Identifier != "" {
 		cfg.Login = &bluesky.Login{PDS: p.cfg.PDS, Identifier: p.cfg.Identifier, Password: p.cfg.AppPassword}

@@ -111,7 +111,7 @@ func (p parts) work(ctx context.Context, queues ...string) error {
 // workers runs the workers that cfg chooses until ctx ends and the running jobs
 // are done.
 func (p parts) workers(ctx context.Context, cfg workers.Config) error {
-	api, err := p.bluesky()
+	api, err := p.bluesky(nil)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -85,9 +86,17 @@ func (p *process) page(t *testing.T) string {
 func TestDemoShowsRankedLinks(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	env := []string{"WEIR_HOME=" + home, "WEIR_LISTEN=127.0.0.1:0"}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	env := []string{"WEIR_HOME=" + home, "WEIR_LISTEN=" + taken.Addr().String()}
 	demo := start(t, env, "demo")
 	url := demo.page(t)
+	require.Contains(t, demo.stdout.String(), taken.Addr().String()+" (WEIR_LISTEN) is taken: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
+	_, refused, code := weir(t, env, "dev")
+	require.Equal(t, 1, code, "dev takes no other address")
+	require.Contains(t, refused, "listen on WEIR_LISTEN="+taken.Addr().String())
+	require.Contains(t, refused, "set WEIR_LISTEN to another address")
 	require.Eventually(t, func() bool {
 		page, err := get(url)
 		return err == nil && strings.Contains(page, ".example/")
@@ -103,6 +112,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	}
 	demo.signal(syscall.SIGINT)
 	require.Zero(t, demo.wait(t, time.Minute))
+	require.Contains(t, demo.stdout.String(), "stopping: what was read is committed")
 	require.NoDirExists(t, home+"/demo")
 }
 
@@ -120,6 +130,7 @@ func TestUnreachableJetstreamIsSaid(t *testing.T) {
 		return err == nil && strings.Contains(strings.ToLower(html), "not connected")
 	}, time.Minute, 50*time.Millisecond)
 	require.Contains(t, serve.stderr.String(), "connection refused")
+	require.Regexp(t, `^degraded: never connected\n`, succeed(t, env, "status"))
 	require.NoError(t, n.Restart())
 	pool := open(t, url)
 	require.Eventually(t, func() bool {
@@ -201,7 +212,7 @@ func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 func TestOneSpellingOfAWatch(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
-	env := []string{"DATABASE_URL=" + database}
+	env := []string{"DATABASE_URL=" + database, "WEIR_APPVIEW=http://127.0.0.1:1"}
 	for _, name := range []string{"alice.example", "ALICE.example", "@alice.example", "https://bsky.app/profile/alice.example", "at://alice.example"} {
 		succeed(t, env, "watch", "add", name)
 	}

@@ -40,7 +40,7 @@ func (c config) check() error {
 	p := newParts(c, nil)
 	p.log = slog.New(slog.DiscardHandler)
 	errs := []error{p.checkSource()}
-	if _, err := p.bluesky(); err != nil {
+	if _, err := p.bluesky(nil); err != nil {
 		errs = append(errs, err)
 	}
 	if _, err := p.page(); err != nil {

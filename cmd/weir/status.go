@@ -74,6 +74,9 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	if r.FollowsCount > 0 {
 		follows = counts(r.FollowsCount, "account", "accounts")
 	}
+	if r.UnreadWatches > 0 {
+		follows += fmt.Sprintf("; %s not be read: weir watch list", counts(r.UnreadWatches, "watch could", "watches could"))
+	}
 	gaps := fmt.Sprint(r.OpenGaps)
 	if r.GapAccounts > 0 {
 		gaps += fmt.Sprintf(", %d of %d accounts are compared", r.GapAccounts-r.GapWaiting, r.GapAccounts)

@@ -70,7 +70,7 @@ func (p parts) did(ctx context.Context, actor string) (string, error) {
 	if !errors.Is(err, schema.ErrNoRows) {
 		return did, err
 	}
-	api, err := p.bluesky()
+	api, err := p.bluesky(nil)
 	if err != nil {
 		return "", err
 	}

@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -44,22 +47,105 @@ func watchAddCommand() *cobra.Command {
 				kind = "second-degree"
 			}
 			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				added, err := schema.AddWatch(ctx, p.pool, kind, target, atLeast)
-				if err != nil {
-					return err
-				}
-				if !added {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s is watched already\n", target)
-					return nil
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "watching %s (%s): its accounts are read as soon as a worker is free\n", target, kind)
-				return nil
+				return p.addWatch(ctx, cmd.OutOrStdout(), kind, target, atLeast)
 			})
 		},
 	}
 	cmd.Flags().IntVar(&atLeast, "second-degree", 0, "follow whom so many of those follow whom the target follows")
 	cmd.Flags().BoolVar(&alone, "account", false, "follow the account itself, not whom it follows")
 	return cmd
+}
+
+// addWatch adds a watch whose target exists, or cannot be looked up now, and says
+// which.
+func (p parts) addWatch(ctx context.Context, w io.Writer, kind, target string, atLeast int) error {
+	there, err := schema.Watches(ctx, p.pool)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(there, func(other schema.Watch) bool { return other.Kind == kind && other.Target == target }) {
+		fmt.Fprintf(w, "%s is watched already\n", target)
+		return nil
+	}
+	found, err := p.lookUp(ctx, kind, target)
+	if answer, ok := errors.AsType[*bluesky.Error](err); errors.Is(err, errNotShown) ||
+		ok && answer.Class == bluesky.Permanent && answer.Status/100 == 4 && answer.Name != "" && !errors.Is(err, bluesky.ErrLogin) {
+		return fmt.Errorf("%s is not watched: it does not exist, or is not shown: %w", target, err)
+	}
+	if _, err := schema.AddWatch(ctx, p.pool, kind, target, atLeast); err != nil {
+		return err
+	}
+	if err != nil {
+		fmt.Fprintf(w, "watching %s (%s)\nit could not be checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind, sentence(err))
+		return nil
+	}
+	fmt.Fprintf(w, "watching %s (%s): %s\nits accounts are read as soon as a worker is free\n", target, kind, web.Plain(found))
+	return nil
+}
+
+// lookUpWithin is how long a person waits for the answer whether a target exists.
+const lookUpWithin = 10 * time.Second
+
+var errNotShown = errors.New("the AppView shows no such account")
+
+// lookUp asks the network what a watch is of, within the limit of calls that all
+// processes share, and describes it.
+func (p parts) lookUp(ctx context.Context, kind, target string) (found string, err error) {
+	if p.cfg.ofDemo() {
+		return "", errors.New("only the demo reaches its simulated network")
+	}
+	api, err := p.bluesky([]time.Duration{}) // a person waits
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookUpWithin)
+	defer cancel()
+	switch kind {
+	case "list":
+		return members(ctx, api, "a list", target)
+	case "starterpack":
+		list, err := api.StarterPack(ctx, target)
+		if err != nil {
+			return "", err
+		}
+		return members(ctx, api, "a starter pack", list)
+	}
+	did := target
+	if !strings.HasPrefix(did, "did:") {
+		if did, err = api.ResolveHandle(ctx, target); err != nil {
+			return "", err
+		}
+	}
+	profiles, err := api.Profiles(ctx, []string{did})
+	if err != nil {
+		return "", err
+	}
+	if len(profiles) == 0 {
+		return "", errNotShown
+	}
+	found = did + ", " + profiles[0].Handle
+	if name := profiles[0].DisplayName; name != "" {
+		found += ", " + name
+	}
+	if kind == "account" {
+		return found, nil
+	}
+	follows, more, err := api.Follows(ctx, did, "")
+	return found + ", follows " + accounts(len(follows), more), err
+}
+
+func members(ctx context.Context, api *bluesky.Client, what, list string) (string, error) {
+	page, more, err := api.List(ctx, list, "")
+	return what + " of " + accounts(len(page), more), err
+}
+
+// accounts is how many accounts the first page of a listing names; more of them
+// follow where it has a cursor.
+func accounts(n int, cursor string) string {
+	if cursor != "" {
+		return fmt.Sprintf("%d accounts or more", n)
+	}
+	return counts(int64(n), "account", "accounts")
 }
 
 // watchOf is the kind of watch that a person asks for, and its target in the

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"bytes"
+	"runtime/debug"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// TestVersionIsPrinted by the binary; a build from a checkout names its commit.
+func TestVersionIsPrinted(t *testing.T) {
+	t.Parallel()
+	require.Regexp(t, `^weir \S+\ncommit .+\ngo1\.\d+\S*\nschema [1-9]\d* \([a-z_]+\), River's [1-9]\d*\n$`, succeed(t, nil, "version"))
+	var out bytes.Buffer
+	info := &debug.BuildInfo{GoVersion: "go1.26.8", Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "2026-07-04T12:00:00Z"}, {Key: "vcs.modified", Value: "true"}}}
+	info.Main.Version = "v1.2.3"
+	require.NoError(t, printVersion(&out, info, schema.Version{Weir: 22, Name: "job_deaths", River: 8}))
+	require.Equal(t, "weir v1.2.3\ncommit abc of 2026-07-04T12:00:00Z, modified\ngo1.26.8\nschema 22 (job_deaths), River's 8\n", out.String())
+}
