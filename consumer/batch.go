@@ -9,8 +9,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// maxRecord bounds a stored record's JSON, in bytes. The network's own limit on
-// a record is 1 MiB of CBOR.
+// maxRecord bounds a stored record as the network does: 1 MiB of CBOR. Its JSON
+// may be six times as long.
 const maxRecord = 1 << 20
 
 // maxBatchBytes closes a batch early, so that a burst of large records does not
@@ -65,7 +65,7 @@ func (b *batch) parked(cause error, now time.Time) *batch {
 // malformed sets a frame aside that is no event; id is that of the dead letter
 // it is replayed from, or 0.
 func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
-	b.letters = append(b.letters, schema.DeadLetter{ID: id, Stage: schema.StageDecode, Cause: bad.Cause, Path: bad.Path,
+	b.letters = append(b.letters, schema.DeadLetter{ID: id, Stage: schema.StageDecode, Key: schema.Key{DID: bad.DID}, Cause: bad.Cause, Path: bad.Path,
 		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at})
 	b.count++
 	b.bytes += len(bad.Raw)
@@ -75,9 +75,11 @@ func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
 // large: then it answers false.
 func (b *batch) add(ev *Event, at time.Time) bool {
 	b.bytes += len(ev.Raw)
-	if len(ev.Record) > maxRecord {
-		b.letters = append(b.letters, tooLarge(ev, at))
-		return false
+	if len(ev.Record) > maxRecord { // which no CBOR of a shorter JSON is by much
+		if size := networkBytes(ev.Record); size > maxRecord {
+			b.letters = append(b.letters, tooLarge(ev, size, at))
+			return false
+		}
 	}
 	b.events = append(b.events, *ev)
 	return true
@@ -200,7 +202,7 @@ func status(ev *Event) string {
 }
 
 // tooLarge is the letter for a record that is larger than the network allows.
-func tooLarge(ev *Event, now time.Time) schema.DeadLetter {
+func tooLarge(ev *Event, size int, now time.Time) schema.DeadLetter {
 	return schema.DeadLetter{
 		ID:       ev.Letter,
 		Stage:    schema.StageCommit,
@@ -209,8 +211,9 @@ func tooLarge(ev *Event, now time.Time) schema.DeadLetter {
 		Cause:    "the record is larger than the network allows",
 		Path:     "/commit/record",
 		Expected: fmt.Sprintf("at most %d bytes", maxRecord),
-		Received: fmt.Sprintf("%d bytes", len(ev.Record)),
+		Received: fmt.Sprintf("%d bytes", size),
 		Raw:      ev.Raw,
+		Final:    true,
 		At:       now,
 	}
 }

@@ -316,3 +316,36 @@ func TestLettersAreCountedByStageAndCollection(t *testing.T) {
 	}
 	require.Equal(t, map[string]float64{"decode app.bsky.feed.post": 2, "commit app.bsky.feed.post": 1, "decode other": 2, "commit other": 0}, got)
 }
+
+// TestRecordIsAsLargeAsTheNetworkCounts: JSON writes a control character in six
+// bytes, the network in one. What is too large leaves a small dead letter.
+func TestRecordIsAsLargeAsTheNetworkCounts(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	text := func(n int, character string) string { return `{"text":"` + strings.Repeat(character, n) + `"}` }
+	const most = 1<<20 - 11 // the rest is the name and the headers
+	require.NoError(t, played(t, pool, []string{
+		line(1, text(most, `\u0001`)),
+		line(2, text(most, `\u0000`)),
+		line(3, text(most+1, `\u0001`)),
+		line(4, text(most+1, `x`)),
+	}, nil).Run(t.Context()))
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts WHERE length(record ->> 'text') = $1 AND rkey IN ('r1', 'r2')`, most))
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts`))
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE cause LIKE 'the record is larger%' AND received = $1
+		AND octet_length(raw) = 16384 AND raw_bytes > 1048576`, fmt.Sprintf("%d bytes", 1<<20+1)))
+}
+
+// TestBadInputBelongsToItsAccount, where the frame names one.
+func TestBadInputBelongsToItsAccount(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	require.NoError(t, played(t, pool, []string{
+		line(1, `{"a":`+strings.Repeat(`[`, 1000)+strings.Repeat(`]`, 1000)+`}`),
+		strings.Replace(line(2, plainRecord), `"rkey":"r2"`, `"rkey":"a/b"`, 1),
+		strings.Replace(line(3, plainRecord), `did:plc:aaaa`, `did:PLC:aaaa`, 1),
+		`{"did":`,
+	}, nil).Run(t.Context()))
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE did = 'did:plc:aaaaaaaaaaaaaaaaaaaaaaaa'`))
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE did IS NULL`))
+}

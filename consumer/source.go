@@ -134,6 +134,7 @@ type Malformed struct {
 	Expected   string // may be ""
 	Received   string // may be ""; shortened
 	Collection string // what it says it is of, as far as it was read: a stranger's word, unchecked; may be ""
+	DID        string // whose event it says it is; "" where that cannot be read
 	Raw        []byte // the frame's JSON, or the frame's bytes where it is not JSON
 }
 

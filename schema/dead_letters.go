@@ -12,8 +12,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// maxRaw bounds what a dead letter keeps of its input, in bytes.
-const maxRaw = 1 << 20
+// What is kept of the inputs of dead letters is bounded, whatever strangers send:
+// see docs/decisions/dead-letters.md.
+const (
+	maxRaw       = 1 << 20  // of one input, in bytes
+	largeRaw     = 16 << 10 // a longer input is large; so much is kept where no retry can succeed
+	largeLetters = 64       // so many large inputs are kept whole
+	cutRaw       = 4 << 10  // so much is kept of further ones
+	letterRoom   = 1000     // so many dead letters of one account are kept; further ones are counted in one row
+)
 
 // Stages at which an input can fail.
 const (
@@ -34,22 +41,46 @@ type DeadLetter struct {
 	Expected string
 	Received string
 	Raw      []byte
+	Final    bool // no retry can succeed: only the beginning of Raw is kept
 	At       time.Time
 }
 
-// The input of a record or an account that is deleted is not kept.
+// insertDeadLetter looks at no more rows than the bounds allow, in the indexes
+// dead_letters_record, dead_letters_nameless and dead_letters_large. The input of
+// a record or an account that is deleted is not kept.
 const insertDeadLetter = `
+WITH bounds AS MATERIALIZED (
+    SELECT NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
+           AND CASE WHEN $5::text <> '' THEN (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did = $5::text LIMIT $16::bigint) AS known)
+                    ELSE (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did IS NULL AND stage <> 'job' LIMIT $16::bigint) AS unknown)
+               END >= $16::bigint AS counted,
+           octet_length($11::bytea) > 16384
+           AND (SELECT count(*) FROM (SELECT FROM dead_letters WHERE octet_length(raw) > 16384 AND stage <> 'job' LIMIT $17::bigint) AS large) >= $17::bigint AS cut,
+           EXISTS (SELECT FROM tombstones AS t
+                   WHERE t.collection = $4::text AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
+           OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone
+)
 INSERT INTO dead_letters AS d (key, stage, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen)
-SELECT $1::bytea, $2, nullif($3, ''), nullif($4::text, ''), nullif($5::text, ''), nullif($6::text, ''), $7, $8,
-       CASE WHEN g.gone THEN '' ELSE $9 END, CASE WHEN g.gone THEN '' ELSE $10 END,
-       CASE WHEN g.gone THEN '' ELSE $11::bytea END, CASE WHEN g.gone THEN 0 ELSE $12::bigint END, $13::timestamptz, $13::timestamptz
-FROM (SELECT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = $4::text AND t.did = $5::text AND t.rkey = $6::text AND $15 <> '' AND t.rev >= $15)
-          OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone) AS g
+SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
+       $2::text,
+       nullif($3::text, ''),
+       CASE WHEN b.counted THEN NULL ELSE nullif($4::text, '') END,
+       nullif($5::text, ''),
+       CASE WHEN b.counted THEN NULL ELSE nullif($6::text, '') END,
+       CASE WHEN b.counted THEN 'further inputs of this account are counted here and not kept: it has too many dead letters' ELSE $7::text END,
+       CASE WHEN b.counted THEN '' ELSE $8::text END,
+       CASE WHEN b.counted OR b.gone THEN '' ELSE $9::text END,
+       CASE WHEN b.counted OR b.gone THEN '' ELSE $10::text END,
+       CASE WHEN b.counted OR b.gone THEN '' WHEN b.cut THEN substr($11::bytea, 1, $18::int) ELSE $11::bytea END,
+       CASE WHEN b.gone THEN 0 ELSE $12::bigint END,
+       $13::timestamptz,
+       $13::timestamptz
+FROM bounds AS b
 ON CONFLICT (key) DO UPDATE
 SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
     last_seen  = greatest(d.last_seen, excluded.last_seen),
     last_cause = CASE WHEN d.last_cause = '' AND (d.cause, d.path, d.expected, d.received) = (excluded.cause, excluded.path, excluded.expected, excluded.received)
-                      THEN '' ELSE $14 END,
+                      THEN '' ELSE $14::text END,
     count      = d.count + 1`
 
 // cleared is what becomes of a dead letter whose record or account is deleted:
@@ -67,7 +98,8 @@ SET state      = CASE WHEN stage IN ('decode', 'commit') AND raw_bytes = 0 THEN 
 WHERE id = $1 AND state = 'replaying'`
 
 // Park stores a dead letter, in a transaction of its own. The same input at the
-// same stage is one row, which keeps its first cause and its last.
+// same stage is one row, which keeps its first cause and its last. Of an account
+// that has very many, further ones are counted in one row.
 func (d *DeadLetter) Park(ctx context.Context, pool *pgxpool.Pool, stream string) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		b := Batch{DeadLetters: []DeadLetter{*d}}
@@ -110,12 +142,18 @@ func (d *DeadLetter) args(stream string) []any {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n", d.Stage, d.Key.Collection, d.Key.DID, d.Key.Rkey)
 	h.Write(d.Raw)
-	raw := d.Raw[:min(len(d.Raw), maxRaw)]
+	most := maxRaw
+	if d.Final {
+		most = largeRaw
+	}
+	raw := d.Raw[:min(len(d.Raw), most)]
 	if raw == nil {
 		raw = []byte{}
 	}
+	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
 	return []any{h.Sum(nil), d.Stage, stream, text(d.Key.Collection), text(d.Key.DID), text(d.Key.Rkey), text(d.Cause), text(d.Path),
-		text(d.Expected), text(d.Received), raw, int64(len(d.Raw)), d.At, text(d.why()), d.Rev}
+		text(d.Expected), text(d.Received), raw, int64(len(d.Raw)), d.At, text(d.why()),
+		counted[:], letterRoom, largeLetters, cutRaw, d.Rev}
 }
 
 // text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
@@ -176,10 +214,11 @@ type Letter struct {
 	Count      int64      `json:"count"`
 	Raw        []byte     `json:"-"`         // what is kept of the input; as much as was asked for
 	RawBytes   int64      `json:"raw_bytes"` // the length of the input
+	RawKept    int64      `json:"-"`         // how much of it is kept
 }
 
 // Truncated answers whether the input is kept in part only.
-func (l *Letter) Truncated() bool { return l.RawBytes > maxRaw }
+func (l *Letter) Truncated() bool { return l.RawBytes > l.RawKept }
 
 // Key is the record that the letter is about; empty where unknown.
 func (l *Letter) Key() Key { return Key{Collection: l.Collection, DID: l.DID, Rkey: l.Rkey} }
@@ -207,7 +246,8 @@ const letterColumns = `
        d.last_seen                  AS last_seen,
        d.count                      AS count,
        substr(d.raw, 1, $1)         AS raw,
-       d.raw_bytes                  AS raw_bytes`
+       d.raw_bytes                  AS raw_bytes,
+       octet_length(d.raw)::bigint  AS raw_kept`
 
 // LetterFilter chooses dead letters; an empty field chooses all.
 type LetterFilter struct{ Stage, Class, State string }

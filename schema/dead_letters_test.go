@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"time"
@@ -170,4 +171,57 @@ func TestDeadLetterForgetsWhatIsDeleted(t *testing.T) {
 	must(apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{about("f", "5")}}))
 	require.Empty(t, kept())
 	require.Equal(t, []string{"7"}, column(t, pool, `SELECT count(*)::text FROM dead_letters WHERE cause = 'why'`))
+}
+
+// TestDeadLettersOfOneAccountAreBounded: an account that sends one bad input
+// after another cannot fill the disk, nor take the room of others.
+func TestDeadLettersOfOneAccountAreBounded(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	for _, did := range []string{"did:plc:flood", ""} {
+		execute(t, pool, `INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen)
+			SELECT sha256(convert_to($1 || n, 'UTF8')), 'decode', nullif($1, ''), 'before', '', 0, now(), now() FROM generate_series(1, 999) AS n`, did)
+	}
+	for _, did := range []string{"did:plc:flood", "did:plc:other", ""} {
+		for _, input := range []string{"1", "2", "3", "4", "1"} {
+			letter := schema.DeadLetter{Stage: schema.StageDecode, Key: schema.Key{DID: did}, Cause: "bad", Raw: []byte(input), At: time.Now()}
+			require.NoError(t, letter.Park(t.Context(), pool, "s"))
+		}
+	}
+	require.Equal(t, []string{
+		"did:plc:flood bad 1 2", "did:plc:flood further inputs of this account are counted here and not kept: it has too many dead letters  3",
+		"did:plc:other bad 1 2", "did:plc:other bad 2 1", "did:plc:other bad 3 1", "did:plc:other bad 4 1",
+		" bad 1 2", " further inputs of this account are counted here and not kept: it has too many dead letters  3",
+	}, column(t, pool, `SELECT concat(did, ' ', cause, ' ', convert_from(raw, 'UTF8'), ' ', count) FROM dead_letters WHERE cause <> 'before' ORDER BY id`))
+}
+
+// TestLargeInputsAreBounded: a few are kept whole, of more only the beginning;
+// and of those that no retry can store.
+func TestLargeInputsAreBounded(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	park := func(did string, size int, final bool) {
+		t.Helper()
+		letter := schema.DeadLetter{Stage: schema.StageDecode, Key: schema.Key{DID: did}, Raw: bytes.Repeat([]byte("x"), size), Final: final, At: time.Now()}
+		require.NoError(t, letter.Park(t.Context(), pool, "s"))
+	}
+	kept := func(did string) []string {
+		return column(t, pool, `SELECT concat(octet_length(raw), ' of ', raw_bytes) FROM dead_letters WHERE did = $1`, did)
+	}
+	park("did:plc:final", 2<<20, true)
+	require.Equal(t, []string{"16384 of 2097152"}, kept("did:plc:final"))
+	execute(t, pool, `INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen)
+		SELECT sha256(convert_to(n::text, 'UTF8')), 'decode', 'did:plc:flood' || n, '', convert_to(repeat('x', 16385), 'UTF8'), 16385, now(), now()
+		FROM generate_series(1, 63) AS n`)
+	park("did:plc:last", 2<<20, false)
+	park("did:plc:more", 2<<20, false)
+	park("did:plc:small", 16384, false)
+	require.Equal(t, []string{"1048576 of 2097152"}, kept("did:plc:last"))
+	require.Equal(t, []string{"4096 of 2097152"}, kept("did:plc:more"))
+	require.Equal(t, []string{"16384 of 16384"}, kept("did:plc:small"))
+	letters, err := schema.Letters(t.Context(), pool, schema.LetterFilter{}, 100)
+	require.NoError(t, err)
+	for _, l := range letters {
+		require.Equal(t, l.DID == "did:plc:final" || l.DID == "did:plc:last" || l.DID == "did:plc:more", l.Truncated(), l.DID)
+	}
 }

@@ -105,7 +105,7 @@ CREATE TABLE dead_letters (
     path text DEFAULT ''::text NOT NULL,
     expected text DEFAULT ''::text NOT NULL,
     received text DEFAULT ''::text NOT NULL,
-    raw bytea NOT NULL, -- The input as it came, of a job its arguments; its first megabyte where raw_bytes is larger; empty once its record or account is deleted.
+    raw bytea NOT NULL, -- The input as it came, of a job its arguments; only its beginning where raw_bytes is larger; empty once its record or account is deleted.
     raw_bytes bigint NOT NULL,
     first_seen timestamp with time zone NOT NULL,
     last_seen timestamp with time zone NOT NULL,
@@ -124,7 +124,9 @@ CREATE TABLE dead_letters (
     CHECK ((state = ANY (ARRAY['open'::text, 'replaying'::text, 'replayed'::text, 'dismissed'::text])))
 );
 CREATE INDEX dead_letters_job ON public.dead_letters USING btree (job) WHERE (job IS NOT NULL);
+CREATE INDEX dead_letters_large ON public.dead_letters USING btree (id) WHERE ((octet_length(raw) > 16384) AND (stage <> 'job'::text));
 CREATE INDEX dead_letters_last_seen ON public.dead_letters USING btree (last_seen);
+CREATE INDEX dead_letters_nameless ON public.dead_letters USING btree (id) WHERE ((did IS NULL) AND (stage <> 'job'::text));
 CREATE INDEX dead_letters_record ON public.dead_letters USING btree (did, collection, rkey) WHERE (did IS NOT NULL);
 CREATE INDEX dead_letters_replaying ON public.dead_letters USING btree (id) WHERE (state = 'replaying'::text);
 

@@ -404,3 +404,16 @@ func (l *lockedBuffer) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+// TestLargestRecordIsRead: a record of 1 MiB is six times as long in JSON.
+func TestLargestRecordIsRead(t *testing.T) {
+	t.Parallel()
+	record := `{"text":"` + strings.Repeat(`\u0001`, 1<<20) + `"}`
+	event := `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783177200000000,"kind":"commit","commit":{"rev":"3mptbyqh22222","operation":"create",` +
+		`"collection":"app.bsky.feed.post","rkey":"r1","cid":"bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu","record":` + record + `}}`
+	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
+		require.NoError(t, ws.Write(ctx, websocket.MessageText, []byte(event)))
+		held(ctx, ws)
+	})
+	require.Equal(t, record, string(events(t, connect(t, client(t, everyone(address)), tip), 1)[0].Record))
+}

@@ -15,7 +15,7 @@ import (
 )
 
 // kept is how much of a frame beyond the read limit is kept, in bytes.
-const kept = 64 << 10
+const kept = 16 << 10
 
 // slabBytes is what frames are read into: many share one allocation.
 const slabBytes = 256 << 10

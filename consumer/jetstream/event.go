@@ -61,12 +61,34 @@ func (d *decoder) event(data []byte, arrived time.Time) (consumer.Event, error) 
 		err = d.check(&ev)
 	}
 	if bad, ok := errors.AsType[*consumer.Malformed](err); ok {
-		bad.Collection = ev.Collection
+		bad.Collection, bad.DID = ev.Collection, d.author(ev.DID)
 	}
 	if err != nil {
 		return consumer.Event{}, err
 	}
 	return ev, nil
+}
+
+// author is the DID of a frame that was refused: the one that was read, or what
+// stands in the frame. It is empty where that is no DID.
+func (d *decoder) author(did string) string {
+	if did == "" && utf8.Valid(d.raw) {
+		d.read(d.raw)
+		errFound := errors.New("found")
+		d.object("", func(name string) error { //nolint:errcheck // the frame is refused already
+			if name != "did" {
+				return d.skip()
+			}
+			if err := d.text("/did", &did); err != nil {
+				return err
+			}
+			return errFound
+		})
+	}
+	if !isDID(did) {
+		return ""
+	}
+	return did
 }
 
 func (d *decoder) frame(ev *consumer.Event) error {

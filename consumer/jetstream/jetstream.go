@@ -27,7 +27,7 @@ type Config struct {
 	// Dictionary answers the zstd dictionary. When it cannot, frames are plain.
 	Dictionary func(context.Context) ([]byte, error)
 
-	ReadLimit    int64         // 16 MiB: of a longer frame only the beginning is kept
+	ReadLimit    int64         // 8 MiB: of a longer frame only the beginning is kept; 1 MiB of CBOR is at most 6 MiB of JSON
 	MinWait      time.Duration // 500 ms: before the first new try
 	MaxWait      time.Duration // 30 s: the waits double up to this
 	ProbeEvery   time.Duration // 2 s: how often, during a longer wait, unreachable hosts are probed
@@ -95,7 +95,7 @@ func New(cfg Config) (*Client, error) {
 	if err := cfg.Filter.check(); err != nil {
 		return nil, err
 	}
-	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, 16<<20)
+	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, 8<<20)
 	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
 	cfg.MaxWait = cmp.Or(cfg.MaxWait, 30*time.Second)
 	cfg.ProbeEvery = cmp.Or(cfg.ProbeEvery, 2*time.Second)
