@@ -15,7 +15,7 @@ import (
 func followings() []blow {
 	return []blow{
 		{"followed and unfollowed, in SQL", func(c *chaos) {
-			c.followSomebody()
+			c.followSomebody(1)
 			c.unfollow(c.byHand[0])
 		}},
 		{"followed and unfollowed on the network", (*chaos).followOnTheNetwork},
@@ -35,7 +35,7 @@ func followings() []blow {
 			for _, kind := range []simnet.CallFaultKind{simnet.Unavailable, simnet.Severed} {
 				require.NoError(c.t, c.net.FailCalls(simnet.CallFault{Kind: kind, Count: 1}))
 			}
-			c.followSomebody()
+			c.followSomebody(1)
 			require.Equal(c.t, 2, failed()-before)
 		}},
 	}
@@ -49,9 +49,7 @@ func (c *chaos) settleIn() {
 		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind IN ('sync_follows', 'backfill_account') AND finalized_at IS NULL`)
 		return err == nil && left == 0
 	}, 2*time.Minute, 20*time.Millisecond, "the first follows are not settled")
-	for range 2 {
-		c.followSomebody()
-	}
+	c.followSomebody(2)
 }
 
 // follow adds a watch, as a person does in psql.
@@ -61,18 +59,22 @@ func (c *chaos) follow(target, kind string) {
 	require.NoError(c.t, err)
 }
 
-// followSomebody follows an account that has never been followed, and waits
-// until its feed has been read.
-func (c *chaos) followSomebody() {
+// followSomebody follows accounts that have never been followed, and waits until
+// their feeds have been read.
+func (c *chaos) followSomebody(many int) {
 	c.t.Helper()
-	did := c.stranger()
-	c.follow(did, "account")
-	c.byHand = append(c.byHand, did)
-	c.strangers(did)
+	var dids []string
+	for range many {
+		did := c.stranger()
+		c.follow(did, "account")
+		dids = append(dids, did)
+	}
+	c.byHand = append(c.byHand, dids...)
+	c.read(dids...)
 }
 
-// strangers waits until those who are new are followed, and their feeds read.
-func (c *chaos) strangers(dids ...string) {
+// read waits until those who are new are followed, and their feeds read.
+func (c *chaos) read(dids ...string) {
 	c.t.Helper()
 	for _, did := range dids {
 		require.Eventually(c.t, func() bool {
@@ -121,7 +123,7 @@ func (c *chaos) followOnTheNetwork() {
 	require.NoError(c.t, c.net.Follow(hub, did))
 	require.NoError(c.t, c.net.Unfollow(hub, leaves))
 	c.sync()
-	c.strangers(did)
+	c.read(did)
 	if a, _ := c.net.Account(leaves); a.Status == "" { // else nobody can tell
 		require.NotContains(c.t, watched(c.t, c.pool), leaves)
 	}
