@@ -87,12 +87,12 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 		require.NoError(c.t, err)
 	}
 	c.change()
-	for until := time.Now().Add(time.Duration(1500+c.random.IntN(2000)) * time.Millisecond); time.Now().Before(until); {
+	for until := time.Now().Add(time.Duration(1500+c.random.IntN(1500)) * time.Millisecond); time.Now().Before(until); {
 		c.post("nor this")
 		time.Sleep(100 * time.Millisecond)
 	}
 	clamped := c.net.Fired()[simnet.TooOld]
-	first := c.net.Forget(time.Duration(c.random.IntN(1000)) * time.Millisecond)
+	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // so that in a silence more is forgotten than the threshold there
 	var h hole
 	for _, e := range c.net.Log().Entries() {
 		if e.Seq <= after.Seq || e.Seq >= first {
