@@ -152,11 +152,14 @@ func (c *chaos) anHourLater() {
 		}
 	}
 	c.caught()
+	began := time.Now()
 	c.settle()
+	settled := time.Now()
 	_, err := c.pool.Exec(context.Background(), `UPDATE accounts SET status_at = status_at - interval '2 hours' WHERE status_at IS NOT NULL`)
 	require.NoError(c.t, err)
 	c.sync()
 	c.settle()
+	c.t.Logf("at rest after %s, and after a sync an hour later in %s", settled.Sub(began).Round(10*time.Millisecond), time.Since(settled).Round(10*time.Millisecond))
 }
 
 // settle waits until every gap is closed and every job done, but for those that

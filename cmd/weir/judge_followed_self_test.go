@@ -48,8 +48,9 @@ func TestJudgeOfTheFollowedAllowsWhatMayBe(t *testing.T) {
 	t.Parallel()
 	tr, pool := judgedFollowed(t)
 	for name, sql := range map[string]string{
-		"everything as the stream tells it": `SELECT 1`,
-		"a post from a listing":             `UPDATE records SET rev = '222' WHERE ` + ofA3,
+		"everything as the stream tells it":            `SELECT 1`,
+		"a post from a listing":                        `UPDATE records SET rev = '222' WHERE ` + ofA3,
+		"a post at a later revision of its repository": `UPDATE records SET rev = 'r5' WHERE did = 'a' AND rkey = '1'`,
 		"an edit from a listing, of the first version's time": `WITH r AS (UPDATE records SET rev = '222', created_at = created_at - interval '1 h' WHERE did = 'a' AND rkey = '1' RETURNING created_at)
 UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'`,
 		"nothing of before the window":                      `WITH s AS (DELETE FROM shares WHERE did = 'a' AND rkey = '0') DELETE FROM records WHERE did = 'a' AND rkey = '0'`,

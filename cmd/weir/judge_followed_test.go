@@ -21,8 +21,8 @@ import (
 //     written since the moment from which on the account is read, and of the
 //     older ones those that stand, if any; each as it was edited last, whether
 //     the stream told so or not, with its shares. A post that was read from a
-//     listing bears a revision before its first one, and may bear the time of its
-//     first version;
+//     listing bears a revision before its first one, or a later one of its
+//     author's repository, and may bear the time of its first version;
 //   - of whoever is hidden, deleted or no longer followed: nothing that nobody
 //     wrote; nothing of it counts;
 //   - followed are those whom the network says, and whom a row names; who is
@@ -33,13 +33,15 @@ type followedTruth struct {
 	ever   map[recordKey]map[string]bool // the CIDs of every version
 	shared map[shareKey]bool             // by every version
 	first  map[recordKey]recordRow       // the first version of what stands
+	revs   map[recordKey]bool            // every revision of each repository, as the key's rkey
 }
 
 // foldFollowed folds the whole log, also what the server forgot.
 func foldFollowed(entries []*simnet.Entry, since map[string]time.Time) followedTruth {
 	tr := followedTruth{truth: fold(entries, schema.PostCollection), since: since, ever: map[recordKey]map[string]bool{},
-		shared: map[shareKey]bool{}, first: map[recordKey]recordRow{}}
+		shared: map[shareKey]bool{}, first: map[recordKey]recordRow{}, revs: map[recordKey]bool{}}
 	for _, e := range entries {
+		tr.revs[recordKey{did: e.DID, rkey: e.Rev}] = true
 		if e.Kind != "commit" || e.Collection != schema.PostCollection || e.Operation == "delete" {
 			continue
 		}
@@ -73,7 +75,7 @@ func (tr followedTruth) expected(found map[recordKey]recordRow) map[recordKey]re
 		if !tr.shown(key.did) || !stored && r.createdAt.Before(tr.since[key.did]) {
 			continue
 		}
-		if stored && at.rev < tr.first[key].rev { // from a listing, which does not tell the revision
+		if stored && (at.rev < tr.first[key].rev || at.rev > r.rev && tr.revs[recordKey{did: key.did, rkey: at.rev}]) { // from a listing, which does not tell the revision
 			r.rev = at.rev
 			if !at.createdAt.Before(tr.first[key].createdAt) && at.createdAt.Before(r.createdAt) {
 				r.createdAt = at.createdAt
