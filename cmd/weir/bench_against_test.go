@@ -288,7 +288,8 @@ func (a *against) report(base, changed []costs) {
 		cell := ""
 		if limit > 0 {
 			cell = fmt.Sprintf("%.2f", limit)
-			a.b.ReportMetric(ratio, strings.ReplaceAll(strings.ReplaceAll(name, " | ", ":"), " ", "-")+"-x")
+			unit, _, _ := strings.Cut(strings.ReplaceAll(name, " | ", ":"), ",")
+			a.b.ReportMetric(ratio, strings.ReplaceAll(unit, " ", "-")+"-x")
 			if ratio > limit {
 				a.b.Errorf("%s: %.3f times the base's, and %.2f is the most", name, ratio, limit)
 			}

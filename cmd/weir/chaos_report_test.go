@@ -25,9 +25,6 @@ func newTable(head ...string) *table {
 
 func (t *table) line(cells ...string) { fmt.Fprintf(t, "| %s |\n", strings.Join(cells, " | ")) }
 
-// figure is a line of two cells.
-func (t *table) figure(what string, value any) { t.line(what, fmt.Sprint(value)) }
-
 // roundReport is what came of a round.
 type roundReport struct {
 	*chaos
