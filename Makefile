@@ -7,7 +7,7 @@ PKG   ?= ./...
 POSTGRES =
 on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 
-.PHONY: help postgres pgbouncer prometheus build demo run test test-postgres lint bench chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -49,7 +49,13 @@ bench: postgres build ## throughput and cost, as ratios; WEIR_BENCH_SIZES=100000
 	$(on_postgres) go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 3h
 	$(on_postgres) go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 
-chaos: postgres ## ten minutes of everything that can go wrong, and a report
+bench-against: postgres ## what this costs, as many times what the commit BASE costs: CPU and WAL per event, ten times in turn
+	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/base" 2>/dev/null; rm -rf "$$dir"' EXIT && \
+	git worktree add --quiet --detach "$$dir/base" $(or $(BASE),HEAD) && \
+	(cd "$$dir/base" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$dir/weir" ./cmd/weir) && \
+	$(on_postgres) WEIR_BENCH_BASE="$$dir/weir" go test ./cmd/weir -run '^$$' -bench Against -benchtime 1x -timeout 2h
+
+chaos: postgres ## ten minutes of everything that can go wrong, a round of the whole network and one of followed accounts in turn, and a report
 	$(on_postgres) WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./cmd/weir -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
 
 soak: postgres ## half an hour of a steady stream: nothing but what is stored may grow

@@ -20,7 +20,7 @@ const (
 	NotUTF8   Fault = "not-utf8"  // a frame that is no text
 	Oversized Fault = "oversized" // a frame of 17 MiB to everybody connected; it is not replayed, for nobody would get past it
 	Duplicate Fault = "duplicate" // the last ten events once more
-	Stale     Fault = "stale"     // old revisions, of records edited or deleted since, once more
+	Stale     Fault = "stale"     // old revisions, of records edited or deleted since, once more; as far as the server remembers them
 	Renumber  Fault = "renumber"  // the server restarts, and every event has another sequence number
 	Restart   Fault = "restart"   // the server restarts
 	TooOld    Fault = "too-old"   // the server forgets everything up to now: older cursors are clamped
@@ -91,8 +91,7 @@ func (n *Net) Do(f Fault) error {
 	case TooOld:
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		items, _ := n.log.from(0)
-		n.floor.Store(int64(len(items)))
+		n.floor.Store(int64(n.log.size()))
 	case Refuse:
 		n.refuse.Store(true)
 	case Accept:
@@ -123,6 +122,25 @@ func (n *Net) again(f Fault) error {
 	}
 	n.fired.add(f)
 	return nil
+}
+
+// Forget has the server forget everything but the last events, those of so long
+// before the latest one, as a server with a short retention does: older cursors
+// are clamped, which counts as TooOld. It answers the number of the first entry
+// that is left.
+func (n *Net) Forget(allBut time.Duration) (first int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	items, _ := n.log.from(0)
+	oldest := n.model.latest - allBut.Microseconds()
+	at := firstEntry(items, func(e *Entry) bool { return e.TimeUS >= oldest })
+	n.floor.Store(max(n.floor.Load(), int64(at)))
+	for _, it := range items[n.floor.Load():] {
+		if it.entry != nil {
+			return it.entry.Seq
+		}
+	}
+	return n.model.seq + 1
 }
 
 // StepClock sets the server's clock so far ahead of the true time; 0 sets it
@@ -179,7 +197,7 @@ func (n *Net) put(items ...*item) {
 func (n *Net) duplicate(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	items, _ := n.log.from(0)
+	items, _ := n.log.from(int(n.floor.Load())) // nobody sends what he has forgotten
 	var again []*item
 	for i := len(items) - 1; i >= 0 && len(again) < count; i-- {
 		if items[i].entry != nil {
@@ -194,7 +212,7 @@ func (n *Net) duplicate(count int) {
 func (n *Net) stale(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	items, _ := n.log.from(0)
+	items, _ := n.log.from(int(n.floor.Load()))
 	changed := map[string]bool{}
 	var again []*item
 	for i := len(items) - 1; i >= 0 && len(again) < count; i-- {

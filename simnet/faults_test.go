@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -211,6 +212,25 @@ func TestRestartKeepsEverythingButTheConnections(t *testing.T) {
 		require.NoError(t, replayed.conn.CloseNow())
 		require.Equal(t, round+1, n.Fired()[simnet.Restart])
 	}
+}
+
+func TestAServerOfShortRetentionKeepsTheEnd(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 1, History: 600, HistorySpan: time.Minute})
+	entries := n.Log().Entries()
+	first := n.Forget(10 * time.Second)
+	at := slices.IndexFunc(entries, func(e *simnet.Entry) bool { return e.Seq == first })
+	require.InDelta(t, 500, at, 10, "ten events a second")
+	require.Equal(t, first, *dial(t, n, "cursor", digits(entries[3].Seq)).next().Cursor)
+	require.Equal(t, 1, n.Fired()[simnet.TooOld])
+	require.Equal(t, first, n.Forget(time.Hour), "what is forgotten stays so")
+	require.GreaterOrEqual(t, n.Forget(0), entries[599].Seq)
+	do(t, n, simnet.TooOld)
+	c := dial(t, n, "cursor", "0")
+	do(t, n, simnet.Duplicate)
+	do(t, n, simnet.Stale)
+	n.Play(1)
+	require.Equal(t, entries[599].Seq+1, *c.next().Cursor, "nobody sends again what he has forgotten")
 }
 
 func TestTooOldForgetsEverythingUpToNow(t *testing.T) {

@@ -184,16 +184,25 @@ func (m *model) changeStatus(e *Entry) {
 		m.rename(e)
 		return
 	}
-	e.Kind = "account"
 	if len(hidden) > 0 && (m.rng.IntN(2) == 0 || full) {
 		a := pick(m.rng, hidden)
 		a.status = ""
-		e.DID, e.Active = a.did, true
+		e.Kind, e.DID, e.Active = "account", a.did, true
 		return
 	}
 	a := m.active()
+	for range 100 { // a lively one that was set by hand is drawn often
+		if !a.held {
+			break
+		}
+		a = m.active()
+	}
+	if a.held {
+		m.rename(e)
+		return
+	}
 	a.status = pick(m.rng, []string{"deactivated", "deactivated", "deactivated", "takendown", "suspended", "deleted"})
-	e.DID, e.Status = a.did, a.status
+	e.Kind, e.DID, e.Status = "account", a.did, a.status
 	if a.status == "deleted" {
 		m.accounts[slices.Index(m.accounts, a)] = m.join()
 	}

@@ -1,6 +1,7 @@
 package simnet_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,23 @@ func TestStatusesSetByHandAreEventsThatChanceLeavesAlone(t *testing.T) {
 	require.Equal(t, []any{"account", true, ""}, []any{e.Kind, e.Account.Active, e.Account.Status})
 	require.ErrorContains(t, n.Reactivate(a.DID), "already")
 	require.ErrorContains(t, n.Delete("did:plc:nobody"), "did:plc:nobody")
+}
+
+func TestChanceHidesNobodyWhoWasShownByHand(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 3, Accounts: 20})
+	all := n.Accounts()[:3] // the liveliest
+	for _, a := range all {
+		require.NoError(t, n.Deactivate(a.DID))
+		require.NoError(t, n.Reactivate(a.DID))
+	}
+	before := len(n.Log().Entries())
+	n.Play(5000)
+	for _, a := range all {
+		now, _ := n.Account(a.DID)
+		require.Empty(t, now.Status)
+	}
+	require.True(t, slices.ContainsFunc(n.Log().Entries()[before:], func(e *simnet.Entry) bool { return e.Kind == "account" && !e.Active }), "others were hidden")
 }
 
 func TestADeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {

@@ -27,12 +27,33 @@ type blow struct {
 
 // plan is a round: each blow once, in the order of chance.
 func (c *chaos) plan() []blow {
-	plan := slices.Concat(endings(), ways(), faults(), clocks())
-	if c.disk != nil {
-		plan = append(plan, blow{"full disk of Postgres", (*chaos).fullDisk})
-	}
+	plan := c.blows()
 	c.random.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
 	return plan
+}
+
+// planned are some blows, in the order given.
+func (c *chaos) planned(wanted ...string) (plan []blow) {
+	c.t.Helper()
+	all := c.blows()
+	for _, name := range wanted {
+		at := slices.IndexFunc(all, func(b blow) bool { return b.name == name })
+		require.GreaterOrEqual(c.t, at, 0, "no blow is called %q: expected one of %s", name, names(all))
+		plan = append(plan, all[at])
+	}
+	return plan
+}
+
+// blows are all that can be done in such a round.
+func (c *chaos) blows() []blow {
+	all := slices.Concat(endings(), ways(), faults(), clocks(), holes())
+	if c.kind == ofFollowed {
+		all = append(all, followings()...)
+	}
+	if c.disk != nil {
+		all = append(all, blow{"full disk of Postgres", (*chaos).fullDisk})
+	}
+	return all
 }
 
 func names(plan []blow) string {
@@ -124,11 +145,8 @@ func faults() []blow {
 	for _, f := range []simnet.Fault{simnet.Duplicate, simnet.Stale, simnet.Renumber, simnet.Restart, simnet.Stall} {
 		all = append(all, blow{"Jetstream: " + string(f), func(c *chaos) { c.fault(f) }})
 	}
-	for _, poison := range []struct {
-		fault simnet.Fault
-		like  string // of the dead letter's cause, or of what was received
-	}{{simnet.Garbage, "not JSON"}, {simnet.NotUTF8, "UTF-8"}, {simnet.Oversized, "too long"}} {
-		all = append(all, blow{"Jetstream: " + string(poison.fault), func(c *chaos) { c.poison(poison.fault, poison.like) }})
+	for _, p := range poisons() {
+		all = append(all, blow{p.name(), func(c *chaos) { c.poison(p) }})
 	}
 	return append(all,
 		blow{"Jetstream: refuse", func(c *chaos) {
@@ -140,6 +158,18 @@ func faults() []blow {
 		blow{"flood, ten times as much", (*chaos).flood},
 	)
 }
+
+// poison is what nobody can read.
+type poison struct {
+	fault simnet.Fault
+	like  string // of the dead letter's cause, or of what was received
+}
+
+func poisons() []poison {
+	return []poison{{simnet.Garbage, "not JSON"}, {simnet.NotUTF8, "UTF-8"}, {simnet.Oversized, "too long"}}
+}
+
+func (p poison) name() string { return "Jetstream: " + string(p.fault) }
 
 // killAll kills some of the fleet at once, and starts them again.
 func (c *chaos) killAll(names ...string) {
@@ -255,10 +285,10 @@ func (c *chaos) refuse() {
 }
 
 // poison sends what cannot be read until it lies among the dead letters.
-func (c *chaos) poison(f simnet.Fault, like string) {
+func (c *chaos) poison(p poison) {
 	c.t.Helper()
 	seen := func() int {
-		n, err := tryCount(c.pool, fmt.Sprintf(`SELECT coalesce(sum(count), 0) FROM dead_letters WHERE concat_ws(' ', cause, expected, received) LIKE '%%%s%%'`, like))
+		n, err := tryCount(c.pool, fmt.Sprintf(`SELECT coalesce(sum(count), 0) FROM dead_letters WHERE concat_ws(' ', cause, expected, received) LIKE '%%%s%%'`, p.like))
 		if err != nil {
 			return -1
 		}
@@ -266,7 +296,7 @@ func (c *chaos) poison(f simnet.Fault, like string) {
 	}
 	before := seen()
 	require.Eventually(c.t, func() bool {
-		c.fault(f)
+		c.fault(p.fault)
 		for range 500 {
 			if seen() > max(before, 0) {
 				return true
@@ -274,42 +304,7 @@ func (c *chaos) poison(f simnet.Fault, like string) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		return false // nobody was connected when it came, and it comes only once
-	}, time.Minute, 10*time.Millisecond, "%s is set aside by nobody", f)
-}
-
-// forget has the server forget what happened while nobody was connected.
-//
-// What it forgets are posts that chance never touches again: an older revision
-// that came once more, of a record whose later ones were forgotten, would be
-// new to Weir, and rightly.
-func (c *chaos) forget() {
-	c.t.Helper()
-	c.stop()
-	c.drain()
-	c.refuse()
-	last := time.UnixMicro(c.net.Log().Last().TimeUS)
-	time.Sleep(max(0, time.Until(last)) + 1500*time.Millisecond) // longer than WEIR_GAP_THRESHOLD, also where the server's clock was ahead
-	var h hole
-	for _, a := range c.net.Accounts() {
-		if a.Status == "" && len(c.lost) < 20*(len(c.holes)+1) {
-			e, err := c.net.PostNow(a.DID, "nobody will read this", fmt.Sprintf("https://forgotten.example/%d", len(c.lost)))
-			require.NoError(c.t, err)
-			c.lost[e] = true
-			h.to = time.UnixMicro(e.TimeUS)
-			if h.from.IsZero() {
-				h.from = h.to
-			}
-		}
-	}
-	c.holes = append(c.holes, h)
-	clamped, gaps := c.net.Fired()[simnet.TooOld], count(c.t, c.pool, `SELECT count(*) FROM gaps`)
-	require.NoError(c.t, c.net.Do(simnet.TooOld))
-	require.NoError(c.t, c.net.Do(simnet.Accept))
-	c.stop = live(c.t, c.net, chaosRate)
-	require.Eventually(c.t, func() bool {
-		n, err := tryCount(c.pool, `SELECT count(*) FROM gaps`)
-		return err == nil && n > gaps && c.net.Fired()[simnet.TooOld] > clamped
-	}, time.Minute, 20*time.Millisecond, "no gap is recorded")
+	}, time.Minute, 10*time.Millisecond, "%s is set aside by nobody", p.fault)
 }
 
 // clockStep sets the server's clock ahead until a consumer has been told of the

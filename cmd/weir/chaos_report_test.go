@@ -10,33 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 )
-
-// amiss counts the rows of records, tombstones and shares that are missing, and
-// those that should not be there.
-func (tr truth) amiss(t *testing.T, pool *pgxpool.Pool) (lost, doubled int) {
-	t.Helper()
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		records, err := tr.compareRecords(t.Context(), tx)
-		require.NoError(t, err)
-		tombstones, err := tr.compareTombstones(t.Context(), tx)
-		require.NoError(t, err)
-		shares, err := tr.compareShares(t.Context(), tx)
-		for _, line := range slices.Concat(records, tombstones, shares) {
-			switch {
-			case strings.HasSuffix(line, "found no row"):
-				lost++
-			case strings.Contains(line, "expected no row, found"), strings.Contains(line, "expected one row, found another"):
-				doubled++
-			}
-		}
-		return err
-	}))
-	return lost, doubled
-}
 
 // table is a Markdown table.
 type table struct{ strings.Builder }
@@ -50,33 +25,122 @@ func newTable(head ...string) *table {
 
 func (t *table) line(cells ...string) { fmt.Fprintf(t, "| %s |\n", strings.Join(cells, " | ")) }
 
-// figure is a line of two cells.
-func (t *table) figure(what string, value any) { t.line(what, fmt.Sprint(value)) }
+// roundReport is what came of a round.
+type roundReport struct {
+	*chaos
+	length        time.Duration
+	events        int
+	posts, shares int // that must be stored
+	lost, doubled int
+	problems      int // all that the judge found
+}
 
-// report prints what was done and what came of it, and writes it to WEIR_REPORT.
-func (c *chaos) report(tr truth, lost, doubled int) {
-	c.t.Helper()
-	figures := newTable("figure", "value")
-	figures.figure("length", fmt.Sprintf("%s, %d rounds, on %d cores", time.Since(c.began).Round(time.Second), c.rounds, runtime.NumCPU()))
-	figures.figure("seed", c.seed)
-	figures.figure("events", len(c.net.Log().Entries()))
-	figures.figure("posts stored", len(tr.records))
-	figures.figure("shares", len(tr.shares))
-	figures.figure("processes killed", c.kills)
-	figures.figure("processes started again", c.restarts)
-	figures.figure("events the server forgot", fmt.Sprintf("%d, in %d gaps, all recorded", len(c.lost), len(c.holes)))
-	figures.figure("rows lost", lost)
-	figures.figure("rows doubled or invented", doubled)
-	figures.figure("longest time until the stream was stored again", fmt.Sprintf("%s, after: %s", c.slowest.Round(10*time.Millisecond), c.after))
-	figures.figure("answers of the web process", c.answers.summary())
-	blows := newTable("fault", "fired")
-	for _, name := range slices.Sorted(maps.Keys(c.fired)) {
-		blows.figure(name, c.fired[name])
+// chaosReport is of all rounds.
+type chaosReport []roundReport
+
+// publish prints what was done and what came of it, by kind of round, and writes
+// it to WEIR_REPORT.
+func (all chaosReport) publish(t *testing.T, took time.Duration) {
+	t.Helper()
+	kinds := []string{ofEveryone, ofFollowed}
+	of := func(kind string) (these chaosReport) {
+		return slices.DeleteFunc(slices.Clone(all), func(r roundReport) bool { return r.kind != kind })
 	}
-	if c.disk == nil {
-		blows.figure("full disk of Postgres", fmt.Sprintf("not possible here: %v", c.noDisk))
+	figures := newTable(append([]string{"figure"}, kinds...)...)
+	for _, f := range roundFigures() {
+		cells := []string{f.name}
+		for _, kind := range kinds {
+			cells = append(cells, f.of(of(kind)))
+		}
+		figures.line(cells...)
 	}
-	publish(c.t, figures.String()+"\n"+blows.String())
+	fired := map[string]bool{}
+	for _, r := range all {
+		for name := range r.fired {
+			fired[name] = true
+		}
+	}
+	blows := newTable(append([]string{"fault"}, kinds...)...)
+	for _, name := range slices.Sorted(maps.Keys(fired)) {
+		cells := []string{name}
+		for _, kind := range kinds {
+			cells = append(cells, sum(of(kind), func(r roundReport) int { return r.fired[name] }))
+		}
+		blows.line(cells...)
+	}
+	if last := all[len(all)-1]; last.disk == nil {
+		blows.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk), "")
+	}
+	publish(t, fmt.Sprintf("%s, %d rounds, on %d cores\n\n%s\n%s", took.Round(time.Second), len(all), runtime.NumCPU(), figures, blows))
+}
+
+func sum(of chaosReport, what func(roundReport) int) string {
+	total := 0
+	for _, r := range of {
+		total += what(r)
+	}
+	return fmt.Sprint(total)
+}
+
+// roundFigure is a line of the report: one value for the rounds of a kind.
+type roundFigure struct {
+	name string
+	of   func(chaosReport) string
+}
+
+func roundFigures() []roundFigure {
+	total := func(name string, what func(roundReport) int) roundFigure {
+		return roundFigure{name, func(of chaosReport) string { return sum(of, what) }}
+	}
+	return []roundFigure{
+		{"rounds", func(of chaosReport) string { return fmt.Sprint(len(of)) }},
+		{"seeds", func(of chaosReport) string {
+			if len(of) == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%d to %d", of[0].seed, of[len(of)-1].seed)
+		}},
+		{"a round takes, at most", func(of chaosReport) string {
+			longest := time.Duration(0)
+			for _, r := range of {
+				longest = max(longest, r.length)
+			}
+			return longest.Round(time.Second).String()
+		}},
+		total("events", func(r roundReport) int { return r.events }),
+		total("posts that must be stored", func(r roundReport) int { return r.posts }),
+		total("shares", func(r roundReport) int { return r.shares }),
+		total("processes killed", func(r roundReport) int { return r.kills }),
+		total("processes started again", func(r roundReport) int { return r.restarts }),
+		total("holes", func(r roundReport) int { return len(r.holes) }),
+		total("events that the server forgot unread", func(r roundReport) int { return len(r.chaos.lost) }),
+		total("rows lost", func(r roundReport) int { return r.lost }),
+		total("rows doubled or invented", func(r roundReport) int { return r.doubled }),
+		total("problems of any kind", func(r roundReport) int { return r.problems }),
+		{"longest time until the stream was stored again", func(of chaosReport) string {
+			var slowest roundReport
+			for _, r := range of {
+				if slowest.chaos == nil || r.slowest > slowest.slowest {
+					slowest = r
+				}
+			}
+			if slowest.chaos == nil {
+				return ""
+			}
+			return fmt.Sprintf("%s, after: %s", slowest.slowest.Round(10*time.Millisecond), slowest.after)
+		}},
+		{"answers of the web process", func(of chaosReport) string {
+			all := answers{statuses: map[int]int{}}
+			for _, r := range of {
+				for status, n := range r.answers.statuses {
+					all.statuses[status] += n
+				}
+				all.away += r.answers.away
+				all.silent, all.wrong = append(all.silent, r.answers.silent...), append(all.wrong, r.answers.wrong...)
+			}
+			return all.summary()
+		}},
+	}
 }
 
 func (a answers) summary() string {

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,45 +23,57 @@ import (
 // chaosRate is how many events happen in a second.
 const chaosRate = 300
 
+// What a round reads.
+const (
+	ofEveryone = "the whole network"
+	ofFollowed = "followed accounts"
+)
+
 // TestChaos has a fleet of processes store a simulated network while everything
 // around them breaks, and then compares the tables with the fold of the
-// network's log. Nothing of a round is left out: a fault that cannot be shown to
-// have happened fails the test.
+// network's log. Each round has a network, a database and a fleet of its own;
+// every second one follows accounts. Nothing of a round is left out: a fault
+// that cannot be shown to have happened fails the test.
 //
 // WEIR_CHAOS says how long it goes on, in whole rounds; one round when it is not
-// set. WEIR_SEED repeats the plan and the network of an earlier run, though not
-// its timing, which is the machine's. WEIR_REPORT names a file for the report.
+// set. WEIR_SEED begins with the round of that seed: an even one is of the whole
+// network, an odd one of followed accounts. It repeats the plan and the network,
+// though not the timing, which is the machine's. WEIR_REPORT names a file for
+// the report.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	c := newChaos(t, seed(t))
-	answers := c.watch()
-	c.stop = live(t, c.net, chaosRate)
-	c.recover("the start")
-	for until := time.Now().Add(chaosLength(t)); c.rounds == 0 || time.Now().Before(until); c.rounds++ {
-		plan := c.plan()
-		t.Logf("round %d: %s", c.rounds+1, names(plan))
-		for _, b := range plan {
-			c.progress(2 + c.random.IntN(4))
-			began := time.Now()
-			b.do(c)
-			lasted := time.Since(began)
-			took := c.recover(b.name)
-			c.fired[b.name]++
-			t.Logf("%-47s lasted %6s, back after %6s, %d events so far", b.name, lasted.Round(10*time.Millisecond), took.Round(10*time.Millisecond), len(c.net.Log().Entries()))
+	began, s := time.Now(), seed(t)
+	var all chaosReport
+	for until := began.Add(chaosLength(t)); len(all) == 0 || time.Now().Before(until); s++ {
+		kind := ofEveryone
+		if s%2 == 1 {
+			kind = ofFollowed
 		}
+		good := t.Run(fmt.Sprintf("round %d of %s", len(all)+1, kind), func(t *testing.T) {
+			c := newChaos(t, s, kind)
+			c.play(c.plan())
+			all = append(all, c.judge())
+			all.publish(t, time.Since(began))
+			c.require()
+		})
+		require.True(t, good, "WEIR_SEED=%d repeats this round", s)
 	}
-	c.progress(3)
-	c.stop()
-	c.drain()
-	c.answers = answers()
-	c.end()
+}
+
+// TestFollowedRound is what is new in a round of followed accounts, in little:
+// they come and go, the server forgets, and processes are killed meanwhile.
+func TestFollowedRound(t *testing.T) {
+	t.Parallel()
+	c := newChaos(t, seed(t), ofFollowed)
+	c.play(c.planned("followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"))
 	c.judge()
+	c.require()
 }
 
 // seed is that of WEIR_SEED, or a new one.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	s := uint64(time.Now().UnixNano())
+	s := uint64(time.Now().UnixNano()) &^ 1
 	if given := os.Getenv("WEIR_SEED"); given != "" {
 		var err error
 		s, err = strconv.ParseUint(given, 10, 64)
@@ -80,11 +90,12 @@ func chaosLength(t *testing.T) time.Duration {
 	return length
 }
 
-// chaos is a network, a database, the processes between them, and what is done
-// to them all.
+// chaos is one round: a network, a database, the processes between them, and
+// what is done to them all.
 type chaos struct {
 	t      *testing.T
 	seed   uint64
+	kind   string     // ofEveryone or ofFollowed
 	random *rand.Rand // of the plan: used by the test's goroutine alone
 	net    *simnet.Net
 	server *devpg.Server
@@ -94,6 +105,7 @@ type chaos struct {
 	pool             *pgxpool.Pool // past the proxy: the judge's
 	stream, database *proxy
 	env              []string
+	more             []string             // of the consumers' environment
 	program          string               // what the fleet runs: the real binary, whose clock can be stepped
 	clocks           map[string]wallClock // of each of the fleet
 	stop             func()               // ends what happens on the network
@@ -101,17 +113,22 @@ type chaos struct {
 	mu    sync.Mutex // guards fleet: the watcher looks into it
 	fleet map[string]*process
 
-	lost  map[*simnet.Entry]bool // events that the server has forgotten unread
-	holes []hole
+	friends []string               // accounts that only do what the test says; followed in a round that follows
+	byHand  []string               // accounts followed by a row in watches of their own
+	known   map[string]bool        // who has ever been followed, or is no choice for it
+	posted  []*simnet.Entry        // posts of the first friend, which stand
+	lost    map[*simnet.Entry]bool // events that the server has forgotten unread
+	holes   []hole
 
-	began    time.Time
-	rounds   int
-	fired    map[string]int
-	kills    int
-	restarts int
-	slowest  time.Duration // to recover
-	after    string        // what
-	answers  answers
+	began     time.Time
+	fired     map[string]int
+	kills     int
+	restarts  int
+	slowest   time.Duration // to recover
+	after     string        // what
+	answering func() answers
+	answers   answers
+	problems  []string // what the judge has to say
 }
 
 // hole is what a gap must be recorded for: from the first event that was
@@ -121,14 +138,15 @@ type hole struct{ from, to time.Time }
 // The members of the fleet, by the command they run.
 func fleet() []string { return []string{"consume 1", "consume 2", "work 1", "work 2", "web 1"} }
 
-func newChaos(t *testing.T, seed uint64) *chaos {
+func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, History: 1000, HistorySpan: time.Hour})
+	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour})
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
-	c := &chaos{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
-		lost: map[*simnet.Entry]bool{}, fired: map[string]int{}, began: time.Now()}
+	c := &chaos{t: t, seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
+		lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, fired: map[string]int{}, began: time.Now()}
+	c.befriend()
 	c.startServer()
 	c.stream = newProxy(t, "Jetstream", n.Address())
 	c.database = newProxy(t, "Postgres", hostOf(t, c.server.URL("weir")))
@@ -136,17 +154,37 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	url := strings.Replace(direct, hostOf(t, direct), c.database.Listen, 1)
 	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
 		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_EVERY=50ms", // small ones by insertion, large ones by COPY
-		"WEIR_QUEUE_LIMIT=40", "WEIR_GAP_THRESHOLD=1s")
+		"WEIR_QUEUE_LIMIT=40")
+	if kind == ofFollowed {
+		services := "http://" + c.stream.Listen
+		c.env = append(c.env, "WEIR_START=tip", "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_CALL_SPACING=0s")
+	}
 	succeed(t, c.env, "migrate")
 	c.pool = open(t, direct)
 	c.program, err = steppable()
 	require.NoError(t, err)
 	c.steppableDatabase()
+	if kind == ofFollowed {
+		c.follow(c.net.Hub().Handle, "follows")
+	}
+	t.Cleanup(c.explain)
 	for _, name := range fleet() {
 		c.clocks[name] = newWallClock(t)
 		c.launch(name)
 	}
 	return c
+}
+
+// explain says where a round that failed has left everything.
+func (c *chaos) explain() {
+	if !c.t.Failed() {
+		return
+	}
+	var text string
+	err := c.pool.QueryRow(context.Background(), `
+SELECT concat_ws(E'\n', (SELECT json_agg(s) FROM streams AS s), (SELECT json_agg(g) FROM gaps AS g), (SELECT json_agg(w) FROM watches AS w),
+       (SELECT json_agg(j) FROM (SELECT kind, state, queue, count(*), max(scheduled_at), max(attempted_by[1]), max(errors::text) FROM river_job GROUP BY 1, 2, 3) AS j))`).Scan(&text)
+	c.t.Logf("%s\n%v", text, err)
 }
 
 // startServer starts the Postgres: on a disk of its own, where one can be had.
@@ -162,182 +200,46 @@ func (c *chaos) startServer() {
 	c.server = server
 }
 
-// launch starts a member of the fleet, for the first time or again.
-func (c *chaos) launch(name string) {
-	c.t.Helper()
-	command, _, _ := strings.Cut(name, " ")
-	p := startProgram(c.t, c.program, append(slices.Clone(c.env), c.clocks[name].env()), command)
-	c.mu.Lock()
-	c.fleet[name] = p
-	c.mu.Unlock()
-}
-
-func (c *chaos) member(name string) *process {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.fleet[name]
-}
-
-// relaunch starts a member that has been ended.
-func (c *chaos) relaunch(name string) {
-	c.t.Helper()
-	c.launch(name)
-	c.restarts++
-}
-
-// kill ends a member without a warning, and does not start it again.
-func (c *chaos) kill(name string) {
-	c.t.Helper()
-	p := c.member(name)
-	p.kill()
-	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	require.True(c.t, ok && status.Signal() == syscall.SIGKILL, "%s ended before it was killed: %s", name, tail(p.stderr.String(), 2000))
-	c.kills++
-}
-
-// reader is the consumer that holds the lease; the other one waits.
-func (c *chaos) reader() (reading, waiting string) {
-	c.t.Helper()
-	require.Eventually(c.t, func() bool {
-		reading = c.holder()
-		return reading != ""
-	}, time.Minute, 20*time.Millisecond, "nobody takes the lease")
-	if reading == "consume 1" {
-		return reading, "consume 2"
-	}
-	return reading, "consume 1"
-}
-
-// holder is the member that holds the lease; "" while none does.
-func (c *chaos) holder() string {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	var owner string // host/pid/start
-	if c.pool.QueryRow(ctx, `SELECT coalesce(lease_owner, '') FROM streams WHERE lease_expires_at > clock_timestamp()`).Scan(&owner) != nil {
-		return ""
-	}
-	for _, name := range fleet()[:2] {
-		if strings.Contains(owner, fmt.Sprintf("/%d/", c.member(name).cmd.Process.Pid)) {
-			return name
+// befriend has some accounts never do anything by chance, so that the test
+// can.
+func (c *chaos) befriend() {
+	for _, did := range c.net.Follows(c.net.Hub().DID) {
+		if a, _ := c.net.Account(did); a.Status == "" && len(c.friends) < 5 {
+			require.NoError(c.t, c.net.Deactivate(did))
+			require.NoError(c.t, c.net.Reactivate(did)) // chance leaves alone what was set by hand
+			c.friends = append(c.friends, did)
 		}
 	}
-	return ""
+	require.Len(c.t, c.friends, 5)
 }
 
-// standing fails the test when a process has ended that nobody has ended.
-func (c *chaos) standing() {
+// play has every blow of a plan fall while events happen, and ends when all that
+// happened has been taken in.
+func (c *chaos) play(plan []blow) {
 	c.t.Helper()
-	for _, name := range fleet() {
-		select {
-		case <-c.member(name).exited:
-			require.Fail(c.t, name+" has ended by itself", tail(c.member(name).stderr.String(), 3000))
-		default:
-		}
+	c.t.Logf("WEIR_SEED=%d: %s", c.seed, names(plan))
+	c.answering = c.watch()
+	c.stop = live(c.t, c.net, chaosRate)
+	c.recover("the start")
+	if c.kind == ofFollowed {
+		c.settleIn()
 	}
-}
-
-// told is how often the fleet has logged something.
-func (c *chaos) told(what string) (times int) {
-	for _, name := range fleet() {
-		times += strings.Count(c.member(name).stderr.String(), what)
+	for _, b := range plan {
+		c.progress(2 + c.random.IntN(4))
+		began := time.Now()
+		b.do(c)
+		lasted := time.Since(began)
+		took := c.recover(b.name)
+		c.fired[b.name]++
+		c.t.Logf("%-47s lasted %6s, back after %6s, %d events so far", b.name, lasted.Round(10*time.Millisecond), took.Round(10*time.Millisecond), len(c.net.Log().Entries()))
 	}
-	return times
-}
-
-// place is where the stream stands, by the network's own numbering.
-func (c *chaos) place() int64 {
-	seq, err := tryCount(c.pool, `SELECT coalesce((anchor ->> 'seq')::bigint, 0) FROM streams`)
-	if err != nil {
-		return 0
+	c.progress(3)
+	c.stop()
+	if c.kind == ofFollowed {
+		c.anHourLater()
 	}
-	return int64(seq) + int64(4*c.net.Fired()[simnet.Renumber])
-}
-
-// recover waits until an event has been committed that happened after the blow,
-// and answers how long that took.
-func (c *chaos) recover(after string) time.Duration {
-	c.t.Helper()
-	began := time.Now()
-	mark := c.net.Log().Last().Seq + 10 // beyond what a renumbering shifts
-	require.Eventually(c.t, func() bool { return c.place() >= mark }, 3*time.Minute, 10*time.Millisecond, "the stream does not move after: %s", after)
-	c.standing()
-	took := time.Since(began)
-	if took > c.slowest && c.rounds+len(c.fired) > 0 {
-		c.slowest, c.after = took, after
-	}
-	return took
-}
-
-// progress waits until so many more commits have moved the cursor: a blow must
-// meet a system at work.
-func (c *chaos) progress(commits int) {
-	c.t.Helper()
-	seen, last := 0, -1
-	require.Eventually(c.t, func() bool {
-		cursor, err := tryCount(c.pool, `SELECT cursor FROM streams`)
-		if err == nil && cursor != last {
-			last = cursor
-			seen++
-		}
-		return seen > commits
-	}, 2*time.Minute, 5*time.Millisecond, "the stream does not move")
-}
-
-// drain waits until everything that happened is committed and processed.
-func (c *chaos) drain() {
-	c.t.Helper()
-	last := lastAsked(c.net).Seq
-	require.Eventually(c.t, func() bool { return c.place() == last }, 3*time.Minute, 20*time.Millisecond, "the end of the stream is not committed")
-	require.Eventually(c.t, func() bool {
-		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
-		return err == nil && left == 0
-	}, 8*time.Minute, 50*time.Millisecond, "jobs are left") // one that has failed thrice waits 81 s
-}
-
-// end stops the fleet in order.
-func (c *chaos) end() {
-	c.t.Helper()
-	for _, name := range fleet() {
-		c.member(name).signal(syscall.SIGTERM)
-	}
-	for _, name := range fleet() {
-		require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
-	}
-}
-
-// judge compares, and reports.
-func (c *chaos) judge() {
-	t := c.t
-	t.Helper()
-	told := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return c.lost[e] })
-	truth := fold(told, "app.bsky.feed.post")
-	truth.parkedExpected = 3 // garbage, what is not UTF-8, and what is too long, however often they came
-	truth.gapsExpected = len(c.holes)
-	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
-	problems, err := truth.problems(t.Context(), c.pool, end)
-	require.NoError(t, err)
-	lost, doubled := truth.amiss(t, c.pool)
-	c.report(truth, lost, doubled)
-	require.Empty(t, problems, strings.Join(problems, "\n"))
-	require.Zero(t, lost+doubled)
-	for _, h := range c.holes {
-		require.Equal(t, 1, count(t, c.pool, fmt.Sprintf(`SELECT count(*) FROM gaps WHERE closed_at IS NULL AND from_at <= to_timestamp(%d / 1000000.0) AND to_at >= to_timestamp(%d / 1000000.0)`,
-			h.from.UnixMicro(), h.to.UnixMicro())), "a gap over what the server forgot, %s to %s", h.from, h.to)
-	}
-	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
-		want := truth.ranking(end, window, 1000)
-		got := ranking(t, c.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
-		require.Len(t, got, len(want))
-		require.NotEmpty(t, want)
-		for i := range want {
-			require.Equal(t, want[i].URL, got[i].URL, "place %d", i+1)
-			require.Equal(t, want[i].Sharers, got[i].Sharers, "place %d", i+1)
-		}
-	}
-	require.Empty(t, c.answers.wrong, strings.Join(c.answers.wrong, "\n"))
-	require.Empty(t, c.answers.silent, strings.Join(c.answers.silent, "\n"))
-	require.NotEmpty(t, c.answers.statuses)
-	require.Greater(t, count(t, c.pool, `SELECT max(epoch) FROM streams`), c.rounds, "the lease went from one to the next")
+	c.drain()
+	c.answers = c.answering()
 }
 
 // live makes events happen until the returned function is called: after it,

@@ -126,17 +126,31 @@ func (c *chaos) works() {
 }
 
 // silence lets the consumer know, by clocks that are ahead, that nothing is
-// unread. What the server forgets later must be missed all the same.
+// unread. What the server forgets later must be missed all the same: what is
+// longer than WEIR_GAP_THRESHOLD, which is a short one here, since nothing else
+// tells a silence from a hole.
 func (c *chaos) silence(names ...string) {
 	c.t.Helper()
+	c.consumersWith("WEIR_GAP_THRESHOLD=1s")
+	defer c.consumersWith()
+	c.recover("another threshold")
 	c.stop()
-	c.drain()
+	last := c.drain()
 	c.step(time.Hour, names...)
 	require.Eventually(c.t, func() bool {
 		quiet, err := tryCount(c.pool, `SELECT count(*) FROM streams WHERE state = 'quiet'`)
 		return err == nil && quiet > 0
 	}, time.Minute, 20*time.Millisecond, "silence is not noticed")
 	c.step(0, names...)
-	c.stop = func() {} // it is over already
-	c.forget()
+	c.hole(last, c.refuse, c.accept)
+	c.recover("a hole in silence")
+}
+
+// consumersWith starts the consumers again, with more in their environment.
+func (c *chaos) consumersWith(more ...string) {
+	c.t.Helper()
+	c.more = more
+	for _, name := range fleet()[:2] {
+		c.terminate(name)
+	}
 }

@@ -128,7 +128,8 @@ type config struct {
 // foreign are the variables of this prefix that other parts of the project read.
 func foreign() []string {
 	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_KILLS",
-		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES"}
+		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
+		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
 }
 
 func readConfig() (config, error) {

@@ -198,12 +198,23 @@ func (tr truth) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time)
 }
 
 func (tr truth) compare(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+	found, err := tr.differences(ctx, tx, end)
+	return shorten(found), err
+}
+
+// compareAll leaves nothing out.
+func (tr truth) compareAll(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+	found, err := tr.differences(ctx, tx, end)
+	return slices.Concat(found...), err
+}
+
+// differences are those of each table that has any.
+func (tr truth) differences(ctx context.Context, tx pgx.Tx, end time.Time) (found [][]string, err error) {
 	checks := []func(context.Context, pgx.Tx) ([]string, error){
 		tr.compareRecords, tr.compareTombstones, tr.compareAccounts, tr.compareShares, tr.compareLinks,
 		func(ctx context.Context, tx pgx.Tx) ([]string, error) { return tr.compareRankings(ctx, tx, end) },
 		unfinishedJobs, tr.compareLetters, tr.compareGaps,
 	}
-	var found [][]string
 	for _, check := range checks {
 		lines, err := check(ctx, tx)
 		if err != nil {
@@ -213,7 +224,7 @@ func (tr truth) compare(ctx context.Context, tx pgx.Tx, end time.Time) ([]string
 			found = append(found, lines)
 		}
 	}
-	return shorten(found), nil
+	return found, nil
 }
 
 // shorten gives every table an equal part of twenty lines, so that a table full
