@@ -11,7 +11,8 @@ const (
 	firstPartitions  = time.Second     // how long the first connection waits for the first attempt
 	partitionsWithin = 5 * time.Minute // an attempt, which may have to read all of posts_default
 	partitionsRetry  = time.Second     // the shortest wait after a failed attempt; it doubles
-	partitionsLate   = 12 * time.Hour  // an attempt that fails so close to the end of the last partition is an error
+	partitionsTries  = 10              // so many failures, about four minutes, are an error
+	partitionsLate   = 12 * time.Hour  // so close to the end of the last partition
 )
 
 // startPartitions keeps partitions of posts made ahead of the stream until ctx
@@ -43,7 +44,7 @@ func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}
 // partitions remembers what was logged: a state is logged when it begins.
 type partitions struct {
 	*Consumer
-	failed bool
+	failed int // attempts, one after the other
 	late   bool
 	wait   time.Duration
 }
@@ -61,19 +62,20 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 	case ctx.Err() != nil:
 		return 0
 	case err == nil:
-		if p.failed {
+		if p.failed > 0 {
 			p.log.Info("partitions_made")
 		}
-		p.failed, p.late, p.wait = false, false, 0
+		p.failed, p.late, p.wait = 0, false, 0
 		return p.cfg.PartitionsEvery
 	}
-	if !p.failed {
-		p.failed = true
+	if p.failed++; p.failed == 1 {
 		p.log.Warn("partitions_not_made", "cause", err)
 	}
-	if until, err2 := schema.PostPartitionsUntil(attempt, p.cfg.Pool); err2 == nil && !p.late && until.Before(now.Add(partitionsLate)) {
-		p.late = true
-		p.log.Error("partitions_run_out", "until", until, "cause", err)
+	if p.failed >= partitionsTries && !p.late {
+		until, untilErr := schema.PostPartitionsUntil(attempt, p.cfg.Pool)
+		if p.late = untilErr == nil && until.Before(now.Add(partitionsLate)); p.late {
+			p.log.Error("partitions_run_out", "until", until, "cause", err)
+		}
 	}
 	p.wait = min(max(2*p.wait, partitionsRetry), time.Minute, p.cfg.PartitionsEvery)
 	return p.wait

@@ -4,7 +4,7 @@
 --     psql "$SUPERUSER_URL" --command '\password weir_owner' --command '\password weir_app'
 --
 -- weir_owner owns the tables and runs `weir migrate`, and nothing else. weir_app runs serve, consume, work, web and River UI:
--- it reads and writes rows, and cannot make, change or drop a table. Partitions of posts are made and dropped by two functions
+-- it reads and writes rows, and cannot make, change or drop a table. Partitions of posts are made and dropped by functions
 -- that run with their owner's rights. Running it again changes nothing, and takes the migrations' own tables from weir_app.
 
 DO $$ BEGIN

@@ -57,7 +57,7 @@ func benchDatabase(t testing.TB, server *devpg.Server) (url string, pool *pgxpoo
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	require.NoError(t, schema.Migrate(t.Context(), pool))
-	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, time.Now(), 24*time.Hour))
+	partitioned(t, pool, time.Now())
 	return url, pool
 }
 

@@ -68,7 +68,8 @@ type config struct {
 	// DID follows, or the members of a list or starter pack. Afterwards the table
 	// watches says it.
 	Watch []string `env:"WEIR_WATCH"`
-	// Keep is how long posts stay, and the shares of links that fewer than five share; 0: for ever.
+	// Keep is how long posts stay, and the shares of links that fewer than five share; 0: for ever,
+	// also of accounts no longer followed. Deleted accounts go all the same.
 	Keep time.Duration `env:"WEIR_KEEP" envDefault:"24h"`
 	// SyncEvery is how often follow lists are read again.
 	SyncEvery time.Duration `env:"WEIR_SYNC_EVERY" envDefault:"1h"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -150,7 +151,7 @@ func TestKillInExpiry(t *testing.T) {
 func (k *killing) seed(pool *pgxpool.Pool, round string) []string {
 	k.t.Helper()
 	old := time.Now().AddDate(0, 0, -10)
-	require.NoError(k.t, schema.EnsurePostPartitions(k.t.Context(), pool, old, 24*time.Hour))
+	partitioned(k.t, pool, old.AddDate(0, 0, -1))
 	require.NoError(k.t, pgx.BeginFunc(k.t.Context(), pool, func(tx pgx.Tx) error {
 		for sql := range strings.SplitSeq(seedExpiry, ";\n") {
 			args := []any{round, old}
@@ -227,4 +228,16 @@ func (k *killing) forget(tr *truth, pool *pgxpool.Pool) {
 		_, err := pool.Exec(k.t.Context(), `DELETE FROM `+table+` WHERE did = ANY ($1)`, slices.Collect(maps.Keys(deleted)))
 		require.NoError(k.t, err)
 	}
+}
+
+// partitioned makes the partitions of posts around a moment, as soon as nobody
+// uses posts for an instant.
+func partitioned(t testing.TB, pool *pgxpool.Pool, at time.Time) {
+	t.Helper()
+	var err error
+	require.Eventually(t, func() bool {
+		err = schema.EnsurePostPartitions(t.Context(), pool, at, 24*time.Hour)
+		return !errors.Is(err, schema.ErrBusy)
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, err)
 }

@@ -94,7 +94,9 @@ BEGIN
         ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
     ELSE
         -- Rows of that time may have come before their partition: they move in the same transaction.
-        SELECT greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)), least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
+        -- The first of all begins with the moment's six hours, for what is older expires row by row.
+        SELECT CASE WHEN count(*) = 0 THEN tid_floor(date_bin('6 hours', at, '2001-01-01 00:00:00+00')) ELSE greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)) END,
+               least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
         INTO lower_, upper_ FROM post_partitions AS p;
         part := to_char(tid_time(lower_) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
         EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
