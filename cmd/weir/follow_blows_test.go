@@ -48,7 +48,7 @@ func (c *chaos) settleIn() {
 	require.Eventually(c.t, func() bool {
 		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind IN ('sync_follows', 'backfill_account') AND finalized_at IS NULL`)
 		return err == nil && left == 0
-	}, 2*time.Minute, 20*time.Millisecond, "the first follows are not settled")
+	}, 5*time.Minute, 20*time.Millisecond, "the first follows are not settled")
 	c.followSomebody(2)
 }
 
@@ -80,7 +80,7 @@ func (c *chaos) read(dids ...string) {
 		require.Eventually(c.t, func() bool {
 			read, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watched AS w JOIN accounts AS a USING (did) WHERE w.did = '%s' AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> '')`, did))
 			return err == nil && read > 0
-		}, 2*time.Minute, 20*time.Millisecond, "nobody reads the feed of %s", did)
+		}, 5*time.Minute, 20*time.Millisecond, "nobody reads the feed of %s", did)
 	}
 }
 
@@ -137,7 +137,7 @@ func (c *chaos) sync() {
 	require.Eventually(c.t, func() bool {
 		left, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watches WHERE (synced_at IS NULL OR synced_at < to_timestamp(%d / 1000000.0)) AND problem = ''`, asked.UnixMicro()))
 		return err == nil && left == 0
-	}, 2*time.Minute, 20*time.Millisecond, "the listings are not read")
+	}, 5*time.Minute, 20*time.Millisecond, "the listings are not read")
 }
 
 // anHourLater lets everything come to rest. Whoever hides comes back, but for
@@ -167,7 +167,7 @@ func (c *chaos) anHourLater() {
 func (c *chaos) settle() {
 	c.t.Helper()
 	var left string
-	for until := time.Now().Add(4 * time.Minute); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+	for until := time.Now().Add(8 * time.Minute); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
 		const sql = `
 SELECT concat_ws('; ',
     (SELECT 'gaps: ' || string_agg(concat_ws(' ', id, problem), ', ') FROM gaps WHERE closed_at IS NULL),
