@@ -27,8 +27,7 @@ const (
 	mostWAL = 1.05
 )
 
-// Events of one run. They are as few as keep the medians of ten runs of the same
-// binary within 2 %.
+// Events of one run: few enough for ten turns in some five minutes.
 const (
 	againstPosts = 60_000
 	againstLive  = 30_000
@@ -48,6 +47,7 @@ func BenchmarkAgainst(b *testing.B) {
 	}
 	turns, err := strconv.Atoi(cmp.Or(os.Getenv("WEIR_BENCH_TURNS"), "10"))
 	require.NoError(b, err, "WEIR_BENCH_TURNS")
+	require.Positive(b, turns, "WEIR_BENCH_TURNS")
 	a := newAgainst(b)
 	for b.Loop() {
 		var of [2][]costs // the base, and this binary
@@ -264,7 +264,7 @@ func parseProcess(pid int) (kernelProcess, error) {
 // report prints the medians and their ratio, and fails where it is too large.
 func (a *against) report(base, changed []costs) {
 	a.b.Helper()
-	table := newTable("case", "figure per event", "base", "spread", "this", "spread", "ratio", "at most")
+	table := newTable("case", "figure per event", "base", "spread", "this", "spread", "ratio", "in pairs", "at most")
 	names := map[string]bool{}
 	for name := range base[0] {
 		names[name] = true
@@ -294,9 +294,20 @@ func (a *against) report(base, changed []costs) {
 				a.b.Errorf("%s: %.3f times the base's, and %.2f is the most", name, ratio, limit)
 			}
 		}
-		table.line(what, figure, fmt.Sprintf("%.2f", before), fmt.Sprintf("%.1f %%", beforeSpread), fmt.Sprintf("%.2f", after), fmt.Sprintf("%.1f %%", afterSpread), fmt.Sprintf("%.3f", ratio), cell)
+		table.line(what, figure, fmt.Sprintf("%.2f", before), fmt.Sprintf("%.1f %%", beforeSpread), fmt.Sprintf("%.2f", after), fmt.Sprintf("%.1f %%", afterSpread), fmt.Sprintf("%.3f", ratio), fmt.Sprintf("%.3f", paired(base, changed, name)), cell)
 	}
 	publish(a.b, table.String())
+}
+
+// paired is the median of the ratios of each turn: the machine is the same for
+// both then.
+func paired(base, changed []costs, name string) float64 {
+	of := make([]costs, len(base))
+	for i := range base {
+		of[i] = costs{name: changed[i][name] / base[i][name]}
+	}
+	middle, _ := median(of, name)
+	return middle
 }
 
 // median is that of a figure, and how far the middle half of the runs spreads, in
