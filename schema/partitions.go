@@ -74,19 +74,24 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 	}
 }
 
-// ensurePostPartition makes one partition. Before the next one is split off
-// posts_ahead, a constraint spares it a scan of posts_default under a lock.
+// ensurePostPartition makes the partition of a moment, and after a pause one for
+// all that is before it. Before one is split off posts_ahead, a constraint spares
+// it a scan of posts_default under a lock.
 func ensurePostPartition(ctx context.Context, db DB, at time.Time, span time.Duration) error {
 	const ahead = `SELECT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead' AND tid_floor($1) >= lower)`
-	next, err := one(ctx, db, "look for its place", pgx.RowTo[bool], ahead, at)
-	for more := next; err == nil && more; {
-		more, err = one(ctx, db, "prepare posts_default", pgx.RowTo[bool], `SELECT prepare_posts_default()`)
+	for made := true; made; {
+		next, err := one(ctx, db, "look for its place", pgx.RowTo[bool], ahead, at)
+		for more := next; err == nil && more; {
+			more, err = one(ctx, db, "prepare posts_default", pgx.RowTo[bool], `SELECT prepare_posts_default()`)
+		}
+		if err != nil {
+			return err
+		}
+		if made, err = one(ctx, db, "make it", pgx.RowTo[bool], `SELECT ensure_post_partition($1, $2)`, at, span); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	_, err = db.Exec(ctx, `SELECT ensure_post_partition($1, $2)`, at, span)
-	return err
+	return nil
 }
 
 // PostPartitionsUntil is when the last partition of posts ends; the zero time

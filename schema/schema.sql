@@ -607,7 +607,7 @@ AS $function$
     SELECT enqueue_job('request_backfill', 'network', p_args)
 $function$;
 
--- Makes the partition of posts for a moment, which ends where its span does and begins where the one before ends; false where it exists; SQLSTATE 55P03 while posts is in use.
+-- Makes the partition of posts for a moment, which ends where its span does and begins where the one before ends; false where it exists. Repeat until it is false; SQLSTATE 55P03 while posts is in use.
 CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time zone, span interval DEFAULT '06:00:00'::interval)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -648,6 +648,8 @@ BEGIN
 
     IF key >= horizon THEN
         -- posts_ahead becomes the partition, from where the last one ends: only what lies further ahead has to move, which is next to nothing.
+        -- After a pause one partition holds all of it, and goes when its end is old enough; the next call makes the moment's own.
+        upper_ := CASE WHEN horizon < lower_ THEN lower_ ELSE upper_ END;
         part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
         ALTER TABLE posts DETACH PARTITION posts_ahead;
         EXECUTE format('ALTER TABLE posts_ahead RENAME TO %I', part);

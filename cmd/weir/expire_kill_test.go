@@ -151,7 +151,9 @@ func TestKillInExpiry(t *testing.T) {
 func (k *killing) seed(pool *pgxpool.Pool, round string) []string {
 	k.t.Helper()
 	old := time.Now().AddDate(0, 0, -10)
-	partitioned(k.t, pool, old.AddDate(0, 0, -1))
+	for _, at := range []int{0, 2} { // days, as the posts reach
+		partitioned(k.t, pool, old.AddDate(0, 0, at))
+	}
 	require.NoError(k.t, pgx.BeginFunc(k.t.Context(), pool, func(tx pgx.Tx) error {
 		for sql := range strings.SplitSeq(seedExpiry, ";\n") {
 			args := []any{round, old}
