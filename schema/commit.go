@@ -132,22 +132,36 @@ func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
 		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash, p.Anchors.known(), nilTime(p.WrittenAt))
 }
 
-// What is written where, by both ways of queueWrites.
-const (
-	insertRecords = `
-INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
-SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record`
-
+// queueWrites writes the records, and locks those that will be deleted, in one
+// pass in the order of their keys: the order in which workers lock them.
+func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
 	// A write that is not newer than the record or its tombstone is a
 	// redelivery, or an old record sent again: it changes nothing. Nor does one of
 	// an account that is deleted, until the account is active again.
-	notDeleted = `
-NOT EXISTS (
-    SELECT FROM tombstones AS t
-    WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev OFFSET 0
-) AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted' OFFSET 0)`
-
-	whereNewer = `
+	const write = `
+INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
+SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
+FROM (
+    SELECT w.*
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[], $8::boolean[])
+         WITH ORDINALITY AS w (collection, did, rkey, rev, cid, created_at, record, goes, n)
+    WHERE NOT EXISTS (
+        SELECT FROM tombstones AS t
+        WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev AND NOT w.goes
+    )
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted' AND NOT w.goes)
+    ORDER BY w.n
+) AS w `
+	// Row by row: one that goes is locked, and comes no further.
+	const lock = `
+WHERE CASE WHEN w.goes THEN (
+    SELECT count(*) FROM (
+        SELECT FROM records AS r
+        WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.rkey BETWEEN $9 AND $10
+        LIMIT 1
+        FOR UPDATE
+    ) AS r) < 0 ELSE true END `
+	const newer = `
 ON CONFLICT (collection, did, rkey) DO UPDATE
 SET rev        = excluded.rev,
     cid        = excluded.cid,
@@ -155,39 +169,26 @@ SET rev        = excluded.rev,
     record     = excluded.record
 WHERE excluded.rev > r.rev
 RETURNING collection, did, rkey`
-)
-
-// queueWrites writes the records, and locks those that will be deleted, in one
-// pass in the order of their keys: the order in which workers lock them.
-func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
-	const writes = insertRecords + `
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[])
-     WITH ORDINALITY AS w (collection, did, rkey, rev, cid, created_at, record, n)
-WHERE ` + notDeleted + `
-ORDER BY w.n` + whereNewer
-	// Row by row: one that goes is locked, and comes no further.
-	const both = insertRecords + `
-FROM (
-    SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, w.record, w.goes
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::jsonb[], $8::boolean[])
-         WITH ORDINALITY AS w (collection, did, rkey, rev, cid, created_at, record, goes, n)
-    WHERE w.goes OR ` + notDeleted + `
-    ORDER BY w.n
-) AS w
-CROSS JOIN LATERAL (
-    SELECT count(*) AS locked
-    FROM (
-        SELECT FROM records AS r
-        WHERE w.goes AND r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.rkey BETWEEN $9 AND $10
-        LIMIT 1
-        FOR UPDATE
-    ) AS r
-) AS l
-WHERE NOT w.goes OR l.locked < 0` + whereNewer
 	n := len(b.Writes) + len(b.Deletions)
 	if n == 0 {
 		return
 	}
+	args := b.writeColumns(n)
+	sql := write + newer
+	if len(b.Deletions) > 0 {
+		from, to := b.deletedRkeys()
+		sql, args = write+lock+newer, append(args, from, to)
+	}
+	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		var err error
+		*written, err = pgx.AppendRows(make([]Key, 0, len(b.Writes)), rows, pgx.RowToStructByPos[Key])
+		return err
+	})
+}
+
+// writeColumns are the writes and the keys of the deletions, in one order: a
+// column each.
+func (b *Batch) writeColumns(n int) []any {
 	keys := newKeyColumns(n)
 	rev, cid := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	createdAt := make(pgtype.FlatArray[time.Time], n)
@@ -205,17 +206,7 @@ WHERE NOT w.goes OR l.locked < 0` + whereNewer
 		rev[i], cid[i], createdAt[i], record[i] = w[0].Rev, w[0].CID, w[0].CreatedAt, w[0].Record
 		w = w[1:]
 	}
-	args := []any{keys.collection, keys.did, keys.rkey, rev, cid, createdAt, record}
-	sql := writes
-	if len(b.Deletions) > 0 {
-		from, to := b.deletedRkeys()
-		sql, args = both, append(args, goes, from, to)
-	}
-	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-		var err error
-		*written, err = pgx.AppendRows(make([]Key, 0, len(b.Writes)), rows, pgx.RowToStructByPos[Key])
-		return err
-	})
+	return []any{keys.collection, keys.did, keys.rkey, rev, cid, createdAt, record, goes}
 }
 
 // deletedRkeys are the smallest and the largest rkey of the deletions: a query
