@@ -65,8 +65,12 @@ func (b *batch) parked(cause error, now time.Time) *batch {
 // malformed sets a frame aside that is no event; id is that of the dead letter
 // it is replayed from, or 0.
 func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
-	b.letters = append(b.letters, schema.DeadLetter{ID: id, Stage: schema.StageDecode, Key: schema.Key{DID: bad.DID}, Cause: bad.Cause, Path: bad.Path,
-		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at})
+	letter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Key: schema.Key{DID: bad.DID}, Cause: bad.Cause, Path: bad.Path,
+		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}
+	if bad.Rkey != "" {
+		letter.Key, letter.Rev = schema.Key{Collection: bad.Collection, DID: bad.DID, Rkey: bad.Rkey}, bad.Rev
+	}
+	b.letters = append(b.letters, letter)
 	b.count++
 	b.bytes += len(bad.Raw)
 }

@@ -349,3 +349,18 @@ func TestBadInputBelongsToItsAccount(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE did = 'did:plc:aaaaaaaaaaaaaaaaaaaaaaaa'`))
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE did IS NULL`))
 }
+
+// TestBadInputIsForgottenWithItsRecord: a record that cannot be read is deleted
+// like any other, and nothing of it stays.
+func TestBadInputIsForgottenWithItsRecord(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	bad := strings.Replace(line(1, plainRecord), `"cid":"`, `"cid":"!`, 1)
+	deletion := `{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1700000009000000,"kind":"commit",` +
+		`"commit":{"rev":"` + rev(9) + `","operation":"delete","collection":"app.bsky.feed.post","rkey":"r1"}}`
+	require.NoError(t, played(t, pool, []string{bad}, nil).Run(t.Context()))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND rkey = 'r1' AND raw_bytes > 0`))
+	require.NoError(t, played(t, pool, []string{deletion, bad}, nil).Run(t.Context()))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND rkey = 'r1' AND raw_bytes = 0 AND raw = ''`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters`))
+}

@@ -135,6 +135,8 @@ type Malformed struct {
 	Received   string // may be ""; shortened
 	Collection string // what it says it is of, as far as it was read: a stranger's word, unchecked; may be ""
 	DID        string // whose event it says it is; "" where that cannot be read
+	Rkey       string // of which record, in Collection, which is checked then; "" where that cannot be read
+	Rev        string // of that record; may be ""
 	Raw        []byte // the frame's JSON, or the frame's bytes where it is not JSON
 }
 

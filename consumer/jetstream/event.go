@@ -61,7 +61,7 @@ func (d *decoder) event(data []byte, arrived time.Time) (consumer.Event, error) 
 		err = d.check(&ev)
 	}
 	if bad, ok := errors.AsType[*consumer.Malformed](err); ok {
-		bad.Collection, bad.DID = ev.Collection, d.author(ev.DID)
+		d.identify(bad)
 	}
 	if err != nil {
 		return consumer.Event{}, err
@@ -69,26 +69,42 @@ func (d *decoder) event(data []byte, arrived time.Time) (consumer.Event, error) 
 	return ev, nil
 }
 
-// author is the DID of a frame that was refused: the one that was read, or what
-// stands in the frame. It is empty where that is no DID.
-func (d *decoder) author(did string) string {
-	if did == "" && utf8.Valid(d.raw) {
+// identify says whose event, and of which record, a refused frame is, as far as
+// that can be read.
+func (d *decoder) identify(bad *consumer.Malformed) {
+	var did, rkey, rev string
+	if utf8.Valid(d.raw) {
 		d.read(d.raw)
-		errFound := errors.New("found")
 		d.object("", func(name string) error { //nolint:errcheck // the frame is refused already
-			if name != "did" {
-				return d.skip()
+			switch name {
+			case "did":
+				return d.text("/did", &did)
+			case "commit":
+				return d.object("/commit", func(name string) error {
+					switch name {
+					case "collection":
+						return d.text("/commit/collection", &bad.Collection)
+					case "rkey":
+						return d.text("/commit/rkey", &rkey)
+					case "rev":
+						return d.text("/commit/rev", &rev)
+					}
+					return d.skip()
+				})
 			}
-			if err := d.text("/did", &did); err != nil {
-				return err
-			}
-			return errFound
+			return d.skip()
 		})
 	}
 	if !isDID(did) {
-		return ""
+		return
 	}
-	return did
+	bad.DID = did
+	if isNSID(bad.Collection) && isRecordKey(rkey) {
+		bad.Rkey = rkey
+		if isTID(rev) {
+			bad.Rev = rev
+		}
+	}
 }
 
 func (d *decoder) frame(ev *consumer.Event) error {
