@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weir-social/weir/schema"
@@ -12,6 +13,7 @@ const (
 	partitionsWithin = 5 * time.Minute // an attempt, which may have to read all of posts_default
 	partitionsRetry  = time.Second     // the shortest wait after a failed attempt; it doubles
 	partitionsTries  = 10              // so many failures, about four minutes, are an error
+	busyTries        = 3               // so many failures are logged where posts are only in use
 	partitionsLate   = 12 * time.Hour  // so close to the end of the last partition
 )
 
@@ -44,7 +46,8 @@ func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}
 // partitions remembers what was logged: a state is logged when it begins.
 type partitions struct {
 	*Consumer
-	failed int // attempts, one after the other
+	failed int  // attempts, one after the other
+	logged bool // that they fail
 	late   bool
 	wait   time.Duration
 }
@@ -62,14 +65,17 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 	case ctx.Err() != nil:
 		return 0
 	case err == nil:
-		if p.failed > 0 {
+		if p.logged {
 			p.log.Info("partitions_made")
 		}
-		p.failed, p.late, p.wait = 0, false, 0
+		p.failed, p.logged, p.late, p.wait = 0, false, false, 0
 		return p.cfg.PartitionsEvery
 	}
-	if p.failed++; p.failed == 1 {
+	p.failed++
+	busy := errors.Is(err, schema.ErrBusy) && p.failed < busyTries // another consumer may be making them
+	if !p.logged && !busy {
 		p.log.Warn("partitions_not_made", "cause", err)
+		p.logged = true
 	}
 	if p.failed >= partitionsTries && !p.late {
 		until, untilErr := schema.PostPartitionsUntil(attempt, p.cfg.Pool)

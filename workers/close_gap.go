@@ -49,7 +49,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 			return err
 		case open:
 			// A little before its beginning: clocks differ.
-			if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), started.DIDs, started.From.Add(-time.Minute), jobs.PriorityGap, time.Now()); err != nil {
+			if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), started.DIDs, started.From.Add(-time.Minute), jobs.PriorityGap, time.Time{}); err != nil {
 				return err
 			}
 			jobLog(ctx, w.log).Info("gap_being_closed", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)

@@ -22,13 +22,20 @@ type inserter interface {
 // insertChunk is how many jobs one statement adds.
 const insertChunk = 1000
 
-// enqueueBackfills has the feeds of accounts read back to since, starting at at.
+// enqueueBackfills has the feeds of accounts read back to since, starting at at,
+// or at once where that is zero: a moment by the database's clock, as all jobs are.
 // An account that has an unfinished job gets no second one: that one is promoted
 // to the better priority, the earlier start and the wider window, in the same
 // transaction. It answers how many jobs are new.
 func enqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (int, error) {
 	dids = slices.Compact(slices.Sorted(slices.Values(dids))) // one order for everybody who waits for keys
 	added := 0
+	if at.IsZero() && len(dids) > 0 {
+		var err error
+		if at, err = schema.Now(ctx, tx); err != nil {
+			return 0, err
+		}
+	}
 	for chunk := range slices.Chunk(dids, insertChunk) {
 		for len(chunk) > 0 {
 			left, n, err := insertBackfills(ctx, tx, client, chunk, since, priority, at)

@@ -151,7 +151,11 @@ func enqueueAnew(ctx context.Context, tx pgx.Tx, args river.JobArgs) (int64, err
 		return 0, fmt.Errorf("enqueue %s: %w", args.Kind(), err)
 	}
 	if feed, ok := args.(jobs.BackfillAccount); ok && result.UniqueSkippedAsDuplicate {
-		if _, err := schema.PromoteBackfills(ctx, tx, []int64{result.Job.ID}, jobs.PriorityManual, feed.Since, time.Now()); err != nil {
+		now, err := schema.Now(ctx, tx)
+		if err != nil {
+			return 0, err
+		}
+		if _, err := schema.PromoteBackfills(ctx, tx, []int64{result.Job.ID}, jobs.PriorityManual, feed.Since, now); err != nil {
 			return 0, err
 		}
 	}

@@ -165,7 +165,11 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 			return err
 		}
 	}
-	c, err := repo.page(ctx, &place.Repository, tidAt(w.kept(since, feed.Claimed, time.Now())), aboveAll)
+	now, err := schema.AgreedTime(ctx, w.pool, time.Now()) // as expiry has it
+	if err != nil {
+		return err
+	}
+	c, err := repo.page(ctx, &place.Repository, tidAt(w.kept(since, feed.Claimed, now)), aboveAll)
 	if err != nil {
 		return err
 	}

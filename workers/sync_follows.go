@@ -275,7 +275,7 @@ func (w *SyncFollows) every(ctx context.Context) error {
 			if err != nil || len(dids) == 0 {
 				return err
 			}
-			_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, since.Add(-time.Minute), jobs.PriorityGap, time.Now())
+			_, err = enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), dids, since.Add(-time.Minute), jobs.PriorityGap, time.Time{})
 			return err
 		})
 		if err != nil {

@@ -43,6 +43,9 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	pool, env = open(t, url), []string{"DATABASE_URL=" + url, "WEIR_KEEP=0", "WEIR_APPVIEW=http://127.0.0.1:1", "WEIR_LISTEN=127.0.0.1:0"}
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (did <> 'did:plc:bbbbbbbbbbbbbbbbbbbbbbbb')`)
 	require.NoError(t, err)
+	// A stream stands where the recording was made: what was deleted since is known.
+	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire, last_event_at) VALUES ('jetstream', 'jetstream-v1', to_timestamp(1783177260))`)
+	require.NoError(t, err)
 	recording, err := os.ReadFile(filepath.Join("testdata", "recording.jsonl"))
 	require.NoError(t, err)
 	recording = append(recording, "{\"did\":\"did:plc:\xff\xfe\x1b[31m\"}\n"...)
