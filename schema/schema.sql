@@ -808,15 +808,17 @@ DECLARE
 BEGIN
     WITH waiting AS (
         SELECT j.id, j.latest
-        FROM (VALUES ('available'::river_job_state, interval '5 seconds'), ('scheduled', interval '1 day'), ('retryable', interval '0')) AS s (state, wait)
+        FROM (VALUES ('available'::river_job_state, interval '5 seconds'), ('scheduled', interval '3 minutes'), ('retryable', interval '0')) AS s (state, wait)
         CROSS JOIN river_queue AS q
         CROSS JOIN generate_series(1, 4) AS p (priority)
         CROSS JOIN LATERAL (
             SELECT r.id, due.latest
             FROM river_job AS r
             CROSS JOIN LATERAL (
-                SELECT now() + s.wait + CASE s.state WHEN 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 ELSE 0 END
-                                        * interval '1 second' AS latest
+                SELECT now() + CASE WHEN s.state = 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 * interval '1 second'
+                                    WHEN s.state = 'scheduled' AND (r.kind NOT IN ('backfill_account', 'request_backfill') OR r.attempted_at IS NOT NULL)
+                                    THEN interval '1 day' -- it may wait for as long as a service asked it to
+                                    ELSE s.wait END AS latest
             ) AS due
             WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
               AND r.scheduled_at > due.latest + interval '5 seconds'

@@ -92,7 +92,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		if time.Since(started) > w.patience {
 			return later(0) // to go on behind whoever is more urgent
 		}
-		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 {
+		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 && wait < longestSettle {
 			return later(wait) // the stream does not bring its posts yet
 		}
 		var err error

@@ -23,19 +23,13 @@ type inserter interface {
 const insertChunk = 1000
 
 // enqueueBackfills has the feeds of accounts read back to since, starting at at,
-// or at once where that is zero: a moment by the database's clock, as all jobs are.
+// by the database's clock, or at once where that is zero.
 // An account that has an unfinished job gets no second one: that one is promoted
 // to the better priority, the earlier start and the wider window, in the same
 // transaction. It answers how many jobs are new.
 func enqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (int, error) {
 	dids = slices.Compact(slices.Sorted(slices.Values(dids))) // one order for everybody who waits for keys
 	added := 0
-	if at.IsZero() && len(dids) > 0 {
-		var err error
-		if at, err = schema.Now(ctx, tx); err != nil {
-			return 0, err
-		}
-	}
 	for chunk := range slices.Chunk(dids, insertChunk) {
 		for len(chunk) > 0 {
 			left, n, err := insertBackfills(ctx, tx, client, chunk, since, priority, at)
@@ -73,6 +67,11 @@ func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []str
 	}
 	if len(known) == 0 {
 		return nil, added, nil
+	}
+	if at.IsZero() {
+		if at, err = schema.Now(ctx, tx); err != nil {
+			return nil, added, err
+		}
 	}
 	alive, err := schema.PromoteBackfills(ctx, tx, keysOf(known), priority, since, at)
 	if err != nil {

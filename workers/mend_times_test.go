@@ -38,6 +38,30 @@ func TestRetriesAreMendedAtTheStartAndWhenTheClockWentBack(t *testing.T) {
 	require.False(t, m.retries)
 }
 
+// TestFirstReadsAreMended: a backfill that nobody has begun starts within minutes
+// of being asked for, so one that starts later was dated by a wrong clock. One
+// that waits since a service asked it to keeps its time.
+func TestFirstReadsAreMended(t *testing.T) {
+	t.Parallel()
+	m := mender{pool: schematest.New(t), started: time.Now()}
+	for _, sql := range []string{
+		`INSERT INTO river_queue (name, updated_at) VALUES ('default', now())`,
+		`INSERT INTO river_job (kind, args, max_attempts, state, scheduled_at) SELECT kind, '{}', 25, 'scheduled', now() + interval '1 hour'
+		 FROM unnest(ARRAY['backfill_account', 'request_backfill', 'other']) AS k (kind)`,
+		`INSERT INTO river_job (kind, args, max_attempts, state, scheduled_at, attempted_at)
+		 VALUES ('backfill_account', '{"did": "asked to wait"}', 25, 'scheduled', now() + interval '1 hour', now())`,
+	} {
+		_, err := m.pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	mended, err := m.mend(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, mended)
+	var late []string
+	require.NoError(t, m.pool.QueryRow(t.Context(), `SELECT array_agg(kind || ' ' || args::text ORDER BY kind) FROM river_job WHERE scheduled_at > now() + interval '5 minutes'`).Scan(&late))
+	require.Equal(t, []string{`backfill_account {"did": "asked to wait"}`, "other {}"}, late)
+}
+
 // TestClockSetBackIsSeen against the process's monotonic clock, in one step or in
 // several; one that goes on, or is set ahead, is no news.
 func TestClockSetBackIsSeen(t *testing.T) {

@@ -38,6 +38,10 @@ type SyncFollows struct {
 // consumers ask for its posts, and nothing falls between the two.
 const settle = 3 * time.Second
 
+// longestSettle is longer than that takes: a job that is to wait longer was dated
+// by a clock that has been set back since.
+const longestSettle = 2 * time.Minute
+
 // settled is when that is, of so many new accounts: tens of thousands take a
 // second more to share out over the streams.
 func settled(now time.Time, accounts int) time.Time {
@@ -249,7 +253,11 @@ func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace
 	if len(dids) == 0 {
 		return nil
 	}
-	client, since, first := river.ClientFromContext[pgx.Tx](ctx), now.Add(-w.window), settled(now, len(dids))
+	client, first := river.ClientFromContext[pgx.Tx](ctx), settled(now, len(dids))
+	since := now.Add(-w.window)
+	if own := time.Now().Add(-w.window); own.Before(since) {
+		since = own // the database's clock may be ahead
+	}
 	if _, err := enqueueBackfills(ctx, tx, client, dids, since, priority, first); err != nil {
 		return err
 	}

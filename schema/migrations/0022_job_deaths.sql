@@ -79,6 +79,53 @@ END $$;
 
 COMMENT ON FUNCTION note_ended_job IS 'Makes a dead letter of a job that is discarded or cancels itself, whoever ends it, unless it is periodic and out of tries; settles the dead letter of one that succeeds at last.';
 
+-- The first read of a new account's feed, and the second, start within three minutes. Later ones were dated by a clock that has been set back since.
+CREATE OR REPLACE FUNCTION mend_times(p_retries boolean) RETURNS bigint LANGUAGE plpgsql
+    SET enable_seqscan TO off
+    SET enable_bitmapscan TO off
+    SET enable_mergejoin TO off
+AS $$
+DECLARE
+    mended bigint;
+    leader bigint;
+BEGIN
+    WITH waiting AS (
+        SELECT j.id, j.latest
+        FROM (VALUES ('available'::river_job_state, interval '5 seconds'), ('scheduled', interval '3 minutes'), ('retryable', interval '0')) AS s (state, wait)
+        CROSS JOIN river_queue AS q
+        CROSS JOIN generate_series(1, 4) AS p (priority)
+        CROSS JOIN LATERAL (
+            SELECT r.id, due.latest
+            FROM river_job AS r
+            CROSS JOIN LATERAL (
+                SELECT now() + CASE WHEN s.state = 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 * interval '1 second'
+                                    WHEN s.state = 'scheduled' AND (r.kind NOT IN ('backfill_account', 'request_backfill') OR r.attempted_at IS NOT NULL)
+                                    THEN interval '1 day' -- it may wait for as long as a service asked it to
+                                    ELSE s.wait END AS latest
+            ) AS due
+            WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
+              AND r.scheduled_at > due.latest + interval '5 seconds'
+            FOR UPDATE OF r SKIP LOCKED
+        ) AS j
+        WHERE p_retries OR s.state <> 'retryable'
+        LIMIT 10000
+    ), running AS (
+        SELECT id, now() AS latest
+        FROM river_job
+        WHERE state = 'running' AND attempted_at > now() + interval '5 seconds'
+        LIMIT 10000
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE river_job AS j
+    SET scheduled_at = least(j.scheduled_at, a.latest), attempted_at = least(j.attempted_at, now())
+    FROM (SELECT id, latest FROM waiting UNION ALL SELECT id, latest FROM running) AS a
+    WHERE j.id = a.id;
+    GET DIAGNOSTICS mended = ROW_COUNT;
+    DELETE FROM river_leader WHERE expires_at > now() + interval '5 minutes';
+    GET DIAGNOSTICS leader = ROW_COUNT;
+    RETURN mended + leader;
+END $$;
+
 CREATE FUNCTION dismiss_watch_letters() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE dead_letters SET state = 'dismissed', state_at = now()
