@@ -324,3 +324,25 @@ func TestLaterEventOfTheSameNameIsNoAnchor(t *testing.T) {
 		require.Equal(t, missed, delivered(ask(false), first, unsaid))
 	}
 }
+
+// idle is a connection that says nothing and answers pings.
+type idle struct{ Conn }
+
+func (idle) Proven() time.Time { return time.Now() }
+
+// TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted: a process that died in
+// between would leave a stream that has missed nothing.
+func TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	from := stored(at(7, now.Add(-time.Hour), "a"))
+	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, conn: idle{}, buf: newBuffer(1 << 20), log: slog.New(slog.DiscardHandler),
+		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{from: from, expects: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
+	s.lastFrame.Set(now.Add(-time.Minute))
+	require.NoError(t, s.await())
+	require.NotNil(t, s.open.gap)
+	require.True(t, s.settled.Load())
+	require.Zero(t, s.caughtUp(), "the gap is not in the database yet")
+	s.committed()
+	require.NotZero(t, s.caughtUp())
+}
