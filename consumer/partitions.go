@@ -60,6 +60,9 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 	attempt, cancel := context.WithTimeout(ctx, partitionsWithin)
 	defer cancel()
 	now := p.cfg.Now()
+	if earliest := p.clock.earliest(time.Now()); earliest.Before(now) {
+		now = earliest // ahead, the partition of all the time up to then would be made, and not expire before
+	}
 	err := schema.EnsurePostPartitions(attempt, p.cfg.Pool, now, p.cfg.Keep)
 	switch {
 	case ctx.Err() != nil:

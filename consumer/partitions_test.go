@@ -93,6 +93,25 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN post_partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
 }
 
+// TestClockThatIsAheadMakesNoPartitionOfAYear: one holds all the time before the
+// next, and goes when its end is old enough.
+func TestClockThatIsAheadMakesNoPartitionOfAYear(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 10})
+	var ahead atomic.Int64
+	stop := s.run(func(c *consumer.Config) {
+		c.Keep, c.PartitionsEvery, c.Now = day, 10*time.Millisecond, func() time.Time {
+			ahead.Add(1)
+			return time.Now().AddDate(1, 0, 0)
+		}
+	})
+	s.stores()
+	require.Eventually(t, func() bool { return ahead.Load() >= 3 }, time.Minute, time.Millisecond)
+	stop()
+	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE part <> 'posts_ahead'`))
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE part <> 'posts_ahead' AND ends > now() + interval '3 days'`))
+}
+
 // pgDump is the program, of the version of the server that the tests run.
 func pgDump(t *testing.T) string {
 	t.Helper()

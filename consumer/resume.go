@@ -125,14 +125,26 @@ func (r *resume) checkExact(ev *Event) verdict {
 }
 
 // isAnchor compares an event with the anchors. Times and sequence numbers are a
-// host's own; the rest names the event on every host.
+// host's own; the rest names the event on every host. But one that is no commit is
+// named by its account alone: one that was said after the position is another.
 func (r *resume) isAnchor(ev *Event) bool {
+	if ev.Kind != KindCommit && said(ev).After(r.last()) {
+		return false
+	}
 	n := nameOf(ev)
 	if slices.Contains(r.from.Anchors[:], n.hash()) {
 		return true
 	}
 	a := r.from.Anchor // alone, where a version before this one has stored it
 	return a != nil && n == name{a.Kind, a.Operation, a.DID, a.Collection, a.Rkey, a.Rev}
+}
+
+// last is when the position's last event happened, as its host has dated it.
+func (r *resume) last() time.Time {
+	if r.from.Anchor == nil {
+		return r.from.LastEvent
+	}
+	return later(r.from.LastEvent, time.UnixMicro(r.from.Anchor.TimeUS))
 }
 
 // judge settles a resume by time that has delivered no anchor.

@@ -298,3 +298,51 @@ func TestAnchorIsStorable(t *testing.T) {
 	r := resume{from: schema.Position{CursorKind: "seq", Anchor: a}, exact: true}
 	require.Equal(t, known, r.check(&ev))
 }
+
+// TestLaterEventOfTheSameNameIsNoAnchor: identity and account events are named
+// by their account alone, and an account has many of them.
+func TestLaterEventOfTheSameNameIsNoAnchor(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []Kind{KindIdentity, KindAccount, KindOther} {
+		told := func(said, dated time.Duration) Event {
+			return Event{Kind: kind, DID: "did:plc:a", At: noon.Add(said), TimeUS: noon.Add(dated).UnixMicro()}
+		}
+		last := told(-time.Second, 0)
+		from := stored(last)
+		tr := newTrail(&schema.Position{})
+		tr.add(&last)
+		tr.mark(&from)
+		ask := func(elsewhere bool) *resume {
+			return &resume{from: from, expects: true, threshold: 5 * time.Minute, elsewhere: elsewhere}
+		}
+		first := at(1, noon.Add(time.Hour), "z")
+		require.Equal(t, missed, delivered(ask(false), first, told(2*time.Hour, 2*time.Hour)), "another one, of after the hole")
+		require.Equal(t, missed, delivered(ask(true), first, told(2*time.Hour, 2*time.Hour)))
+		require.Equal(t, proceed, delivered(ask(true), first, told(-time.Second, 2*time.Hour)), "the same one, dated by a host that lags")
+		unsaid := told(0, 2*time.Hour)
+		unsaid.At = time.Time{}
+		require.Equal(t, missed, delivered(ask(false), first, unsaid))
+	}
+}
+
+// idle is a connection that says nothing and answers pings.
+type idle struct{ Conn }
+
+func (idle) Proven() time.Time { return time.Now() }
+
+// TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted: a process that died in
+// between would leave a stream that has missed nothing.
+func TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	from := stored(at(7, now.Add(-time.Hour), "a"))
+	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, conn: idle{}, buf: newBuffer(1 << 20), log: slog.New(slog.DiscardHandler),
+		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{from: from, expects: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
+	s.lastFrame.Set(now.Add(-time.Minute))
+	require.NoError(t, s.await())
+	require.NotNil(t, s.open.gap)
+	require.True(t, s.settled.Load())
+	require.Zero(t, s.caughtUp(), "the gap is not in the database yet")
+	s.committed()
+	require.NotZero(t, s.caughtUp())
+}

@@ -49,6 +49,7 @@ type session struct {
 	begun      atomic.Bool  // an event has arrived
 	recent     atomic.Bool  // one that had just happened has
 	settled    atomic.Bool  // it is known whether the resume missed anything
+	pending    atomic.Int64 // batches begun and not committed
 	overflowed atomic.Bool
 	broken     atomic.Bool // the database refused for good: no reconnect helps
 }
@@ -84,7 +85,9 @@ func (s *session) run(ctx, stop context.Context, c *committer) error {
 		if commitErr = c.commit(ctx, b); commitErr != nil {
 			s.broken.Store(true)
 			stopDecoding()
+			continue
 		}
+		s.committed()
 	}
 	decodeErr := <-decoded
 	s.conn.Close() //nolint:errcheck // it is over either way
@@ -242,8 +245,12 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
 		s.open = &batch{oldest: arrived, opened: time.Now()}
+		s.pending.Add(1)
 	}
 }
+
+// committed says that one of the batches begun is in the database.
+func (s *session) committed() { s.pending.Add(-1) }
 
 // add puts an event into the open batch.
 func (s *session) add(ev Event, arrived time.Time) {

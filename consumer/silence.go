@@ -25,9 +25,10 @@ func (s *session) patience() time.Duration {
 // caughtUp is the latest moment at which nothing was left unread, by the clock
 // that is behind: a connection that has been idle and has answered a ping since.
 // Zero while frames flow, while the server may still be looking through its
-// past, and while it is open whether the resume missed anything.
+// past, while it is open whether the resume missed anything, and while the answer,
+// or anything else that was read, is not committed.
 func (s *session) caughtUp() time.Time {
-	if !s.settled.Load() {
+	if !s.settled.Load() || s.pending.Load() > 0 {
 		return time.Time{}
 	}
 	return s.clock.earliest(s.silentUntil())

@@ -61,15 +61,19 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 		at = now
 	}
 	span, last := SpanFor(keep), now.Add(partitionsAhead)
-	for ; ; at = at.Add(span) {
-		if at.After(last) {
-			at = last
-		}
+	for {
 		if err := ensurePostPartition(ctx, db, at, span); err != nil {
 			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), busy(err))
 		}
 		if at.Equal(last) {
 			return nil
+		}
+		next := at.Add(span)
+		if at.Before(until) && next.After(until) {
+			next = until // a longer span may begin after it, and leave a hole
+		}
+		if at = next; at.After(last) {
+			at = last
 		}
 	}
 }

@@ -225,3 +225,17 @@ func TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas(t *testing.T) {
 		require.NoError(t, err, fmt.Sprint("worker ", i))
 	}
 }
+
+// TestPartitionsOfAnotherRetentionLeaveNoHole behind those of a version before,
+// which made no posts_ahead: nothing has to move when the hole's time comes.
+func TestPartitionsOfAnotherRetentionLeaveNoHole(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := noon().Add(-9 * time.Hour)
+	for ahead := -24 * time.Hour; ahead <= 12*time.Hour; ahead += 6 * time.Hour {
+		execute(t, pool, `SELECT ensure_post_partition($1)`, now.Add(ahead))
+	}
+	execute(t, pool, `DROP TABLE posts_ahead`)
+	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 30*day))
+	require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM post_partitions) AS p WHERE begins <> was`))
+}
