@@ -187,6 +187,35 @@ func TestNewFollowIsReadTwice(t *testing.T) {
 	r.becomes(1, is)
 }
 
+// TestFollowedAgainIsCompared: nobody told of what was edited and deleted in
+// between, however old it is.
+func TestFollowedAgainIsCompared(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
+	did, _ := r.busiest()
+	r.follows(did)
+	old := r.posts(did)
+	require.Greater(t, len(old), 3)
+	r.execute(`SELECT enqueue_backfill($1, '1 day')`, did)
+	r.becomes(len(old), `SELECT count(*) FROM posts`)
+	r.execute(`DELETE FROM watches`)
+	r.becomes(0, `SELECT count(*) FROM watched`)
+	r.execute(`DELETE FROM river_job WHERE kind IN ('backfill_account', 'request_backfill')`)
+	newer, older := old[0].Rkey, old[len(old)-1].Rkey
+	for _, rkey := range []string{newer, older} {
+		require.NoError(t, r.net.DeleteRecord(uri(did, rkey)))
+	}
+	edited := old[len(old)-2].Rkey
+	_, err := r.net.EditPost(uri(did, edited), "edited meanwhile")
+	require.NoError(t, err)
+
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
+	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey IN ($1, $2)`, newer, older))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1 AND record ->> 'text' LIKE 'edited meanwhile%'`, edited))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NULL AND feed_since IS NOT NULL`, did))
+}
+
 // TestAuditSeesWhatWasBackfilled, from the moment at which it has been read.
 func TestAuditSeesWhatWasBackfilled(t *testing.T) {
 	t.Parallel()
