@@ -24,7 +24,7 @@ const (
 // FeedPost is a record on a page of an account's feed or repository.
 type FeedPost struct {
 	DID, Rkey, CID string          // DID is the author's: of a repost, another account's
-	Record         json.RawMessage // an object that jsonb takes: NULs and lone surrogates are U+FFFD
+	Record         json.RawMessage // an object that jsonb takes: NULs and lone surrogates are U+FFFD; nil in Records: it cannot be read
 	IndexedAt      time.Time       // by the AppView's clock; zero in Records: a PDS does not say
 	Repost, Pinned bool
 	RepostedAt     time.Time // when Repost: its place in the feed
@@ -52,7 +52,8 @@ func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) 
 
 // Records answers a page of a collection from the account's own PDS, highest
 // rkey first, and the cursor of the next; empty: there is none. limit is 1 to
-// 100. Items that cannot be read are left out and counted.
+// 100. Items that cannot be read are left out and counted; one that says which
+// record it is has a nil Record instead, for the repository has it.
 func (c *Client) Records(ctx context.Context, did, collection, cursor string, limit int) (page []FeedPost, next string, err error) {
 	if _, err := syntax.ParseNSID(collection); err != nil {
 		return nil, "", badInput(listRecords, "%q is no collection", collection)
@@ -61,7 +62,12 @@ func (c *Client) Records(ctx context.Context, did, collection, cursor string, li
 	r := request{call: listRecords, method: http.MethodGet, path: xrpcPath(listRecords, params)}
 	r.read = func(body []byte) (err error) {
 		page, next, err = c.readPage(listRecords, body, cursor, "records", func(item jsontext.Value) (FeedPost, error) {
-			return readRecord(item, did, collection)
+			p, err := readRecord(item, did, collection)
+			if err != nil && p.Rkey != "" {
+				c.leftOut(listRecords, err)
+				return p, nil
+			}
+			return p, err
 		})
 		return err
 	}
@@ -125,13 +131,17 @@ func (c *Client) readPage(call string, body []byte, cursor, name string, read fu
 	for _, item := range found {
 		p, err := read(item)
 		if err != nil {
-			c.metrics.unreadable.WithLabelValues(call).Inc()
-			c.log.Debug("item left out", "call", call, "cause", oneLine(err.Error()))
+			c.leftOut(call, err)
 			continue
 		}
 		page = append(page, p)
 	}
 	return page, next, nil
+}
+
+func (c *Client) leftOut(call string, err error) {
+	c.metrics.unreadable.WithLabelValues(call).Inc()
+	c.log.Debug("item left out", "call", call, "cause", oneLine(err.Error()))
 }
 
 // readFeedItem reads a post and why it is in the feed of did.
@@ -192,7 +202,7 @@ func readRecord(item jsontext.Value, did, collection string) (FeedPost, error) {
 		return FeedPost{}, errors.New("a record of another account or collection")
 	}
 	p.Record, err = storable(fields["value"])
-	return p.FeedPost, err
+	return p.FeedPost, err // which record it is, too
 }
 
 type addressed struct {

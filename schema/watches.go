@@ -163,6 +163,7 @@ type Member struct {
 // Changed is what a new listing changes.
 type Changed struct {
 	Added   []string // the DIDs that no watch brought before
+	Stored  []string // of these, posts are stored of: they may have been edited or deleted while nobody followed
 	Removed int      // members this watch no longer has
 	First   bool     // the watch has never been read before
 }
@@ -235,15 +236,34 @@ WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interva
 	if _, err := tx.Exec(ctx, hide, hidden, began); err != nil {
 		return c, fmt.Errorf("hide members of watch %d: %w", watch, err)
 	}
-	// What was read before it was followed has holes: hours that a person asked for, days that were purged.
+	// What was read before it was followed has holes: hours that a person asked for, days that were purged. What is
+	// stored already is to be compared, from the first of it on.
 	const forget = `
-UPDATE accounts SET feed_newest = NULL, feed_since = NULL, feed_problem = '', reread_since = NULL, reread_asked = reread_asked + 1
-WHERE did = ANY (ARRAY(
-    SELECT a.did FROM accounts AS a
-    WHERE a.did = ANY ($1) AND (a.feed_newest IS NOT NULL OR a.feed_since IS NOT NULL OR a.feed_problem <> '' OR a.reread_since IS NOT NULL)
+UPDATE accounts AS a
+SET feed_newest = NULL, feed_since = NULL, feed_problem = '', reread_since = tid_time(k.first), reread_asked = a.reread_asked + 1
+FROM (
+    SELECT a.did, (
+        SELECT min(p.rkey) FROM posts AS p
+        WHERE p.collection = 'app.bsky.feed.post' AND p.did = a.did AND p.rkey ~ '^[234567a-j][234567a-z]{12}$'
+    ) AS first
+    FROM accounts AS a
+    WHERE a.did = ANY ($1)
     ORDER BY a.did FOR UPDATE
-))`
-	if _, err := tx.Exec(ctx, forget, c.Added); err != nil {
+) AS k
+WHERE a.did = k.did AND (k.first IS NOT NULL OR a.feed_newest IS NOT NULL OR a.feed_since IS NOT NULL OR a.feed_problem <> '' OR a.reread_since IS NOT NULL)
+RETURNING a.did, k.first IS NOT NULL`
+	rows, err := tx.Query(ctx, forget, c.Added)
+	if err != nil {
+		return c, fmt.Errorf("forget how far the feeds of watch %d were read: %w", watch, err)
+	}
+	var known string
+	var stored bool
+	if _, err := pgx.ForEachRow(rows, []any{&known, &stored}, func() error {
+		if stored {
+			c.Stored = append(c.Stored, known)
+		}
+		return nil
+	}); err != nil {
 		return c, fmt.Errorf("forget how far the feeds of watch %d were read: %w", watch, err)
 	}
 	if _, err := tx.Exec(ctx, `UPDATE watches SET synced_at = $2, problem = '' WHERE id = $1`, watch, began); err != nil {

@@ -175,7 +175,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		if !p.Pinned && !when.IsZero() && (place.Oldest.IsZero() || when.Before(place.Oldest)) {
 			place.Oldest = when
 		}
-		if p.DID != job.Args.DID || p.Repost {
+		if p.DID != job.Args.DID || p.Repost || p.Record == nil {
 			continue
 		}
 		if when.IsZero() {

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,13 +68,20 @@ func (r repository) page(ctx context.Context, at *repositoryPlace, from, to stri
 		if len(page) > 0 {
 			lower = page[len(page)-1].Rkey
 		}
-		// Whoever lists in another order, or without an end, is not read for ever.
-		if len(page) == 0 || lower >= at.Last || at.Pages >= repositoryPages {
-			return c, &bluesky.Error{Class: bluesky.Permanent, Call: "com.atproto.repo.listRecords", Message: "the repository does not list its posts from the highest rkey to the lowest"}
-		}
+	}
+	// A post that another page lists would be taken for deleted. And whoever lists
+	// without an end is not read for ever.
+	whole := next == "" && at.Pages == 0
+	if !whole && !descends(page, at.Last) || !end && (len(page) == 0 || at.Pages >= repositoryPages) {
+		return c, &bluesky.Error{Class: bluesky.Permanent, Call: "com.atproto.repo.listRecords", Message: "the repository does not list its posts from the highest rkey to the lowest"}
 	}
 	var listed []schema.SourcePost
+	unreadable := map[string]bool{} // there, but nobody knows how
 	for _, p := range page {
+		if p.Record == nil {
+			unreadable[p.Rkey] = true
+			continue
+		}
 		tid, err := syntax.ParseTID(p.Rkey)
 		if err != nil || p.Rkey < lower || p.Rkey >= upper {
 			continue
@@ -87,6 +95,7 @@ func (r repository) page(ctx context.Context, at *repositoryPlace, from, to stri
 		if c.faults, err = schema.Compare(ctx, r.pool, r.did, lower, upper, listed); err != nil {
 			return c, err
 		}
+		c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return unreadable[f.Rkey] })
 	}
 	c.records = len(listed)
 	differ := make(map[string]bool, len(c.faults))
@@ -101,6 +110,18 @@ func (r repository) page(ctx context.Context, at *repositoryPlace, from, to stri
 	at.Cursor, at.Last, at.End = next, lower, end
 	at.Pages++
 	return c, nil
+}
+
+// descends reports whether a page lists its posts from the highest rkey to the
+// lowest, all of them below an rkey.
+func descends(page []bluesky.FeedPost, below string) bool {
+	for _, p := range page {
+		if p.Rkey >= below {
+			return false
+		}
+		below = p.Rkey
+	}
+	return true
 }
 
 // repair makes what is stored what the repository has: it deletes what is gone,

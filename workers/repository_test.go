@@ -187,6 +187,35 @@ func TestNewFollowIsReadTwice(t *testing.T) {
 	r.becomes(1, is)
 }
 
+// TestFollowedAgainIsCompared: nobody told of what was edited and deleted in
+// between, however old it is.
+func TestFollowedAgainIsCompared(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
+	did, _ := r.busiest()
+	r.follows(did)
+	old := r.posts(did)
+	require.Greater(t, len(old), 3)
+	r.execute(`SELECT enqueue_backfill($1, '1 day')`, did)
+	r.becomes(len(old), `SELECT count(*) FROM posts`)
+	r.execute(`DELETE FROM watches`)
+	r.becomes(0, `SELECT count(*) FROM watched`)
+	r.execute(`DELETE FROM river_job WHERE kind IN ('backfill_account', 'request_backfill')`)
+	newer, older := old[0].Rkey, old[len(old)-1].Rkey
+	for _, rkey := range []string{newer, older} {
+		require.NoError(t, r.net.DeleteRecord(uri(did, rkey)))
+	}
+	edited := old[len(old)-2].Rkey
+	_, err := r.net.EditPost(uri(did, edited), "edited meanwhile")
+	require.NoError(t, err)
+
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`)
+	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey IN ($1, $2)`, newer, older))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1 AND record ->> 'text' LIKE 'edited meanwhile%'`, edited))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NULL AND feed_since IS NOT NULL`, did))
+}
+
 // TestAuditSeesWhatWasBackfilled, from the moment at which it has been read.
 func TestAuditSeesWhatWasBackfilled(t *testing.T) {
 	t.Parallel()
@@ -222,13 +251,7 @@ func TestAuditReadsWholeRepositories(t *testing.T) {
 	t.Parallel()
 	const posts = 50*repositoryPage + 30 // more than an audit once read
 	newest := time.Now().Add(-time.Hour).UnixMicro()
-	mux := http.NewServeMux()
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	mux.HandleFunc("GET /{did}", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"id": %q, "service": [{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": %q}]}`, r.PathValue("did"), server.URL)
-	})
-	mux.HandleFunc("GET /xrpc/com.atproto.repo.listRecords", func(w http.ResponseWriter, r *http.Request) {
+	r := rigOfPDS(t, func(w http.ResponseWriter, r *http.Request) {
 		from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
 		to := min(from+repositoryPage, posts)
 		var records []string
@@ -242,13 +265,71 @@ func TestAuditReadsWholeRepositories(t *testing.T) {
 		}
 		fmt.Fprintf(w, `{%s"records": [%s]}`, cursor, strings.Join(records, ","))
 	})
+	sum := r.audits(false)
+	require.Zero(t, sum.Failures)
+	require.Equal(t, posts, sum.Missing)
+}
+
+// rigOfPDS has an account followed, whose PDS lists its posts so.
+func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
+	t.Helper()
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	mux.HandleFunc("GET /{did}", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"id": %q, "service": [{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": %q}]}`, r.PathValue("did"), server.URL)
+	})
+	mux.HandleFunc("GET /xrpc/com.atproto.sync.getLatestCommit", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "rev": %q}`, syntax.NewTID(time.Now().UnixMicro(), 0))
+	})
+	mux.HandleFunc("GET /xrpc/com.atproto.repo.listRecords", list)
 	api, err := bluesky.New(bluesky.Config{AppView: server.URL, Directory: server.URL, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	r := &rig{t: t, pool: schematest.New(t), api: api}
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
 	r.execute(`INSERT INTO watched (watch_id, did, added_at) SELECT id, target, now() - interval '1 day' FROM watches`)
 	r.execute(`INSERT INTO accounts (did, feed_since) VALUES ($1, now() - interval '1 day')`, alice)
-	sum := r.audits(false)
-	require.Zero(t, sum.Failures)
-	require.Equal(t, posts, sum.Missing)
+	return r
+}
+
+// TestStrangeRepositoriesLoseNothing: a post that a repository lists out of order,
+// or in a way that cannot be read, has not been deleted.
+func TestStrangeRepositoriesLoseNothing(t *testing.T) {
+	t.Parallel()
+	now := time.Now().Add(-time.Hour).UnixMicro()
+	rkey := func(i int) string { return syntax.NewTID(now+int64(i)*1000, 0).String() }
+	page := func(next string, posts ...int) string {
+		var records []string
+		for _, i := range posts {
+			value := `{"text": "x"}`
+			if i < 0 {
+				i, value = -i, `"no object"`
+			}
+			records = append(records, fmt.Sprintf(`{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "value": %s}`, uri(alice, rkey(i)), value))
+		}
+		return fmt.Sprintf(`{"cursor": %q, "records": [%s]}`, next, strings.Join(records, ","))
+	}
+	for name, c := range map[string]struct {
+		pages    map[string]string
+		failures int
+	}{
+		"a post that is older than its rkey": {map[string]string{"": page("a", 6, 2, 5), "a": page("", 4, 3, 1)}, 1},
+		"the lowest first":                   {map[string]string{"": page("a", 1, 2, 3), "a": page("", 4, 5, 6)}, 1},
+		"a later page that goes up again":    {map[string]string{"": page("a", 5, 4), "a": page("b", 6, 3), "b": page("", 2, 1)}, 1},
+		"in no order, on one page":           {map[string]string{"": page("", 3, 1, 5, 6, 2, 4)}, 0},
+		"unreadable":                         {map[string]string{"": page("a", 6, -5, 4), "a": page("b", 3, -2), "b": page("", -1)}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rigOfPDS(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, c.pages[r.URL.Query().Get("cursor")]) })
+			for i := range 6 {
+				r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, indexed_at, record)
+					VALUES ('app.bsky.feed.post', $1, $2, '', 'bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a', now(), now(), '{"text": "x"}')`, alice, rkey(i+1))
+			}
+			sum := r.audits(true)
+			require.Equal(t, []int{c.failures, 0, 0}, []int{sum.Failures, sum.Extra, sum.Missing})
+			require.Equal(t, 6, r.count(`SELECT count(*) FROM posts`))
+			require.Zero(t, r.count(`SELECT count(*) FROM tombstones`))
+		})
+	}
 }

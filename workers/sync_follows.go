@@ -231,7 +231,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if err != nil {
 			return err
 		}
-		if err := w.enqueueNew(ctx, tx, at, changed.Added, priority, now); err != nil {
+		if err := w.enqueueNew(ctx, tx, at, changed, priority, now); err != nil {
 			return err
 		}
 		if err := schema.DropListed(ctx, tx, job.ID); err != nil {
@@ -248,17 +248,21 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 }
 
 // enqueueNew has the feeds of new accounts read when the stream brings their
-// posts, and once more a while later.
-func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, dids []string, priority int, now time.Time) error {
-	if len(dids) == 0 {
+// posts, and once more a while later. Those that something is stored of are
+// compared with their repositories: nobody has told of its edits and deletions.
+func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.Changed, priority int, now time.Time) error {
+	if len(changed.Added) == 0 {
 		return nil
 	}
-	client, first := river.ClientFromContext[pgx.Tx](ctx), settled(now, len(dids))
+	client, first := river.ClientFromContext[pgx.Tx](ctx), settled(now, len(changed.Added))
 	since := now.Add(-w.window)
 	if own := time.Now().Add(-w.window); own.Before(since) {
 		since = own // the database's clock may be ahead
 	}
-	if _, err := enqueueBackfills(ctx, tx, client, dids, since, priority, first); err != nil {
+	if _, err := enqueueBackfills(ctx, tx, client, changed.Added, since, priority, first); err != nil {
+		return err
+	}
+	if _, err := enqueueBackfills(ctx, tx, client, changed.Stored, since, jobs.PriorityGap, first); err != nil {
 		return err
 	}
 	again := jobs.RequestBackfill{Watch: at.Watch.ID, Began: at.Began, Since: since, Priority: priority}
