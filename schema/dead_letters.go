@@ -47,7 +47,8 @@ type DeadLetter struct {
 
 // insertDeadLetter looks at no more rows than the bounds allow, in the indexes
 // dead_letters_record, dead_letters_nameless and dead_letters_large. The input of
-// a record or an account that is deleted is not kept.
+// a record or an account that is deleted is not kept; one that an older deletion
+// cleared, delivered again, is kept again.
 const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
     SELECT NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
@@ -78,8 +79,13 @@ SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
 FROM bounds AS b
 ON CONFLICT (key) DO UPDATE
 SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
+    raw        = CASE WHEN d.raw_bytes = 0 THEN excluded.raw ELSE d.raw END,
+    raw_bytes  = CASE WHEN d.raw_bytes = 0 THEN excluded.raw_bytes ELSE d.raw_bytes END,
+    expected   = CASE WHEN d.raw_bytes = 0 THEN excluded.expected ELSE d.expected END,
+    received   = CASE WHEN d.raw_bytes = 0 THEN excluded.received ELSE d.received END,
     last_seen  = greatest(d.last_seen, excluded.last_seen),
-    last_cause = CASE WHEN d.last_cause = '' AND (d.cause, d.path, d.expected, d.received) = (excluded.cause, excluded.path, excluded.expected, excluded.received)
+    last_cause = CASE WHEN d.last_cause = '' AND (d.cause, d.path) = (excluded.cause, excluded.path)
+                           AND (d.raw_bytes = 0 OR (d.expected, d.received) = (excluded.expected, excluded.received))
                       THEN '' ELSE $14::text END,
     count      = d.count + 1`
 

@@ -225,3 +225,21 @@ func TestLargeInputsAreBounded(t *testing.T) {
 		require.Equal(t, l.DID == "did:plc:final" || l.DID == "did:plc:last" || l.DID == "did:plc:more", l.Truncated(), l.DID)
 	}
 }
+
+// TestOldDeletionThatComesAgainTakesNoNewerInput: a resume delivers both again.
+func TestOldDeletionThatComesAgainTakesNoNewerInput(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	letter := schema.DeadLetter{Stage: schema.StageCommit, Key: key("a"), Rev: "5", Cause: "no", Expected: "a number", Received: "a word", Raw: []byte("input"), At: noon()}
+	for range 2 {
+		for _, b := range []schema.Batch{{Deletions: []schema.Deletion{deletion("a", "3")}}, {DeadLetters: []schema.DeadLetter{letter}}} {
+			_, err := apply(t.Context(), pool, lease, b)
+			require.NoError(t, err)
+		}
+		require.Equal(t, []string{"input 5 a number a word open "}, column(t, pool, `SELECT concat_ws(' ', convert_from(raw, 'UTF8'), raw_bytes, expected, received, state, last_cause) FROM dead_letters`))
+	}
+	_, err := apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("a", "6")}, DeadLetters: []schema.DeadLetter{letter}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"0"}, column(t, pool, `SELECT raw_bytes::text FROM dead_letters`), "it is deleted now")
+}

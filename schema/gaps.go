@@ -75,12 +75,13 @@ WITH concerned AS MATERIALIZED (
 UPDATE accounts AS a
 SET reread_since = least(a.reread_since, c.from_at - interval '1 minute'), reread_asked = a.reread_asked + 1
 FROM concerned AS c
-WHERE a.did = c.did`
-	tag, err := tx.Exec(ctx, later, gap)
+WHERE a.did = c.did
+RETURNING a.did`
+	inactive, err := all(ctx, tx, fmt.Sprintf("find who is to be read after gap %d", gap), pgx.RowTo[string], later, gap)
 	if err != nil {
-		return s, false, fmt.Errorf("find who is to be read after gap %d: %w", gap, err)
+		return s, false, err
 	}
-	s.Later = int(tag.RowsAffected())
+	s.Later = len(inactive)
 	err = tx.QueryRow(ctx, `SELECT from_at, closed_at IS NULL FROM gaps WHERE id = $1 FOR UPDATE`, gap).Scan(&s.From, &ok)
 	if err != nil || !ok {
 		if err != nil {
@@ -88,20 +89,22 @@ WHERE a.did = c.did`
 		}
 		return s, ok, err
 	}
+	// Whoever falls silent between the two statements is waited for all the same.
 	const sql = `
 WITH waiting AS (
     INSERT INTO gap_backfills (gap_id, did)
     SELECT g.id, a.did
     FROM gaps AS g
     CROSS JOIN (SELECT DISTINCT w.did FROM watched AS w) AS a
-    WHERE g.id = $1 AND NOT EXISTS (SELECT FROM accounts AS s WHERE s.did = a.did AND s.status <> 'active') AND` + concerns + `
+    WHERE g.id = $1 AND NOT EXISTS (SELECT FROM accounts AS s WHERE s.did = a.did AND s.status = 'deleted')
+      AND a.did NOT IN (SELECT unnest($3::text[])) AND` + concerns + `
     ON CONFLICT DO NOTHING
     RETURNING did
 ), counted AS (
     UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting), later = $2, problem = '' WHERE id = $1
 )
 SELECT did FROM waiting ORDER BY did`
-	if s.DIDs, err = all(ctx, tx, fmt.Sprintf("find whom gap %d concerns", gap), pgx.RowTo[string], sql, gap, s.Later); err != nil {
+	if s.DIDs, err = all(ctx, tx, fmt.Sprintf("find whom gap %d concerns", gap), pgx.RowTo[string], sql, gap, s.Later, inactive); err != nil {
 		return s, ok, err
 	}
 	return s, ok, closeGaps(ctx, tx, []int64{gap}, now)
