@@ -4,11 +4,15 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
 const getLatestCommit = "com.atproto.sync.getLatestCommit"
+
+// revAhead is how far the clock of a PDS may be ahead of ours.
+const revAhead = time.Hour
 
 // LatestRev answers the revision that an account's repository is at, by its own
 // PDS: what that server answers afterwards is of this revision or a later one.
@@ -22,6 +26,9 @@ func (c *Client) LatestRev(ctx context.Context, did string) (rev string, err err
 		tid, err := syntax.ParseTID(text(fields["rev"]))
 		if err != nil {
 			return malformed("the revision of %s is no TID", did)
+		}
+		if tid.Time().After(time.Now().Add(revAhead)) { // nothing that comes later would be newer than it
+			return malformed("the revision of %s is of the future: %s", did, tid.Time().UTC().Format(time.RFC3339))
 		}
 		rev = tid.String()
 		return nil

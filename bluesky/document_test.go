@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -50,6 +51,27 @@ func TestRecordsComeFromTheAccountsOwnPDS(t *testing.T) {
 	id, err := c.Identity(t.Context(), alice)
 	require.NoError(t, err)
 	require.Equal(t, bluesky.Identity{DID: alice, Handle: "alice.example", PDS: pds}, id)
+}
+
+// TestARevisionOfTheFutureIsNone: what is stored under it would never change again.
+func TestARevisionOfTheFutureIsNone(t *testing.T) {
+	t.Parallel()
+	var ahead time.Duration
+	pds, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		reply(w, 200, `{"cid":"`+cid+`","rev":"`+syntax.NewTID(time.Now().Add(ahead).UnixMicro(), 0).String()+`"}`)
+	})
+	directory, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, didDocument(alice, pds)) })
+	c := newClient(t, directory, noRetries)
+	for _, ahead = range []time.Duration{-time.Hour, 10 * time.Minute} {
+		rev, err := c.LatestRev(t.Context(), alice)
+		require.NoError(t, err)
+		require.NotEmpty(t, rev)
+	}
+	for _, ahead = range []time.Duration{2 * time.Hour, 100 * 365 * 24 * time.Hour} {
+		rev, err := c.LatestRev(t.Context(), alice)
+		require.Equal(t, bluesky.Transient, failure(t, err).Class)
+		require.Empty(t, rev)
+	}
 }
 
 func TestADocumentIsReadAgainAfterAnHour(t *testing.T) {

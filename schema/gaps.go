@@ -124,8 +124,12 @@ const concerns = ` NOT EXISTS (
         WHERE s.name = g.stream AND o.stream <> g.stream AND o.assigned_at < g.opened_at
     )`
 
-// checkOff takes an account off the gaps that waited for what was read.
+// checkOff takes an account off the gaps that waited for what was read. A feed
+// that was read for another reason is not what they waited for.
 func checkOff(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
+	if !r.Compared && !r.Again {
+		return nil
+	}
 	// The gaps' rows are locked first: of two that end together, one sees that
 	// nobody is left.
 	const gaps = `

@@ -55,3 +55,29 @@ func TestSyncRevivesWhoIsShown(t *testing.T) {
 	require.Equal(t, []string{"did:old:deleted", "did:old:takendown", "did:sql", "did:streamed"},
 		texts(`SELECT args ->> 'account' FROM river_job WHERE kind = 'request_backfill' AND args ->> 'priority' = '1' ORDER BY 1`))
 }
+
+// TestOnlyAComparisonChecksOffAGap, or the word that there is to be one later: a
+// feed that a person had read meanwhile does not.
+func TestOnlyAComparisonChecksOffAGap(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	do(t, pool, `INSERT INTO watches (target, kind) VALUES ('did:a', 'account')`)
+	do(t, pool, `INSERT INTO watched (watch_id, did) VALUES (1, 'did:a')`)
+	open := func(r schema.Reading) int {
+		t.Helper()
+		r.Since, r.Now = time.Now().Add(-2*time.Hour), time.Now()
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.FeedRead(t.Context(), tx, "did:a", r) }))
+		return ask[int](t, pool, `SELECT count(*)::int FROM gaps WHERE closed_at IS NULL`)
+	}
+	gap := func() {
+		t.Helper()
+		do(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'a test', now())`)
+		do(t, pool, `INSERT INTO gap_backfills (gap_id, did) SELECT max(id), 'did:a' FROM gaps`)
+	}
+	gap()
+	require.Equal(t, 1, open(schema.Reading{}))
+	require.Equal(t, 1, open(schema.Reading{Problem: "more than 5000 posts"}))
+	require.Zero(t, open(schema.Reading{Compared: true}))
+	gap()
+	require.Zero(t, open(schema.Reading{Problem: "refused", Again: true}))
+}

@@ -45,6 +45,10 @@ const (
 	maxPages        = 100
 	repositoryTries = 3               // of a repository that cannot be reached, before its account's feed has to do
 	lateIndexing    = 5 * time.Minute // by which an AppView may show a post later than others written after it
+
+	// repositoryWithin is how long a repository's server may want to be left alone
+	// again and again, before the account's feed has to do.
+	repositoryWithin = 3 * time.Hour
 )
 
 // feedPlace is how far a feed has been read.
@@ -140,13 +144,30 @@ func (p *feedPlace) compared(priority int) bool {
 
 // fromRepository compares a page of the repository. Where the repository is not
 // to be had, the feed has to do for now: at once when it refuses, after a few
-// tries when it cannot be reached.
+// tries when it cannot be reached, after some hours when it wants to be left alone.
 func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time) error {
-	err := w.compareRepository(ctx, job, at, since)
+	begins := at.Repository.Began.IsZero()
+	if begins {
+		at.Repository.Began = time.Now()
+	}
+	asking, cancel := context.WithTimeout(ctx, w.patience) // a server that keeps silent does not end the job
+	defer cancel()
+	err := w.compareRepository(asking, job, at, since)
 	_, api := errors.AsType[*bluesky.Error](err)
-	if refused(err) || api && ctx.Err() == nil && classify(err) == retryable && job.Attempt >= repositoryTries {
+	limited := api && classify(err) == notYet
+	if refused(err) || api && ctx.Err() == nil && classify(err) == retryable && job.Attempt >= repositoryTries ||
+		limited && time.Since(at.Repository.Began) > repositoryWithin {
 		at.Unread = err.Error()
-		return nil
+	}
+	if at.Unread == "" && !(limited && begins) {
+		return err
+	}
+	kept := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { // the time of this attempt may be up
+		_, err := river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, *at)
+		return err
+	})
+	if kept != nil || at.Unread != "" {
+		return kept
 	}
 	return err
 }

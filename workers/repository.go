@@ -32,13 +32,14 @@ const (
 
 // repositoryPlace is how far a repository has been compared.
 type repositoryPlace struct {
-	Rev    string `json:"rev"`    // of the repository, before the first page
-	Asked  int    `json:"asked"`  // schema.Feed.Asked, before that
-	Cursor string `json:"cursor"` // of the next page
-	Last   string `json:"last"`   // the lowest rkey so far
-	Pages  int    `json:"pages"`
-	Faults int    `json:"faults"` // what was found and repaired
-	End    bool   `json:"end"`
+	Began  time.Time `json:"began,omitzero"` // when it was first asked for anything
+	Rev    string    `json:"rev"`            // of the repository, before the first page
+	Asked  int       `json:"asked"`          // schema.Feed.Asked, before that
+	Cursor string    `json:"cursor"`         // of the next page
+	Last   string    `json:"last"`           // the lowest rkey so far
+	Pages  int       `json:"pages"`
+	Faults int       `json:"faults"` // what was found and repaired
+	End    bool      `json:"end"`
 }
 
 // compared is what a page shows.

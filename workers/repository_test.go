@@ -168,6 +168,37 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 }
 
+// TestGapOfARepositoryThatIsNeverRead is closed by the feed, too: its server
+// keeps silent, or wants to be left alone for ever.
+func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(cfg *Config) { cfg.JobTimeout = 4 * time.Second })
+	did, _ := r.busiest()
+	r.follows(did)
+	gap := func(job string) {
+		t.Helper()
+		require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
+		r.execute(addGap)
+		r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 1 AND state = 'available'`)
+		r.execute(`UPDATE river_job SET ` + job + ` WHERE kind = 'backfill_account' AND state = 'available'`)
+		require.NoError(t, r.client.QueueResume(t.Context(), jobs.QueueBackfill, nil))
+	}
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Slow, Endpoint: "com.atproto.repo.listRecords", Wait: time.Minute, Count: 2}))
+	gap(`attempt = 2`)
+	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
+	r.net.MendCalls()
+
+	r.execute(`DELETE FROM gaps`)
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Wait: 6 * time.Second, Count: 1000}))
+	gap(`attempt = 0`)
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'scheduled' AND metadata #> '{river:resumable_cursor,read_feed,repository,began}' IS NOT NULL`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`))
+	r.execute(`UPDATE river_job SET metadata = jsonb_set(metadata, '{river:resumable_cursor,read_feed,repository,began}', to_jsonb(now() - interval '4 hours'))
+		WHERE kind = 'backfill_account' AND state = 'scheduled'`) // hours pass
+	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`), "it is compared later")
+}
+
 // TestNewFollowIsReadTwice: an AppView shows late what was posted before the
 // stream brought the account's posts.
 func TestNewFollowIsReadTwice(t *testing.T) {
