@@ -20,6 +20,12 @@ func AgreedTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], sql, now)
 }
 
+// LatestTime is the later of a process's time and the database's. What its author
+// dates after it is dated wrongly, whichever of the two is behind.
+func LatestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
+	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], `SELECT greatest($1::timestamptz, clock_timestamp())`, now)
+}
+
 // MendTimes sets right what bears a time later than it can be by the database's
 // clock, since that clock was set back: jobs would wait for it, those that a
 // killed process left behind too. It answers how many there were. It may be

@@ -184,7 +184,10 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 	if err != nil {
 		return err
 	}
-	now := time.Now()
+	now, err := schema.LatestTime(ctx, w.pool, time.Now())
+	if err != nil {
+		return err
+	}
 	place := *at
 	place.Cursor, place.End = next, next == ""
 	place.Pages++

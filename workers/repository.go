@@ -132,7 +132,10 @@ func descends(page []bluesky.FeedPost, below string) bool {
 // wins, and what is stored of a later one stays. also belongs to the last of the
 // transactions.
 func (r repository) repair(ctx context.Context, client *river.Client[pgx.Tx], rev string, c compared, also func(pgx.Tx) error) error {
-	now := time.Now()
+	now, err := schema.LatestTime(ctx, r.pool, time.Now())
+	if err != nil {
+		return err
+	}
 	var writes []schema.Write
 	var deletions []schema.Deletion
 	for _, f := range c.faults {
