@@ -187,11 +187,12 @@ GROUP BY b.did`
 }
 
 // Unread are followed accounts that are active and to be read again, and are due:
-// those that could not be read, and those whose job is lost. since is the earliest
-// moment from which something may be missing.
+// those that could not be read, and those whose job is lost. since is the latest
+// moment from which something of one may be missing: each is compared from its own
+// on, and none from that of another (Feed.Claimed).
 func Unread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
 	const sql = `
-SELECT a.did, min(a.reread_since) OVER ()
+SELECT a.did, max(a.reread_since) OVER ()
 FROM accounts AS a
 WHERE a.reread_since IS NOT NULL AND a.status = 'active' AND (a.reread_at IS NULL OR a.reread_at <= now())
   AND EXISTS (SELECT FROM watched AS w WHERE w.did = a.did)

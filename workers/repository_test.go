@@ -199,6 +199,23 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`), "it is compared later")
 }
 
+// TestEachIsReadAgainFromItsOwnMomentOn: that an account has missed years brings
+// no years of another.
+func TestEachIsReadAgainFromItsOwnMomentOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
+	did, _ := r.busiest()
+	other := r.followed()[0]
+	require.NotEqual(t, did, other)
+	r.follows(did, other)
+	r.execute(`UPDATE accounts SET reread_since = now() - CASE WHEN did = $1 THEN interval '30 minutes' ELSE interval '20 hours' END`, did)
+	stored := r.count(`SELECT count(*) FROM posts WHERE did = $1`, did)
+	require.Less(t, stored, len(r.posts(did)))
+	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
+	r.becomes(0, `SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`)
+	require.Equal(t, stored, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
+}
+
 // TestNewFollowIsReadTwice: an AppView shows late what was posted before the
 // stream brought the account's posts.
 func TestNewFollowIsReadTwice(t *testing.T) {
