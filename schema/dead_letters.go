@@ -84,7 +84,8 @@ SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
     expected   = CASE WHEN d.raw_bytes = 0 THEN excluded.expected ELSE d.expected END,
     received   = CASE WHEN d.raw_bytes = 0 THEN excluded.received ELSE d.received END,
     last_seen  = greatest(d.last_seen, excluded.last_seen),
-    last_cause = CASE WHEN d.last_cause = '' AND (d.cause, d.path) = (excluded.cause, excluded.path)
+    last_cause = CASE WHEN excluded.raw_bytes = 0 AND $12::bigint > 0 THEN '' -- it is deleted: the cause would quote it
+                      WHEN d.last_cause = '' AND (d.cause, d.path) = (excluded.cause, excluded.path)
                            AND (d.raw_bytes = 0 OR (d.expected, d.received) = (excluded.expected, excluded.received))
                       THEN '' ELSE $14::text END,
     count      = d.count + 1`

@@ -242,4 +242,9 @@ func TestOldDeletionThatComesAgainTakesNoNewerInput(t *testing.T) {
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("a", "6")}, DeadLetters: []schema.DeadLetter{letter}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"0"}, column(t, pool, `SELECT raw_bytes::text FROM dead_letters`), "it is deleted now")
+
+	letter.Cause, letter.Received = "not that either", "what was written"
+	_, err = apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{letter}})
+	require.NoError(t, err)
+	require.Empty(t, column(t, pool, `SELECT d::text FROM dead_letters AS d WHERE strpos(d::text, 'what was written') > 0`), "it quotes the record")
 }
