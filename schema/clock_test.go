@@ -156,3 +156,17 @@ func TestAgreedTimeIsTheEarliest(t *testing.T) {
 	do(t, pool, `UPDATE streams SET last_event_at = $1`, now.Add(-2*time.Hour))
 	require.True(t, agreed(now).Equal(now.Add(-2*time.Hour)), "the server's")
 }
+
+// TestLatestTimeIsTheLaterOne of a process's and the database's.
+func TestLatestTimeIsTheLaterOne(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := time.Now().Truncate(time.Microsecond)
+	latest := func(at time.Time) time.Time {
+		latest, err := schema.LatestTime(t.Context(), pool, at)
+		require.NoError(t, err)
+		return latest
+	}
+	require.False(t, latest(now.Add(-time.Hour)).Before(now), "the database's")
+	require.True(t, latest(now.AddDate(2, 0, 0)).Equal(now.AddDate(2, 0, 0)), "the process's")
+}
