@@ -143,7 +143,8 @@ func (c *chaos) sync() {
 // anHourLater lets everything come to rest. Whoever hides comes back, but for
 // those whom others hide. What a hole has swallowed of the accounts' statuses, a
 // sync finds out when the stream has told nothing of them for an hour: that time
-// is taken off what the stream has told.
+// is taken off what the stream has told. Whoever could not be read then is read
+// again.
 func (c *chaos) anHourLater() {
 	c.t.Helper()
 	for _, did := range c.followed() {
@@ -156,6 +157,8 @@ func (c *chaos) anHourLater() {
 	c.settle()
 	settled := time.Now()
 	_, err := c.pool.Exec(context.Background(), `UPDATE accounts SET status_at = status_at - interval '2 hours' WHERE status_at IS NOT NULL`)
+	require.NoError(c.t, err)
+	_, err = c.pool.Exec(context.Background(), `UPDATE accounts SET reread_at = now() WHERE reread_at IS NOT NULL`)
 	require.NoError(c.t, err)
 	c.sync()
 	c.settle()
