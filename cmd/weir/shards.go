@@ -39,23 +39,37 @@ type shard struct {
 
 // consume reads the streams until ctx ends.
 func (p parts) consume(ctx context.Context) error {
-	if err := p.firstWatches(ctx); err != nil {
-		return err
-	}
-	if err := p.setSharding(ctx); err != nil {
-		return err
+	for _, step := range []func(context.Context) error{p.firstWatches, p.setSharding} {
+		if err := p.outlast(ctx, step); err != nil {
+			return err
+		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	all := &shards{parts: p, running: map[string]*shard{}}
 	all.start = func(now schema.Shard) (*shard, error) { return all.consumeOne(ctx, g, now) }
 	p.life.tell(partConsumer, beaten(all.lastBeat))
 	g.Go(func() error {
-		if err := all.refresh(ctx); err != nil { // what a person has to correct ends the start
+		if err := p.outlast(ctx, all.refresh); err != nil { // what a person has to correct ends the start
 			return err
 		}
 		return all.keep(ctx)
 	})
 	return g.Wait()
+}
+
+// outlast repeats a step of the start while the database is away: a connection
+// that breaks then is no reason to end the process.
+func (p parts) outlast(ctx context.Context, step func(context.Context) error) error {
+	for {
+		err := step(ctx)
+		if err == nil || schema.Classify(err) != schema.Transient {
+			return err
+		}
+		p.log.Warn("start_waits_for_database", "cause", err)
+		if !pause(ctx, time.Second) {
+			return nil
+		}
+	}
 }
 
 func (p parts) setSharding(ctx context.Context) error {
