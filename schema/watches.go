@@ -129,7 +129,7 @@ const (
 	WatchSecondDegree = "second-degree"
 )
 
-// Following is whom Weir follows, in a few words.
+// Following says how many accounts Weir follows, and why.
 type Following struct {
 	Watches  int    // 0: the whole network
 	Accounts int    // that the watches bring, each counted once

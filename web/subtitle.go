@@ -16,7 +16,7 @@ func subtitle(f schema.Following, w window) string {
 	case f.Watches == 0:
 		return "The links most shared on Bluesky in " + w.Words + "."
 	case f.Accounts == 0:
-		return shared + " by followed accounts. None is followed yet: whom to follow has not been read."
+		return shared + " by followed accounts. None is followed yet: the list of accounts has not been read."
 	}
 	return shared + " by " + followed(f) + "."
 }
