@@ -36,8 +36,8 @@ func TestSubtitleSaysWhoIsCounted(t *testing.T) {
 		"by alice.example":                     {"account", "alice.example", 1},
 		"by the 52 accounts on a list":         {"list", "at://did:plc:a/app.bsky.graph.list/3k", 52},
 		"by the 52 accounts in a starter pack": {"starterpack", "at://did:plc:a/app.bsky.graph.starterpack/3k", 52},
-		"by the 52 accounts followed by at least 5 of those that alice.example follows": {"second-degree", "alice.example", 52},
-		"by followed accounts. None is followed yet: the list of accounts has not been read":  {"follows", "new.example", 0},
+		"by the 52 accounts followed by at least 5 of those that alice.example follows":      {"second-degree", "alice.example", 52},
+		"by followed accounts. None is followed yet: the list of accounts has not been read": {"follows", "new.example", 0},
 	} {
 		watch(c.kind, c.target, c.members)
 		require.Equal(t, "The links most shared in the last 3 hours "+want+".", says())
