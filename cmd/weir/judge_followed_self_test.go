@@ -50,6 +50,7 @@ func TestJudgeOfTheFollowedAllowsWhatMayBe(t *testing.T) {
 	for name, sql := range map[string]string{
 		"everything as the stream tells it":            `SELECT 1`,
 		"a post from a listing":                        `UPDATE records SET rev = '222' WHERE ` + ofA3,
+		"an edit at the revision before it":            `UPDATE records SET rev = 'r1' WHERE did = 'a' AND rkey = '1'`,
 		"a post at a later revision of its repository": `UPDATE records SET rev = 'r5' WHERE did = 'a' AND rkey = '1'`,
 		"an edit from a listing, of the first version's time": `WITH r AS (UPDATE records SET rev = '222', created_at = created_at - interval '1 h' WHERE did = 'a' AND rkey = '1' RETURNING created_at)
 UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'`,

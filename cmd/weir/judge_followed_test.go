@@ -21,8 +21,10 @@ import (
 //     written since the moment from which on the account is read, and of the
 //     older ones those that stand, if any; each as it was edited last, whether
 //     the stream told so or not, with its shares. A post that was read from a
-//     listing bears a revision before its first one, or a later one of its
-//     author's repository, and may bear the time of its first version;
+//     listing bears a revision before its first one, or another one of its
+//     author's repository: an edit may fall between the moment when a comparison
+//     asks for the revision and the one when it lists the posts. It may bear the
+//     time of its first version;
 //   - of whoever is hidden, deleted or no longer followed: nothing that nobody
 //     wrote; nothing of it counts;
 //   - followed are those whom the network says, and whom a row names; who is
@@ -75,7 +77,7 @@ func (tr followedTruth) expected(found map[recordKey]recordRow) map[recordKey]re
 		if !tr.shown(key.did) || !stored && r.createdAt.Before(tr.since[key.did]) {
 			continue
 		}
-		if stored && (at.rev < tr.first[key].rev || at.rev > r.rev && tr.revs[recordKey{did: key.did, rkey: at.rev}]) { // from a listing, which does not tell the revision
+		if stored && (at.rev < tr.first[key].rev || at.cid == r.cid && tr.revs[recordKey{did: key.did, rkey: at.rev}]) { // from a listing, which does not tell the revision
 			r.rev = at.rev
 			if !at.createdAt.Before(tr.first[key].createdAt) && at.createdAt.Before(r.createdAt) {
 				r.createdAt = at.createdAt
