@@ -224,6 +224,15 @@ type Letter struct {
 	RawKept    int64      `json:"-"`         // how much of it is kept
 }
 
+// Subject is what a dead letter is about: its record, or its account where the
+// record is not known.
+func (l *Letter) Subject() string {
+	if l.Rkey == "" {
+		return l.DID
+	}
+	return l.DID + "/" + l.Collection + "/" + l.Rkey
+}
+
 // Truncated answers whether the input is kept in part only.
 func (l *Letter) Truncated() bool { return l.RawBytes > l.RawKept }
 

@@ -207,7 +207,7 @@ func (s *server) letter(l *schema.Letter) letterView {
 	case l.Kind != "":
 		view.About = plain(l.Kind, maxDetail)
 	case l.DID != "":
-		view.About = plain("at://"+l.DID+"/"+l.Collection+"/"+l.Rkey, maxDetail)
+		view.About = plain("at://"+l.Subject(), maxDetail)
 	}
 	return view
 }

@@ -70,6 +70,18 @@ func TestOneDeadLetterSaysHowToReplayIt(t *testing.T) {
 	}
 }
 
+// TestDeadLetterWithoutARecordNamesItsAccount: an input that cannot be decoded
+// tells the account at most.
+func TestDeadLetterWithoutARecordNamesItsAccount(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).forOperators("")
+	address := r.letter("decode", "open", "wrong type", `{}`)
+	r.exec(`UPDATE dead_letters SET did = 'did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', collection = NULL, rkey = NULL`)
+	page := text(find(r.parse(r.get(address)), func(n *html.Node) bool { return n.Data == "main" })[0])
+	require.Regexp(t, `at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa(\s|$)`, page)
+	require.NotContains(t, page, "aaa//")
+}
+
 // Whatever a stranger sent is why the letter is there.
 func TestInputOfADeadLetterStaysText(t *testing.T) {
 	t.Parallel()

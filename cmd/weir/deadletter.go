@@ -124,7 +124,7 @@ func about(l *schema.Letter) string {
 	case l.Kind != "":
 		return web.Plain(l.Kind)
 	case l.DID != "":
-		return web.Plain(l.DID + "/" + l.Collection + "/" + l.Rkey)
+		return web.Plain(l.Subject())
 	}
 	return "-"
 }
