@@ -57,6 +57,9 @@ func auditCommand() *cobra.Command {
 
 // audit fills in what a person does not say, and audits.
 func (p parts) audit(ctx context.Context, a workers.Auditor) (schema.Audit, []schema.Fault, error) {
+	if p.cfg.ofDemo() {
+		return schema.Audit{}, nil, errDemoNetwork
+	}
 	api, err := p.bluesky(nil)
 	if err != nil {
 		return schema.Audit{}, nil, err
@@ -72,7 +75,7 @@ func (p parts) audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sc
 // printAudit prints what was compared, what differs, and then the sum.
 func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	for _, c := range sum.Compared {
-		fmt.Fprintf(w, "compared %s  %d posts from %s to %s\n", web.Plain(c.DID), c.Records, second(c.From), second(c.To))
+		fmt.Fprintf(w, "compared %s  %s from %s to %s\n", web.Plain(c.DID), counts(int64(c.Records), "post", "posts"), second(c.From), second(c.To))
 	}
 	for _, f := range faults {
 		name := f.DID
@@ -84,15 +87,16 @@ func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	if sum.Score == nil {
 		fmt.Fprint(w, "no post was compared, so there is no score")
 	} else {
-		fmt.Fprintf(w, "%d posts of %d accounts from %s to %s: %.4f of them agree; %d missing, %d extra, %d stale",
-			sum.Records, len(sum.Compared), second(*sum.From), second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
+		fmt.Fprintf(w, "%s of %s from %s to %s: %.4f of them agree; %d missing, %d extra, %d stale",
+			counts(int64(sum.Records), "post", "posts"), counts(int64(len(sum.Compared)), "account", "accounts"), second(*sum.From), second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
 	}
 	if sum.Repaired && sum.Missing+sum.Extra+sum.Stale > 0 {
 		fmt.Fprint(w, "; repaired")
 	}
-	fmt.Fprintf(w, "; %d accounts could not be read", sum.Failures)
+	fmt.Fprintf(w, "; %s could not be read", counts(int64(sum.Failures), "account", "accounts"))
 	if sum.Pending > 0 {
-		fmt.Fprintf(w, "; %d were left out, because their posts have not been read to the end yet", sum.Pending)
+		const left = " left out, because the first read of "
+		fmt.Fprintf(w, "; %s posts has not ended", counts(int64(sum.Pending), "account was"+left+"its", "accounts were"+left+"their"))
 	}
 	fmt.Fprintln(w)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -70,7 +71,10 @@ func demoCommand() *cobra.Command {
 // demoDir is where the demo keeps its Postgres.
 func (c config) demoDir() string { return filepath.Join(c.Home, "demo") }
 
-// ofDemo answers whether the configuration leads to the database of a demo that
+// errDemoNetwork is what a command returns that would ask a demo's network.
+var errDemoNetwork = errors.New("only the demo itself reaches its simulated network")
+
+// ofDemo reports whether the configuration leads to the database of a demo that
 // runs beside this process: what the demo reads, only the demo knows.
 func (c config) ofDemo() bool {
 	running, ok := devpg.Running(c.Home)

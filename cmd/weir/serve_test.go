@@ -110,6 +110,10 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	for _, f := range found {
 		require.NotRegexp(t, `^(jetstream|appview|directory) `, f.Check)
 	}
+	_, refused, code = weir(t, env, "audit")
+	require.Equal(t, 1, code)
+	require.Contains(t, refused, "only the demo itself reaches its simulated network")
+	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a refused audit is none")
 	demo.signal(syscall.SIGINT)
 	require.Zero(t, demo.wait(t, time.Minute))
 	require.Contains(t, demo.stdout.String(), "stopping: what was read is committed")

@@ -92,7 +92,7 @@ var errNotShown = errors.New("the AppView shows no such account")
 // processes share, and describes it.
 func (p parts) lookUp(ctx context.Context, kind, target string) (found string, err error) {
 	if p.cfg.ofDemo() {
-		return "", errors.New("only the demo reaches its simulated network")
+		return "", errDemoNetwork
 	}
 	api, err := p.bluesky([]time.Duration{}) // a person waits
 	if err != nil {
