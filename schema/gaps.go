@@ -177,13 +177,7 @@ JOIN gaps AS g ON g.id = b.gap_id AND g.closed_at IS NULL
 WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = b.did
                   AND j.state IN ` + unfinished + `)
 GROUP BY b.did`
-	rows, err := tx.Query(ctx, sql)
-	if err != nil {
-		return nil, since, fmt.Errorf("find whom gaps wait for in vain: %w", err)
-	}
-	var did string
-	_, err = pgx.ForEachRow(rows, []any{&did, &since}, func() error { dids = append(dids, did); return nil })
-	return dids, since, err
+	return accountsSince(ctx, tx, "find the accounts that gaps wait for in vain", sql)
 }
 
 // Unread are followed accounts that are active and to be read again, and are due:
@@ -198,11 +192,18 @@ WHERE a.reread_since IS NOT NULL AND a.status = 'active' AND (a.reread_at IS NUL
   AND EXISTS (SELECT FROM watched AS w WHERE w.did = a.did)
   AND NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = a.did
                   AND j.state IN ` + unfinished + `)`
+	return accountsSince(ctx, tx, "find the accounts to read again", sql)
+}
+
+// accountsSince reads accounts and the one moment that all their rows give.
+func accountsSince(ctx context.Context, tx pgx.Tx, what, sql string) (dids []string, since time.Time, err error) {
 	rows, err := tx.Query(ctx, sql)
 	if err != nil {
-		return nil, since, fmt.Errorf("find who is to be read again: %w", err)
+		return nil, since, fmt.Errorf("%s: %w", what, err)
 	}
 	var did string
-	_, err = pgx.ForEachRow(rows, []any{&did, &since}, func() error { dids = append(dids, did); return nil })
-	return dids, since, err
+	if _, err = pgx.ForEachRow(rows, []any{&did, &since}, func() error { dids = append(dids, did); return nil }); err != nil {
+		return nil, since, fmt.Errorf("%s: %w", what, err)
+	}
+	return dids, since, nil
 }

@@ -272,8 +272,8 @@ func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace
 	return nil
 }
 
-// every adds a job for each watch, and has those read whom a gap waits for in vain
-// or who could not be read before.
+// every adds a job for each watch, and one for each account that a gap waits for
+// in vain or that could not be read before.
 func (w *SyncFollows) every(ctx context.Context) error {
 	for n := lostChunk; n == lostChunk; {
 		var err error

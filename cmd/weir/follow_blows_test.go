@@ -183,7 +183,7 @@ SELECT concat_ws('; ',
 	c.problems = append(c.problems, fmt.Sprintf("it does not come to rest: %.1000s", left))
 }
 
-// followed are those whom Weir must follow now.
+// followed are the accounts that Weir must follow now.
 func (c *chaos) followed() []string {
 	return append(c.net.Follows(c.net.Hub().DID), c.byHand...)
 }
