@@ -1,6 +1,6 @@
 // Package schema owns what Weir stores: the migrations, and every query, a file
 // per table with the SQL inside the function that runs it. It is the only place
-// with SQL text. Functions take the smallest interface that serves, so that a
+// with SQL text of the core: a feature such as ranking keeps its own queries. Functions take the smallest interface that serves, so that a
 // pool and a transaction both do; time comes in as an argument unless it is the
 // database's own clock that decides, as it does for leases.
 package schema
