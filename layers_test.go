@@ -18,8 +18,8 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "ops/doctor", "ops/health", "ops/trace", "schema", "simnet", "web", "workers"},
-		"app":      {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "ops/doctor", "ops/health", "schema", "web", "workers"},
+		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
+		"app":      {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "schema", "web", "workers"},
 		"e2e":      {},
 
 		"consumer":           {"schema"},
@@ -28,7 +28,7 @@ func layers() map[string][]string {
 		"workers":            {"bluesky", "jobs", "link", "ops/health", "ranking", "schema"},
 		"ops/doctor":         {"consumer", "consumer/jetstream", "schema"},
 		"ops/health":         {"jobs", "schema"},
-		"ops/trace":          {"link", "schema"},
+		"ops/trace":          {"link", "ranking", "schema"},
 		"web":                {"ops/health", "ranking", "schema"},
 		"ranking":            {"schema"},
 
