@@ -108,7 +108,7 @@ func (p App) dictionary(ctx context.Context) ([]byte, error) {
 	return fetched, nil
 }
 
-// work runs the workers until ctx ends and the running jobs are done: those of
+// Work runs the workers until ctx ends and the running jobs are done: those of
 // every queue, or of some.
 func (p App) Work(ctx context.Context, queues ...string) error {
 	return p.workers(ctx, workers.Config{Queues: queues})
@@ -198,7 +198,7 @@ func (p App) page() (http.Handler, error) {
 	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Logger: p.log})
 }
 
-// serve answers for the page and the API on l until ctx ends.
+// Serve answers for the page and the API on l until ctx ends.
 func (p App) Serve(ctx context.Context, l net.Listener) error {
 	handler, err := p.page()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// audit fills in what a person does not say, and audits.
+// Audit fills in what a person does not say, and audits.
 func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []schema.Fault, error) {
 	if p.cfg.OfDemo() {
 		return schema.Audit{}, nil, ErrDemoNetwork

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// config is every variable Weir reads, in the order of the README.
+// Config is every variable Weir reads, in the order of the README.
 type Config struct {
 	// DatabaseURL is the Postgres to use, as a postgres:// URL.
 	DatabaseURL string `env:"DATABASE_URL"`
@@ -84,7 +84,7 @@ type Config struct {
 	AuditEvery time.Duration `env:"WEIR_AUDIT_EVERY" envDefault:"24h"`
 	// AuditAccounts is of how many accounts, by chance.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
-	// AppView and Directory are the services that are IsSet.
+	// AppView and Directory are the services that are asked.
 	AppView   string `env:"WEIR_APPVIEW" envDefault:"https://public.api.bsky.app"`
 	Directory string `env:"WEIR_DIRECTORY" envDefault:"https://plc.directory"`
 	// PDS, Identifier and AppPassword log in; without them nothing is needed.
@@ -97,12 +97,12 @@ type Config struct {
 
 	// Listen is the address of the page and the API.
 	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
-	// Hosts are the names that both addresses are IsSet by, besides localhost and
+	// Hosts are the names that both addresses are asked by, besides localhost and
 	// the addresses themselves: those of a reverse proxy, above all.
 	Hosts []string `env:"WEIR_HOSTS"`
 	// OpsListen is the address of health, readiness, metrics, dead letters and profiles; off: none.
 	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
-	// OpsToken is IsSet for by /metrics, /deadletters and /debug/pprof, as
+	// OpsToken is asked for by /metrics, /deadletters and /debug/pprof, as
 	// Authorization: Bearer or a browser's password; without it there is no pprof.
 	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
 	// LagLimit is how far behind the stream is critical: a consumer is not ready any more.

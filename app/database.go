@@ -20,7 +20,7 @@ import (
 // packets would otherwise keep a person waiting for minutes.
 const connectTimeout = 10 * time.Second
 
-// database opens the pool that the configuration names: DATABASE_URL, or the
+// Database opens the pool that the configuration names: DATABASE_URL, or the
 // server of a `weir dev` or `weir demo` that runs beside this process.
 func (c Config) Database(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
 	url := c.DatabaseURL
@@ -35,7 +35,7 @@ func (c Config) Database(ctx context.Context, connections int32) (*pgxpool.Pool,
 }
 
 // OpenPool connects once, so that a wrong URL is said at once and in one
-// Sentence. Through a transaction pooler nothing is prepared by name: the next
+// sentence. Through a transaction pooler nothing is prepared by name: the next
 // transaction may come to a session that does not know it.
 func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(raw)
@@ -74,7 +74,7 @@ func Sentence(err error) string {
 	return strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": ")
 }
 
-// migrated is a pool on a database that has this binary's schema.
+// Migrated is a pool on a database that has this binary's schema.
 func (c Config) Migrated(ctx context.Context) (*pgxpool.Pool, error) {
 	pool, err := c.Database(ctx, c.Connections())
 	if err != nil {

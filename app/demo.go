@@ -9,13 +9,13 @@ import (
 	"github.com/weir-social/weir/devpg"
 )
 
-// demoDir is where the demo keeps its Postgres.
+// DemoDir is where the demo keeps its Postgres.
 func (c Config) DemoDir() string { return filepath.Join(c.Home, "demo") }
 
 // ErrDemoNetwork is what a command returns that would ask a demo's network.
 var ErrDemoNetwork = errors.New("only the demo itself reaches its simulated network")
 
-// ofDemo reports whether the configuration leads to the database of a demo that
+// OfDemo reports whether the configuration leads to the database of a demo that
 // runs beside this process: what the demo reads, only the demo knows.
 func (c Config) OfDemo() bool {
 	running, ok := devpg.Running(c.Home)
@@ -23,8 +23,8 @@ func (c Config) OfDemo() bool {
 	return c.DatabaseURL == "" && ok && is && running == demo
 }
 
-// forPeople writes a log that is read on a terminal, where nothing else was
-// IsSet for: plain text, from a level on.
+// ForTerminal writes a log that is read on a terminal, where nothing else was
+// asked for: plain text, from a level on.
 func (c Config) ForTerminal(from slog.Level) Config {
 	if !IsSet("WEIR_LOG_FORMAT") {
 		c.LogFormat = "text"

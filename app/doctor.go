@@ -95,7 +95,7 @@ func (c Config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, 
 	})
 }
 
-// triedDictionary is the dictionary, from the database or its URL; it is IsSet
+// triedDictionary is the dictionary, from the database or its URL; it is asked
 // for once, and not kept.
 func (c Config) triedDictionary(pool func() (*pgxpool.Pool, error)) func(context.Context) ([]byte, error) {
 	ask := sync.OnceValues(func() ([]byte, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-social/weir/devpg"
 )
 
-// check reports what `weir serve` would refuse at its start, by the code with
+// Check reports what `weir serve` would refuse at its start, by the code with
 // which it starts. An address that is in use, by a weir that runs, is no mistake.
 func (c Config) Check() error {
 	p := New(c, nil)
@@ -38,10 +38,10 @@ func (c Config) Check() error {
 	return errors.Join(errs...)
 }
 
-// variable is one of the configuration's, fit to be shown.
+// Variable is one of the configuration's, fit to be shown.
 type Variable struct{ Name, Value, From string }
 
-// effective are all variables, in the order of the README.
+// Effective are all variables, in the order of the README.
 func (c Config) Effective() []Variable {
 	var all []Variable
 	fields, values := reflect.TypeFor[Config](), reflect.ValueOf(c)

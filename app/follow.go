@@ -59,7 +59,7 @@ func (p App) listen(ctx context.Context, changed func(context.Context) error) er
 	return schema.ListenFollows(ctx, conn, time.Minute, changed)
 }
 
-// bluesky is the client of the network's services. It waits so long between its
+// Bluesky is the client of the network's services. It waits so long between its
 // tries of a call; nil: as long as a worker does.
 func (p App) Bluesky(retries []time.Duration) (*bluesky.Client, error) {
 	const timeout = 15 * time.Second
@@ -93,7 +93,7 @@ func (p App) firstWatches(ctx context.Context) error {
 	return nil
 }
 
-// did is whom a handle names: by what is stored, or else by the network.
+// DID is whom a handle names: by what is stored, or else by the network.
 func (p App) DID(ctx context.Context, actor string) (string, error) {
 	if strings.HasPrefix(actor, "did:") {
 		return actor, nil

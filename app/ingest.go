@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// replay commits every event of a recording, and works the jobs that come of
+// Ingest commits every event of a recording, and works the jobs that come of
 // it: then it ends when none is left that could be worked now. Or with ctx.
 func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool) error {
 	if !work {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// limits are where well ends, as configured.
+// Limits are where well ends, as configured.
 func (c Config) Limits() health.Limits {
 	age := 2*c.AuditEvery + 2*time.Hour // one may fail, and each is looked for by the hour
 	if c.AuditEvery == 0 {
@@ -94,7 +94,7 @@ func (p App) operate(ctx context.Context, l net.Listener, reads bool) error {
 	return nil
 }
 
-// version is the version of this binary, as its module was built.
+// Version is the version of this binary, as its module was built.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -28,7 +28,7 @@ func New(cfg Config, pool *pgxpool.Pool) App {
 	return p
 }
 
-// everything runs the consumer, the workers and the page, and stops them all
+// RunAll runs the consumer, the workers and the page, and stops them all
 // when one fails or ctx ends.
 func (p App) RunAll(ctx context.Context, l net.Listener) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -38,7 +38,7 @@ func (p App) RunAll(ctx context.Context, l net.Listener) error {
 	return g.Wait()
 }
 
-// operated runs f with the endpoints for operators beside it, and ends them
+// WithOps runs f with the endpoints for operators beside it, and ends them
 // when f ends. reads says whether f runs a consumer.
 func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) error) error {
 	if reads { // a mistake in what to read is said alone, before anything runs
@@ -69,7 +69,7 @@ func (p App) checkSource() error {
 	return err
 }
 
-// listening runs f with the listener of the page.
+// WithListener runs f with the listener of the page.
 func (p App) WithListener(f func(net.Listener) error) error {
 	l, err := p.cfg.ListenPage()
 	if err != nil {

@@ -37,7 +37,7 @@ type shard struct {
 	stop    func()
 }
 
-// consume reads the streams until ctx ends.
+// Consume reads the streams until ctx ends.
 func (p App) Consume(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{p.firstWatches, p.setSharding} {
 		if err := p.outlast(ctx, step); err != nil {

@@ -19,13 +19,13 @@ import (
 )
 
 // life knows of each part of this process how to ask whether it is at work. The
-// nil life is IsSet nothing.
+// nil life is asked nothing.
 type life struct {
 	mu    sync.Mutex
 	parts map[string]func(ctx context.Context, within time.Duration) error
 }
 
-// tell says how a part that has started is IsSet. It answers nil when the part
+// tell says how a part that has started is asked. It answers nil when the part
 // was at work within a duration, and else says what is wrong.
 func (l *life) tell(part string, ask func(ctx context.Context, within time.Duration) error) {
 	if l == nil {

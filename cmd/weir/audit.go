@@ -23,7 +23,7 @@ func auditCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Compare what is stored with the accounts' own repositories, and repair it where that is app.IsSet for",
+		Short: "Compare what is stored with the accounts' own repositories, and repair it where that is asked for",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {

@@ -46,7 +46,7 @@ func backfillAddCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(cmd.OutOrStdout(), "%s is app.IsSet for, by job %d\n", account, id)
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is asked for, by job %d\n", account, id)
 				}
 				return nil
 			})
@@ -79,7 +79,7 @@ func backfillStatusCommand() *cobra.Command {
 func printBackfills(w io.Writer, b schema.Backfills) error {
 	open := b.Waiting + b.Running + b.Failing
 	if open+b.Done == 0 {
-		_, err := fmt.Fprintln(w, "no feed was app.IsSet for in the last hour")
+		_, err := fmt.Fprintln(w, "no feed was asked for in the last hour")
 		return err
 	}
 	bar := progressbar.NewOptions(open+b.Done, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(40), progressbar.OptionShowCount(),

@@ -24,7 +24,7 @@ func counts(n int64, one, more string) string {
 	return fmt.Sprintf("%d %s", n, more)
 }
 
-// oneOfMany are several words, of which a app.Sentence asks for one.
+// oneOfMany are several words, of which a sentence asks for one.
 func oneOfMany(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]

@@ -68,7 +68,7 @@ func moment(at string) (time.Time, error) {
 	return t, nil
 }
 
-// windowNames are the windows as a app.Sentence names them.
+// windowNames are the windows as a sentence names them.
 func windowNames() string {
 	var names []string
 	for _, w := range ranking.Windows() {
