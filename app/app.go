@@ -29,6 +29,8 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
+//go:generate env WEIR_WRITE_DOCS=1 go test -count=1 -run TestConfigurationIsDocumented .
+
 // App is one process: the configuration, and the pool, log and metrics that its
 // parts share.
 type App struct {

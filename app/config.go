@@ -19,117 +19,147 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Config is every variable Weir reads, in the order of the README.
+// Config is every environment variable that Weir reads. docs/configuration.md is
+// made of it: a comment that stands alone is a heading, the comment of a field its
+// meaning.
 type Config struct {
-	// DatabaseURL is the Postgres to use, as a postgres:// URL.
+	// Database
+
+	// The Postgres to use, 15 to 18, as a postgres:// URL.
 	DatabaseURL string `env:"DATABASE_URL"`
-	// Pooler says what stands before Postgres: none, or transaction for a pooler
-	// that gives out a connection for a transaction, as PgBouncer can.
+	// Set it to transaction where DATABASE_URL leads to a pooler that lends a connection
+	// for one transaction at a time, such as PgBouncer.
 	Pooler string `env:"WEIR_POOLER" envDefault:"none"`
+	// Alert when the database is larger than this, in bytes.
+	DatabaseLimit int64 `env:"WEIR_DATABASE_LIMIT" envDefault:"3221225472"`
 
-	// Jetstream lists the endpoints to read from, in order of preference.
+	// The stream
+
+	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
-	// Stream names the row in streams: one name, one cursor, one consumer at work.
+	// The name of the stream's row: one name, one cursor, one active consumer. Its shards
+	// are named jetstream-2 and so on.
 	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
-	// Sharding says what happens above ShardAccounts accounts: shards, network (one
-	// stream of everyone's events, filtered here), or auto.
+	// What to do above WEIR_SHARD_ACCOUNTS accounts: shards opens further streams, network
+	// reads one stream of everyone and filters here, auto opens up to ten streams and then
+	// changes to network. The last consumer started decides for all.
 	Sharding string `env:"WEIR_SHARDING" envDefault:"auto"`
-	// ShardAccounts is how many accounts one stream asks for, at most.
+	// How many accounts one stream asks for, at most.
 	ShardAccounts int `env:"WEIR_SHARD_ACCOUNTS" envDefault:"10000"`
-	// Collections lists the collections to store.
+	// The collections to store, by their full names, separated by commas.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post"`
-	// Start says where a stream without a position begins: tip or oldest.
+	// Where a stream without a position begins: tip or oldest.
 	Start string `env:"WEIR_START" envDefault:"tip"`
-	// Compress asks for zstd frames.
+	// Ask the server for zstd frames.
 	Compress bool `env:"WEIR_COMPRESS" envDefault:"true"`
-	// DictionaryURL is where the zstd dictionary comes from; it is kept in the database.
+	// Where the zstd dictionary is downloaded at the first start. It is then kept in the
+	// database. Without a dictionary, frames are not compressed.
 	DictionaryURL string `env:"WEIR_DICTIONARY_URL" envDefault:"https://raw.githubusercontent.com/bluesky-social/jetstream/main/pkg/models/zstd_dictionary"`
-	// DictionarySHA256 pins it.
+	// The dictionary's SHA-256. A download with another hash is refused.
 	DictionarySHA256 string `env:"WEIR_DICTIONARY_SHA256" envDefault:"b8d77b46933aceecbdd5275a01241efc985c970c78162b8150cf67a26522f70c"`
-
-	// BatchEvents and BatchEvery close a batch, whichever comes first.
-	BatchEvents int           `env:"WEIR_BATCH_EVENTS" envDefault:"500"`
-	BatchEvery  time.Duration `env:"WEIR_BATCH_EVERY" envDefault:"100ms"`
-	// BufferBytes bounds what is read and not yet stored.
+	// A batch closes at this many events, or at WEIR_BATCH_EVERY, whichever comes first.
+	BatchEvents int `env:"WEIR_BATCH_EVENTS" envDefault:"500"`
+	// A batch closes after this time.
+	BatchEvery time.Duration `env:"WEIR_BATCH_EVERY" envDefault:"100ms"`
+	// How many bytes may be read and not yet stored, per connection. When the buffer is full,
+	// Weir stops reading for up to two seconds, then reconnects and resumes.
 	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"16777216"`
-	// LeaseTTL is how long a dead consumer keeps the next one waiting, at most.
+	// How long a dead consumer keeps the next one waiting, at most.
 	LeaseTTL time.Duration `env:"WEIR_LEASE_TTL" envDefault:"10s"`
-	// GapThreshold is the shortest hole in a stream that is recorded as a gap
-	// where the stream was known to be quiet. Elsewhere every hole is.
+	// The shortest gap to record on a stream that was known to be quiet. On other streams
+	// every gap is recorded.
 	GapThreshold time.Duration `env:"WEIR_GAP_THRESHOLD" envDefault:"5m"`
+	// The lag at which a stream is critical and its consumer no longer ready. The warning
+	// comes after one minute, whatever this is.
+	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
 
-	// Workers is how many process_posts jobs run at once.
+	// Jobs
+
+	// How many process_posts jobs run at once in this process.
 	Workers int `env:"WEIR_WORKERS" envDefault:"8"`
-	// JobTimeout ends a job that takes longer.
+	// A job that takes longer is ended and retried.
 	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`
-	// RescueAfter is when the jobs of a killed process are taken up again.
+	// When the jobs of a killed process are started again.
 	RescueAfter time.Duration `env:"WEIR_RESCUE_AFTER" envDefault:"5m"`
+	// Alert when more jobs than this are waiting in a queue. With so many process_posts
+	// jobs the stream is paused.
+	QueueLimit int `env:"WEIR_QUEUE_LIMIT" envDefault:"10000"`
 
-	// Watch lists whom to follow at the first start: the accounts that a handle or
-	// DID follows, or the members of a list or starter pack. Afterwards the table
-	// watches says it.
+	// Accounts and their records
+
+	// What to watch at the first start, separated by commas: handles and DIDs (the accounts
+	// that they follow), lists, starter packs. Afterwards the table watches decides.
 	Watch []string `env:"WEIR_WATCH"`
-	// Keep is how long posts stay, and the shares of links that fewer than five share; 0: for ever,
-	// also of accounts no longer followed. Deleted accounts go all the same.
+	// How long posts are kept, and the shares of links that fewer than five accounts share.
+	// 0: for ever, even after an account is unfollowed. Records of deleted accounts are
+	// always removed.
 	Keep time.Duration `env:"WEIR_KEEP" envDefault:"24h"`
-	// SyncEvery is how often follow lists are read again.
+	// How often follow lists are read again.
 	SyncEvery time.Duration `env:"WEIR_SYNC_EVERY" envDefault:"1h"`
-	// BackfillWindow is how far back a new account's feed is read.
+	// How far back the feed of a new account is read.
 	BackfillWindow time.Duration `env:"WEIR_BACKFILL_WINDOW" envDefault:"24h"`
-	// BackfillFrom is where feeds are read: appview, or pds for the accounts' own servers.
+	// Where feeds are read: appview, or pds for the accounts' own servers.
 	BackfillFrom string `env:"WEIR_BACKFILL_FROM" envDefault:"appview"`
-	// BackfillWorkers is how many feeds are read at once, in this process.
+	// How many feeds this process reads at once.
 	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
-	// AuditEvery is how often posts are compared with their authors' own repositories; 0: never.
+	// How often stored records are compared with their accounts' own repositories, and
+	// repaired. 0: never.
 	AuditEvery time.Duration `env:"WEIR_AUDIT_EVERY" envDefault:"24h"`
-	// AuditAccounts is of how many accounts, by chance.
+	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
-	// AppView and Directory are the services that are asked.
-	AppView   string `env:"WEIR_APPVIEW" envDefault:"https://public.api.bsky.app"`
+
+	// Services that are called
+
+	// The AppView: handles, profiles, follow lists, feeds.
+	AppView string `env:"WEIR_APPVIEW" envDefault:"https://public.api.bsky.app"`
+	// The directory of DIDs.
 	Directory string `env:"WEIR_DIRECTORY" envDefault:"https://plc.directory"`
-	// PDS, Identifier and AppPassword log in; without them nothing is needed.
-	PDS         string `env:"WEIR_PDS" envDefault:"https://bsky.social"`
-	Identifier  string `env:"WEIR_IDENTIFIER"`
+	// The server to log in to. No login is needed.
+	PDS string `env:"WEIR_PDS" envDefault:"https://bsky.social"`
+	// The handle or DID to log in with.
+	Identifier string `env:"WEIR_IDENTIFIER"`
+	// Its app password, a secret.
 	AppPassword string `env:"WEIR_APP_PASSWORD" secret:"true"`
-	// Calls and CallSpacing bound the calls to these services, over all processes.
-	Calls       int           `env:"WEIR_CALLS" envDefault:"10"`
+	// How many calls to these services run at once, over all processes.
+	Calls int `env:"WEIR_CALLS" envDefault:"10"`
+	// The shortest time between the starts of two calls, over all processes.
 	CallSpacing time.Duration `env:"WEIR_CALL_SPACING" envDefault:"100ms"`
 
-	// Listen is the address of the page and the API.
+	// Listeners
+
+	// The address of the page and the API.
 	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
-	// Hosts are the names that both addresses are asked by, besides localhost and
-	// the addresses themselves: those of a reverse proxy, above all.
+	// The host names that both listeners accept besides localhost and their own IP addresses:
+	// separated by commas, without schemes or ports, such as weir.example. Needed behind a
+	// reverse proxy.
 	Hosts []string `env:"WEIR_HOSTS"`
-	// OpsListen is the address of health, readiness, metrics, dead letters and profiles; off: none.
+	// The address of health, readiness, metrics, dead letters and profiles. off: none.
 	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
-	// OpsToken is asked for by /metrics, /deadletters and /debug/pprof, as
-	// Authorization: Bearer or a browser's password; without it there is no pprof.
+	// A secret that guards metrics, dead letters and profiles: send it as Authorization:
+	// Bearer, or as a browser's password with any name. Without it there are no profiles.
 	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
-	// LagLimit is how far behind the stream is critical: a consumer is not ready any more.
-	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
-	// QueueLimit is how many jobs of a queue may wait before it is said, and of
-	// process_posts before the stream is left alone.
-	QueueLimit int `env:"WEIR_QUEUE_LIMIT" envDefault:"10000"`
-	// DatabaseLimit is how many bytes the database may have before it is said.
-	DatabaseLimit int64 `env:"WEIR_DATABASE_LIMIT" envDefault:"3221225472"`
-	// AlertWebhook is where alerts are sent, a secret; AlertFormat is slack, discord
-	// or json, by the host when empty; AlertEvery is how often what is not well is looked for.
-	AlertWebhook string        `env:"WEIR_ALERT_WEBHOOK" secret:"true"`
-	AlertFormat  string        `env:"WEIR_ALERT_FORMAT"`
-	AlertEvery   time.Duration `env:"WEIR_ALERT_EVERY" envDefault:"30s"`
-	// ImageBase is where the pictures of cards come from; empty: no pictures.
+	// Where the pictures of cards come from. Empty: no pictures.
 	ImageBase string `env:"WEIR_IMAGE_BASE" envDefault:"https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg"`
 
-	// LogLevel is debug, info, warn or error; LogFormat is json or text.
-	LogLevel  slog.Level `env:"WEIR_LOG_LEVEL" envDefault:"info"`
-	LogFormat string     `env:"WEIR_LOG_FORMAT" envDefault:"json"`
-	// Home is where dev and demo keep their Postgres.
+	// Alerts and logs
+
+	// The URL to send alerts to, a secret. Set it for every worker.
+	AlertWebhook string `env:"WEIR_ALERT_WEBHOOK" secret:"true"`
+	// The format of these messages: slack, discord or json. Empty: chosen by the host.
+	AlertFormat string `env:"WEIR_ALERT_FORMAT"`
+	// How often the conditions of alerts are checked.
+	AlertEvery time.Duration `env:"WEIR_ALERT_EVERY" envDefault:"30s"`
+	// debug, info, warn or error.
+	LogLevel slog.Level `env:"WEIR_LOG_LEVEL" envDefault:"info"`
+	// json or text.
+	LogFormat string `env:"WEIR_LOG_FORMAT" envDefault:"json"`
+	// Where weir dev and weir demo keep their Postgres.
 	Home string `env:"WEIR_HOME" envDefault:".weir"`
 }
 
 // foreign are the variables of this prefix that other parts of the project read.
 func foreign() []string {
-	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_KILLS",
+	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_KILLS",
 		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
 		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
 }
@@ -269,7 +299,7 @@ func CheckVariables(environ []string) error {
 		nearest := slices.MinFunc(known, func(a, b string) int {
 			return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
 		})
-		return fmt.Errorf("%s is no variable of weir: did you mean %s? (the README lists them all)", name, nearest)
+		return fmt.Errorf("%s is no variable of weir: did you mean %s? (docs/configuration.md lists them all)", name, nearest)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 // Examine makes every check that the configuration allows.
 func Examine(ctx context.Context, within time.Duration) []doctor.Finding {
 	versions := doctor.Fine("version", "weir "+Version()+", "+runtime.Version())
-	const do = "correct the variable: the README lists them all"
+	const do = "correct the variable: docs/configuration.md lists them all"
 	if err := CheckVariables(os.Environ()); err != nil {
 		return []doctor.Finding{versions, doctor.Failed("configuration", do, err)}
 	}
