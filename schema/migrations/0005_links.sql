@@ -1,7 +1,67 @@
--- Expiry looks at a link once where it looked twice, and reads its shares once where it read them seven times. Posts go by
--- six hours instead of by days.
+-- Links: what the posts share, and when it expires.
 
-DROP FUNCTION expire_links(timestamptz, interval, interval, int, int);
+CREATE TABLE links (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    url         text COLLATE "C" NOT NULL UNIQUE CHECK (octet_length(url) <= 2048),
+    site        text        NOT NULL,
+    title       text        NOT NULL DEFAULT '',
+    description text        NOT NULL DEFAULT '',
+    image       text        NOT NULL DEFAULT '',
+    card_from   text        NOT NULL DEFAULT '',
+    card_at     timestamptz,
+    first_seen  timestamptz NOT NULL,
+    fell_at     timestamptz,
+    check_at    timestamptz
+) WITH (autovacuum_vacuum_scale_factor = 0.1);
+CREATE INDEX links_unchecked ON links (first_seen) WHERE check_at IS NULL;
+CREATE INDEX links_check ON links (check_at) WHERE check_at < 'infinity';
+
+COMMENT ON TABLE  links IS 'Every shared page, under its normalised URL, with the card that describes it.';
+COMMENT ON COLUMN links.site IS 'The host of the URL, as the page shows it.';
+COMMENT ON COLUMN links.image IS 'blob:<did>/<cid>, the picture that a poster uploaded with the card.';
+COMMENT ON COLUMN links.card_from IS 'The AT-URI of the post that the card came from. Empty: there is no card.';
+COMMENT ON COLUMN links.card_at IS 'When that post was first stored. The earliest card stays.';
+COMMENT ON COLUMN links.fell_at IS 'When expiry noticed that too few accounts share the link to keep it. NULL: it never had enough.';
+COMMENT ON COLUMN links.check_at IS 'When expiry next checks the link. infinity: kept until a share is lost; NULL: not checked yet.';
+
+CREATE TABLE shares (
+    did        text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey       text COLLATE "C" NOT NULL,
+    link_id    bigint      NOT NULL REFERENCES links (id) ON DELETE CASCADE,
+    how        text        NOT NULL CHECK (how IN ('post', 'quote', 'repost')),
+    shared_at  timestamptz NOT NULL,
+    PRIMARY KEY (did, collection, rkey, link_id)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX shares_window ON shares (shared_at, link_id, did);
+CREATE INDEX shares_link ON shares (link_id, shared_at);
+
+COMMENT ON TABLE  shares IS 'Who shared which link in which record. A share outlives its post''s retention, and goes only when the author takes it back or the link expires.';
+COMMENT ON COLUMN shares.how IS 'post: in a post of its own; quote: in a post that quotes another.';
+COMMENT ON COLUMN shares.shared_at IS 'The created_at of the record.';
+
+CREATE TABLE lost_shares (
+    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    link_id bigint           NOT NULL,
+    did     text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX lost_shares_link ON lost_shares (link_id);
+
+COMMENT ON TABLE lost_shares IS 'Shares deleted since the last expiry. Too few accounts may share their links now.';
+
+CREATE FUNCTION note_lost_share() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO lost_shares (link_id, did) VALUES (OLD.link_id, OLD.did);
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION note_lost_share IS 'Has expiry check the link of a share that is gone, or is dated earlier than before.';
+
+-- Links that expiry itself deletes need no second check.
+CREATE TRIGGER share_deleted AFTER DELETE ON shares FOR EACH ROW
+    WHEN (current_setting('weir.expiring', true) IS DISTINCT FROM 'on') EXECUTE FUNCTION note_lost_share();
+CREATE TRIGGER share_moved AFTER UPDATE ON shares FOR EACH ROW
+    WHEN (NEW.shared_at < OLD.shared_at OR NEW.link_id <> OLD.link_id OR NEW.did <> OLD.did) EXECUTE FUNCTION note_lost_share();
 
 CREATE FUNCTION expire_links(p_now timestamptz, p_window interval, p_grace interval, p_keep int, p_limit int,
                              OUT looked_at int, OUT links_gone int, OUT shares_gone int)
@@ -79,53 +139,4 @@ BEGIN
     PERFORM set_config('weir.expiring', '', true);
 END $$;
 
-COMMENT ON FUNCTION expire_links IS 'Deletes links, and their shares, that left the window and are shared by fewer than p_keep accounts. Repeat until looked_at is 0.';
-
-DROP FUNCTION ensure_post_partition(date);
-
-CREATE FUNCTION ensure_post_partition(at timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    begins timestamptz := date_bin('6 hours', at, '2000-01-01 00:00:00+00');
-    part   text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
-    whole  text := to_char(begins AT TIME ZONE 'UTC', '"posts_"YYYYMMDD'); -- as partitions were made before
-    lower  text := tid_floor(begins);
-    upper  text := tid_floor(begins + interval '6 hours');
-BEGIN
-    IF to_regclass(part) IS NOT NULL OR to_regclass(whole) IS NOT NULL THEN
-        RETURN false;
-    END IF;
-    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
-    IF to_regclass(part) IS NOT NULL THEN
-        RETURN false; -- made while this one waited
-    END IF;
-    -- Rows of that time may have come before their partition: they move in the same transaction.
-    EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
-    EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
-                   lower, upper, part);
-    EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower, upper);
-    RETURN true;
-END $$;
-
-COMMENT ON FUNCTION ensure_post_partition IS 'Makes the partition of posts for the six hours, from 0, 6, 12 or 18 UTC, around a moment; false where it exists.';
-
-DROP FUNCTION drop_post_partition(date);
-
-CREATE FUNCTION drop_post_partition(part text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
-BEGIN
-    -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
-    -- somebody else uses them for long.
-    LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
-       OR part = 'posts_default' THEN
-        RETURN false;
-    END IF;
-    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
-    EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE NOWAIT', part);
-    EXECUTE format('DROP TABLE %I', part);
-    RETURN true;
-END $$;
-
-COMMENT ON FUNCTION drop_post_partition IS 'Drops a partition of posts; false where there is none of that name; SQLSTATE 55P03 while it is in use.';
-
-COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, a partition every six hours of rkey: a TID sorts by time.';
-COMMENT ON TABLE posts_default IS 'Posts whose rkey is no TID, or names a time that has no partition.';
+COMMENT ON FUNCTION expire_links IS 'Deletes the links that left the window and are shared by fewer than p_keep accounts, with their shares. Repeat until looked_at is 0.';
