@@ -1,4 +1,7 @@
--- What the migrations make, as the catalog has it; River's own tables are left out. Written by `go generate ./schema`.
+-- Everything that the migrations make, as the catalog has it: Weir's tables and views, with their indexes and triggers, and functions; then
+-- River's, with what Weir adds to them. Written by `go generate ./schema`.
+
+-- Weir: tables
 
 -- Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.
 CREATE TABLE accounts (
@@ -18,14 +21,15 @@ CREATE TABLE accounts (
     reread_at timestamp with time zone, -- When to try again, if the account is active and could not be read.
     purged_for timestamp with time zone, -- The status_at of the deletion after which the account was purged.
     purge_at timestamp with time zone, -- When the account is purged once more, of what a replay stored in the meantime.
-    check_at timestamp with time zone DEFAULT (now() + '1 day'::interval) NOT NULL, -- When expiry next checks whether anything needs this row.
-    PRIMARY KEY (did)
+    check_at timestamp with time zone DEFAULT now() + '1 day'::interval NOT NULL, -- When expiry next checks whether anything needs this row.
+    CONSTRAINT accounts_pkey PRIMARY KEY (did)
 );
-CREATE INDEX accounts_check ON public.accounts USING btree (check_at);
-CREATE INDEX accounts_hidden ON public.accounts USING btree (did) WHERE (status <> 'active'::text);
-CREATE INDEX accounts_purge ON public.accounts USING btree (purge_at) WHERE (purge_at IS NOT NULL);
-CREATE INDEX accounts_reread ON public.accounts USING btree (reread_at) WHERE (reread_since IS NOT NULL);
-CREATE INDEX accounts_unpurged ON public.accounts USING btree (did) WHERE ((status = 'deleted'::text) AND (purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone)));
+CREATE INDEX accounts_check ON accounts USING btree (check_at);
+CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text;
+CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
+CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
+CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
+CREATE TRIGGER account_revived BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION read_again();
 
 -- One row per condition of /health that has ever held, with its latest times.
 CREATE TABLE alerts (
@@ -39,8 +43,8 @@ CREATE TABLE alerts (
     fired_at timestamp with time zone, -- When the condition had held for long enough to notify somebody. NULL: not yet.
     resolved_at timestamp with time zone, -- When the condition had been gone for long enough. NULL: not yet.
     told text DEFAULT ''::text NOT NULL, -- What the latest send_alert job is about. Empty: there was none, or there is no webhook.
-    PRIMARY KEY (name, about),
-    CHECK ((told = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text])))
+    CONSTRAINT alerts_pkey PRIMARY KEY (name, about),
+    CONSTRAINT alerts_told_check CHECK (told = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text]))
 );
 
 -- The first thousand faults that an audit found, of each kind.
@@ -50,11 +54,11 @@ CREATE TABLE audit_faults (
     rkey text COLLATE "C" NOT NULL, -- Empty: the fault is of the whole account.
     fault text NOT NULL, -- missing, extra, stale: as counted in audits; unread: the account could not be compared.
     detail text DEFAULT ''::text NOT NULL,
-    PRIMARY KEY (audit_id, did, rkey),
-    CHECK ((fault = ANY (ARRAY['missing'::text, 'extra'::text, 'stale'::text, 'unread'::text]))),
-    FOREIGN KEY (audit_id) REFERENCES audits(id) ON DELETE CASCADE
+    CONSTRAINT audit_faults_pkey PRIMARY KEY (audit_id, did, rkey),
+    CONSTRAINT audit_faults_audit_id_fkey FOREIGN KEY (audit_id) REFERENCES audits(id) ON DELETE CASCADE,
+    CONSTRAINT audit_faults_fault_check CHECK (fault = ANY (ARRAY['missing'::text, 'extra'::text, 'stale'::text, 'unread'::text]))
 );
-CREATE INDEX audit_faults_record ON public.audit_faults USING btree (did, rkey);
+CREATE INDEX audit_faults_record ON audit_faults USING btree (did, rkey);
 
 -- Comparisons of the stored posts with the accounts' own repositories.
 CREATE TABLE audits (
@@ -72,16 +76,16 @@ CREATE TABLE audits (
     stale integer NOT NULL, -- Posts that are stored in another version than the repository's.
     score double precision, -- The fraction of the posts that agree, from 0 to 1. NULL: no post was compared.
     repaired boolean NOT NULL, -- Whether the faults were repaired, or their repair was asked for.
-    PRIMARY KEY (id)
+    CONSTRAINT audits_pkey PRIMARY KEY (id)
 );
-CREATE INDEX audits_ended ON public.audits USING btree (ended_at);
+CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
 -- When the next call may start, over all processes. Always one row.
 CREATE TABLE call_clock (
     one boolean DEFAULT true NOT NULL, -- Always true: the key that keeps this one row.
     next_at timestamp with time zone DEFAULT now() NOT NULL,
-    PRIMARY KEY (one),
-    CHECK (one)
+    CONSTRAINT call_clock_pkey PRIMARY KEY (one),
+    CONSTRAINT call_clock_one_check CHECK (one)
 );
 
 -- How many calls may run at once over all processes: one row each.
@@ -89,7 +93,7 @@ CREATE TABLE call_slots (
     slot integer NOT NULL,
     holder text, -- The process that has the slot. NULL: free.
     expires_at timestamp with time zone, -- When the slot becomes free even if its holder has not returned it, because it died.
-    PRIMARY KEY (slot)
+    CONSTRAINT call_slots_pkey PRIMARY KEY (slot)
 );
 
 -- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
@@ -117,18 +121,18 @@ CREATE TABLE dead_letters (
     first_seen timestamp with time zone NOT NULL,
     last_seen timestamp with time zone NOT NULL,
     count bigint DEFAULT 1 NOT NULL, -- How often it failed.
-    PRIMARY KEY (id),
-    UNIQUE (key),
-    CHECK ((class = ANY (ARRAY['permanent'::text, 'retryable'::text]))),
-    CHECK ((stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text]))),
-    CHECK ((state = ANY (ARRAY['open'::text, 'replaying'::text, 'replayed'::text, 'dismissed'::text])))
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
+    CONSTRAINT dead_letters_key_key UNIQUE (key),
+    CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
+    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text])),
+    CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'replaying'::text, 'replayed'::text, 'dismissed'::text]))
 );
-CREATE INDEX dead_letters_job ON public.dead_letters USING btree (job) WHERE (job IS NOT NULL);
-CREATE INDEX dead_letters_large ON public.dead_letters USING btree (id) WHERE ((octet_length(raw) > 16384) AND (stage <> 'job'::text));
-CREATE INDEX dead_letters_last_seen ON public.dead_letters USING btree (last_seen);
-CREATE INDEX dead_letters_nameless ON public.dead_letters USING btree (id) WHERE ((did IS NULL) AND (stage <> 'job'::text));
-CREATE INDEX dead_letters_record ON public.dead_letters USING btree (did, collection, rkey) WHERE (did IS NOT NULL);
-CREATE INDEX dead_letters_replaying ON public.dead_letters USING btree (id) WHERE (state = 'replaying'::text);
+CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT NULL;
+CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND stage <> 'job'::text;
+CREATE INDEX dead_letters_last_seen ON dead_letters USING btree (last_seen);
+CREATE INDEX dead_letters_nameless ON dead_letters USING btree (id) WHERE did IS NULL AND stage <> 'job'::text;
+CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, rkey) WHERE did IS NOT NULL;
+CREATE INDEX dead_letters_replaying ON dead_letters USING btree (id) WHERE state = 'replaying'::text;
 
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (
@@ -136,27 +140,30 @@ CREATE TABLE dictionaries (
     url text NOT NULL,
     bytes bytea NOT NULL,
     fetched_at timestamp with time zone NOT NULL,
-    PRIMARY KEY (sha256)
+    CONSTRAINT dictionaries_pkey PRIMARY KEY (sha256)
 );
 
 -- Every followed account, once.
-CREATE TABLE follows (
-    did text COLLATE "C",
-    handle text,
-    display_name text,
-    added_at timestamp with time zone,
-    last_seen_at timestamp with time zone,
-    backfill_completed boolean
-);
+CREATE VIEW follows AS
+ SELECT w.did,
+    COALESCE(a.handle, ''::text) AS handle,
+    a.display_name,
+    min(w.added_at) AS added_at,
+    max(s.synced_at) AS last_seen_at,
+    a.feed_read_at IS NOT NULL AS backfill_completed
+   FROM watched w
+     JOIN watches s ON s.id = w.watch_id
+     LEFT JOIN accounts a ON a.did = w.did
+  GROUP BY w.did, a.handle, a.display_name, a.feed_read_at;
 
 -- The accounts that must still be compared with their repositories before a gap closes.
 CREATE TABLE gap_backfills (
     gap_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
-    PRIMARY KEY (did, gap_id),
-    FOREIGN KEY (gap_id) REFERENCES gaps(id) ON DELETE CASCADE
+    CONSTRAINT gap_backfills_pkey PRIMARY KEY (did, gap_id),
+    CONSTRAINT gap_backfills_gap_id_fkey FOREIGN KEY (gap_id) REFERENCES gaps(id) ON DELETE CASCADE
 );
-CREATE INDEX gap_backfills_gap ON public.gap_backfills USING btree (gap_id);
+CREATE INDEX gap_backfills_gap ON gap_backfills USING btree (gap_id);
 
 -- Intervals that a stream may have missed, because a resume could not be shown to cover them.
 CREATE TABLE gaps (
@@ -173,12 +180,13 @@ CREATE TABLE gaps (
     problem text DEFAULT ''::text NOT NULL, -- Why the gap cannot be closed and stays open until somebody accepts it. Empty: it can be closed.
     closed_at timestamp with time zone,
     how_closed text, -- What closed the gap, in words.
-    PRIMARY KEY (id),
-    UNIQUE (stream, from_at, to_at),
-    CHECK ((to_at > from_at))
+    CONSTRAINT gaps_pkey PRIMARY KEY (id),
+    CONSTRAINT gaps_stream_from_at_to_at_key UNIQUE (stream, from_at, to_at),
+    CONSTRAINT gaps_check CHECK (to_at > from_at)
 );
-CREATE INDEX gaps_closed ON public.gaps USING btree (closed_at) WHERE (closed_at IS NOT NULL);
-CREATE INDEX gaps_open ON public.gaps USING btree (stream, from_at) WHERE (closed_at IS NULL);
+CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT NULL;
+CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
+CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
 
 -- Every shared page, under its normalised URL, with the card that describes it.
 CREATE TABLE links (
@@ -193,12 +201,12 @@ CREATE TABLE links (
     first_seen timestamp with time zone NOT NULL,
     fell_at timestamp with time zone, -- When expiry noticed that too few accounts share the link to keep it. NULL: it never had enough.
     check_at timestamp with time zone, -- When expiry next checks the link. infinity: kept until a share is lost; NULL: not checked yet.
-    PRIMARY KEY (id),
-    UNIQUE (url),
-    CHECK ((octet_length(url) <= 2048))
+    CONSTRAINT links_pkey PRIMARY KEY (id),
+    CONSTRAINT links_url_key UNIQUE (url),
+    CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
-CREATE INDEX links_check ON public.links USING btree (check_at) WHERE (check_at < 'infinity'::timestamp with time zone);
-CREATE INDEX links_unchecked ON public.links USING btree (first_seen) WHERE (check_at IS NULL);
+CREATE INDEX links_check ON links USING btree (check_at) WHERE check_at < 'infinity'::timestamp with time zone;
+CREATE INDEX links_unchecked ON links USING btree (first_seen) WHERE check_at IS NULL;
 
 -- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.
 CREATE TABLE listed (
@@ -210,8 +218,8 @@ CREATE TABLE listed (
     avatar text NOT NULL,
     times integer DEFAULT 1 NOT NULL, -- Of degree 2: how many accounts of degree 1 follow it. Of degree 0: 1 if the network shows the account, so that it is no longer a member; 0 if it is hidden.
     last_by text COLLATE "C" NOT NULL, -- Of degree 2: the follower that was counted last, so that nobody is counted twice.
-    PRIMARY KEY (job_id, degree, did),
-    CHECK (((degree >= 0) AND (degree <= 2)))
+    CONSTRAINT listed_pkey PRIMARY KEY (job_id, degree, did),
+    CONSTRAINT listed_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
 
 -- Shares deleted since the last expiry. Too few accounts may share their links now.
@@ -219,18 +227,23 @@ CREATE TABLE lost_shares (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     link_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
-    PRIMARY KEY (id)
+    CONSTRAINT lost_shares_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
-CREATE INDEX lost_shares_link ON public.lost_shares USING btree (link_id);
+CREATE INDEX lost_shares_link ON lost_shares USING btree (link_id);
 
 -- The partitions of posts except posts_default, with the time and the range of rkeys that each holds. posts_ahead holds the time after the last one.
-CREATE TABLE post_partitions (
-    part text COLLATE "C",
-    begins timestamp with time zone,
-    ends timestamp with time zone,
-    lower text COLLATE "C",
-    upper text COLLATE "C"
-);
+CREATE VIEW post_partitions AS
+ SELECT c.relname::text AS part,
+    tid_time(b.lower) AS begins,
+    tid_time(b.upper) AS ends,
+    b.lower,
+    b.upper
+   FROM pg_inherits i
+     JOIN pg_class c ON c.oid = i.inhrelid
+     CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0::oid) bound(bound)
+     CROSS JOIN LATERAL ( SELECT "substring"(bound.bound, 'FROM \(''([^'']*)''\)'::text) COLLATE "C" AS lower,
+            "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
+  WHERE i.inhparent = 'posts'::regclass::oid AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
 
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
@@ -242,9 +255,9 @@ CREATE TABLE records (
     created_at timestamp with time zone NOT NULL, -- When the author claims to have written it, but never later than the event that brought it.
     indexed_at timestamp with time zone DEFAULT now() NOT NULL, -- When Weir first stored it, by the database's clock.
     record jsonb NOT NULL,
-    PRIMARY KEY (collection, did, rkey)
+    CONSTRAINT records_pkey PRIMARY KEY (collection, did, rkey)
 ) PARTITION BY LIST (collection);
-CREATE INDEX records_created_at ON ONLY public.records USING btree (created_at);
+CREATE INDEX records_created_at ON ONLY records USING btree (created_at);
 
 -- The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view post_partitions lists the partitions.
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
@@ -261,11 +274,12 @@ CREATE TABLE sharding (
     mode text NOT NULL, -- What happens above `accounts`. shards: more streams; network: one stream that reads everyone's events; auto: shards while they are few.
     accounts integer NOT NULL, -- The most accounts that one stream asks for.
     made integer DEFAULT 1 NOT NULL, -- The number of the latest shard. No number is used twice: an epoch is valid for one stream.
-    PRIMARY KEY (root),
-    CHECK (((accounts >= 1) AND (accounts <= 10000))),
-    CHECK ((mode = ANY (ARRAY['auto'::text, 'shards'::text, 'network'::text]))),
-    FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
+    CONSTRAINT sharding_pkey PRIMARY KEY (root),
+    CONSTRAINT sharding_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
+    CONSTRAINT sharding_accounts_check CHECK (accounts >= 1 AND accounts <= 10000),
+    CONSTRAINT sharding_mode_check CHECK (mode = ANY (ARRAY['auto'::text, 'shards'::text, 'network'::text]))
 );
+CREATE TRIGGER sharding_changed AFTER INSERT OR UPDATE ON sharding FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
 
 -- Who shared which link in which record. A share outlives its post's retention, and goes only when the author takes it back or the link expires.
 CREATE TABLE shares (
@@ -275,12 +289,14 @@ CREATE TABLE shares (
     link_id bigint NOT NULL,
     how text NOT NULL, -- post: in a post of its own; quote: in a post that quotes another.
     shared_at timestamp with time zone NOT NULL, -- The created_at of the record.
-    PRIMARY KEY (did, collection, rkey, link_id),
-    CHECK ((how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))),
-    FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
+    CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, link_id),
+    CONSTRAINT shares_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
+    CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
-CREATE INDEX shares_link ON public.shares USING btree (link_id, shared_at);
-CREATE INDEX shares_window ON public.shares USING btree (shared_at, link_id, did);
+CREATE INDEX shares_link ON shares USING btree (link_id, shared_at);
+CREATE INDEX shares_window ON shares USING btree (shared_at, link_id, did);
+CREATE TRIGGER share_deleted AFTER DELETE ON shares FOR EACH ROW WHEN (current_setting('weir.expiring'::text, true) IS DISTINCT FROM 'on'::text) EXECUTE FUNCTION note_lost_share();
+CREATE TRIGGER share_moved AFTER UPDATE ON shares FOR EACH ROW WHEN (new.shared_at < old.shared_at OR new.link_id <> old.link_id OR new.did <> old.did) EXECUTE FUNCTION note_lost_share();
 
 -- Which stream follows which account. An account stays where it is while there is room. Only Weir writes here: moving an account takes more than a new name.
 CREATE TABLE stream_accounts (
@@ -288,10 +304,10 @@ CREATE TABLE stream_accounts (
     did text COLLATE "C" NOT NULL,
     stream text NOT NULL,
     assigned_at timestamp with time zone NOT NULL, -- When the stream got the account. The stream had begun before that, if another one had the account.
-    PRIMARY KEY (root, did),
-    FOREIGN KEY (stream) REFERENCES streams(name) ON DELETE CASCADE
+    CONSTRAINT stream_accounts_pkey PRIMARY KEY (root, did),
+    CONSTRAINT stream_accounts_stream_fkey FOREIGN KEY (stream) REFERENCES streams(name) ON DELETE CASCADE
 );
-CREATE INDEX stream_accounts_stream ON public.stream_accounts USING btree (stream);
+CREATE INDEX stream_accounts_stream ON stream_accounts USING btree (stream);
 
 -- One row per stream or shard of a stream: how far it has been committed, and who may commit to it.
 CREATE TABLE streams (
@@ -316,9 +332,9 @@ CREATE TABLE streams (
     lease_renewed_at timestamp with time zone, -- When the lease was renewed, by the database's clock. If this is in the future, the clock has been set back since, and the lease is free.
     lease_expires_at timestamp with time zone,
     epoch bigint DEFAULT 0 NOT NULL, -- Each new lease holder raises it. A commit that carries an older epoch is refused.
-    PRIMARY KEY (name),
-    CHECK ((cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))),
-    FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
+    CONSTRAINT streams_pkey PRIMARY KEY (name),
+    CONSTRAINT streams_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
+    CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);
 
 -- The newest deletion of each record. A write at or before rev stays deleted.
@@ -328,27 +344,29 @@ CREATE TABLE tombstones (
     rkey text COLLATE "C" NOT NULL,
     rev text COLLATE "C" NOT NULL,
     deleted_at timestamp with time zone NOT NULL,
-    PRIMARY KEY (collection, did, rkey)
+    CONSTRAINT tombstones_pkey PRIMARY KEY (collection, did, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
-CREATE INDEX tombstones_deleted_at ON public.tombstones USING btree (deleted_at);
+CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
 
 -- Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.
 CREATE TABLE unwatched (
     did text COLLATE "C" NOT NULL,
     unwatched_at timestamp with time zone NOT NULL,
-    PRIMARY KEY (did)
+    CONSTRAINT unwatched_pkey PRIMARY KEY (did)
 );
-CREATE INDEX unwatched_at ON public.unwatched USING btree (unwatched_at);
+CREATE INDEX unwatched_at ON unwatched USING btree (unwatched_at);
 
 -- The members of each watch: the accounts that it makes Weir follow.
 CREATE TABLE watched (
     watch_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
     added_at timestamp with time zone DEFAULT now() NOT NULL,
-    PRIMARY KEY (did, watch_id),
-    FOREIGN KEY (watch_id) REFERENCES watches(id) ON DELETE CASCADE
+    CONSTRAINT watched_pkey PRIMARY KEY (did, watch_id),
+    CONSTRAINT watched_watch_id_fkey FOREIGN KEY (watch_id) REFERENCES watches(id) ON DELETE CASCADE
 );
-CREATE INDEX watched_watch ON public.watched USING btree (watch_id);
+CREATE INDEX watched_watch ON watched USING btree (watch_id);
+CREATE TRIGGER watched_changed AFTER INSERT OR DELETE OR TRUNCATE ON watched FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+CREATE TRIGGER watched_lost AFTER DELETE ON watched REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_unwatched();
 
 -- Why accounts are followed. Without a row here, Weir follows the whole network. Add, change and delete rows freely: the followed accounts change with them.
 CREATE TABLE watches (
@@ -359,12 +377,27 @@ CREATE TABLE watches (
     added_at timestamp with time zone DEFAULT now() NOT NULL,
     synced_at timestamp with time zone, -- When the members were last read completely.
     problem text DEFAULT ''::text NOT NULL, -- Why the members could not be read the last time. Empty: they could.
-    PRIMARY KEY (id),
-    UNIQUE (target, kind),
-    CHECK ((at_least > 0)),
-    CHECK ((kind = ANY (ARRAY['follows'::text, 'account'::text, 'list'::text, 'starterpack'::text, 'second-degree'::text]))),
-    CHECK ((target <> ''::text))
+    CONSTRAINT watches_pkey PRIMARY KEY (id),
+    CONSTRAINT watches_target_kind_key UNIQUE (target, kind),
+    CONSTRAINT watches_at_least_check CHECK (at_least > 0),
+    CONSTRAINT watches_kind_check CHECK (kind = ANY (ARRAY['follows'::text, 'account'::text, 'list'::text, 'starterpack'::text, 'second-degree'::text])),
+    CONSTRAINT watches_target_check CHECK (target <> ''::text)
 );
+CREATE TRIGGER watch_added AFTER INSERT ON watches FOR EACH ROW EXECUTE FUNCTION sync_watch();
+CREATE TRIGGER watch_removed AFTER DELETE ON watches FOR EACH ROW EXECUTE FUNCTION dismiss_watch_letters();
+CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind) EXECUTE FUNCTION forget_members();
+CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind OR old.at_least <> new.at_least) EXECUTE FUNCTION sync_watch();
+CREATE TRIGGER watches_changed AFTER INSERT OR DELETE OR TRUNCATE ON watches FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+
+-- The migrations of Weir that this database has. `weir migrate` makes this table before the first of them.
+CREATE TABLE weir_migration (
+    version integer NOT NULL,
+    name text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT weir_migration_pkey PRIMARY KEY (version)
+);
+
+-- Weir: functions
 
 -- Moves a stream's position and renews its lease. Only for the holder of the epoch; anybody else gets SQLSTATE WR001.
 CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[], p_written_at timestamp with time zone)
@@ -548,6 +581,7 @@ BEGIN
     EXECUTE format('DROP TABLE %I', part);
     RETURN true;
 END $function$;
+REVOKE EXECUTE ON FUNCTION drop_post_partition(text) FROM PUBLIC;
 
 -- Asks for the posts of one account, by handle or DID, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
@@ -684,6 +718,7 @@ BEGIN
     COMMENT ON TABLE posts_ahead IS 'Posts whose rkey names a time after the last partition of posts. It becomes the next one.';
     RETURN true;
 END $function$;
+REVOKE EXECUTE ON FUNCTION ensure_post_partition(timestamp with time zone,interval) FROM PUBLIC;
 
 -- Deletes the links that left the window and are shared by fewer than p_keep accounts, with their shares. Repeat until looked_at is 0.
 CREATE OR REPLACE FUNCTION public.expire_links(p_now timestamp with time zone, p_window interval, p_grace interval, p_keep integer, p_limit integer, OUT looked_at integer, OUT links_gone integer, OUT shares_gone integer)
@@ -945,6 +980,7 @@ BEGIN
     EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
     RETURN true;
 END $function$;
+REVOKE EXECUTE ON FUNCTION prepare_posts_default() FROM PUBLIC;
 
 -- Has an account that is active again read, if posts of it may be missing.
 CREATE OR REPLACE FUNCTION public.read_again()
@@ -1156,4 +1192,103 @@ AS $function$
     SELECT 'epoch'::timestamptz + (sum((strpos('234567abcdefghijklmnopqrstuvwxyz', substr(rpad(tid, 13, '2'), i, 1)) - 1)::bigint << (5 * (13 - i)))::bigint >> 10) * interval '1 microsecond'
     FROM generate_series(1, 13) AS i
     WHERE tid ~ '^[2-7a-j][2-7a-z]{0,12}$'
+$function$;
+
+-- River: tables
+
+CREATE TYPE river_job_state AS ENUM ('available', 'cancelled', 'completed', 'discarded', 'pending', 'retryable', 'running', 'scheduled');
+
+CREATE TABLE river_job (
+    id bigint DEFAULT nextval('river_job_id_seq'::regclass) NOT NULL,
+    state river_job_state DEFAULT 'available'::river_job_state NOT NULL,
+    attempt smallint DEFAULT 0 NOT NULL,
+    max_attempts smallint DEFAULT 25 NOT NULL,
+    attempted_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finalized_at timestamp with time zone,
+    scheduled_at timestamp with time zone DEFAULT now() NOT NULL,
+    priority smallint DEFAULT 1 NOT NULL,
+    args jsonb NOT NULL,
+    attempted_by text[],
+    errors jsonb[],
+    kind text NOT NULL,
+    metadata jsonb DEFAULT '{}'::jsonb NOT NULL,
+    queue text DEFAULT 'default'::text NOT NULL,
+    tags character varying(255)[] DEFAULT '{}'::character varying[] NOT NULL,
+    unique_key bytea,
+    unique_states bit(8),
+    CONSTRAINT river_job_pkey PRIMARY KEY (id),
+    CONSTRAINT finalized_or_finalized_at_null CHECK (finalized_at IS NULL AND (state <> ALL (ARRAY['cancelled'::river_job_state, 'completed'::river_job_state, 'discarded'::river_job_state])) OR finalized_at IS NOT NULL AND (state = ANY (ARRAY['cancelled'::river_job_state, 'completed'::river_job_state, 'discarded'::river_job_state]))),
+    CONSTRAINT kind_length CHECK (char_length(kind) > 0 AND char_length(kind) < 128),
+    CONSTRAINT max_attempts_is_positive CHECK (max_attempts > 0),
+    CONSTRAINT priority_in_range CHECK (priority >= 1 AND priority <= 4),
+    CONSTRAINT queue_length CHECK (char_length(queue) > 0 AND char_length(queue) < 128)
+) WITH (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0);
+CREATE INDEX river_job_kind ON river_job USING btree (kind);
+CREATE INDEX river_job_prioritized_fetching_index ON river_job USING btree (state, queue, priority, scheduled_at, id);
+CREATE INDEX river_job_state_and_finalized_at_index ON river_job USING btree (state, finalized_at) WHERE finalized_at IS NOT NULL;
+CREATE UNIQUE INDEX river_job_unique_idx ON river_job USING btree (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL AND river_job_state_in_bitmask(unique_states, state);
+CREATE TRIGGER job_added BEFORE INSERT ON river_job FOR EACH ROW WHEN (new.state = 'available'::river_job_state) EXECUTE FUNCTION date_job();
+CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW WHEN (old.state <> new.state AND ((new.state = ANY (ARRAY['discarded'::river_job_state, 'cancelled'::river_job_state])) OR new.state = 'completed'::river_job_state AND (cardinality(new.errors) > 0 OR ('dead-letter'::text = ANY (new.tags::text[]))))) EXECUTE FUNCTION note_ended_job();
+CREATE TRIGGER job_put_off BEFORE UPDATE ON river_job FOR EACH ROW WHEN (old.state = 'running'::river_job_state AND (new.state = ANY (ARRAY['available'::river_job_state, 'retryable'::river_job_state, 'scheduled'::river_job_state, 'discarded'::river_job_state]))) EXECUTE FUNCTION date_job();
+CREATE TRIGGER job_retagged BEFORE UPDATE OF priority ON river_job FOR EACH ROW WHEN (old.priority <> new.priority) EXECUTE FUNCTION tag_job();
+CREATE TRIGGER job_tagged BEFORE INSERT ON river_job FOR EACH ROW EXECUTE FUNCTION tag_job();
+
+CREATE UNLOGGED TABLE river_leader (
+    elected_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    leader_id text NOT NULL,
+    name text DEFAULT 'default'::text NOT NULL,
+    CONSTRAINT river_leader_pkey PRIMARY KEY (name),
+    CONSTRAINT leader_id_length CHECK (char_length(leader_id) > 0 AND char_length(leader_id) < 128),
+    CONSTRAINT name_length CHECK (name = 'default'::text)
+);
+
+CREATE TABLE river_migration (
+    line text NOT NULL,
+    version bigint NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT river_migration_pkey1 PRIMARY KEY (line, version),
+    CONSTRAINT line_length CHECK (char_length(line) > 0 AND char_length(line) < 128),
+    CONSTRAINT version_gte_1 CHECK (version >= 1)
+);
+
+CREATE TABLE river_notification (
+    id bigint DEFAULT nextval('river_notification_id_seq'::regclass) NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    payload text NOT NULL,
+    topic text NOT NULL,
+    CONSTRAINT river_notification_pkey PRIMARY KEY (id),
+    CONSTRAINT topic_length CHECK (length(topic) > 0 AND length(topic) < 128)
+);
+CREATE INDEX river_notification_created_at_idx ON river_notification USING btree (created_at);
+CREATE INDEX river_notification_topic_id_idx ON river_notification USING btree (topic, id);
+
+CREATE TABLE river_queue (
+    name text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    metadata jsonb DEFAULT '{}'::jsonb NOT NULL,
+    paused_at timestamp with time zone,
+    updated_at timestamp with time zone DEFAULT CURRENT_TIMESTAMP NOT NULL,
+    CONSTRAINT river_queue_pkey PRIMARY KEY (name)
+);
+
+-- River: functions
+
+CREATE OR REPLACE FUNCTION public.river_job_state_in_bitmask(bitmask bit, state river_job_state)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT CASE state
+        WHEN 'available' THEN get_bit(bitmask, 7)
+        WHEN 'cancelled' THEN get_bit(bitmask, 6)
+        WHEN 'completed' THEN get_bit(bitmask, 5)
+        WHEN 'discarded' THEN get_bit(bitmask, 4)
+        WHEN 'pending'   THEN get_bit(bitmask, 3)
+        WHEN 'retryable' THEN get_bit(bitmask, 2)
+        WHEN 'running'   THEN get_bit(bitmask, 1)
+        WHEN 'scheduled' THEN get_bit(bitmask, 0)
+        ELSE 0
+    END = 1;
 $function$;

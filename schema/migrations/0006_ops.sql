@@ -1,5 +1,7 @@
 -- Operation: audits and alerts.
 
+COMMENT ON TABLE weir_migration IS 'The migrations of Weir that this database has. `weir migrate` makes this table before the first of them.';
+
 CREATE TABLE audits (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     started_at timestamptz NOT NULL,
