@@ -405,7 +405,7 @@ CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    -- What one host had nothing unread of says little of another, which may be ahead of it.
+    -- Having read everything of one host says little about another host, which may be ahead.
     UPDATE streams
     SET host             = p_host,
         cursor_kind      = p_cursor_kind,
@@ -472,7 +472,7 @@ AS $function$
     SELECT count(*)
     FROM (SELECT FROM river_job
           WHERE state = p_state AND queue = p_queue
-          ORDER BY priority DESC, scheduled_at DESC, id DESC -- those that have been worked were at the other end, and may not have been vacuumed
+          ORDER BY priority DESC, scheduled_at DESC, id DESC -- processed jobs were at the other end, and may not be vacuumed yet
           LIMIT p_most) AS j
 $function$;
 
@@ -483,7 +483,7 @@ CREATE OR REPLACE FUNCTION public.date_job()
 AS $function$
 DECLARE
     backoff CONSTANT interval := least(coalesce(array_length(NEW.errors, 1), 0), 30) ^ 4 * interval '1 second';
-    most    CONSTANT int      := 20; -- deaths in a row: then the job itself may be what kills its process
+    most    CONSTANT int      := 20; -- deaths in a row: after that, the job itself may kill its process
     deaths  int;
 BEGIN
     IF TG_OP = 'INSERT' THEN
@@ -502,12 +502,12 @@ BEGIN
     END IF;
     deaths := 1 + CASE jsonb_typeof(OLD.metadata -> 'weir:deaths') WHEN 'number' THEN (OLD.metadata ->> 'weir:deaths')::int ELSE 0 END;
     NEW.metadata := NEW.metadata || jsonb_build_object('weir:deaths', deaths);
-    IF deaths < most THEN -- River's rescuer has counted the attempt and noted an error: both are taken back
+    IF deaths < most THEN -- River's rescuer has counted the attempt and added an error: undo both
         NEW.state        := 'available';
         NEW.attempt      := greatest(OLD.attempt - 1, 0);
         NEW.errors       := OLD.errors;
         NEW.finalized_at := NULL;
-        NEW.scheduled_at := now(); -- it has waited for the rescuer
+        NEW.scheduled_at := now(); -- it has already waited for the rescuer
     ELSE
         NEW.state        := 'discarded';
         NEW.finalized_at := now();
@@ -569,8 +569,8 @@ CREATE OR REPLACE FUNCTION public.drop_post_partition(part text)
  SET search_path TO 'public', 'pg_temp'
 AS $function$
 BEGIN
-    -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
-    -- somebody else uses them for long.
+    -- Writers queue behind this lock while it waits, so the wait is short. Once it is held, the other locks are free, unless
+    -- somebody holds them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
        OR part IN ('posts_default', 'posts_ahead') THEN
@@ -664,7 +664,7 @@ BEGIN
         RETURN false;
     END IF;
     SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
-    -- Writers queue behind these locks while they wait: hence so short a wait.
+    -- Writers queue behind these locks while they wait, so the wait is short.
     IF key >= horizon THEN
         LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
         LOCK TABLE posts_default, posts_ahead IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -673,7 +673,7 @@ BEGIN
         LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
     END IF;
     IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
-        RETURN false; -- made while this one waited
+        RETURN false; -- another process made it during the wait
     END IF;
     SELECT p.lower INTO found_ FROM post_partitions AS p WHERE p.part = 'posts_ahead';
     IF found_ IS DISTINCT FROM horizon THEN
@@ -681,8 +681,8 @@ BEGIN
     END IF;
 
     IF key >= horizon THEN
-        -- posts_ahead becomes the partition, from where the last one ends: only what lies further ahead has to move, which is next to nothing.
-        -- After a pause one partition holds all of it, and goes when its end is old enough; the next call makes the moment's own.
+        -- posts_ahead becomes the partition that begins where the last one ends. Only rows beyond its end move, which are few. After a pause,
+        -- one partition holds the whole pause, and the next call makes the partition of the moment itself.
         upper_ := CASE WHEN horizon < lower_ THEN lower_ ELSE upper_ END;
         part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
         ALTER TABLE posts DETACH PARTITION posts_ahead;
@@ -697,8 +697,8 @@ BEGIN
         EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', upper_, beyond);
         ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
     ELSE
-        -- Rows of that time may have come before their partition: they move in the same transaction.
-        -- The first of all begins with the moment's six hours, for what is older expires row by row.
+        -- Rows may arrive before their partition exists: they move in the same transaction. The first partition begins with the six hours
+        -- around the moment; older rows stay in posts_default and expire one by one.
         SELECT CASE WHEN count(*) = 0 THEN tid_floor(date_bin('6 hours', at, '2001-01-01 00:00:00+00')) ELSE greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)) END,
                least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
         INTO lower_, upper_ FROM post_partitions AS p;
@@ -745,10 +745,10 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM set_config('weir.expiring', 'on', true); -- not a SET of the function: only a superuser may write that
-    -- A worker finds a link in one statement and inserts its share in a later one; whoever inserts a share holds the table
-    -- at least in ROW SHARE mode until it commits. So here nobody stands between the two, and the next statement sees
-    -- every share there is.
+    PERFORM set_config('weir.expiring', 'on', true); -- only a superuser may declare this as a SET of the function
+    -- A worker finds a link in one statement and inserts its share in a later one. The insert holds the table at least in
+    -- ROW SHARE mode until it commits. So under this lock no worker is between the two, and the next statement sees every
+    -- share.
     LOCK TABLE links IN EXCLUSIVE MODE;
 
     WITH latest AS MATERIALIZED (
@@ -760,7 +760,7 @@ BEGIN
             FROM (SELECT s.shared_at, s.did FROM shares AS s WHERE s.link_id = l.id ORDER BY s.shared_at DESC LIMIT many) AS s
         ) AS s
     ), found AS MATERIALIZED (
-        -- A link that many share shows it within a few rows: only the others are counted to the end.
+        -- The first rows of a link that many share already show it. Only the others are counted to the end.
         SELECT t.id, t.first_seen, t.fell_at, t.last,
                CASE WHEN t.n < many OR cardinality(t.dids) >= p_keep THEN t.dids
                     ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = t.id) END AS dids
@@ -852,7 +852,7 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT now() + CASE WHEN s.state = 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 * interval '1 second'
                                     WHEN s.state = 'scheduled' AND (r.kind NOT IN ('backfill_account', 'request_backfill') OR r.attempted_at IS NOT NULL)
-                                    THEN interval '1 day' -- it may wait for as long as a service asked it to
+                                    THEN interval '1 day' -- a service may have asked it to wait this long
                                     ELSE s.wait END AS latest
             ) AS due
             WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
@@ -892,14 +892,14 @@ BEGIN
         UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE job = NEW.id AND state IN ('open', 'replaying');
         RETURN NULL;
     END IF;
-    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- by a person, who knows
+    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
         UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'replaying';
         RETURN NULL;
     END IF;
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
@@ -975,7 +975,7 @@ BEGIN
         RETURN true;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
-    -- Such rows go to posts_ahead: the constraint refuses nothing.
+    -- Rows of that range go to posts_ahead, so the constraint refuses nothing.
     SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
     EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
     RETURN true;
@@ -994,11 +994,11 @@ BEGIN
     IF followed IS NULL THEN
         RETURN NEW;
     END IF;
-    IF OLD.status = 'deleted' THEN -- what it had written may have been purged
+    IF OLD.status = 'deleted' THEN -- its posts may have been purged
         NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
         NEW.reread_asked := NEW.reread_asked + 1;
     END IF;
-    NEW.reread_at := now() + interval '1 hour'; -- where the job below is lost
+    NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
     RETURN NEW;
 END $function$;
@@ -1076,7 +1076,7 @@ BEGIN
         NEW.tags := tags_of(NEW.kind, NEW.priority, NEW.args);
         RETURN NEW;
     END IF;
-    IF TG_OP = 'UPDATE' THEN -- another priority is another reason
+    IF TG_OP = 'UPDATE' THEN -- another priority means another reason
         SELECT coalesce(array_agg(t), '{}') INTO kept FROM unnest(NEW.tags) AS t WHERE t <> ALL (tags_of(OLD.kind, OLD.priority, OLD.args));
     END IF;
     SELECT coalesce(array_agg(t ORDER BY n), '{}') INTO NEW.tags
@@ -1132,11 +1132,11 @@ CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer,
 AS $function$
 DECLARE
     at   timestamptz;
-    -- How far ahead calls can have been reserved, at most: each has a slot, or had one and gave up.
+    -- The furthest that calls can be reserved ahead: each has a slot, or had one and gave up.
     far CONSTANT interval := p_slots * (p_spacing + interval '100 milliseconds') + interval '1 second';
 BEGIN
-    -- A server that crashes may forget the last reservations: for a second, calls may then be closer or more than they
-    -- should. Waiting for the disk at each call would make each late.
+    -- A server that crashes may lose the last reservations. Then calls may be too close or too many for a second. Waiting
+    -- for the disk would delay every call.
     PERFORM set_config('synchronous_commit', 'off', true);
     IF NOT EXISTS (SELECT FROM call_slots AS s WHERE s.slot = p_slots) THEN
         INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
@@ -1148,7 +1148,7 @@ BEGIN
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
-        -- Of a clock that was set back: nobody may hold a slot for longer than from now on.
+        -- If the clock was set back, some slots expire too late: shorten them.
         UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
         WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
@@ -1157,7 +1157,7 @@ BEGIN
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
     IF at > clock_timestamp() + 2 * far THEN
-        at := clock_timestamp() + far; -- the clock was set back; whoever reserved before has called by then
+        at := clock_timestamp() + far; -- the clock was set back; earlier reservations are used up by then
     END IF;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;

@@ -78,7 +78,7 @@ BEGIN
         NEW.tags := tags_of(NEW.kind, NEW.priority, NEW.args);
         RETURN NEW;
     END IF;
-    IF TG_OP = 'UPDATE' THEN -- another priority is another reason
+    IF TG_OP = 'UPDATE' THEN -- another priority means another reason
         SELECT coalesce(array_agg(t), '{}') INTO kept FROM unnest(NEW.tags) AS t WHERE t <> ALL (tags_of(OLD.kind, OLD.priority, OLD.args));
     END IF;
     SELECT coalesce(array_agg(t ORDER BY n), '{}') INTO NEW.tags
@@ -97,7 +97,7 @@ CREATE TRIGGER job_retagged BEFORE UPDATE OF priority ON river_job FOR EACH ROW
 CREATE FUNCTION date_job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     backoff CONSTANT interval := least(coalesce(array_length(NEW.errors, 1), 0), 30) ^ 4 * interval '1 second';
-    most    CONSTANT int      := 20; -- deaths in a row: then the job itself may be what kills its process
+    most    CONSTANT int      := 20; -- deaths in a row: after that, the job itself may kill its process
     deaths  int;
 BEGIN
     IF TG_OP = 'INSERT' THEN
@@ -116,12 +116,12 @@ BEGIN
     END IF;
     deaths := 1 + CASE jsonb_typeof(OLD.metadata -> 'weir:deaths') WHEN 'number' THEN (OLD.metadata ->> 'weir:deaths')::int ELSE 0 END;
     NEW.metadata := NEW.metadata || jsonb_build_object('weir:deaths', deaths);
-    IF deaths < most THEN -- River's rescuer has counted the attempt and noted an error: both are taken back
+    IF deaths < most THEN -- River's rescuer has counted the attempt and added an error: undo both
         NEW.state        := 'available';
         NEW.attempt      := greatest(OLD.attempt - 1, 0);
         NEW.errors       := OLD.errors;
         NEW.finalized_at := NULL;
-        NEW.scheduled_at := now(); -- it has waited for the rescuer
+        NEW.scheduled_at := now(); -- it has already waited for the rescuer
     ELSE
         NEW.state        := 'discarded';
         NEW.finalized_at := now();
@@ -161,7 +161,7 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT now() + CASE WHEN s.state = 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 * interval '1 second'
                                     WHEN s.state = 'scheduled' AND (r.kind NOT IN ('backfill_account', 'request_backfill') OR r.attempted_at IS NOT NULL)
-                                    THEN interval '1 day' -- it may wait for as long as a service asked it to
+                                    THEN interval '1 day' -- a service may have asked it to wait this long
                                     ELSE s.wait END AS latest
             ) AS due
             WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
@@ -201,7 +201,7 @@ AS $$
     SELECT count(*)
     FROM (SELECT FROM river_job
           WHERE state = p_state AND queue = p_queue
-          ORDER BY priority DESC, scheduled_at DESC, id DESC -- those that have been worked were at the other end, and may not have been vacuumed
+          ORDER BY priority DESC, scheduled_at DESC, id DESC -- processed jobs were at the other end, and may not be vacuumed yet
           LIMIT p_most) AS j
 $$;
 
@@ -249,11 +249,11 @@ CREATE FUNCTION take_call_slot(p_holder text, p_slots int, p_spacing interval, p
 LANGUAGE plpgsql AS $$
 DECLARE
     at   timestamptz;
-    -- How far ahead calls can have been reserved, at most: each has a slot, or had one and gave up.
+    -- The furthest that calls can be reserved ahead: each has a slot, or had one and gave up.
     far CONSTANT interval := p_slots * (p_spacing + interval '100 milliseconds') + interval '1 second';
 BEGIN
-    -- A server that crashes may forget the last reservations: for a second, calls may then be closer or more than they
-    -- should. Waiting for the disk at each call would make each late.
+    -- A server that crashes may lose the last reservations. Then calls may be too close or too many for a second. Waiting
+    -- for the disk would delay every call.
     PERFORM set_config('synchronous_commit', 'off', true);
     IF NOT EXISTS (SELECT FROM call_slots AS s WHERE s.slot = p_slots) THEN
         INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
@@ -265,7 +265,7 @@ BEGIN
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
-        -- Of a clock that was set back: nobody may hold a slot for longer than from now on.
+        -- If the clock was set back, some slots expire too late: shorten them.
         UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
         WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
@@ -274,7 +274,7 @@ BEGIN
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
     IF at > clock_timestamp() + 2 * far THEN
-        at := clock_timestamp() + far; -- the clock was set back; whoever reserved before has called by then
+        at := clock_timestamp() + far; -- the clock was set back; earlier reservations are used up by then
     END IF;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;

@@ -49,7 +49,7 @@ CREATE FUNCTION advance_stream(
     p_anchors bigint[], p_written_at timestamptz
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    -- What one host had nothing unread of says little of another, which may be ahead of it.
+    -- Having read everything of one host says little about another host, which may be ahead.
     UPDATE streams
     SET host             = p_host,
         cursor_kind      = p_cursor_kind,
@@ -185,14 +185,14 @@ BEGIN
         UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE job = NEW.id AND state IN ('open', 'replaying');
         RETURN NULL;
     END IF;
-    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- by a person, who knows
+    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
         UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'replaying';
         RETURN NULL;
     END IF;
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)

@@ -89,7 +89,7 @@ BEGIN
         RETURN true;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
-    -- Such rows go to posts_ahead: the constraint refuses nothing.
+    -- Rows of that range go to posts_ahead, so the constraint refuses nothing.
     SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
     EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
     RETURN true;
@@ -113,7 +113,7 @@ BEGIN
         RETURN false;
     END IF;
     SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
-    -- Writers queue behind these locks while they wait: hence so short a wait.
+    -- Writers queue behind these locks while they wait, so the wait is short.
     IF key >= horizon THEN
         LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
         LOCK TABLE posts_default, posts_ahead IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -122,7 +122,7 @@ BEGIN
         LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
     END IF;
     IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
-        RETURN false; -- made while this one waited
+        RETURN false; -- another process made it during the wait
     END IF;
     SELECT p.lower INTO found_ FROM post_partitions AS p WHERE p.part = 'posts_ahead';
     IF found_ IS DISTINCT FROM horizon THEN
@@ -130,8 +130,8 @@ BEGIN
     END IF;
 
     IF key >= horizon THEN
-        -- posts_ahead becomes the partition, from where the last one ends: only what lies further ahead has to move, which is next to nothing.
-        -- After a pause one partition holds all of it, and goes when its end is old enough; the next call makes the moment's own.
+        -- posts_ahead becomes the partition that begins where the last one ends. Only rows beyond its end move, which are few. After a pause,
+        -- one partition holds the whole pause, and the next call makes the partition of the moment itself.
         upper_ := CASE WHEN horizon < lower_ THEN lower_ ELSE upper_ END;
         part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
         ALTER TABLE posts DETACH PARTITION posts_ahead;
@@ -146,8 +146,8 @@ BEGIN
         EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', upper_, beyond);
         ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
     ELSE
-        -- Rows of that time may have come before their partition: they move in the same transaction.
-        -- The first of all begins with the moment's six hours, for what is older expires row by row.
+        -- Rows may arrive before their partition exists: they move in the same transaction. The first partition begins with the six hours
+        -- around the moment; older rows stay in posts_default and expire one by one.
         SELECT CASE WHEN count(*) = 0 THEN tid_floor(date_bin('6 hours', at, '2001-01-01 00:00:00+00')) ELSE greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)) END,
                least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
         INTO lower_, upper_ FROM post_partitions AS p;
@@ -172,8 +172,8 @@ COMMENT ON FUNCTION ensure_post_partition IS 'Makes the partition of posts for a
 
 CREATE FUNCTION drop_post_partition(part text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 BEGIN
-    -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
-    -- somebody else uses them for long.
+    -- Writers queue behind this lock while it waits, so the wait is short. Once it is held, the other locks are free, unless
+    -- somebody holds them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
        OR part IN ('posts_default', 'posts_ahead') THEN

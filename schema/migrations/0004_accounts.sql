@@ -210,11 +210,11 @@ BEGIN
     IF followed IS NULL THEN
         RETURN NEW;
     END IF;
-    IF OLD.status = 'deleted' THEN -- what it had written may have been purged
+    IF OLD.status = 'deleted' THEN -- its posts may have been purged
         NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
         NEW.reread_asked := NEW.reread_asked + 1;
     END IF;
-    NEW.reread_at := now() + interval '1 hour'; -- where the job below is lost
+    NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
     RETURN NEW;
 END $$;

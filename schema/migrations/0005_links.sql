@@ -68,7 +68,7 @@ CREATE FUNCTION expire_links(p_now timestamptz, p_window interval, p_grace inter
 LANGUAGE plpgsql
 SET lock_timeout = '50ms'
 SET jit = off -- compiling takes longer than any batch
-SET enable_seqscan = off -- a plan made while lost_shares is empty is used when it is long
+SET enable_seqscan = off -- a plan made while lost_shares is empty is still used when it is long
 AS $$
 DECLARE
     many CONSTANT int := 200;
@@ -87,10 +87,10 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM set_config('weir.expiring', 'on', true); -- not a SET of the function: only a superuser may write that
-    -- A worker finds a link in one statement and inserts its share in a later one; whoever inserts a share holds the table
-    -- at least in ROW SHARE mode until it commits. So here nobody stands between the two, and the next statement sees
-    -- every share there is.
+    PERFORM set_config('weir.expiring', 'on', true); -- only a superuser may declare this as a SET of the function
+    -- A worker finds a link in one statement and inserts its share in a later one. The insert holds the table at least in
+    -- ROW SHARE mode until it commits. So under this lock no worker is between the two, and the next statement sees every
+    -- share.
     LOCK TABLE links IN EXCLUSIVE MODE;
 
     WITH latest AS MATERIALIZED (
@@ -102,7 +102,7 @@ BEGIN
             FROM (SELECT s.shared_at, s.did FROM shares AS s WHERE s.link_id = l.id ORDER BY s.shared_at DESC LIMIT many) AS s
         ) AS s
     ), found AS MATERIALIZED (
-        -- A link that many share shows it within a few rows: only the others are counted to the end.
+        -- The first rows of a link that many share already show it. Only the others are counted to the end.
         SELECT t.id, t.first_seen, t.fell_at, t.last,
                CASE WHEN t.n < many OR cardinality(t.dids) >= p_keep THEN t.dids
                     ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = t.id) END AS dids
