@@ -41,7 +41,7 @@ func (c Config) Check() error {
 // Variable is one of the configuration's, fit to be shown.
 type Variable struct{ Name, Value, From string }
 
-// Effective are all variables, in the order of the README.
+// Effective are all variables, in the order of docs/configuration.md.
 func (c Config) Effective() []Variable {
 	var all []Variable
 	fields, values := reflect.TypeFor[Config](), reflect.ValueOf(c)
