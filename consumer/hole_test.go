@@ -183,7 +183,7 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	stop()
 	phase.Store(1)
 	stop = s.run(quick, url)
-	require.Eventually(t, func() bool { return s.log.has("resume_by_time") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return s.log.has("resume_mismatch") }, time.Minute, time.Millisecond)
 	s.until(1, scanning)
 	stop()
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE caught_up_at IS NULL OR caught_up_at <= last_event_at`))

@@ -47,11 +47,11 @@ func (s *stream) run(change func(*consumer.Config), endpoints ...string) (stop f
 	if len(endpoints) == 0 {
 		endpoints = []string{s.net.URL()}
 	}
-	source, err := jetstream.New(jetstream.Config{Endpoints: endpoints, Filter: jetstream.Filter{Everyone: true},
+	source, err := jetstream.New(jetstream.Config{Endpoints: endpoints, Filter: consumer.Filter{Everyone: true},
 		MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond, QuietAfter: s.ping, Logger: logger})
 	require.NoError(s.t, err)
 	cfg := consumer.Config{
-		Stream: "s", Wire: "jetstream", Pool: s.pool, Owner: s.t.Name(), Source: source, FilterHash: source.FilterHash,
+		Stream: "s", Wire: "jetstream", Pool: s.pool, Owner: s.t.Name(), Source: source,
 		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchEvery: 10 * time.Millisecond, Logger: logger,
 		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
@@ -162,7 +162,7 @@ func TestResumeGoesOnWhereItStopped(t *testing.T) {
 		stop = s.run(nil)
 		s.stores()
 		stop()
-		require.False(t, s.log.has("resume_by_time"))
+		require.False(t, s.log.has("resume_mismatch"))
 		require.Zero(t, count(t, s.pool, `SELECT count(*) FROM gaps`))
 	}
 }
@@ -181,7 +181,7 @@ func TestRenumberedServerIsNoticed(t *testing.T) {
 	stop = s.run(nil)
 	s.stores()
 	stop()
-	require.True(t, s.log.has("resume_by_time"))
+	require.True(t, s.log.has("resume_mismatch"))
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM gaps`), "everything was still there")
 }
 

@@ -105,7 +105,7 @@ CREATE TABLE dead_letters (
     path text DEFAULT ''::text NOT NULL,
     expected text DEFAULT ''::text NOT NULL,
     received text DEFAULT ''::text NOT NULL,
-    raw bytea NOT NULL, -- The input as it came, of a job its arguments; only its beginning where raw_bytes is larger; empty once its record or account is deleted.
+    raw bytea NOT NULL, -- The input: what its wire, or the arguments of its job, hold of the event alone; only its beginning where raw_bytes is larger; empty once its record or account is deleted.
     raw_bytes bigint NOT NULL,
     first_seen timestamp with time zone NOT NULL,
     last_seen timestamp with time zone NOT NULL,
@@ -117,6 +117,7 @@ CREATE TABLE dead_letters (
     last_cause text DEFAULT ''::text NOT NULL, -- Why it failed the last time, where that was not the first.
     state text DEFAULT 'open'::text NOT NULL, -- open; replaying: asked for, or under way; replayed: it passed; dismissed: it stays so, however often it comes again.
     state_at timestamp with time zone,
+    wire text DEFAULT ''::text NOT NULL, -- The format of raw: a retry needs the decoder of that name. Empty: it came over no wire.
     PRIMARY KEY (id),
     UNIQUE (key),
     CHECK ((class = ANY (ARRAY['permanent'::text, 'retryable'::text]))),
@@ -316,6 +317,7 @@ CREATE TABLE streams (
     lease_renewed_at timestamp with time zone, -- By the database's clock. A lease that was renewed in the future is of a clock that has been set back since, and free.
     anchors bigint[], -- The last events of eight different accounts, hashed, the latest first: a resume that delivers one of them has missed nothing since. NULL: none known.
     written_at timestamp with time zone, -- When the last event committed was written, by the authors' clocks: last_event_at less how much later than its rev the median of the last hundred events was dated.
+    anchor_seqs bigint[], -- The sequence numbers of anchors, in their order, for a source whose servers may omit one of them; 0: unknown. NULL: the source needs none.
     PRIMARY KEY (name),
     CHECK ((cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))),
     FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
@@ -367,7 +369,7 @@ CREATE TABLE watches (
 );
 
 -- Moves a stream's position and renews its lease, for the holder of the epoch only: SQLSTATE WR001 for anybody else.
-CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[] DEFAULT NULL::bigint[], p_written_at timestamp with time zone DEFAULT NULL::timestamp with time zone)
+CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[], p_written_at timestamp with time zone, p_anchor_seqs bigint[])
  RETURNS void
  LANGUAGE plpgsql
 AS $function$
@@ -379,6 +381,7 @@ BEGIN
         cursor           = p_cursor,
         anchor           = p_anchor,
         anchors          = p_anchors,
+        anchor_seqs      = p_anchor_seqs,
         last_event_at    = p_last_event_at,
         written_at       = p_written_at,
         caught_up_at     = greatest(CASE WHEN caught_up_at < clock_timestamp() AND host = p_host THEN caught_up_at END,

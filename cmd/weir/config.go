@@ -157,8 +157,8 @@ func readConfig() (config, error) {
 		return config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
 	case c.Sharding != schema.ShardsAuto && c.Sharding != schema.ShardsAlways && c.Sharding != schema.ShardsNetwork:
 		return config{}, fmt.Errorf("WEIR_SHARDING is %q: expected auto, shards or network", c.Sharding)
-	case c.ShardAccounts < 1 || c.ShardAccounts > 10_000:
-		return config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to 10000, which is what a Jetstream takes", c.ShardAccounts)
+	case c.ShardAccounts < 1 || sourceCapabilities.Accounts > 0 && c.ShardAccounts > sourceCapabilities.Accounts:
+		return config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to %d, the most that a server filters by", c.ShardAccounts, sourceCapabilities.Accounts)
 	case c.LogFormat != "json" && c.LogFormat != "text":
 		return config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
 	case c.BatchEvents < 1 || c.BatchEvery <= 0:

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/doctor"
 	"github.com/weir-social/weir/schema"
@@ -95,7 +96,7 @@ func (c config) checks(within time.Duration) []doctor.Check {
 	}
 	ask := &http.Client{}
 	checks = append(checks, doctor.JetstreamCheck(jetstream.Config{
-		Endpoints: c.Jetstream, Filter: jetstream.Filter{Collections: c.Collections, Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
+		Endpoints: c.Jetstream, Filter: consumer.Filter{Collections: c.Collections, Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
 		DialTimeout: within / 2, UserAgent: userAgent,
 	}, within*3/4),
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: ask,

@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -67,7 +67,7 @@ func (p parts) operated(ctx context.Context, reads bool, f func(context.Context)
 
 // checkSource reports a mistake in what to read.
 func (p parts) checkSource() error {
-	_, err := p.source(jetstream.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil)
+	_, err := p.source(consumer.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil)
 	return err
 }
 

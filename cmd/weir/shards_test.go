@@ -51,7 +51,7 @@ func (s *sharded) exec(sql string, args ...any) {
 // share shares out as a process with this configuration would, before any runs.
 func (s *sharded) share(mode string, accounts int) {
 	s.t.Helper()
-	require.NoError(s.t, schema.SetSharding(s.t.Context(), s.pool, "jetstream", wire, schema.Sharding{Mode: mode, Accounts: accounts}))
+	require.NoError(s.t, schema.SetSharding(s.t.Context(), s.pool, "jetstream", sourceCapabilities.Wire.Name, schema.Sharding{Mode: mode, Accounts: accounts}))
 	require.NoError(s.t, pgx.BeginFunc(s.t.Context(), s.pool, func(tx pgx.Tx) error {
 		_, err := schema.ShareAccounts(s.t.Context(), tx, "jetstream", false)
 		return err
