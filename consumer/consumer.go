@@ -38,13 +38,13 @@ type Depth func(ctx context.Context, most int) (int, error)
 
 // Config is what a consumer needs. Zero durations and sizes take the defaults.
 type Config struct {
-	Stream     string // the name of the stream's row
-	Wire       string // for the row; none: the name of the source's wire
-	Source     Source
-	Pool       *pgxpool.Pool
-	Enqueue    Enqueue
-	Wanted     func(collection string) bool // which collections are stored
-	Follows    func(did string) bool        // whose events are applied; nil: everyone's
+	Stream  string // the name of the stream's row
+	Wire    string // for the row; none: the name of the source's wire
+	Source  Source
+	Pool    *pgxpool.Pool
+	Enqueue Enqueue
+	Wanted  func(collection string) bool // which collections are stored
+	Follows func(did string) bool        // whose events are applied; nil: everyone's
 
 	// Shard says that others make and remove the stream's row. The consumer waits
 	// while there is none.
