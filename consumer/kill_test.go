@@ -39,37 +39,31 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 		for kills := 0; ; kills++ {
 			lives := 1 + random.IntN(25)
 			ended, cancel := s.start(func(cfg *consumer.Config) {
-				cfg.BatchEvents, cfg.BatchEvery = 60, time.Hour
+				cfg.BatchEvents, cfg.BatchEvery = 60, 50*time.Millisecond
 				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
 					if lives--; lives == 0 {
 						return killed
 					}
 					return nil
 				}
-				if count(t, s.pool, readUpTo, s.net.Happened()[len(s.net.Happened())-100].at) == 1 {
-					cfg.BatchEvery = time.Millisecond // the last batch is not full
-				}
 			})
-			finished := make(chan struct{})
-			go func() {
-				defer close(finished)
-				for t.Context().Err() == nil && count(t, s.pool, readUpTo, s.last()) == 0 {
-					select {
-					case <-time.After(5 * time.Millisecond):
-					case err := <-ended:
-						require.ErrorIs(t, err, killed)
-						return
-					}
+			var died error
+			require.Eventually(t, func() bool {
+				select {
+				case died = <-ended:
+					return true
+				default:
+					return count(t, s.pool, readUpTo, s.last()) == 1
 				}
-				cancel()
-				<-ended
-			}()
-			<-finished
+			}, time.Minute, 5*time.Millisecond)
 			cancel()
-			if count(t, s.pool, readUpTo, s.last()) == 1 {
-				require.Greater(t, kills, 5)
-				break
+			if died != nil {
+				require.ErrorIs(t, died, killed)
+				continue
 			}
+			require.NoError(t, <-ended)
+			require.Greater(t, kills, 5)
+			break
 		}
 		there := s.posts()
 		refused := s.refused()
@@ -92,6 +86,16 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 		s.holds(accepted)
 		require.Greater(t, len(there), len(accepted))
 		require.Zero(t, count(t, s.pool, allGaps))
+
+		rows, err := s.pool.Query(t.Context(), `SELECT raw FROM dead_letters WHERE raw_bytes > 0`)
+		require.NoError(t, err)
+		inputs, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+		require.NoError(t, err)
+		for _, raw := range inputs {
+			var m consumer.Message
+			w.decodes.Decode(raw, time.Now(), &m)
+			require.Len(t, m.Events, 1, "a dead letter holds one event: %s", raw)
+		}
 
 		_, err = s.pool.Exec(t.Context(), `ALTER TABLE posts DROP CONSTRAINT refusing`)
 		require.NoError(t, err)

@@ -65,6 +65,80 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 	require.Equal(t, mismatch, check(stored(unnumbered), at(0, now.Add(time.Second), "c")))
 }
 
+// TestResumeAsksForAsManyAnchorsAsTheSourceNeeds, where their numbers are known,
+// and for the frame before where a cursor is exclusive.
+func TestResumeAsksForAsManyAnchorsAsTheSourceNeeds(t *testing.T) {
+	t.Parallel()
+	p := stored(at(70, noon, "a"))
+	p.Cursor = 72 // two keep-alives followed
+	for i, seq := range []int64{70, 64, 0, 51} {
+		p.Anchors[i] = schema.AnchorHash{Hash: int64(i + 1), Seq: seq}
+	}
+	for _, c := range []struct {
+		can  Capabilities
+		want int64
+	}{{Capabilities{}, 70}, {Capabilities{Anchors: 1}, 70}, {Capabilities{Anchors: 2}, 64}, {Capabilities{Anchors: 3}, 64}, {Capabilities{Anchors: 4}, 51},
+		{Capabilities{Anchors: 99}, 51}, {Capabilities{Exclusive: true}, 69}, {Capabilities{Exclusive: true, Anchors: 2}, 63}} {
+		r := resume{from: p, exact: true, can: c.can}
+		require.Equal(t, Cursor{Kind: CursorSeq, Value: c.want}, r.cursor(Cursor{}, time.Minute), c.can)
+	}
+	anew := resume{from: p}
+	require.Equal(t, Cursor{Kind: CursorSeq}, anew.cursor(Cursor{Kind: CursorSeq, Value: 7}, time.Minute), "no time can be asked for: the oldest event there is")
+}
+
+// TestOneOfSeveralAnchorsProvesTheResume, at its own number; what follows it up to
+// the position is known, and what came before it is read again.
+func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
+	t.Parallel()
+	frame := func(seq int64, key string) Place { return at(seq, noon, key) }
+	p := stored(frame(70, "a"))
+	p.Cursor = 72
+	for i, of := range []Place{frame(70, "a"), frame(64, "b"), frame(51, "c")} {
+		p.Anchors[i] = schema.AnchorHash{Hash: of.Identity.hash(), Seq: of.Seq}
+	}
+	silent := Place{Seq: 71, TimeUS: 1}
+	for name, c := range map[string]struct {
+		frames []Place
+		want   []verdict
+	}{
+		"all of them":            {[]Place{frame(64, "b"), frame(66, "x"), frame(70, "a"), silent, frame(72, "y"), frame(73, "z")}, []verdict{known, known, known, known, known, proceed}},
+		"the second is gone":     {[]Place{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []verdict{again, known, known, proceed}},
+		"the last is gone":       {[]Place{frame(64, "b"), frame(66, "x"), frame(73, "z")}, []verdict{known, known, proceed}},
+		"both are gone":          {[]Place{frame(66, "x"), frame(73, "z")}, []verdict{again, mismatch}},
+		"an earlier start":       {[]Place{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []verdict{again, known, proceed}},
+		"far too early a start":  {[]Place{frame(50, "w")}, []verdict{mismatch}},
+		"the live tip":           {[]Place{frame(90, "z")}, []verdict{mismatch}},
+		"other numbers":          {[]Place{frame(64, "b2")}, []verdict{mismatch}},
+		"other numbers later on": {[]Place{frame(64, "b"), frame(70, "b2")}, []verdict{known, mismatch}},
+		"no name at its number":  {[]Place{{Seq: 70, TimeUS: 1}}, []verdict{mismatch}},
+		"the anchor elsewhere":   {[]Place{frame(65, "a"), frame(73, "z")}, []verdict{again, mismatch}},
+	} {
+		r := resume{from: p, exact: true, can: Capabilities{Exclusive: true, Anchors: 2}}
+		var got []verdict
+		for _, f := range c.frames {
+			got = append(got, r.check(&f))
+		}
+		require.Equal(t, c.want, got, name)
+	}
+}
+
+// TestNumbersOfAnotherHostAreForgotten with the connection: only what the anchors
+// are called holds there.
+func TestNumbersOfAnotherHostAreForgotten(t *testing.T) {
+	t.Parallel()
+	p := stored(at(7, noon, "a"))
+	p.Anchors[0] = schema.AnchorHash{Hash: 1, Seq: 7}
+	same, other := p, p
+	trailed := newTrail(&p, true, true)
+	trailed.mark(&same)
+	require.Equal(t, p.Anchors, same.Anchors)
+	require.Equal(t, p.Anchor, same.Anchor)
+	trailed = newTrail(&p, false, true)
+	trailed.mark(&other)
+	require.Equal(t, schema.Anchors{{Hash: 1}}, other.Anchors)
+	require.Nil(t, other.Anchor)
+}
+
 // noon is when the position of these tests lies.
 var noon = time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 
