@@ -43,6 +43,8 @@ type session struct {
 	behind  bool            // the position is not there yet
 	trail   trail           // of the frames so far
 	counted map[counted]int // events since the last flush
+	events  int             // that the batch before wrote: the next one has about as many
+	frames  int             // that these events were of
 
 	lastFrame  Moment       // arrival of the last frame
 	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
@@ -234,7 +236,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		s.begin(f.Arrived)
 		s.reach(&m.Place, f.Arrived)
 	}
-	s.add(m, f.Arrived)
+	s.add(m, moves, f.Arrived)
 	if s.open == nil {
 		return nil
 	}
@@ -244,7 +246,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
-		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now()}
+		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]part, 0, s.frames)}
 		s.pending.Add(1)
 	}
 }
@@ -266,8 +268,9 @@ func (s *session) reach(p *Place, arrived time.Time) {
 	}
 }
 
-// add puts what a frame says into the open batch.
-func (s *session) add(m *Message, arrived time.Time) {
+// add puts what a frame says into the open batch. moves: the position may be set
+// after this frame.
+func (s *session) add(m *Message, moves bool, arrived time.Time) {
 	for _, bad := range m.Malformed {
 		s.metrics.parked.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
 		s.log.Warn("frame_parked", "cause", bad.Error())
@@ -293,6 +296,9 @@ func (s *session) add(m *Message, arrived time.Time) {
 		if !s.open.add(ev, arrived) {
 			s.metrics.parked.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
 		}
+	}
+	if !moves {
+		m.Identity = Identity{} // no position without an anchor, see split
 	}
 	if s.open != nil {
 		s.open.close(&m.Place, began)
@@ -333,6 +339,7 @@ func (s *session) flush(ctx context.Context) error {
 		return nil
 	}
 	s.open = nil
+	s.events, s.frames = len(b.events), len(b.frames)
 	if s.behind && s.resume.settled {
 		at := s.base
 		move(&at, &s.tail)
