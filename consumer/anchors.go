@@ -115,23 +115,27 @@ func (t *trail) add(p *Place) {
 	}
 }
 
+// addAnchor appends an anchor to n others, unless there is no room, or one of its
+// account. It returns how many there are then.
+func addAnchor(anchors *schema.Anchors, n int, anchor schema.AnchorHash) int {
+	same := func(other schema.AnchorHash) bool { return sameAccount(anchor.Hash, other.Hash) }
+	if anchor.Hash == 0 || n == len(anchors) || slices.ContainsFunc(anchors[:n], same) {
+		return n
+	}
+	anchors[n] = anchor
+	return n + 1
+}
+
 // mark gives a position what is known of the frames up to it.
 func (t *trail) mark(p *schema.Position) {
 	var anchors schema.Anchors
 	n := 0
-	put := func(anchor schema.AnchorHash) {
-		same := func(other schema.AnchorHash) bool { return sameAccount(anchor.Hash, other.Hash) }
-		if anchor.Hash != 0 && n < len(anchors) && !slices.ContainsFunc(anchors[:n], same) {
-			anchors[n] = anchor
-			n++
-		}
-	}
 	for i := range min(t.frames, len(t.recent)) {
 		at := &t.recent[(t.frames-1-i)%len(t.recent)]
-		put(schema.AnchorHash{Hash: at.hash(), Seq: at.seq})
+		n = addAnchor(&anchors, n, schema.AnchorHash{Hash: at.hash(), Seq: at.seq})
 	}
 	for _, anchor := range t.anchors {
-		put(anchor)
+		n = addAnchor(&anchors, n, anchor)
 	}
 	if t.frames > 0 {
 		t.last = t.tail.anchor()

@@ -41,9 +41,9 @@ type part struct {
 
 // split cuts a batch of several events in two, between two frames where there
 // are several. The first half then leaves the stream after its last frame, with
-// that frame's anchor alone, for the others may be later. A frame that is cut has
-// not been read before its last part is committed: the position waits for that,
-// and so does the gap that belongs to it.
+// the anchors of its own frames alone, for the others may be later. A frame that is
+// cut has not been read before its last part is committed: the position waits for
+// that, and so does the gap that belongs to it.
 func (b *batch) split() (first, second *batch) {
 	if len(b.frames) < 2 {
 		return b.cut(len(b.events) / 2)
@@ -62,7 +62,12 @@ func (b *batch) split() (first, second *batch) {
 	first.last = new(schema.Position)
 	*first.last = *b.last
 	move(first.last, &at)
-	first.last.Anchor, first.last.Anchors = at.anchor(), schema.Anchors{{Hash: at.Identity.hash(), Seq: at.Seq}}
+	first.last.Anchor, first.last.Anchors = at.anchor(), schema.Anchors{}
+	for i, n := frames-1, 0; i >= 0 && n < maxAnchors; i-- {
+		if frame := &b.frames[i]; frame.named() {
+			n = addAnchor(&first.last.Anchors, n, schema.AnchorHash{Hash: frame.Identity.hash(), Seq: frame.Seq})
+		}
+	}
 	first.last.WrittenAt = first.last.LastEvent.Add(-b.last.Lag())
 	if first.last.CaughtUp.After(first.last.LastEvent) {
 		first.last.CaughtUp = first.last.LastEvent

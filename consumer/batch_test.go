@@ -79,7 +79,7 @@ func framed(end *schema.Position, sizes ...int) *batch {
 	b := &batch{wire: &Wire{}, last: end, gap: &schema.Gap{}}
 	for n, size := range sizes {
 		began := len(b.events)
-		at := Place{Seq: int64(n + 10), TimeUS: int64(n + 10), Identity: Identity{Kind: "commit", Author: "did:plc:a", Revision: strconv.Itoa(n)}}
+		at := Place{Seq: int64(n + 10), TimeUS: int64(n + 10), Identity: Identity{Kind: "commit", Author: "did:plc:" + strconv.Itoa(n/2), Revision: strconv.Itoa(n)}}
 		for range size {
 			ev := write("r"+strconv.Itoa(len(b.events)), "1")
 			b.events = append(b.events, ev)
@@ -96,12 +96,18 @@ func TestBatchIsCutBetweenFrames(t *testing.T) {
 		sizes  []int
 		first  int // how many events the first half has
 		cursor int64
-	}{{[]int{1, 1, 1}, 1, 10}, {[]int{1, 1, 1, 1}, 2, 11}, {[]int{7, 1}, 7, 10}, {[]int{1, 7}, 1, 10}, {[]int{2, 3, 3}, 5, 11}} {
+	}{{[]int{1, 1, 1}, 1, 10}, {[]int{1, 1, 1, 1}, 2, 11}, {[]int{7, 1}, 7, 10}, {[]int{1, 7}, 1, 10}, {[]int{2, 3, 3}, 5, 11}, {[]int{1, 1, 1, 1, 1, 1}, 3, 12}} {
 		b := framed(&end, c.sizes...)
 		first, second := b.split()
 		require.Len(t, first.events, c.first)
 		require.Equal(t, c.cursor, first.last.Cursor, "the first half leaves the stream at its own last frame")
 		require.Equal(t, c.cursor, first.last.Anchor.Seq)
+		anchors := []int64{first.last.Anchors[0].Seq, first.last.Anchors[1].Seq}
+		if c.cursor < 12 { // of one account
+			require.Equal(t, []int64{c.cursor, 0}, anchors)
+		} else {
+			require.Equal(t, []int64{c.cursor, 11}, anchors, "the last frame of each account")
+		}
 		require.Equal(t, c.cursor, first.last.CaughtUp.UnixMicro(), "it does not claim what the second half brings")
 		require.Equal(t, "h", first.last.Host)
 		require.NotNil(t, first.gap)
