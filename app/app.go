@@ -55,8 +55,11 @@ func owner() string {
 // userAgent tells the services who asks.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
+// sourceCapabilities are those of the source that this binary reads: see source.
+var sourceCapabilities = jetstream.Capabilities()
+
 // source is the client of the stream.
-func (p App) source(filter jetstream.Filter, log *slog.Logger, metrics prometheus.Registerer) (*jetstream.Client, error) {
+func (p App) source(filter consumer.Filter, log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
 	return jetstream.New(jetstream.Config{
 		Endpoints:  p.cfg.Jetstream,
 		Filter:     filter,
@@ -83,6 +86,15 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 // depth counts the jobs that wait for what the stream brings.
 func (p App) depth(ctx context.Context, most int) (int, error) {
 	return schema.QueueDepth(ctx, p.pool, jobs.QueueProcess, most)
+}
+
+// wires are the formats whose dead letters this binary reads, for one goroutine.
+func (p App) wires() map[string]consumer.Wire {
+	wires := map[string]consumer.Wire{}
+	for _, wire := range []consumer.Wire{jetstream.Wire(p.wanted())} {
+		wires[wire.Name] = wire
+	}
+	return wires
 }
 
 // wanted answers which collections are stored.
@@ -183,7 +195,7 @@ func (p App) replayLetters(keep workers.Retention) (func(context.Context, []sche
 		followed.take(schema.Shard{Followed: now}, nil)
 		replay := consumer.Replay{
 			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue, ""), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
-			Decode: jetstream.Lines(p.wanted()),
+			Wires:  p.wires(),
 		}
 		// Tombstones expire by this clock too.
 		agreed, err := schema.AgreedTime(ctx, p.pool, time.Now())

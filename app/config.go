@@ -188,8 +188,8 @@ func ReadConfig() (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
 	case c.Sharding != schema.ShardsAuto && c.Sharding != schema.ShardsAlways && c.Sharding != schema.ShardsNetwork:
 		return Config{}, fmt.Errorf("WEIR_SHARDING is %q: expected auto, shards or network", c.Sharding)
-	case c.ShardAccounts < 1 || c.ShardAccounts > 10_000:
-		return Config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to 10000, which is what a Jetstream takes", c.ShardAccounts)
+	case c.ShardAccounts < 1 || sourceCapabilities.Accounts > 0 && c.ShardAccounts > sourceCapabilities.Accounts:
+		return Config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to %d, the most that a server filters by", c.ShardAccounts, sourceCapabilities.Accounts)
 	case c.LogFormat != "json" && c.LogFormat != "text":
 		return Config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
 	case c.BatchEvents < 1 || c.BatchEvery <= 0:

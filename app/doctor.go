@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/ops/doctor"
 	"github.com/weir-social/weir/schema"
@@ -59,7 +60,7 @@ func (c Config) checks(within time.Duration) []doctor.Check {
 	}
 	ask := &http.Client{}
 	checks = append(checks, doctor.JetstreamCheck(jetstream.Config{
-		Endpoints: c.Jetstream, Filter: jetstream.Filter{Collections: c.Collections, Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
+		Endpoints: c.Jetstream, Filter: consumer.Filter{Collections: c.Collections, Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
 		DialTimeout: within / 2, UserAgent: userAgent,
 	}, within*3/4),
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: ask,

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -28,8 +28,8 @@ func (f *follows) includes(did string) bool {
 }
 
 // take takes over whom to follow, and answers what to ask the server for.
-func (f *follows) take(now schema.Shard, collections []string) jetstream.Filter {
-	filter := jetstream.Filter{Collections: collections, Everyone: now.Network}
+func (f *follows) take(now schema.Shard, collections []string) consumer.Filter {
+	filter := consumer.Filter{Collections: collections, Everyone: now.Network}
 	if now.Everyone {
 		f.set.Store(nil)
 		return filter
@@ -40,7 +40,7 @@ func (f *follows) take(now schema.Shard, collections []string) jetstream.Filter 
 	}
 	f.set.Store(&set)
 	if !filter.Everyone {
-		filter.DIDs = now.DIDs
+		filter.Accounts = now.DIDs
 	}
 	return filter
 }

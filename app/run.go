@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -65,7 +65,7 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) er
 
 // checkSource reports a mistake in what to read.
 func (p App) checkSource() error {
-	_, err := p.source(jetstream.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil)
+	_, err := p.source(consumer.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil)
 	return err
 }
 

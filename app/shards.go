@@ -11,13 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
-
-// wire is how the streams of this binary speak.
-const wire = "jetstream-v1"
 
 // shards are the consumers of this process: of WEIR_STREAM, and of every shard
 // that has accounts. Whether another process holds their lease, they find out.
@@ -33,7 +29,7 @@ type shards struct {
 // shard is one of them.
 type shard struct {
 	follows follows
-	source  *jetstream.Client
+	source  consumer.Source
 	stop    func()
 }
 
@@ -73,7 +69,11 @@ func (p App) outlast(ctx context.Context, step func(context.Context) error) erro
 }
 
 func (p App) setSharding(ctx context.Context) error {
-	return schema.SetSharding(ctx, p.pool, p.cfg.Stream, wire, schema.Sharding{Mode: p.cfg.Sharding, Accounts: p.cfg.ShardAccounts})
+	mode := p.cfg.Sharding
+	if sourceCapabilities.Accounts == 0 { // every stream would bring everything
+		mode = schema.ShardsNetwork
+	}
+	return schema.SetSharding(ctx, p.pool, p.cfg.Stream, sourceCapabilities.Wire.Name, schema.Sharding{Mode: mode, Accounts: p.cfg.ShardAccounts})
 }
 
 // keep has the streams follow whom the database says, from every change on,
@@ -121,7 +121,9 @@ func (s *shards) refresh(ctx context.Context) error {
 			continue
 		}
 		filter := one.follows.take(now, s.cfg.Collections)
-		asking.Go(func() error { return one.source.SetFilter(ctx, filter) })
+		if source, ok := one.source.(consumer.Filtered); ok {
+			asking.Go(func() error { return source.SetFilter(ctx, filter) })
+		}
 	}
 	for name := range gone {
 		s.running[name].stop()
@@ -154,8 +156,8 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 		return nil, err
 	}
 	c, err := s.consumer(consumer.Config{
-		Stream: now.Stream, Wire: wire, Shard: now.Stream != s.cfg.Stream, Leased: s.refresh,
-		Source: one.source, FilterHash: one.source.FilterHash, Follows: one.follows.includes,
+		Stream: now.Stream, Shard: now.Stream != s.cfg.Stream, Leased: s.refresh,
+		Source: one.source, Follows: one.follows.includes,
 		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchEvery: s.cfg.BatchEvery, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, ResumeWithin: keep.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
 	})

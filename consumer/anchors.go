@@ -8,34 +8,20 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// name is what names an event on every host. Its strings may share memory with
-// the frame.
-type name struct {
-	kind, operation            string
-	did, collection, rkey, rev string
-}
+// maxAnchors is how many anchors a position holds.
+const maxAnchors = len(schema.Anchors{})
 
-func nameOf(ev *Event) name {
-	switch ev.Kind {
-	case KindCommit:
-		return name{kind: "commit", operation: ev.Operation.String(), did: ev.DID, collection: ev.Collection, rkey: ev.Rkey, rev: ev.Rev}
-	case KindIdentity:
-		return name{kind: "identity", did: ev.DID}
-	case KindAccount:
-		return name{kind: "account", did: ev.DID}
-	}
-	return name{kind: "other", did: ev.DID}
-}
+func (p *Place) named() bool { return p.Identity != (Identity{}) }
 
-// hash makes an anchor of the name. The upper half stands for the account. It
+// hash makes an anchor of the identity. The upper half stands for the account. It
 // is stored: another hash would be another column.
-func (n name) hash() int64 {
+func (n *Identity) hash() int64 {
 	const offset, prime = 2166136261, 16777619 // FNV-1a
 	account, rest := uint32(offset), uint32(offset)
-	for i := range len(n.did) {
-		account = (account ^ uint32(n.did[i])) * prime
+	for i := range len(n.Author) {
+		account = (account ^ uint32(n.Author[i])) * prime
 	}
-	for _, part := range [...]string{n.kind, n.operation, n.collection, n.rkey, n.rev} {
+	for _, part := range [...]string{n.Kind, n.Operation, n.Collection, n.Key, n.Revision} {
 		for i := range len(part) {
 			rest = (rest ^ uint32(part[i])) * prime
 		}
@@ -50,10 +36,11 @@ func (n name) hash() int64 {
 // sameAccount reports whether two anchors are of events of the same account.
 func sameAccount(a, b int64) bool { return a>>32 == b>>32 }
 
-func anchorOf(ev *Event) *schema.Anchor {
-	n := nameOf(ev)
-	return &schema.Anchor{Seq: ev.Seq, TimeUS: ev.TimeUS, Kind: n.kind, Operation: n.operation,
-		DID: anchorText(n.did), Collection: anchorText(n.collection), Rkey: anchorText(n.rkey), Rev: anchorText(n.rev)}
+// anchor is the place of a frame that is named, as it is stored.
+func (p *Place) anchor() *schema.Anchor {
+	n := &p.Identity
+	return &schema.Anchor{Seq: p.Seq, TimeUS: p.TimeUS, Kind: n.Kind, Operation: n.Operation,
+		DID: anchorText(n.Author), Collection: anchorText(n.Collection), Rkey: anchorText(n.Key), Rev: anchorText(n.Revision)}
 }
 
 // anchorText makes a part of a name storable: events that are not stored are not
@@ -69,56 +56,92 @@ func anchorText(s string) string {
 const farthestLag = 24 * time.Hour
 
 // trail is what a stream has brought last: the anchors of its position, and how
-// far the dates of its events lag behind their revs. A rev is a stranger's
+// far the dates of its frames lag behind their revs. A rev is a stranger's
 // word, so the median counts.
 type trail struct {
 	anchors schema.Anchors // of the position marked last
+	last    *schema.Anchor // of that position; nil: it cannot be asked for
+	numbers bool           // the sequence numbers of the anchors are kept too
 	lag     time.Duration  // of the position that the stream was resumed from
 
-	recent [32]name // the latest events since then, in a ring
-	events int      // how many there were
+	recent [32]anchored // the latest named frames since then, in a ring
+	frames int          // how many there were
+	tail   Place        // the last one of them
 
 	lags [100]time.Duration // of the latest revs, in a ring
 	revs int                // how many there were
 	rev  string             // the last one: the operations of one commit count once
 }
 
-func newTrail(from *schema.Position) trail {
-	return trail{anchors: from.Anchors, lag: from.Lag()}
+// anchored is a frame that may become an anchor.
+type anchored struct {
+	Identity
+	seq int64
 }
 
-func (t *trail) add(ev *Event) {
-	t.recent[t.events%len(t.recent)] = nameOf(ev)
-	t.events++
-	if ev.Rev == "" || ev.Rev == t.rev {
+// newTrail goes on from a position. Where the numbers of this connection may be
+// others than the position's, those of its anchors are forgotten.
+func newTrail(from *schema.Position, sameNumbers, keepNumbers bool) trail {
+	t := trail{anchors: from.Anchors, numbers: keepNumbers, lag: from.Lag()}
+	if sameNumbers {
+		t.last = from.Anchor
+		return t
+	}
+	for i := range t.anchors {
+		t.anchors[i].Seq = 0
+	}
+	return t
+}
+
+func (t *trail) add(p *Place) {
+	if !p.named() {
 		return
 	}
-	t.rev = ev.Rev
-	if written, ok := revTime(ev.Rev); ok {
-		t.lags[t.revs%len(t.lags)] = min(max(0, happened(ev).Sub(written)), farthestLag)
+	at := &t.recent[t.frames%len(t.recent)]
+	at.Identity = p.Identity
+	if t.numbers {
+		at.seq = p.Seq
+	}
+	t.frames++
+	t.tail = *p
+	rev := p.Identity.Revision
+	if rev == "" || rev == t.rev {
+		return
+	}
+	t.rev = rev
+	if written, ok := revTime(rev); ok {
+		t.lags[t.revs%len(t.lags)] = min(max(0, p.happened().Sub(written)), farthestLag)
 		t.revs++
 	}
 }
 
-// mark gives a position what is known of the events up to it.
+// addAnchor appends an anchor to n others, unless there is no room, or one of its
+// account. It returns how many there are then.
+func addAnchor(anchors *schema.Anchors, n int, anchor schema.AnchorHash) int {
+	same := func(other schema.AnchorHash) bool { return sameAccount(anchor.Hash, other.Hash) }
+	if anchor.Hash == 0 || n == len(anchors) || slices.ContainsFunc(anchors[:n], same) {
+		return n
+	}
+	anchors[n] = anchor
+	return n + 1
+}
+
+// mark gives a position what is known of the frames up to it.
 func (t *trail) mark(p *schema.Position) {
 	var anchors schema.Anchors
 	n := 0
-	put := func(anchor int64) {
-		same := func(other int64) bool { return sameAccount(anchor, other) }
-		if anchor != 0 && n < len(anchors) && !slices.ContainsFunc(anchors[:n], same) {
-			anchors[n] = anchor
-			n++
-		}
-	}
-	for i := range min(t.events, len(t.recent)) {
-		put(t.recent[(t.events-1-i)%len(t.recent)].hash())
+	for i := range min(t.frames, len(t.recent)) {
+		at := &t.recent[(t.frames-1-i)%len(t.recent)]
+		n = addAnchor(&anchors, n, schema.AnchorHash{Hash: at.hash(), Seq: at.seq})
 	}
 	for _, anchor := range t.anchors {
-		put(anchor)
+		n = addAnchor(&anchors, n, anchor)
 	}
-	t.anchors, p.Anchors = anchors, anchors
-	t.events = 0
+	if t.frames > 0 {
+		t.last = t.tail.anchor()
+	}
+	t.anchors, p.Anchors, p.Anchor = anchors, anchors, t.last
+	t.frames, t.tail = 0, Place{}
 	clear(t.recent[:]) // they keep frames in memory
 	p.WrittenAt = p.LastEvent.Add(-t.median())
 }

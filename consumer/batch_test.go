@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,11 +15,11 @@ import (
 )
 
 func write(rkey, rev string) Event {
-	return Event{Kind: KindCommit, DID: "did:plc:a", TimeUS: 1, Operation: Create, Collection: "app.bsky.feed.post", Rkey: rkey, Rev: rev, Record: []byte(`{}`)}
+	return Event{Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Create, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev, Record: []byte(`{}`)}
 }
 
 func remove(rkey, rev string) Event {
-	return Event{Kind: KindCommit, DID: "did:plc:a", TimeUS: 1, Operation: Delete, Collection: "app.bsky.feed.post", Rkey: rkey, Rev: rev}
+	return Event{Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Delete, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev}
 }
 
 // TestFoldKeepsTheNewestWhateverTheOrder shuffles the events of a batch: the
@@ -52,7 +53,7 @@ func TestFoldKeepsTheLastWordOfAnAccount(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
 	account := func(active bool, status string, at time.Time) Event {
-		return Event{Kind: KindAccount, DID: "did:plc:a", TimeUS: at.Add(time.Hour).UnixMicro(), Active: active, Status: status, At: at}
+		return Event{Kind: KindAccount, Author: "did:plc:a", TimeUS: at.Add(time.Hour).UnixMicro(), Active: active, Status: status, At: at}
 	}
 	out := (&batch{events: []Event{
 		account(false, "takendown", at.Add(time.Second)),
@@ -66,26 +67,87 @@ func TestFoldKeepsTheLastWordOfAnAccount(t *testing.T) {
 func TestAccountEventFromTheFutureIsNotFinal(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
-	ev := Event{Kind: KindAccount, DID: "did:plc:a", TimeUS: at.UnixMicro(), At: at.AddDate(1000, 0, 0)}
+	ev := Event{Kind: KindAccount, Author: "did:plc:a", TimeUS: at.UnixMicro(), At: at.AddDate(1000, 0, 0)}
 	out := (&batch{events: []Event{ev}}).fold()
 	require.True(t, out.Statuses[0].At.Equal(at))
 	require.Equal(t, "inactive", out.Statuses[0].Status)
 }
 
-func TestSplitKeepsOrderAndPosition(t *testing.T) {
-	t.Parallel()
-	events := []Event{write("a", "1"), write("b", "1"), write("c", "1")}
-	for i := range events {
-		events[i].Seq = int64(i + 10)
+// framed is a batch of frames with so many events each; the n-th frame has the
+// number 10 + n.
+func framed(end *schema.Position, sizes ...int) *batch {
+	b := &batch{wire: &Wire{}, last: end, gap: &schema.Gap{}}
+	for n, size := range sizes {
+		began := len(b.events)
+		at := Place{Seq: int64(n + 10), TimeUS: int64(n + 10), Identity: Identity{Kind: "commit", Author: "did:plc:" + strconv.Itoa(n/2), Revision: strconv.Itoa(n)}}
+		for range size {
+			ev := write("r"+strconv.Itoa(len(b.events)), "1")
+			b.events = append(b.events, ev)
+		}
+		b.close(&at, began)
 	}
+	return b
+}
+
+func TestBatchIsCutBetweenFrames(t *testing.T) {
+	t.Parallel()
+	end := schema.Position{Host: "h", CursorKind: "seq", Cursor: 99, CaughtUp: time.UnixMicro(99)}
+	for _, c := range []struct {
+		sizes  []int
+		first  int // how many events the first half has
+		cursor int64
+	}{{[]int{1, 1, 1}, 1, 10}, {[]int{1, 1, 1, 1}, 2, 11}, {[]int{7, 1}, 7, 10}, {[]int{1, 7}, 1, 10}, {[]int{2, 3, 3}, 5, 11}, {[]int{1, 1, 1, 1, 1, 1}, 3, 12}} {
+		b := framed(&end, c.sizes...)
+		first, second := b.split()
+		require.Len(t, first.events, c.first)
+		require.Equal(t, c.cursor, first.last.Cursor, "the first half leaves the stream at its own last frame")
+		require.Equal(t, c.cursor, first.last.Anchor.Seq)
+		anchors := []int64{first.last.Anchors[0].Seq, first.last.Anchors[1].Seq}
+		if c.cursor < 12 { // of one account
+			require.Equal(t, []int64{c.cursor, 0}, anchors)
+		} else {
+			require.Equal(t, []int64{c.cursor, 11}, anchors, "the last frame of each account")
+		}
+		require.Equal(t, c.cursor, first.last.CaughtUp.UnixMicro(), "it does not claim what the second half brings")
+		require.Equal(t, "h", first.last.Host)
+		require.NotNil(t, first.gap)
+		require.Nil(t, second.gap)
+		require.Equal(t, &end, second.last, "the second half leaves it where the whole batch did: ignored events included")
+		require.Equal(t, b.events, slices.Concat(first.events, second.events))
+		require.Equal(t, b.frames, slices.Concat(first.frames, second.frames))
+	}
+}
+
+// TestFrameThatIsCutMovesThePositionAtItsEnd, and so does the gap: a process that
+// dies in between reads the whole frame again.
+func TestFrameThatIsCutMovesThePositionAtItsEnd(t *testing.T) {
+	t.Parallel()
 	end := schema.Position{Host: "h", CursorKind: "seq", Cursor: 99}
-	first, second := (&batch{events: events, last: &end, gap: &schema.Gap{}}).split()
-	require.Equal(t, int64(10), first.last.Cursor, "the first half leaves the stream at its own last event")
-	require.Equal(t, "h", first.last.Host)
-	require.NotNil(t, first.gap)
-	require.Nil(t, second.gap)
-	require.Equal(t, &end, second.last, "the second half leaves it where the whole batch did: ignored events included")
-	require.Equal(t, events, slices.Concat(first.events, second.events))
+	var parts []*batch
+	var cut func(b *batch)
+	cut = func(b *batch) {
+		if len(b.events) == 1 {
+			parts = append(parts, b)
+			return
+		}
+		first, second := b.split()
+		cut(first)
+		cut(second)
+	}
+	cut(framed(&end, 1, 3, 4))
+	cursors := make([]int64, len(parts))
+	gaps := 0
+	for i, p := range parts {
+		if p.last != nil {
+			cursors[i] = p.last.Cursor
+		}
+		if p.gap != nil {
+			gaps++
+			require.NotNil(t, p.last)
+		}
+	}
+	require.Equal(t, []int64{10, 0, 0, 11, 0, 0, 0, 99}, cursors)
+	require.Equal(t, 1, gaps)
 }
 
 // TestServerClockIsNotTrusted: a server in the future would push the stream's
@@ -93,8 +155,8 @@ func TestSplitKeepsOrderAndPosition(t *testing.T) {
 func TestServerClockIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	ev := Event{TimeUS: now.AddDate(100, 0, 0).UnixMicro(), Arrived: now}
-	require.True(t, happened(&ev).Equal(now))
+	at := Place{TimeUS: now.AddDate(100, 0, 0).UnixMicro(), Arrived: now}
+	require.True(t, at.happened().Equal(now))
 }
 
 func TestBufferIsBoundedInBytes(t *testing.T) {

@@ -19,7 +19,7 @@ func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) er
 	at := s.base
 	connected := s.clock.earliest(s.connected)
 	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), connected.UnixMicro(), connected
-	b := &batch{last: &at, oldest: s.connected, opened: s.connected}
+	b := &batch{wire: &c.cfg.can.Wire, last: &at, oldest: s.connected, opened: s.connected}
 	if !fresh && s.resume.judge() == missed {
 		s.open = b
 		s.missed()
@@ -30,12 +30,12 @@ func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) er
 }
 
 // connect makes the next connection and the session that will work it.
-func (c *Consumer) connect(ctx context.Context, commits *committer, byTime bool) (*session, error) {
-	from, filter := commits.position, c.cfg.FilterHash()
+func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (*session, error) {
+	from, filter := commits.position, c.cfg.filterHash()
 	expired := c.expired(from, commits.moved)
 	asked := map[string]Cursor{}
 	at := func(host string) Cursor {
-		asked[host] = c.cfg.plan(from, host, filter, byTime, expired).cursor(c.cfg.Start, c.cfg.Rewind)
+		asked[host] = c.cfg.plan(from, host, filter, anew, expired).cursor(c.cfg.Start, c.cfg.Rewind)
 		return asked[host]
 	}
 	report := func(a Attempt) { c.trouble.Store(&a) }
@@ -46,10 +46,11 @@ func (c *Consumer) connect(ctx context.Context, commits *committer, byTime bool)
 	now := time.Now()
 	s := &session{
 		cfg: &c.cfg, clock: &c.clock, conn: conn, connected: now, asked: asked[conn.Host()],
-		buf: newBuffer(c.cfg.BufferBytes), resume: c.cfg.plan(from, conn.Host(), filter, byTime, expired), commits: make(chan *batch),
-		log: c.log, metrics: c.metrics, counted: map[counted]int{}, trail: newTrail(&from),
+		buf: newBuffer(c.cfg.BufferBytes), resume: c.cfg.plan(from, conn.Host(), filter, anew, expired), commits: make(chan *batch),
+		log: c.log, metrics: c.metrics, counted: map[counted]int{},
 		base: schema.Position{Host: conn.Host(), FilterHash: filter},
 	}
+	s.trail = newTrail(&from, s.resume.exact, c.cfg.can.Anchors > 1)
 	s.resume.connected = c.clock.latest(now)
 	if s.resume.elsewhere && !from.CaughtUp.IsZero() {
 		s.base.CaughtUp = from.CaughtUp.Add(-from.Lag()) // the other host may have lagged

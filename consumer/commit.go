@@ -59,7 +59,7 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 	case 0:
 		return fmt.Errorf("commit a batch without events: %w", err)
 	case 1:
-		c.log.Warn("event_parked", "did", b.events[0].DID, "collection", b.events[0].Collection, "rkey", b.events[0].Rkey, "cause", err)
+		c.log.Warn("event_parked", "did", b.events[0].Author, "collection", b.events[0].Collection, "rkey", b.events[0].Key, "cause", err)
 		c.metrics.parked.WithLabelValues(schema.StageCommit, c.named(b.events[0].Collection)).Inc()
 		return c.commit(ctx, b.parked(unwrapAll(err), time.Now()))
 	}

@@ -38,14 +38,13 @@ type Depth func(ctx context.Context, most int) (int, error)
 
 // Config is what a consumer needs. Zero durations and sizes take the defaults.
 type Config struct {
-	Stream     string // the name of the stream's row
-	Wire       string // how the source speaks, for the row
-	Source     Source
-	Pool       *pgxpool.Pool
-	Enqueue    Enqueue
-	Wanted     func(collection string) bool // which collections are stored
-	Follows    func(did string) bool        // whose events are applied; nil: everyone's
-	FilterHash func() string                // names what the source filters; a cursor holds for one filter
+	Stream  string // the name of the stream's row
+	Wire    string // for the row; none: the name of the source's wire
+	Source  Source
+	Pool    *pgxpool.Pool
+	Enqueue Enqueue
+	Wanted  func(collection string) bool // which collections are stored
+	Follows func(did string) bool        // whose events are applied; nil: everyone's
 
 	// Shard says that others make and remove the stream's row. The consumer waits
 	// while there is none.
@@ -89,6 +88,16 @@ type Config struct {
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
 	Tracer     trace.Tracer          // nil: no traces
+
+	can Capabilities // of the source
+}
+
+// filterHash names what the source filters: a cursor holds for one filter.
+func (c *Config) filterHash() string {
+	if source, ok := c.Source.(Filtered); ok {
+		return source.FilterHash()
+	}
+	return ""
 }
 
 // Consumer reads one stream into one database.
@@ -116,9 +125,8 @@ func New(cfg Config) (*Consumer, error) {
 	case cfg.Source == nil || cfg.Pool == nil || cfg.Enqueue == nil || cfg.Wanted == nil || cfg.Logger == nil:
 		return nil, errors.New("a consumer needs a source, a pool, a queue, a choice of collections and a logger")
 	}
-	if cfg.FilterHash == nil {
-		cfg.FilterHash = func() string { return "" }
-	}
+	cfg.can = cfg.Source.Capabilities()
+	cfg.Wire = cmp.Or(cfg.Wire, cfg.can.Wire.Name)
 	cfg.Tracer = cmp.Or[trace.Tracer](cfg.Tracer, noop.Tracer{})
 	cfg.MaxDepth = cmp.Or(cfg.MaxDepth, 10_000)
 	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 500)
@@ -246,13 +254,13 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 		commits.position = schema.Position{}
 	}
 	c.leased(stop)
-	byTime := false
+	anew := false
 	for stop.Err() == nil {
 		if c.depth.Load() > 0 {
 			sleep(stop, 100*time.Millisecond)
 			continue
 		}
-		s, err := c.connect(stop, commits, byTime)
+		s, err := c.connect(stop, commits, anew)
 		if err != nil {
 			if stop.Err() != nil {
 				return nil
@@ -271,7 +279,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			commits.position.CaughtUp, commits.position.Quiet = later(commits.position.CaughtUp, at), true
 		}
 		c.session.Store(nil)
-		byTime = errors.Is(err, errResume)
+		anew = errors.Is(err, errResume)
 		switch {
 		case errors.Is(err, ErrEnd):
 			return ErrEnd
@@ -279,9 +287,9 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			return context.Cause(work)
 		case stop.Err() != nil:
 			return nil
-		case byTime:
+		case anew:
 			c.metrics.mismatches.Inc()
-			c.log.Warn("resume_by_time", "host", s.conn.Host(), "cause", err)
+			c.log.Warn("resume_mismatch", "host", s.conn.Host(), "cause", err)
 		case errors.Is(err, schema.ErrFenced), s.broken.Load():
 			return err
 		case c.depth.Load() > 0: // said when it began

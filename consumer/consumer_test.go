@@ -44,7 +44,7 @@ func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consu
 	t.Helper()
 	cfg := consumer.Config{
 		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), Afresh: true, Patient: true,
-		Source:  &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Decode: jetstream.DecodeEvent},
+		Source:  &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
 		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 		Logger:  slog.New(slog.DiscardHandler),

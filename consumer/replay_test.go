@@ -25,7 +25,8 @@ func replayed(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Replay)) {
 	require.NoError(t, err)
 	letters, err := schema.AskedLetters(t.Context(), pool, 1000, 1<<30)
 	require.NoError(t, err)
-	r := consumer.Replay{Decode: jetstream.DecodeEvent, Config: consumer.Config{
+	wire := jetstream.Wire(nil)
+	r := consumer.Replay{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
 		Pool: pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },

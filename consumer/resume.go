@@ -21,28 +21,31 @@ type resume struct {
 	expects   bool // the filter lets the last event pass, so an anchor should come
 	elsewhere bool // the position is another host's
 	asked     time.Time
+	can       Capabilities
 	threshold time.Duration
 	connected time.Time // when the connection was made; zero: unknown
 	settled   bool
+	passed    bool // what comes is after the position that was asked for; else it is known, once settled
 
 	// What the connection has delivered.
 	seen    int
-	first   time.Time   // when the first event happened
+	first   time.Time   // when the first frame's events happened
 	written []time.Time // the times inside the first revs
-	since   time.Time   // when the first event was decoded
+	since   time.Time   // when the first frame was decoded
 }
 
-// verdict is what an event says about the resume.
+// verdict is what a frame says about the resume.
 type verdict uint8
 
 const (
-	proceed  verdict = iota // the event is to be processed
-	known                   // the event is the anchor: committed already
-	mismatch                // the cursor was not honoured: reconnect by time
+	proceed  verdict = iota // the frame is to be processed
+	known                   // the frame is committed already
+	again                   // it is at or before the position: processed once more, and the position stays
+	mismatch                // the cursor was not honoured: reconnect from earlier
 	missed                  // processed, but the interval before the first event may be lost
 )
 
-// openFor is how many events without an anchor among them end the wait for one.
+// openFor is how many frames without an anchor among them end the wait for one.
 const openFor = 100
 
 // firstRevs is of how many revs the median says when the first events were
@@ -59,11 +62,12 @@ func exactFor(p schema.Position, host, filterHash string) bool {
 	return p.CursorKind != string(CursorNone) && p.Anchor != nil && p.Host == host && p.FilterHash == filterHash
 }
 
-// plan is how a connection to a host resumes a position.
-func (c *Config) plan(from schema.Position, host, filterHash string, byTime, expired bool) *resume {
-	r := &resume{from: from, expired: expired, threshold: c.GapThreshold, elsewhere: from.Host != host}
+// plan is how a connection to a host resumes a position. An anew one does not
+// ask for the position itself.
+func (c *Config) plan(from schema.Position, host, filterHash string, anew, expired bool) *resume {
+	r := &resume{from: from, expired: expired, can: c.can, threshold: c.GapThreshold, elsewhere: from.Host != host}
 	r.settled = from.CursorKind == string(CursorNone)
-	r.exact = !byTime && !expired && exactFor(from, host, filterHash)
+	r.exact = !anew && !expired && exactFor(from, host, filterHash)
 	if a := from.Anchor; a != nil && !expired {
 		passes := (c.Follows == nil || c.Follows(a.DID)) && (a.Collection == "" || c.Wanted(a.Collection))
 		r.expects = from.FilterHash == filterHash || passes
@@ -77,7 +81,9 @@ func (r *resume) cursor(start Cursor, rewind time.Duration) Cursor {
 	case r.from.CursorKind == string(CursorNone), r.expired:
 		return start
 	case r.exact:
-		return Cursor{Kind: CursorKind(r.from.CursorKind), Value: r.from.Cursor}
+		return r.exactCursor()
+	case !r.can.TimeCursor:
+		return Cursor{Kind: CursorSeq} // the oldest event the server has
 	}
 	at := r.from.LastEvent
 	if at.IsZero() {
@@ -87,22 +93,45 @@ func (r *resume) cursor(start Cursor, rewind time.Duration) Cursor {
 	return Cursor{Kind: CursorTime, Value: at.Add(-back).UnixMicro()}
 }
 
-// check looks at the events of a connection until the matter is settled.
-func (r *resume) check(ev *Event) verdict {
+// exactCursor asks for the anchor, or for an earlier one where the source needs
+// several.
+func (r *resume) exactCursor() Cursor {
+	at := Cursor{Kind: CursorTime, Value: r.from.Anchor.TimeUS}
+	if seq := r.from.Anchor.Seq; seq > 0 {
+		at = Cursor{Kind: CursorSeq, Value: seq}
+		for _, a := range r.from.Anchors[:min(r.can.Anchors, maxAnchors)] {
+			if a.Seq > 0 {
+				at.Value = min(at.Value, a.Seq)
+			}
+		}
+	}
+	if r.can.Exclusive {
+		at.Value--
+	}
+	return at
+}
+
+// open reports whether the next frames have to be checked.
+func (r *resume) open() bool { return !r.settled || r.exact && !r.passed }
+
+// check looks at the frames of a connection until the matter is settled.
+func (r *resume) check(p *Place) verdict {
 	switch {
-	case r.settled:
+	case !r.open():
 		return proceed
+	case r.exact && r.from.Anchor.Seq > 0:
+		return r.checkNumber(p)
 	case r.exact:
-		return r.checkExact(ev)
+		return r.checkTime(p)
 	}
 	if r.seen++; r.seen == 1 {
-		r.first, r.since = happened(ev), time.Now()
+		r.first, r.since = p.happened(), time.Now()
 	}
-	if at, ok := revTime(ev.Rev); ok && len(r.written) < firstRevs {
+	if at, ok := revTime(p.Identity.Revision); ok && len(r.written) < firstRevs {
 		r.written = append(r.written, at)
 	}
 	switch {
-	case r.isAnchor(ev):
+	case r.isAnchor(p):
 		r.settled = true
 		return proceed
 	case r.seen < openFor && !r.expired:
@@ -111,27 +140,66 @@ func (r *resume) check(ev *Event) verdict {
 	return r.judge()
 }
 
-// checkExact looks at the first event after the cursor itself was asked for.
-func (r *resume) checkExact(ev *Event) verdict {
+// checkNumber looks at what comes after a sequence number was asked for: one of
+// the anchors must be delivered, at its number, before anything that is later
+// than the position.
+func (r *resume) checkNumber(p *Place) verdict {
+	until := r.from.Anchor.Seq
+	if r.from.CursorKind == string(CursorSeq) {
+		until = max(until, r.from.Cursor) // frames that name nothing may follow the anchor
+	}
+	last := p.Seq == r.from.Anchor.Seq
 	switch {
-	case *r.from.Anchor == *anchorOf(ev):
-		r.settled = true
+	case last && p.named() && *r.from.Anchor == *p.anchor():
+		r.settled, r.passed = true, p.Seq >= until
 		return known
-	case r.from.CursorKind == string(CursorTime) && happened(ev).Before(r.from.LastEvent):
-		r.settled = true // an earlier start than asked for covers it
+	case last || p.Seq < r.exactCursor().Value:
+		return mismatch // the numbers now name other frames, or the server begins elsewhere
+	}
+	for _, a := range r.from.Anchors {
+		switch {
+		case a.Seq == 0 || a.Seq != p.Seq || a.Seq > until:
+		case !p.named() || a.Hash != p.Identity.hash():
+			return mismatch
+		default:
+			r.settled = true
+			return known
+		}
+	}
+	switch {
+	case p.Seq > until && !r.settled:
+		return mismatch
+	case p.Seq > until:
+		r.passed = true
+		return proceed
+	case r.settled:
+		return known
+	}
+	return again
+}
+
+// checkTime looks at the first frame after the time of the anchor was asked for.
+func (r *resume) checkTime(p *Place) verdict {
+	switch {
+	case *r.from.Anchor == *p.anchor():
+		r.settled, r.passed = true, true
+		return known
+	case p.happened().Before(r.from.LastEvent):
+		r.settled, r.passed = true, true // an earlier start than asked for covers it
 		return proceed
 	}
 	return mismatch
 }
 
-// isAnchor compares an event with the anchors. Times and sequence numbers are a
-// host's own; the rest names the event on every host. But one that is no commit is
+// isAnchor compares a frame with the anchors. Times and sequence numbers are a
+// host's own; the rest names the frame on every host. But one without a revision is
 // named by its account alone: one that was said after the position is another.
-func (r *resume) isAnchor(ev *Event) bool {
-	if ev.Kind != KindCommit && said(ev).After(r.last()) {
+func (r *resume) isAnchor(p *Place) bool {
+	if !p.named() || p.Identity.Revision == "" && said(p.At, p.TimeUS, p.Arrived).After(r.last()) {
 		return false
 	}
-	return slices.Contains(r.from.Anchors[:], nameOf(ev).hash())
+	hash := p.Identity.hash()
+	return slices.ContainsFunc(r.from.Anchors[:], func(a schema.AnchorHash) bool { return a.Hash == hash })
 }
 
 // last is when the position's last event happened, as its host has dated it.
@@ -141,6 +209,11 @@ func (r *resume) last() time.Time {
 	}
 	return later(r.from.LastEvent, time.UnixMicro(r.from.Anchor.TimeUS))
 }
+
+// informal reports whether the dates of this connection must be confirmed by
+// revs: another host's clock differs, and nobody asks a server for a time that
+// does not know its own.
+func (r *resume) informal() bool { return r.elsewhere || !r.can.TimeCursor }
 
 // judge settles a resume by time that has delivered no anchor.
 func (r *resume) judge() verdict {
@@ -167,13 +240,13 @@ func (r *resume) interval() (from, to time.Time) {
 	switch {
 	case r.seen == 0:
 		to = r.connected
-	case !r.elsewhere:
+	case !r.informal():
 	case len(r.written) > 0:
-		// The clocks of two hosts differ, and one may lag: both the dates and the
-		// revs must be no later than the position.
+		// The clocks differ, and one may lag: both the dates and the revs must be no
+		// later than the position.
 		slices.SortFunc(r.written, time.Time.Compare)
 		written := r.written[len(r.written)/2]
-		if r.first.After(from.Add(r.from.Lag())) || written.After(from) {
+		if r.first.After(complete(r.from).Truncate(time.Microsecond)) || written.After(from) {
 			to = later(r.first, written)
 		} else {
 			to = from
@@ -203,6 +276,9 @@ func (r *resume) gap() *schema.Gap {
 	from, to := r.interval()
 	moment := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 	reason := "asked for events since " + moment(r.asked)
+	if !r.can.TimeCursor {
+		reason = "asked for the oldest events"
+	}
 	if r.expired {
 		reason = fmt.Sprintf("the position, of %s, is older than deletions are kept: started anew", moment(complete(r.from)))
 	}
@@ -213,7 +289,7 @@ func (r *resume) gap() *schema.Gap {
 	default:
 		reason += ", the first one delivered is of " + moment(r.first)
 	}
-	if !r.expired && r.elsewhere && len(r.written) > 0 {
+	if !r.expired && r.informal() && len(r.written) > 0 {
 		reason += ", and was written at " + moment(r.written[len(r.written)/2])
 	}
 	return &schema.Gap{From: from, To: to, Reason: reason}

@@ -12,18 +12,20 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// stored is a position as a commit leaves it after ev.
-func stored(ev Event) schema.Position {
-	p := schema.Position{Host: "here", FilterHash: "f"}
-	move(&p, &ev)
+// stored is a position as a commit leaves it after a frame.
+func stored(at Place) schema.Position {
+	p := schema.Position{Host: "here", FilterHash: "f", Anchor: at.anchor()}
+	move(&p, &at)
 	return p
 }
 
-func at(seq int64, t time.Time, rkey string) Event {
-	ev := write(rkey, "3mptbyqhi7s2f")
-	ev.Seq, ev.TimeUS = seq, t.UnixMicro()
-	return ev
+func at(seq int64, t time.Time, key string) Place {
+	return Place{Seq: seq, TimeUS: t.UnixMicro(), Identity: Identity{Kind: "commit", Operation: "create", Author: "did:plc:a",
+		Collection: "app.bsky.feed.post", Key: key, Revision: "3mptbyqhi7s2f"}}
 }
+
+// byTime is what a source can do whose servers take times as cursors.
+var byTime = Capabilities{TimeCursor: true}
 
 func TestCursorHoldsForItsHostAndFilterOnly(t *testing.T) {
 	t.Parallel()
@@ -34,9 +36,9 @@ func TestCursorHoldsForItsHostAndFilterOnly(t *testing.T) {
 	require.False(t, exactFor(p, "here", "other"))
 	require.False(t, exactFor(schema.Position{Host: "here", FilterHash: "f"}, "here", "f"))
 
-	exact := resume{from: p, exact: true}
+	exact := resume{can: byTime, from: p, exact: true}
 	require.Equal(t, Cursor{Kind: CursorSeq, Value: 7}, exact.cursor(Cursor{}, time.Minute))
-	elsewhere := resume{from: p}
+	elsewhere := resume{can: byTime, from: p}
 	require.Equal(t, Cursor{Kind: CursorTime, Value: now.Add(-time.Minute).UnixMicro()}, elsewhere.cursor(Cursor{}, time.Minute))
 	first := resume{}
 	require.Equal(t, Cursor{Kind: CursorSeq}, first.cursor(Cursor{Kind: CursorSeq}, time.Minute))
@@ -47,20 +49,94 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	anchor := at(7, now, "a")
 	renumbered := at(7, now, "b")
-	check := func(from schema.Position, ev Event) verdict {
-		r := resume{from: from, exact: true, threshold: 5 * time.Minute}
+	check := func(from schema.Position, ev Place) verdict {
+		r := resume{can: byTime, from: from, exact: true, threshold: 5 * time.Minute}
 		return r.check(&ev)
 	}
 	require.Equal(t, known, check(stored(anchor), anchor), "delivered again: nothing was missed, and it is committed")
 	require.Equal(t, mismatch, check(stored(anchor), renumbered), "the number now names another event")
 	require.Equal(t, mismatch, check(stored(anchor), at(8, now.Add(time.Second), "c")), "the live tip instead of the cursor")
 
-	byTime := anchor
-	byTime.Seq = 0
+	unnumbered := anchor
+	unnumbered.Seq = 0
 	early := at(3, now.Add(-time.Minute), "z")
-	require.Equal(t, known, check(stored(byTime), byTime))
-	require.Equal(t, proceed, check(stored(byTime), early), "a server that starts earlier than asked covers it")
-	require.Equal(t, mismatch, check(stored(byTime), at(0, now.Add(time.Second), "c")))
+	require.Equal(t, known, check(stored(unnumbered), unnumbered))
+	require.Equal(t, proceed, check(stored(unnumbered), early), "a server that starts earlier than asked covers it")
+	require.Equal(t, mismatch, check(stored(unnumbered), at(0, now.Add(time.Second), "c")))
+}
+
+// TestResumeAsksForAsManyAnchorsAsTheSourceNeeds, where their numbers are known,
+// and for the frame before where a cursor is exclusive.
+func TestResumeAsksForAsManyAnchorsAsTheSourceNeeds(t *testing.T) {
+	t.Parallel()
+	p := stored(at(70, noon, "a"))
+	p.Cursor = 72 // two keep-alives followed
+	for i, seq := range []int64{70, 64, 0, 51} {
+		p.Anchors[i] = schema.AnchorHash{Hash: int64(i + 1), Seq: seq}
+	}
+	for _, c := range []struct {
+		can  Capabilities
+		want int64
+	}{{Capabilities{}, 70}, {Capabilities{Anchors: 1}, 70}, {Capabilities{Anchors: 2}, 64}, {Capabilities{Anchors: 3}, 64}, {Capabilities{Anchors: 4}, 51},
+		{Capabilities{Anchors: 99}, 51}, {Capabilities{Exclusive: true}, 69}, {Capabilities{Exclusive: true, Anchors: 2}, 63}} {
+		r := resume{from: p, exact: true, can: c.can}
+		require.Equal(t, Cursor{Kind: CursorSeq, Value: c.want}, r.cursor(Cursor{}, time.Minute), c.can)
+	}
+	anew := resume{from: p}
+	require.Equal(t, Cursor{Kind: CursorSeq}, anew.cursor(Cursor{Kind: CursorSeq, Value: 7}, time.Minute), "no time can be asked for: the oldest event there is")
+}
+
+// TestOneOfSeveralAnchorsProvesTheResume, at its own number; what follows it up to
+// the position is known, and what came before it is read again.
+func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
+	t.Parallel()
+	frame := func(seq int64, key string) Place { return at(seq, noon, key) }
+	p := stored(frame(70, "a"))
+	p.Cursor = 72
+	for i, of := range []Place{frame(70, "a"), frame(64, "b"), frame(51, "c")} {
+		p.Anchors[i] = schema.AnchorHash{Hash: of.Identity.hash(), Seq: of.Seq}
+	}
+	silent := Place{Seq: 71, TimeUS: 1}
+	for name, c := range map[string]struct {
+		frames []Place
+		want   []verdict
+	}{
+		"all of them":            {[]Place{frame(64, "b"), frame(66, "x"), frame(70, "a"), silent, frame(72, "y"), frame(73, "z")}, []verdict{known, known, known, known, known, proceed}},
+		"the second is gone":     {[]Place{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []verdict{again, known, known, proceed}},
+		"the last is gone":       {[]Place{frame(64, "b"), frame(66, "x"), frame(73, "z")}, []verdict{known, known, proceed}},
+		"both are gone":          {[]Place{frame(66, "x"), frame(73, "z")}, []verdict{again, mismatch}},
+		"an earlier start":       {[]Place{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []verdict{again, known, proceed}},
+		"far too early a start":  {[]Place{frame(50, "w")}, []verdict{mismatch}},
+		"the live tip":           {[]Place{frame(90, "z")}, []verdict{mismatch}},
+		"other numbers":          {[]Place{frame(64, "b2")}, []verdict{mismatch}},
+		"other numbers later on": {[]Place{frame(64, "b"), frame(70, "b2")}, []verdict{known, mismatch}},
+		"no name at its number":  {[]Place{{Seq: 70, TimeUS: 1}}, []verdict{mismatch}},
+		"the anchor elsewhere":   {[]Place{frame(65, "a"), frame(73, "z")}, []verdict{again, mismatch}},
+	} {
+		r := resume{from: p, exact: true, can: Capabilities{Exclusive: true, Anchors: 2}}
+		var got []verdict
+		for _, f := range c.frames {
+			got = append(got, r.check(&f))
+		}
+		require.Equal(t, c.want, got, name)
+	}
+}
+
+// TestNumbersOfAnotherHostAreForgotten with the connection: only what the anchors
+// are called holds there.
+func TestNumbersOfAnotherHostAreForgotten(t *testing.T) {
+	t.Parallel()
+	p := stored(at(7, noon, "a"))
+	p.Anchors[0] = schema.AnchorHash{Hash: 1, Seq: 7}
+	same, other := p, p
+	trailed := newTrail(&p, true, true)
+	trailed.mark(&same)
+	require.Equal(t, p.Anchors, same.Anchors)
+	require.Equal(t, p.Anchor, same.Anchor)
+	trailed = newTrail(&p, false, true)
+	trailed.mark(&other)
+	require.Equal(t, schema.Anchors{{Hash: 1}}, other.Anchors)
+	require.Nil(t, other.Anchor)
 }
 
 // noon is when the position of these tests lies.
@@ -69,10 +145,10 @@ var noon = time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 // position is one at noon, after an event each of some accounts.
 func position(accounts ...string) schema.Position {
 	p := stored(at(7, noon, "a"))
-	tr := newTrail(&schema.Position{})
+	tr := newTrail(&schema.Position{}, true, false)
 	for _, did := range accounts {
 		ev := at(7, noon, "a")
-		ev.DID = did
+		ev.Identity.Author = did
 		tr.add(&ev)
 	}
 	tr.mark(&p)
@@ -82,7 +158,7 @@ func position(accounts ...string) schema.Position {
 
 // delivered is the verdict after a resume by time has brought these events, and
 // then nothing more for as long as an anchor may take.
-func delivered(r *resume, events ...Event) verdict {
+func delivered(r *resume, events ...Place) verdict {
 	for i := range events {
 		if saw := r.check(&events[i]); r.settled {
 			return saw
@@ -93,9 +169,9 @@ func delivered(r *resume, events ...Event) verdict {
 
 func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	t.Parallel()
-	after := func(d time.Duration) Event { return at(1, noon.Add(d), "z") }
+	after := func(d time.Duration) Place { return at(1, noon.Add(d), "z") }
 	ask := func(change func(*resume)) *resume {
-		r := &resume{from: position("did:plc:a", "did:plc:b"), expects: true, threshold: 5 * time.Minute}
+		r := &resume{can: byTime, from: position("did:plc:a", "did:plc:b"), expects: true, threshold: 5 * time.Minute}
 		if change != nil {
 			change(r)
 		}
@@ -109,7 +185,7 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	again := at(900, noon.Add(time.Hour), "a") // another number and time
 	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), again), "the anchor, after others that were dated anew")
 	another := again
-	another.DID = "did:plc:b"
+	another.Identity.Author = "did:plc:b"
 	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), another), "the anchor of another account")
 
 	quiet := func(r *resume) { r.from.CaughtUp, r.from.Quiet = noon.Add(50*time.Minute), true }
@@ -136,7 +212,7 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 // seconds.
 func TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed(t *testing.T) {
 	t.Parallel()
-	r := &resume{from: position(), expects: true, threshold: 5 * time.Minute}
+	r := &resume{can: byTime, from: position(), expects: true, threshold: 5 * time.Minute}
 	ev := at(1, noon.Add(time.Second), "z")
 	for range openFor - 1 {
 		require.Equal(t, proceed, r.check(&ev))
@@ -154,7 +230,7 @@ func TestOldestEvidenceCounts(t *testing.T) {
 	from := position()
 	cursor := func(lag time.Duration) time.Duration {
 		from.WrittenAt = from.LastEvent.Add(-lag)
-		r := resume{from: from}
+		r := resume{can: byTime, from: from}
 		return noon.Sub(time.UnixMicro(r.cursor(Cursor{}, 5*time.Minute).Value))
 	}
 	require.Equal(t, 5*time.Minute, cursor(0))
@@ -162,14 +238,14 @@ func TestOldestEvidenceCounts(t *testing.T) {
 	require.Equal(t, 24*time.Hour, cursor(30*time.Hour))
 	require.Equal(t, 5*time.Minute, cursor(-time.Hour), "written in the future")
 
-	written := func(dated, rev time.Duration) Event {
+	written := func(dated, rev time.Duration) Place {
 		ev := at(1, noon.Add(dated), "z")
-		ev.Rev = tid(noon.Add(rev))
+		ev.Identity.Revision = tid(noon.Add(rev))
 		return ev
 	}
-	elsewhere := func(events ...Event) *resume {
+	elsewhere := func(events ...Place) *resume {
 		from.WrittenAt = noon.Add(-20 * time.Minute)
-		r := &resume{from: from, expects: true, elsewhere: true, threshold: 5 * time.Minute}
+		r := &resume{can: byTime, from: from, expects: true, elsewhere: true, threshold: 5 * time.Minute}
 		delivered(r, events...)
 		return r
 	}
@@ -193,15 +269,15 @@ func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String()
 func TestAnchorsAreTheLastEventsOfDifferentAccounts(t *testing.T) {
 	t.Parallel()
 	var p schema.Position
-	tr := newTrail(&p)
+	tr := newTrail(&p, true, false)
 	say := func(did, rkey string, late time.Duration) {
 		ev := at(1, noon, rkey)
-		ev.DID, ev.Rev = did, tid(noon.Add(-late).Add(time.Duration(tr.revs)))
+		ev.Identity.Author, ev.Identity.Revision = did, tid(noon.Add(-late).Add(time.Duration(tr.revs)))
 		tr.add(&ev)
 	}
 	anchor := func(did string, i int) {
 		t.Helper()
-		require.True(t, sameAccount(name{did: did}.hash(), p.Anchors[i]))
+		require.True(t, sameAccount((&Identity{Author: did}).hash(), p.Anchors[i].Hash))
 	}
 	p.LastEvent = noon
 	for range 200 {
@@ -224,7 +300,7 @@ func TestAnchorsAreTheLastEventsOfDifferentAccounts(t *testing.T) {
 	tr.mark(&p)
 	require.WithinDuration(t, noon.Add(-time.Minute), p.WrittenAt, time.Millisecond)
 
-	resumed := newTrail(&p)
+	resumed := newTrail(&p, true, false)
 	next := p
 	resumed.mark(&next)
 	require.Equal(t, p, next, "nothing is lost where nothing has come")
@@ -258,7 +334,7 @@ func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
 func TestSilenceMustLastAThirtiethOfThePast(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
+	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, can: Capabilities{Filters: true}}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
 	require.Equal(t, 12*time.Minute, s.patience())
 	reach := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
 	reach(5 * time.Hour)
@@ -288,12 +364,12 @@ func TestRevTimeIsThatOfTheTID(t *testing.T) {
 // nobody has checked its strings.
 func TestAnchorIsStorable(t *testing.T) {
 	t.Parallel()
-	ev := Event{Kind: KindCommit, DID: "did\x00", Rkey: "r\xff", Collection: string(make([]byte, 4096))}
-	a := anchorOf(&ev)
+	ev := Place{Seq: 1, Identity: Identity{Kind: "commit", Author: "did\x00", Key: "r\xff", Collection: string(make([]byte, 4096))}}
+	a := ev.anchor()
 	require.Equal(t, "did\uFFFD", a.DID)
 	require.Equal(t, "r\uFFFD", a.Rkey)
 	require.NotContains(t, a.Collection, "\x00")
-	r := resume{from: schema.Position{CursorKind: "seq", Anchor: a}, exact: true}
+	r := resume{can: byTime, from: schema.Position{CursorKind: "seq", Anchor: a}, exact: true}
 	require.Equal(t, known, r.check(&ev))
 }
 
@@ -301,17 +377,17 @@ func TestAnchorIsStorable(t *testing.T) {
 // by their account alone, and an account has many of them.
 func TestLaterEventOfTheSameNameIsNoAnchor(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []Kind{KindIdentity, KindAccount, KindOther} {
-		told := func(said, dated time.Duration) Event {
-			return Event{Kind: kind, DID: "did:plc:a", At: noon.Add(said), TimeUS: noon.Add(dated).UnixMicro()}
+	for _, kind := range []string{"identity", "account", "other"} {
+		told := func(said, dated time.Duration) Place {
+			return Place{Identity: Identity{Kind: kind, Author: "did:plc:a"}, At: noon.Add(said), TimeUS: noon.Add(dated).UnixMicro()}
 		}
 		last := told(-time.Second, 0)
 		from := stored(last)
-		tr := newTrail(&schema.Position{})
+		tr := newTrail(&schema.Position{}, true, false)
 		tr.add(&last)
 		tr.mark(&from)
 		ask := func(elsewhere bool) *resume {
-			return &resume{from: from, expects: true, threshold: 5 * time.Minute, elsewhere: elsewhere}
+			return &resume{can: byTime, from: from, expects: true, threshold: 5 * time.Minute, elsewhere: elsewhere}
 		}
 		first := at(1, noon.Add(time.Hour), "z")
 		require.Equal(t, missed, delivered(ask(false), first, told(2*time.Hour, 2*time.Hour)), "another one, of after the hole")
@@ -335,7 +411,7 @@ func TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted(t *testing.T) {
 	now := time.Now()
 	from := stored(at(7, now.Add(-time.Hour), "a"))
 	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, conn: idle{}, buf: newBuffer(1 << 20), log: slog.New(slog.DiscardHandler),
-		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{from: from, expects: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
+		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{can: byTime, from: from, expects: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
 	s.lastFrame.Set(now.Add(-time.Minute))
 	require.NoError(t, s.await())
 	require.NotNil(t, s.open.gap)

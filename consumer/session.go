@@ -13,7 +13,7 @@ import (
 )
 
 // errResume ends a session whose connection did not start where it was asked
-// to: the next one asks by time.
+// to: the next one asks from earlier.
 var errResume = errors.New("the server did not deliver the last event committed")
 
 // errOverflow ends a session whose buffer ran full and stayed so.
@@ -38,10 +38,13 @@ type session struct {
 
 	// Of the decoding goroutine.
 	open    *batch          // the batch being filled
-	tail    Event           // the last event, ignored or not
+	message Message         // the frame being read
+	tail    Place           // the last frame that has a place
 	behind  bool            // the position is not there yet
-	trail   trail           // of the events so far
+	trail   trail           // of the frames so far
 	counted map[counted]int // events since the last flush
+	events  int             // that the batch before wrote: the next one has about as many
+	frames  int             // that these events were of
 
 	lastFrame  Moment       // arrival of the last frame
 	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
@@ -207,44 +210,43 @@ func (s *session) missed() {
 // frame adds one frame to the open batch.
 func (s *session) frame(ctx context.Context, f Frame) error {
 	defer s.buf.release(f)
-	ev, err := s.conn.Decode(f)
-	var bad *Malformed
-	switch {
-	case errors.As(err, &bad):
-		s.metrics.parked.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
-		s.log.Warn("frame_parked", "cause", bad.Error())
-		s.begin(f.Arrived)
-		s.open.malformed(bad, 0, f.Arrived)
-		return s.flushFull(ctx)
-	case err != nil:
+	m := &s.message
+	if err := s.conn.Decode(f, m); err != nil {
 		return fmt.Errorf("decode a frame of %s: %w", s.conn.Host(), err)
 	}
-	ev.Arrived = s.clock.latest(f.Arrived)
-	if ev.TimeUS == 0 { // of a kind we do not know, and without a place in the stream
-		s.counted[counted{kind: "ignored"}]++
-		return nil
-	}
-	if !s.resume.settled {
-		saw := s.resume.check(&ev)
+	m.Arrived = s.clock.latest(f.Arrived)
+	m.locate()
+	moves := m.TimeUS > 0
+	if moves && s.resume.open() {
+		saw := s.resume.check(&m.Place)
 		s.settled.Store(s.resume.settled)
 		switch saw {
 		case mismatch:
 			return errResume
 		case known:
 			return nil
+		case again:
+			moves = false
 		case missed:
 			s.begin(f.Arrived)
 			s.missed()
 		}
 	}
-	s.begin(f.Arrived)
-	s.add(ev, f.Arrived)
+	if moves {
+		s.begin(f.Arrived)
+		s.reach(&m.Place, f.Arrived)
+	}
+	s.add(m, moves, f.Arrived)
+	if s.open == nil {
+		return nil
+	}
+	s.open.bytes += len(m.Raw)
 	return s.flushFull(ctx)
 }
 
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
-		s.open = &batch{oldest: arrived, opened: time.Now()}
+		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]part, 0, s.frames)}
 		s.pending.Add(1)
 	}
 }
@@ -252,13 +254,11 @@ func (s *session) begin(arrived time.Time) {
 // committed says that one of the batches begun is in the database.
 func (s *session) committed() { s.pending.Add(-1) }
 
-// add puts an event into the open batch.
-func (s *session) add(ev Event, arrived time.Time) {
-	b := s.open
-	b.count++
-	s.tail, s.behind = ev, true
-	s.trail.add(&ev)
-	at := happened(&ev)
+// reach takes over how far the stream has come with a frame.
+func (s *session) reach(p *Place, arrived time.Time) {
+	s.tail, s.behind = *p, true
+	s.trail.add(p)
+	at := p.happened()
 	earliest, latest := s.clock.between(arrived)
 	s.lag.Store(int64(earliest.Sub(at)))
 	s.reached.Store(at.UnixMicro())
@@ -266,11 +266,42 @@ func (s *session) add(ev Event, arrived time.Time) {
 	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: the other would take old events for new
 		s.recent.Store(true)
 	}
-	s.metrics.replaced.Add(float64(ev.Replaced))
-	keep, kind := s.cfg.keeps(&ev)
-	s.counted[s.countedAs(&ev, kind)]++
-	if keep && !b.add(&ev, arrived) {
-		s.metrics.parked.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
+}
+
+// add puts what a frame says into the open batch. moves: the position may be set
+// after this frame.
+func (s *session) add(m *Message, moves bool, arrived time.Time) {
+	for _, bad := range m.Malformed {
+		s.metrics.parked.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
+		s.log.Warn("frame_parked", "cause", bad.Error())
+		s.begin(arrived)
+		s.open.malformed(bad, 0, arrived)
+	}
+	began := 0
+	if s.open != nil {
+		began = len(s.open.events)
+		s.open.count += len(m.Events)
+	}
+	for i := range m.Events {
+		ev := &m.Events[i]
+		if ev.Replaced > 0 {
+			s.metrics.replaced.Add(float64(ev.Replaced))
+		}
+		keep, kind := s.cfg.keeps(ev)
+		s.counted[s.countedAs(ev, kind)]++
+		if !keep {
+			continue
+		}
+		s.begin(arrived)
+		if !s.open.add(ev, arrived) {
+			s.metrics.parked.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
+		}
+	}
+	if !moves {
+		m.Identity = Identity{} // no position without an anchor, see split
+	}
+	if s.open != nil {
+		s.open.close(&m.Place, began)
 	}
 }
 
@@ -308,6 +339,7 @@ func (s *session) flush(ctx context.Context) error {
 		return nil
 	}
 	s.open = nil
+	s.events, s.frames = len(b.events), len(b.frames)
 	if s.behind && s.resume.settled {
 		at := s.base
 		move(&at, &s.tail)
@@ -333,9 +365,9 @@ func (s *session) flush(ctx context.Context) error {
 	}
 }
 
-// keeps answers whether an event writes something, and the word it is counted under.
+// keeps reports whether an event writes something, and the word it is counted under.
 func (c *Config) keeps(ev *Event) (bool, string) {
-	if ev.Kind != KindOther && c.Follows != nil && !c.Follows(ev.DID) {
+	if ev.Kind != KindOther && c.Follows != nil && !c.Follows(ev.Author) {
 		return false, "not_followed"
 	}
 	switch ev.Kind {

@@ -35,7 +35,7 @@ func TestWhomToFollowIsAskedForWithEachLease(t *testing.T) {
 			return nil
 		}
 	})
-	last := s.net.Log().Last().TimeUS
+	last := s.last()
 	require.Eventually(t, func() bool {
 		return count(t, s.pool, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, last) == 1
 	}, time.Minute, 5*time.Millisecond)

@@ -15,8 +15,11 @@ const farthestStart = 72 * time.Hour
 // narrow filter is silent too: where nothing recent has arrived, silence counts
 // when it has lasted a thirtieth of what there was to look through.
 func (s *session) patience() time.Duration {
-	if s.past.IsZero() || s.recent.Load() {
+	switch {
+	case s.past.IsZero() || s.recent.Load():
 		return s.cfg.QuietAfter
+	case !s.cfg.can.Filters:
+		return s.cfg.SilentFor // it sends whatever it has
 	}
 	at := later(s.past, time.UnixMicro(s.reached.Load()))
 	return max(s.cfg.SilentFor, s.clock.latest(s.connected).Sub(at)/30)

@@ -15,43 +15,51 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
-// stream is a consumer of a simulated network, over the wire.
+// stream is a consumer of a network, over its wire.
 type stream struct {
 	t    *testing.T
-	net  *simnet.Net
+	wire wire
+	net  network
 	pool *pgxpool.Pool
 	log  lines
 	ping time.Duration // after so much silence; the default when zero
 }
 
+// newStream is one of a Jetstream.
 func newStream(t *testing.T, cfg simnet.Config) *stream {
 	t.Helper()
-	cfg.Seed, cfg.Accounts = 3, 100
-	n, err := simnet.New(cfg)
-	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
-	return &stream{t: t, net: n, pool: schematest.New(t)}
+	return &stream{t: t, wire: wires()[1], net: startJetstream(t, cfg), pool: schematest.New(t)}
+}
+
+func newStreamOf(t *testing.T, w wire, h history) *stream {
+	t.Helper()
+	return &stream{t: t, wire: w, net: w.network(t, h), pool: schematest.New(t)}
 }
 
 // run consumes until the returned function is called.
 func (s *stream) run(change func(*consumer.Config), endpoints ...string) (stop func()) {
 	s.t.Helper()
+	ended, cancel := s.start(change, endpoints...)
+	return func() {
+		cancel()
+		require.NoError(s.t, <-ended)
+	}
+}
+
+// start consumes until it fails, or until cancel is called.
+func (s *stream) start(change func(*consumer.Config), endpoints ...string) (ended <-chan error, cancel func()) {
+	s.t.Helper()
 	logger := slog.New(slog.NewTextHandler(&s.log, nil))
 	if len(endpoints) == 0 {
-		endpoints = []string{s.net.URL()}
+		endpoints = []string{s.net.Endpoint()}
 	}
-	source, err := jetstream.New(jetstream.Config{Endpoints: endpoints, Filter: jetstream.Filter{Everyone: true},
-		MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond, QuietAfter: s.ping, Logger: logger})
-	require.NoError(s.t, err)
 	cfg := consumer.Config{
-		Stream: "s", Wire: "jetstream", Pool: s.pool, Owner: s.t.Name(), Source: source, FilterHash: source.FilterHash,
+		Stream: "s", Pool: s.pool, Owner: s.t.Name(), Source: s.wire.source(s.t, endpoints, s.ping, logger),
 		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchEvery: 10 * time.Millisecond, Logger: logger,
 		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
@@ -62,41 +70,63 @@ func (s *stream) run(change func(*consumer.Config), endpoints ...string) (stop f
 	c, err := consumer.New(cfg)
 	require.NoError(s.t, err)
 	ctx, cancel := context.WithCancel(s.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	return func() {
-		cancel()
-		require.NoError(s.t, <-ended)
-	}
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	return done, cancel
 }
 
-// stores waits until the posts of everything that happened are stored. Of an
-// account that is deleted at the end, some posts may be stored: the purge takes
-// them.
+// last is when the last event happened.
+func (s *stream) last() int64 {
+	all := s.net.Happened()
+	return all[len(all)-1].at
+}
+
+const readUpTo = `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`
+
+type post struct{ did, rkey string }
+
+// posts are those that there are. Of an account that is deleted at the end, some
+// may be stored: the purge takes them.
+func (s *stream) posts() []post {
+	there, deleted := map[post]bool{}, map[string]bool{}
+	for _, e := range s.net.Happened() {
+		switch {
+		case e.post:
+			there[post{e.did, e.rkey}] = e.there
+		case e.status != "":
+			deleted[e.did] = e.status == "deleted"
+		}
+	}
+	var all []post
+	for p, is := range there {
+		if is && !deleted[p.did] {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// stores waits until everything that happened is committed: then the posts that
+// there are stored, and no others.
 func (s *stream) stores() {
 	s.t.Helper()
-	type post struct{ did, rkey string }
-	want, deleted := map[post]bool{}, map[string]bool{}
-	for _, e := range s.net.Log().Entries() {
-		switch {
-		case e.Kind == "commit" && e.Collection == schema.PostCollection:
-			want[post{e.DID, e.Rkey}] = e.Record != nil
-		case e.Kind == "account":
-			deleted[e.DID] = e.Status == "deleted"
-		}
-	}
-	posts := 0
-	for p, there := range want {
-		if there && !deleted[p.did] {
-			posts++
-		}
-	}
-	last := s.net.Log().Last().TimeUS
-	require.Eventually(s.t, func() bool {
-		return count(s.t, s.pool, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, last) == 1
-	}, time.Minute, 5*time.Millisecond, "the last event is not committed")
-	require.Equal(s.t, posts, count(s.t, s.pool, `
-		SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = p.did AND a.status = 'deleted')`))
+	last := s.last()
+	require.Eventually(s.t, func() bool { return count(s.t, s.pool, readUpTo, last) == 1 }, time.Minute, 5*time.Millisecond, "the last event is not committed")
+	s.holds(s.posts())
+}
+
+// holds checks that these posts are stored, and no others.
+func (s *stream) holds(want []post) {
+	s.t.Helper()
+	rows, err := s.pool.Query(s.t.Context(), `
+		SELECT p.did, p.rkey FROM posts AS p WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = p.did AND a.status = 'deleted')`)
+	require.NoError(s.t, err)
+	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p post, err error) {
+		err = row.Scan(&p.did, &p.rkey)
+		return p, err
+	})
+	require.NoError(s.t, err)
+	require.ElementsMatch(s.t, want, got)
 }
 
 type lines struct {
@@ -152,100 +182,119 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 
 // TestResumeGoesOnWhereItStopped reads nothing twice and loses nothing.
 func TestResumeGoesOnWhereItStopped(t *testing.T) {
-	t.Parallel()
-	for _, generation := range []simnet.Generation{simnet.V1, simnet.V2} {
-		s := newStream(t, simnet.Config{History: 500, Generation: generation})
+	onEveryWire(t, func(t *testing.T, w wire) {
+		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)
 		s.stores()
 		stop()
-		s.net.Play(500)
+		s.net.Play(300)
 		stop = s.run(nil)
 		s.stores()
 		stop()
-		require.False(t, s.log.has("resume_by_time"))
-		require.Zero(t, count(t, s.pool, `SELECT count(*) FROM gaps`))
-	}
+		require.False(t, s.log.has("resume_mismatch"))
+		require.Zero(t, count(t, s.pool, allGaps))
+	})
 }
 
 // TestRenumberedServerIsNoticed: at the stored number stands another event, and
 // the events the server has moved below it would be lost.
 func TestRenumberedServerIsNoticed(t *testing.T) {
-	t.Parallel()
-	s := newStream(t, simnet.Config{History: 500})
-	stop := s.run(nil)
-	s.stores()
-	stop()
-	s.net.Play(3)
-	require.NoError(t, s.net.Do(simnet.Renumber))
-	s.net.Play(200)
-	stop = s.run(nil)
-	s.stores()
-	stop()
-	require.True(t, s.log.has("resume_by_time"))
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM gaps`), "everything was still there")
+	onEveryWire(t, func(t *testing.T, w wire) {
+		s := newStreamOf(t, w, history{events: 300})
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		s.net.Play(3)
+		s.net.Renumber()
+		s.net.Play(200)
+		stop = s.run(nil)
+		s.stores()
+		stop()
+		require.Equal(t, w.numbers, s.log.has("resume_mismatch"))
+		require.Zero(t, count(t, s.pool, allGaps), "everything was still there")
+	})
+}
+
+// TestFutureCursorIsNoticed: a server that has forgotten its last numbers takes
+// the position for the live tip, and says nothing. What happened meanwhile comes
+// all the same.
+func TestFutureCursorIsNoticed(t *testing.T) {
+	onEveryWire(t, func(t *testing.T, w wire) {
+		s := newStreamOf(t, w, history{events: 300})
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		s.net.Play(2)
+		s.net.Renumber() // by four: the position is two beyond the last event
+		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 300 * time.Millisecond })
+		s.stores()
+		s.net.Play(50)
+		s.stores()
+		stop()
+		require.Equal(t, w.numbers, s.log.has("resume_mismatch"))
+		require.Zero(t, count(t, s.pool, allGaps), "everything was still there")
+	})
 }
 
 // TestLostEventsAreAGap: the server has forgotten what happened meanwhile.
 func TestLostEventsAreAGap(t *testing.T) {
-	t.Parallel()
-	s := newStream(t, simnet.Config{History: 500, Start: time.Now().Add(-time.Hour)})
-	stop := s.run(nil)
-	require.Eventually(t, func() bool { return count(t, s.pool, `SELECT count(*) FROM posts`) > 300 }, time.Minute, 5*time.Millisecond)
-	stop()
-	s.net.Play(10)
-	require.NoError(t, s.net.Do(simnet.TooOld))
-	s.net.Play(10)
-	stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = time.Second })
-	defer stop()
-	require.Eventually(t, func() bool { return count(t, s.pool, `SELECT count(*) FROM gaps`) == 1 }, time.Minute, 5*time.Millisecond)
-	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE stream = 's' AND to_at - from_at BETWEEN '55 minutes' AND '65 minutes' AND closed_at IS NULL`))
+	onEveryWire(t, func(t *testing.T, w wire) {
+		s := newStreamOf(t, w, history{events: 300, end: time.Now().Add(-time.Hour)})
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		s.net.Play(10)
+		s.net.Forget()
+		s.net.Play(10)
+		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 300 * time.Millisecond })
+		defer stop()
+		s.until(1, allGaps)
+		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM gaps WHERE stream = 's' AND to_at - from_at BETWEEN '55 minutes' AND '65 minutes' AND closed_at IS NULL`))
+	})
 }
 
-// TestAnotherHostIsAskedByTime: its numbers are others, its history is the same.
-func TestAnotherHostIsAskedByTime(t *testing.T) {
-	t.Parallel()
-	at := time.Now()
-	s := newStream(t, simnet.Config{History: 500, Start: at})
-	other := newStream(t, simnet.Config{History: 800, Start: at.Add(time.Second)})
-	stop := s.run(nil)
-	s.stores()
-	stop()
-	require.NoError(t, s.net.Do(simnet.Refuse))
-	stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 200 * time.Millisecond }, s.net.URL(), other.net.URL())
-	require.Eventually(t, func() bool {
-		return count(t, s.pool, `SELECT count(*) FROM streams WHERE host = $1`, other.net.Address()) == 1
-	}, time.Minute, 5*time.Millisecond)
-	stop()
-	require.True(t, s.log.has("cursor_kind=time"))
+// TestAnotherHostIsAskedAnew: its numbers are others, its history is the same.
+func TestAnotherHostIsAskedAnew(t *testing.T) {
+	onEveryWire(t, func(t *testing.T, w wire) {
+		at := time.Now()
+		s := newStreamOf(t, w, history{events: 300, end: at})
+		other := newStreamOf(t, w, history{events: 500, end: at.Add(time.Second)})
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		s.net.Refuse()
+		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 200 * time.Millisecond }, s.net.Endpoint(), other.net.Endpoint())
+		s.until(1, `SELECT count(*) FROM streams WHERE host = $1`, other.net.Host())
+		stop()
+		require.True(t, s.log.has(w.asksAnew))
+	})
 }
 
 // TestQuietStartIsAPosition: a stream that begins at the live tip goes on from
 // there, even when its first process dies before the first event.
 func TestQuietStartIsAPosition(t *testing.T) {
-	t.Parallel()
-	s := newStream(t, simnet.Config{History: 500})
-	tip := func(cfg *consumer.Config) { cfg.Start = consumer.Cursor{} }
-	stop := s.run(tip)
-	require.Eventually(t, func() bool { return count(t, s.pool, `SELECT count(*) FROM streams WHERE cursor > 0`) == 1 }, time.Minute, 5*time.Millisecond)
-	stop()
-	s.net.Play(300) // while nobody reads
-	stop = s.run(tip)
-	last := s.net.Log().Last().TimeUS
-	require.Eventually(t, func() bool {
-		return count(t, s.pool, `SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp($1::bigint / 1000000.0)`, last) == 1
-	}, time.Minute, 5*time.Millisecond)
-	stop()
-	posts := map[string]bool{}
-	for _, e := range s.net.Log().Entries()[500:] {
-		if e.Kind == "commit" && e.Collection == schema.PostCollection {
-			posts[e.DID+"/"+e.Rkey] = e.Record != nil
+	onEveryWire(t, func(t *testing.T, w wire) {
+		s := newStreamOf(t, w, history{events: 300})
+		tip := func(cfg *consumer.Config) { cfg.Start = consumer.Cursor{} }
+		stop := s.run(tip)
+		s.until(1, `SELECT count(*) FROM streams WHERE cursor > 0`)
+		stop()
+		before := len(s.net.Happened())
+		s.net.Play(200) // while nobody reads
+		stop = s.run(tip)
+		s.until(1, readUpTo, s.last())
+		stop()
+		posts := map[post]bool{}
+		for _, e := range s.net.Happened()[before:] {
+			if e.post {
+				posts[post{e.did, e.rkey}] = e.there
+			}
 		}
-	}
-	for post, there := range posts {
-		if there {
-			did, rkey, _ := strings.Cut(post, "/")
-			require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, rkey))
+		for p, there := range posts {
+			if there {
+				require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, p.did, p.rkey))
+			}
 		}
-	}
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM gaps`))
+		require.Zero(t, count(t, s.pool, allGaps))
+	})
 }

@@ -126,10 +126,11 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 }
 
 func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
-	const sql = `SELECT advance_stream($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+	const sql = `SELECT advance_stream($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
 	p := b.Position
+	anchors, seqs := p.Anchors.columns()
 	q.Queue(sql, lease.Stream, lease.Epoch, lease.TTL, p.Host, p.CursorKind, p.Cursor, p.Anchor,
-		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash, p.Anchors.known(), nilTime(p.WrittenAt))
+		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash, anchors, nilTime(p.WrittenAt), seqs)
 }
 
 // queueWrites writes the records, and locks those that will be deleted, in one

@@ -190,7 +190,7 @@ func TestPositionSurvives(t *testing.T) {
 	at := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	want := schema.Position{Host: "h:1", CursorKind: "seq", Cursor: 42, FilterHash: "f", LastEvent: at, CaughtUp: at.Add(time.Second),
 		Anchor:  &schema.Anchor{Seq: 42, TimeUS: at.UnixMicro(), Kind: "commit", DID: "did:plc:a", Operation: "create", Collection: "c", Rkey: "r", Rev: "v"},
-		Anchors: schema.Anchors{1, -1 << 63, 3}, WrittenAt: at.Add(-time.Minute)}
+		Anchors: schema.Anchors{{Hash: 1, Seq: 42}, {Hash: -1 << 63}, {Hash: 3, Seq: 40}}, WrittenAt: at.Add(-time.Minute)}
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Position: want})
 	require.NoError(t, err)
 	require.NoError(t, lease.Release(t.Context(), pool))

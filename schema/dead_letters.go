@@ -34,6 +34,7 @@ const (
 type DeadLetter struct {
 	ID       int64 // of the letter that has just failed again; 0: it fails for the first time
 	Stage    string
+	Wire     string // that the input came over; empty where it came over none
 	Key      Key    // of the record it is about; empty where unknown
 	Rev      string // of that record; empty where unknown
 	Cause    string
@@ -61,9 +62,10 @@ WITH bounds AS MATERIALIZED (
                    WHERE t.collection = $4::text AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
            OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone
 )
-INSERT INTO dead_letters AS d (key, stage, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen)
+INSERT INTO dead_letters AS d (key, stage, wire, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen)
 SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        $2::text,
+       $20::text,
        nullif($3::text, ''),
        CASE WHEN b.counted THEN NULL ELSE nullif($4::text, '') END,
        nullif($5::text, ''),
@@ -149,6 +151,9 @@ func (d *DeadLetter) args(stream string) []any {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n", d.Stage, d.Key.Collection, d.Key.DID, d.Key.Rkey)
 	h.Write(d.Raw)
+	if d.Wire != "" {
+		fmt.Fprintf(h, "\n%s", d.Wire)
+	}
 	most := maxRaw
 	if d.Final {
 		most = largeRaw
@@ -160,7 +165,7 @@ func (d *DeadLetter) args(stream string) []any {
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
 	return []any{h.Sum(nil), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
 		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
-		counted[:], letterRoom, largeLetters, cutRaw, d.Rev}
+		counted[:], letterRoom, largeLetters, cutRaw, d.Rev, d.Wire}
 }
 
 // Text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
@@ -205,6 +210,7 @@ type Letter struct {
 	State      string     `json:"state"`
 	StateAt    *time.Time `json:"state_at,omitempty"` // nil: open from the beginning
 	Stream     string     `json:"stream,omitempty"`
+	Wire       string     `json:"wire,omitempty"`
 	Collection string     `json:"collection,omitempty"`
 	DID        string     `json:"did,omitempty"`
 	Rkey       string     `json:"rkey,omitempty"`
@@ -247,6 +253,7 @@ const letterColumns = `
        d.state                      AS state,
        d.state_at                   AS state_at,
        coalesce(d.stream, '')       AS stream,
+       d.wire                       AS wire,
        coalesce(d.collection, '')   AS collection,
        coalesce(d.did, '')          AS did,
        coalesce(d.rkey, '')         AS rkey,

@@ -116,11 +116,12 @@ CREATE TABLE dead_letters (
     path text DEFAULT ''::text NOT NULL,
     expected text DEFAULT ''::text NOT NULL,
     received text DEFAULT ''::text NOT NULL,
-    raw bytea NOT NULL, -- The input as it arrived; of a job, its arguments. Only the beginning if raw_bytes is larger. Empty once the record or account is deleted.
+    raw bytea NOT NULL, -- The input: what its wire, or the arguments of its job, hold of the event alone; only its beginning where raw_bytes is larger; empty once its record or account is deleted.
     raw_bytes bigint NOT NULL,
     first_seen timestamp with time zone NOT NULL,
     last_seen timestamp with time zone NOT NULL,
     count bigint DEFAULT 1 NOT NULL, -- How often it failed.
+    wire text DEFAULT ''::text NOT NULL, -- The format of raw: a retry needs the decoder of that name. Empty: it came over no wire.
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_key_key UNIQUE (key),
     CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
@@ -332,6 +333,7 @@ CREATE TABLE streams (
     lease_renewed_at timestamp with time zone, -- When the lease was renewed, by the database's clock. If this is in the future, the clock has been set back since, and the lease is free.
     lease_expires_at timestamp with time zone,
     epoch bigint DEFAULT 0 NOT NULL, -- Each new lease holder raises it. A commit that carries an older epoch is refused.
+    anchor_seqs bigint[], -- The sequence numbers of anchors, in their order, for a source whose servers may omit one of them; 0: unknown. NULL: the source needs none.
     CONSTRAINT streams_pkey PRIMARY KEY (name),
     CONSTRAINT streams_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
@@ -399,19 +401,20 @@ CREATE TABLE weir_migration (
 
 -- Weir: functions
 
--- Moves a stream's position and renews its lease. Only for the holder of the epoch; anybody else gets SQLSTATE WR001.
-CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[], p_written_at timestamp with time zone)
+-- Moves a stream's position and renews its lease, for the holder of the epoch only: SQLSTATE WR001 for anybody else.
+CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[], p_written_at timestamp with time zone, p_anchor_seqs bigint[])
  RETURNS void
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    -- Having read everything of one host says little about another host, which may be ahead.
+    -- What one host had nothing unread of says little of another, which may be ahead of it.
     UPDATE streams
     SET host             = p_host,
         cursor_kind      = p_cursor_kind,
         cursor           = p_cursor,
         anchor           = p_anchor,
         anchors          = p_anchors,
+        anchor_seqs      = p_anchor_seqs,
         last_event_at    = p_last_event_at,
         written_at       = p_written_at,
         caught_up_at     = greatest(CASE WHEN caught_up_at < clock_timestamp() AND host = p_host THEN caught_up_at END,

@@ -33,23 +33,38 @@ func (p Position) Lag() time.Duration {
 	return max(0, p.LastEvent.Sub(p.WrittenAt))
 }
 
-// Anchors are hashes of the last events of different accounts, the latest first;
-// zeros follow where fewer are known.
-type Anchors [8]int64
+// Anchors are the last frames of different accounts, the latest first; zeros
+// follow where fewer are known.
+type Anchors [8]AnchorHash
 
-// known are those that are set, as they are stored: nil for none.
-func (a *Anchors) known() []int64 {
-	n := 0
-	for n < len(a) && a[n] != 0 {
-		n++
+// AnchorHash is an anchor of which only a hash is kept, and its sequence number
+// where the source asks for it; else 0.
+type AnchorHash struct{ Hash, Seq int64 }
+
+// columns are the anchors that are set, as they are stored: nil for none.
+func (a *Anchors) columns() (hashes, seqs []int64) {
+	for i := range a {
+		if a[i].Hash == 0 {
+			break
+		}
+		if hashes == nil {
+			hashes = make([]int64, 0, len(a))
+		}
+		hashes = append(hashes, a[i].Hash)
+		if a[i].Seq != 0 && seqs == nil {
+			seqs = make([]int64, len(a))
+		}
+		if seqs != nil {
+			seqs[i] = a[i].Seq
+		}
 	}
-	if n == 0 {
-		return nil
+	if seqs != nil {
+		seqs = seqs[:len(hashes)]
 	}
-	return a[:n]
+	return hashes, seqs
 }
 
-// Anchor identifies the last event committed: a resume must deliver it again.
+// Anchor identifies the last frame committed: a resume must deliver it again.
 type Anchor struct {
 	Seq        int64  `json:"seq,omitempty"`
 	TimeUS     int64  `json:"time_us"`
@@ -170,16 +185,21 @@ SET lease_owner      = $2,
 FROM free
 WHERE s.name = free.name
 RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s.caught_up_at, s.filter_hash, clock_timestamp(),
-    s.anchors, s.written_at, s.host <> '' AND coalesce(s.caught_up_at > s.advanced_at, false)`
+    s.anchors, s.anchor_seqs, s.written_at, s.host <> '' AND coalesce(s.caught_up_at > s.advanced_at, false)`
 	lease, err = one(ctx, db, "take the lease of stream "+stream, func(row pgx.CollectableRow) (Lease, error) {
 		l := Lease{Stream: stream, Owner: owner, TTL: ttl}
 		p := &l.Position
 		var lastEvent, caughtUp, written *time.Time
-		var anchors []int64
+		var hashes, seqs []int64
 		err := row.Scan(&l.Epoch, &p.Host, &p.CursorKind, &p.Cursor, &p.Anchor, &lastEvent, &caughtUp, &p.FilterHash, &l.Taken,
-			&anchors, &written, &p.Quiet)
+			&hashes, &seqs, &written, &p.Quiet)
 		p.LastEvent, p.CaughtUp, p.WrittenAt = deref(lastEvent), deref(caughtUp), deref(written)
-		copy(p.Anchors[:], anchors)
+		for i := range min(len(hashes), len(p.Anchors)) {
+			p.Anchors[i].Hash = hashes[i]
+			if i < len(seqs) {
+				p.Anchors[i].Seq = seqs[i]
+			}
+		}
 		return l, err
 	}, take, stream, owner, ttl)
 	if errors.Is(err, ErrNoRows) {

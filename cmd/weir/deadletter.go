@@ -195,6 +195,7 @@ func printLetter(w io.Writer, l *schema.Letter) error {
 		line("job", strconv.FormatInt(*l.Job, 10))
 	}
 	line("stream", l.Stream)
+	line("wire", l.Wire)
 	line("cause", l.Cause)
 	line("path", l.Path)
 	line("expected", l.Expected)

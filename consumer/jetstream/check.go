@@ -21,7 +21,7 @@ func (d *decoder) check(ev *consumer.Event) error {
 	case "account":
 		ev.Kind = consumer.KindAccount
 	}
-	if err := d.checkTime(ev); err != nil || ev.Kind == consumer.KindOther {
+	if err := d.checkTime(ev.Kind); err != nil || ev.Kind == consumer.KindOther {
 		return err
 	}
 	if !d.found {
@@ -30,8 +30,8 @@ func (d *decoder) check(ev *consumer.Event) error {
 	if ev.Kind == consumer.KindCommit && ev.Collection != "" && d.wanted != nil && !d.wanted(ev.Collection) {
 		return nil
 	}
-	if !isDID(ev.DID) {
-		return d.refuse("not a DID", "/did", "a DID", ev.DID)
+	if !isDID(ev.Author) {
+		return d.refuse("not a DID", "/did", "a DID", ev.Author)
 	}
 	switch ev.Kind {
 	case consumer.KindCommit:
@@ -44,12 +44,13 @@ func (d *decoder) check(ev *consumer.Event) error {
 
 // checkTime refuses times that would lead the stream's position astray. An
 // event of an unknown kind may have none.
-func (d *decoder) checkTime(ev *consumer.Event) error {
-	if ev.Seq < 0 || ev.Seq > maxSeq {
-		return d.refuse("not a sequence number", "/cursor", "a number from 0, below 1e15", strconv.FormatInt(ev.Seq, 10))
+func (d *decoder) checkTime(kind consumer.Kind) error {
+	seq, timeUS := d.m.Seq, d.m.TimeUS
+	if seq < 0 || seq > maxSeq {
+		return d.refuse("not a sequence number", "/cursor", "a number from 0, below 1e15", strconv.FormatInt(seq, 10))
 	}
-	if (ev.TimeUS <= 0 || ev.TimeUS > maxTimeUS) && !(ev.Kind == consumer.KindOther && ev.TimeUS == 0) {
-		return d.refuse("missing or absurd time", "/time_us", "microseconds since 1970, up to the year 9999", strconv.FormatInt(ev.TimeUS, 10))
+	if (timeUS <= 0 || timeUS > maxTimeUS) && !(kind == consumer.KindOther && timeUS == 0) {
+		return d.refuse("missing or absurd time", "/time_us", "microseconds since 1970, up to the year 9999", strconv.FormatInt(timeUS, 10))
 	}
 	return nil
 }
@@ -60,10 +61,10 @@ func (d *decoder) checkCommit(ev *consumer.Event) error {
 		return d.refuse("unknown operation", "/commit/operation", "create, update or delete", "something else")
 	case !isNSID(ev.Collection):
 		return d.refuse("not a collection", "/commit/collection", "an NSID", ev.Collection)
-	case !isRecordKey(ev.Rkey):
-		return d.refuse("not a record key", "/commit/rkey", "a record key", ev.Rkey)
-	case !isTID(ev.Rev):
-		return d.refuse("not a revision", "/commit/rev", "a TID", ev.Rev)
+	case !isRecordKey(ev.Key):
+		return d.refuse("not a record key", "/commit/rkey", "a record key", ev.Key)
+	case !isTID(ev.Revision):
+		return d.refuse("not a revision", "/commit/rev", "a TID", ev.Revision)
 	case ev.Operation == consumer.Delete:
 		ev.CID = ""
 		return nil
@@ -78,8 +79,8 @@ func (d *decoder) checkCommit(ev *consumer.Event) error {
 }
 
 func (d *decoder) checkIdentity(ev *consumer.Event) error {
-	if d.repeats && d.repeated != ev.DID {
-		return d.agree("/identity/did", ev.DID, d.repeated)
+	if d.repeats && d.repeated != ev.Author {
+		return d.agree("/identity/did", ev.Author, d.repeated)
 	}
 	if ev.Handle == "" {
 		return nil
@@ -95,8 +96,8 @@ const maxStatus = 64
 
 func (d *decoder) checkAccount(ev *consumer.Event) error {
 	switch {
-	case d.repeats && d.repeated != ev.DID:
-		return d.agree("/account/did", ev.DID, d.repeated)
+	case d.repeats && d.repeated != ev.Author:
+		return d.agree("/account/did", ev.Author, d.repeated)
 	case !d.active:
 		return d.refuse("the account's state is missing", "/account/active", "true or false", "nothing")
 	case len(ev.Status) > maxStatus:

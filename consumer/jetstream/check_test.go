@@ -95,9 +95,9 @@ func TestIdentityMustKeepTheSyntax(t *testing.T) {
 	for i, c := range syntaxCases() {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			one(t, c.did, `"did:plc:wq4aajammjtxdomz3e23667t"`, c.text, "not a DID", "/did", func(f string) string { return accepted(t, f).DID })
-			one(t, c.tid, `"3mptbypluud2a"`, c.text, "not a revision", "/commit/rev", func(f string) string { return accepted(t, f).Rev })
-			one(t, c.rkey, `"3mptbyplj5d2a"`, c.text, "not a record key", "/commit/rkey", func(f string) string { return accepted(t, f).Rkey })
+			one(t, c.did, `"did:plc:wq4aajammjtxdomz3e23667t"`, c.text, "not a DID", "/did", func(f string) string { return accepted(t, f).Author })
+			one(t, c.tid, `"3mptbypluud2a"`, c.text, "not a revision", "/commit/rev", func(f string) string { return accepted(t, f).Revision })
+			one(t, c.rkey, `"3mptbyplj5d2a"`, c.text, "not a record key", "/commit/rkey", func(f string) string { return accepted(t, f).Key })
 			one(t, c.nsid, `"app.bsky.feed.like"`, c.text, "not a collection", "/commit/collection", func(f string) string { return accepted(t, f).Collection })
 			one(t, c.cid || c.text == "", `"bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i"`, c.text, "not a CID", "/commit/cid",
 				func(f string) string { return accepted(t, f).CID })
@@ -148,7 +148,7 @@ func TestEscapesAreRead(t *testing.T) {
 	ev = accepted(t, strings.NewReplacer(`"kind"`, `"\u006bind"`, `"commit"`, `"\u0063ommit"`, `"create"`, `"\u0063reate"`, `"rev"`, `"\u0072ev"`,
 		`app.bsky`, `a\u0070p\u002ebsky`).Replace(frameCreate))
 	require.Equal(t, "app.bsky.feed.like", ev.Collection)
-	require.Equal(t, "3mptbypluud2a", ev.Rev)
+	require.Equal(t, "3mptbypluud2a", ev.Revision)
 
 	for _, no := range []string{`\u0000`, `\ud800`, `\udc00`, `\ud800\ud800`, `\udc00\ud800`, `\ud800x`} {
 		const cause = "a character that cannot be stored"
@@ -209,7 +209,7 @@ func TestCommitMustBeWhole(t *testing.T) {
 func TestEventNamesOneDID(t *testing.T) {
 	t.Parallel()
 	for kind, frame := range map[string]string{"identity": frameHandle, "account": frameStatus} {
-		did := accepted(t, frame).DID
+		did := accepted(t, frame).Author
 		outer, body := `"did":"`+did+`",`, frame[strings.Index(frame, `"`+kind+`":{`):len(frame)-1]
 		for _, inner := range []string{"did:plc:exicsidqd7737xpugiq5r4c6", did[:len(did)-1], strings.ToUpper(did), "x", ""} {
 			body := with(t, body, did, inner)
@@ -221,7 +221,7 @@ func TestEventNamesOneDID(t *testing.T) {
 			refused(t, `{`+body+`,`+time+`"kind":"`+kind+`",`+outer[:len(outer)-1]+`}`, "the event names two DIDs", path)
 		}
 		refused(t, strings.Replace(frame, outer, "", 1), "not a DID", "/did")
-		require.Equal(t, did, accepted(t, `{`+outer+`"time_us":1,"kind":"`+kind+`",`+strings.Replace(body, outer, "", 1)+`}`).DID, "the body need not repeat it")
+		require.Equal(t, did, accepted(t, `{`+outer+`"time_us":1,"kind":"`+kind+`",`+strings.Replace(body, outer, "", 1)+`}`).Author, "the body need not repeat it")
 	}
 }
 

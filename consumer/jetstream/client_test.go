@@ -32,7 +32,7 @@ func oldest(string) consumer.Cursor {
 
 // everyone asks for everything of everybody, at intervals that suit a test.
 func everyone(endpoints ...string) jetstream.Config {
-	return jetstream.Config{Endpoints: endpoints, Filter: jetstream.Filter{Everyone: true}, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond}
+	return jetstream.Config{Endpoints: endpoints, Filter: consumer.Filter{Everyone: true}, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond}
 }
 
 func client(t *testing.T, cfg jetstream.Config) *jetstream.Client {
@@ -60,6 +60,20 @@ func connect(t *testing.T, c *jetstream.Client, at func(string) consumer.Cursor)
 	return conn
 }
 
+// decoded is the event of a frame, with what the consumer copies from its message.
+func decoded(conn consumer.Conn, f consumer.Frame) (consumer.Event, error) {
+	var m consumer.Message
+	if err := conn.Decode(f, &m); err != nil {
+		return consumer.Event{}, err
+	}
+	if len(m.Malformed) > 0 {
+		return consumer.Event{}, m.Malformed[0]
+	}
+	ev := m.Events[0]
+	ev.Seq, ev.TimeUS, ev.Arrived, ev.Raw = m.Seq, m.TimeUS, m.Arrived, m.Raw
+	return ev, nil
+}
+
 // events reads n frames and decodes them.
 func events(t *testing.T, conn consumer.Conn, n int) []consumer.Event {
 	t.Helper()
@@ -67,7 +81,7 @@ func events(t *testing.T, conn consumer.Conn, n int) []consumer.Event {
 	for range n {
 		f, err := conn.Next(t.Context())
 		require.NoError(t, err)
-		ev, err := conn.Decode(f)
+		ev, err := decoded(conn, f)
 		require.NoError(t, err, string(f.Data))
 		read = append(read, ev)
 	}
@@ -112,10 +126,10 @@ func TestReadsWhatTheServerSays(t *testing.T) {
 				read := events(t, connect(t, client(t, cfg), oldest), 3000)
 				for i, want := range n.Log().Entries() {
 					got := read[i]
-					require.Equal(t, want.DID, got.DID)
+					require.Equal(t, want.DID, got.Author)
 					require.Equal(t, want.Collection, got.Collection)
-					require.Equal(t, want.Rkey, got.Rkey)
-					require.Equal(t, want.Rev, got.Rev)
+					require.Equal(t, want.Rkey, got.Key)
+					require.Equal(t, want.Rev, got.Revision)
 					require.Equal(t, want.CID, got.CID)
 					require.Equal(t, string(want.Record), string(got.Record))
 					require.Equal(t, want.Handle, got.Handle)
@@ -172,7 +186,7 @@ func TestAnotherDictionaryIsNoPoison(t *testing.T) {
 	conn := connect(t, c, oldest)
 	f, err := conn.Next(t.Context())
 	require.NoError(t, err)
-	_, err = conn.Decode(f)
+	_, err = decoded(conn, f)
 	var parked *consumer.Malformed
 	require.False(t, errors.As(err, &parked))
 	require.ErrorContains(t, err, "another dictionary")
@@ -309,12 +323,12 @@ func TestLongFrameIsParkedAndTheNextOneRead(t *testing.T) {
 	f, err := conn.Next(t.Context())
 	require.NoError(t, err)
 	require.True(t, f.Truncated)
-	_, err = conn.Decode(f)
+	_, err = decoded(conn, f)
 	var parked *consumer.Malformed
 	require.ErrorAs(t, err, &parked)
 	require.Equal(t, "the frame is too long", parked.Cause)
 	require.LessOrEqual(t, len(parked.Raw), 64<<10)
-	require.Equal(t, "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", events(t, conn, 1)[0].DID)
+	require.Equal(t, "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", events(t, conn, 1)[0].Author)
 }
 
 func TestBrokenZstdIsParked(t *testing.T) {
@@ -333,7 +347,7 @@ func TestBrokenZstdIsParked(t *testing.T) {
 	conn := connect(t, client(t, cfg), tip)
 	f, err := conn.Next(t.Context())
 	require.NoError(t, err)
-	_, err = conn.Decode(f)
+	_, err = decoded(conn, f)
 	var parked *consumer.Malformed
 	require.ErrorAs(t, err, &parked)
 	require.Contains(t, parked.Cause, "cannot be decompressed")
@@ -372,9 +386,9 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"name at least one":     {},
 		"is no Jetstream":       {Endpoints: []string{"jetstream"}},
 		"received ftp":          {Endpoints: []string{"ftp://example.com"}},
-		`"post" is no coll`:     {Endpoints: []string{"ws://a.example"}, Filter: jetstream.Filter{Collections: []string{"post"}}},
-		`"x" is no DID`:         {Endpoints: []string{"ws://a.example"}, Filter: jetstream.Filter{DIDs: []string{"x"}}},
-		"100 collections at mo": {Endpoints: []string{"ws://a.example"}, Filter: jetstream.Filter{Collections: make([]string, 101)}},
+		`"post" is no coll`:     {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Collections: []string{"post"}}},
+		`"x" is no DID`:         {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Accounts: []string{"x"}}},
+		"100 collections at mo": {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Collections: make([]string, 101)}},
 	} {
 		_, err := jetstream.New(cfg)
 		require.ErrorContains(t, err, want)

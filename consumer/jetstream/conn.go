@@ -85,7 +85,7 @@ func (c *Client) forget(k *conn) {
 }
 
 // ask replaces the filter of the connection.
-func (k *conn) ask(ctx context.Context, f Filter) error {
+func (k *conn) ask(ctx context.Context, f filter) error {
 	message, err := f.update()
 	if err != nil {
 		return err
@@ -225,17 +225,37 @@ func (k *conn) watch() {
 }
 
 // Decode reads a frame.
-func (k *conn) Decode(f consumer.Frame) (consumer.Event, error) {
-	if f.Truncated {
-		return consumer.Event{}, &consumer.Malformed{Cause: "the frame is too long",
-			Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more", Raw: f.Data}
-	}
+func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	data := f.Data
-	if f.Compressed {
+	switch {
+	case f.Truncated:
+		k.decode.beginning(f, &consumer.Malformed{Cause: "the frame is too long",
+			Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more", Raw: f.Data}, m)
+		return nil
+	case f.Compressed:
 		var err error
-		if data, err = k.unzip(f.Data); err != nil {
-			return consumer.Event{}, err
+		data, err = k.unzip(f.Data)
+		if bad, ok := errors.AsType[*consumer.Malformed](err); ok {
+			m.Reset(f.Data, f.Arrived)
+			m.Refuse(bad)
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
-	return k.decode.event(data, f.Arrived)
+	k.decode.decode(data, f.Arrived, m)
+	return nil
+}
+
+// beginning reads what is left of a frame that is too long: where it stands,
+// if it is not compressed.
+func (d *decoder) beginning(f consumer.Frame, bad *consumer.Malformed, m *consumer.Message) {
+	m.Reset(f.Data, f.Arrived)
+	if f.Compressed {
+		m.Refuse(bad)
+		return
+	}
+	d.m, d.raw = m, f.Data
+	d.refused(bad)
 }

@@ -21,14 +21,20 @@ const maxTimeUS = 253402300799000000
 // maxSeq is the highest sequence number: servers take a larger cursor for a time.
 const maxSeq = 1e15 - 1
 
-// DecodeEvent reads one event of the v1 wire: a JSON object. Everything it
-// refuses gives a *consumer.Malformed and nothing else does. The event's
-// strings and bytes are parts of data, which must not be written to afterwards.
+// wireName is stored with dead letters.
+const wireName = "jetstream-v1"
+
+// Wire is the v1 wire: a frame is a JSON object and one event, or none. A
+// refused frame keeps the place that it names. The strings and bytes of what is
+// decoded are parts of the frame, which must not be written to afterwards.
+// Records of collections that are not wanted are left out, and the syntax of
+// their identity is not checked; nil wants all.
 //
 // Unknown fields are ignored and an unknown kind is no error, but a name that
 // occurs twice in one object is: two readers of it would not read the same.
-func DecodeEvent(data []byte, arrived time.Time) (consumer.Event, error) {
-	return new(decoder).event(data, arrived)
+func Wire(wanted func(collection string) bool) consumer.Wire {
+	d := &decoder{wanted: wanted}
+	return consumer.Wire{Name: wireName, Decode: d.decode}
 }
 
 // decoder reads one event after another. It is used by one goroutine.
@@ -37,6 +43,7 @@ type decoder struct {
 
 	json   jsontext.Decoder
 	buf    bytes.Buffer
+	m      *consumer.Message
 	raw    []byte
 	kind   string
 	body   map[string]jsontext.Value // bodies met before the kind was
@@ -48,61 +55,88 @@ type decoder struct {
 	repeats  bool   // there was one
 }
 
-// event reads data, see DecodeEvent. The record of a commit to a collection
-// that is not wanted is left out, and the syntax of its identity is not checked.
-func (d *decoder) event(data []byte, arrived time.Time) (consumer.Event, error) {
+// decode reads data into m, see Wire.
+func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) {
 	data = data[:len(data):len(data)]
-	d.raw, d.kind, d.found, d.record, d.active = data, "", false, nil, false
+	m.Reset(data, arrived)
+	d.m, d.raw, d.kind, d.found, d.record, d.active = m, data, "", false, nil, false
 	d.repeated, d.repeats = "", false
 	clear(d.body)
-	ev := consumer.Event{Arrived: arrived, Raw: data}
-	err := d.frame(&ev)
+	ev := m.Add()
+	err := d.frame(ev)
 	if err == nil {
-		err = d.check(&ev)
+		err = d.check(ev)
 	}
-	if bad, ok := errors.AsType[*consumer.Malformed](err); ok {
-		d.identify(bad)
+	if err == nil {
+		m.At, m.Identity = ev.At, identity(ev)
+		return
 	}
-	if err != nil {
-		return consumer.Event{}, err
+	bad, ok := errors.AsType[*consumer.Malformed](err)
+	if !ok {
+		bad = &consumer.Malformed{Cause: shorten(err.Error()), Raw: data}
 	}
-	return ev, nil
+	d.refused(bad)
 }
 
-// identify says whose event, and of which record, a refused frame is, as far as
-// that can be read.
-func (d *decoder) identify(bad *consumer.Malformed) {
+// identity names the frame of an event: anchors are made of it.
+func identity(ev *consumer.Event) consumer.Identity {
+	switch ev.Kind {
+	case consumer.KindCommit:
+		return consumer.Identity{Kind: "commit", Operation: ev.Operation.String(), Author: ev.Author, Collection: ev.Collection, Key: ev.Key, Revision: ev.Revision}
+	case consumer.KindIdentity:
+		return consumer.Identity{Kind: "identity", Author: ev.Author}
+	case consumer.KindAccount:
+		return consumer.Identity{Kind: "account", Author: ev.Author}
+	}
+	return consumer.Identity{Kind: "other", Author: ev.Author}
+}
+
+// refused leaves of a frame where it stands, why it is refused, whose event it
+// is and of which record, as far as that can be read.
+func (d *decoder) refused(bad *consumer.Malformed) {
+	m := d.m
+	m.Refuse(bad)
+	m.Seq, m.TimeUS = 0, 0
 	var did, rkey, rev string
-	if utf8.Valid(d.raw) {
-		d.read(d.raw)
-		d.object("", func(name string) error { //nolint:errcheck // the frame is refused already
-			switch name {
-			case "did":
-				return d.text("/did", &did)
-			case "commit":
-				return d.object("/commit", func(name string) error {
-					switch name {
-					case "collection":
-						return d.text("/commit/collection", &bad.Collection)
-					case "rkey":
-						return d.text("/commit/rkey", &rkey)
-					case "rev":
-						return d.text("/commit/rev", &rev)
-					}
-					return d.skip()
-				})
-			}
-			return d.skip()
-		})
+	d.read(d.raw)
+	d.object("", func(name string) error { //nolint:errcheck // the frame is refused already
+		switch name {
+		case "time_us":
+			return d.integer("/time_us", &m.TimeUS)
+		case "cursor":
+			return d.integer("/cursor", &m.Seq)
+		case "did":
+			return d.text("/did", &did)
+		case "commit":
+			return d.object("/commit", func(name string) error {
+				switch name {
+				case "collection":
+					return d.text("/commit/collection", &bad.Collection)
+				case "rkey":
+					return d.text("/commit/rkey", &rkey)
+				case "rev":
+					return d.text("/commit/rev", &rev)
+				}
+				return d.skip()
+			})
+		}
+		return d.skip()
+	})
+	if d.checkTime(consumer.KindCommit) != nil {
+		m.Seq, m.TimeUS = 0, 0
+	}
+	if !utf8.Valid(d.raw) {
+		bad.Collection = "" // these are no texts
+		return
 	}
 	if !isDID(did) {
 		return
 	}
-	bad.DID = did
+	bad.Author = did
 	if isNSID(bad.Collection) && isRecordKey(rkey) {
-		bad.Rkey = rkey
+		bad.Key = rkey
 		if isTID(rev) {
-			bad.Rev = rev
+			bad.Revision = rev
 		}
 	}
 }
@@ -140,11 +174,11 @@ func (d *decoder) read(data []byte) {
 func (d *decoder) envelope(name string, ev *consumer.Event) error {
 	switch name {
 	case "did":
-		return d.text("/did", &ev.DID)
+		return d.text("/did", &ev.Author)
 	case "time_us":
-		return d.integer("/time_us", &ev.TimeUS)
+		return d.integer("/time_us", &d.m.TimeUS)
 	case "cursor":
-		return d.integer("/cursor", &ev.Seq)
+		return d.integer("/cursor", &d.m.Seq)
 	case "kind":
 		return d.text("/kind", &d.kind)
 	case "commit", "identity", "account":
@@ -178,7 +212,7 @@ func (d *decoder) content(kind string, ev *consumer.Event) error {
 func (d *decoder) commit(name string, ev *consumer.Event) error {
 	switch name {
 	case "rev":
-		return d.text("/commit/rev", &ev.Rev)
+		return d.text("/commit/rev", &ev.Revision)
 	case "operation":
 		var word string
 		err := d.text("/commit/operation", &word)
@@ -187,7 +221,7 @@ func (d *decoder) commit(name string, ev *consumer.Event) error {
 	case "collection":
 		return d.text("/commit/collection", &ev.Collection)
 	case "rkey":
-		return d.text("/commit/rkey", &ev.Rkey)
+		return d.text("/commit/rkey", &ev.Key)
 	case "cid":
 		return d.text("/commit/cid", &ev.CID)
 	case "record":

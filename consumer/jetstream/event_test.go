@@ -38,6 +38,19 @@ func with(t testing.TB, frame, part, by string) string {
 	return strings.Replace(frame, part, by, 1)
 }
 
+// event is what a decoder reads from one frame, with what the consumer copies from
+// its message.
+func event(decode func([]byte, time.Time, *consumer.Message), frame []byte) (consumer.Event, error) {
+	var m consumer.Message
+	decode(frame, arrival(), &m)
+	if len(m.Malformed) > 0 {
+		return consumer.Event{}, m.Malformed[0]
+	}
+	ev := m.Events[0]
+	ev.Seq, ev.TimeUS, ev.Arrived, ev.Raw = m.Seq, m.TimeUS, m.Arrived, m.Raw
+	return ev, nil
+}
+
 // decode reads a frame and checks what holds for every frame: it is not written
 // to, an error is a whole Malformed, and a decoder that has read other frames
 // before answers the same.
@@ -45,14 +58,14 @@ func decode(t testing.TB, frame []byte) (consumer.Event, *consumer.Malformed) {
 	t.Helper()
 	seed := maphash.MakeSeed()
 	before := maphash.Bytes(seed, frame)
-	ev, err := DecodeEvent(frame, arrival())
+	ev, err := event(new(decoder).decode, frame)
 	used := new(decoder)
 	for _, other := range []string{with(t, frameHandle, `"kind":"identity",`, "")[:120], frameStatus, frameCreate,
 		`{"kind":"identity","identity":{"did":"did:plc:x"}}`,
 		`{"identity":{"did":"did:plc:x"},"account":1,"commit":[],"kind":"none"}`} {
-		used.event([]byte(other), arrival()) //nolint:errcheck // only to leave traces in the decoder
+		event(used.decode, []byte(other)) //nolint:errcheck // only to leave traces in the decoder
 	}
-	again, errAgain := used.event(frame, arrival())
+	again, errAgain := event(used.decode, frame)
 	require.Equal(t, err, errAgain)
 	require.Equal(t, ev, again)
 	require.Equal(t, before, maphash.Bytes(seed, frame), "the frame was written to")
@@ -92,16 +105,16 @@ func refused(t testing.TB, frame, cause, path string) *consumer.Malformed {
 
 func TestEveryKindOfEventIsRead(t *testing.T) {
 	t.Parallel()
-	create := consumer.Event{Kind: consumer.KindCommit, DID: "did:plc:wq4aajammjtxdomz3e23667t", TimeUS: 1783175888085434, Seq: 5860,
-		Operation: consumer.Create, Collection: "app.bsky.feed.like", Rkey: "3mptbyplj5d2a", Rev: "3mptbypluud2a",
+	create := consumer.Event{Kind: consumer.KindCommit, Author: "did:plc:wq4aajammjtxdomz3e23667t", TimeUS: 1783175888085434, Seq: 5860,
+		Operation: consumer.Create, Collection: "app.bsky.feed.like", Key: "3mptbyplj5d2a", Revision: "3mptbypluud2a",
 		CID: "bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i", Record: []byte(`{"text":"hi"}`)}
 	legacy, update := create, create
 	legacy.Seq, update.Operation = 0, consumer.Update
-	handle := consumer.Event{Kind: consumer.KindIdentity, DID: "did:plc:exicsidqd7737xpugiq5r4c5", TimeUS: 1795224953892193, Seq: 6077,
+	handle := consumer.Event{Kind: consumer.KindIdentity, Author: "did:plc:exicsidqd7737xpugiq5r4c5", TimeUS: 1795224953892193, Seq: 6077,
 		Handle: "user-603-h1.test", At: time.Date(2023, 11, 14, 22, 13, 20, 3e6, time.UTC)}
 	nameless := handle
 	nameless.Handle = ""
-	status := consumer.Event{Kind: consumer.KindAccount, DID: "did:plc:hqvhxrowqbemo5e4wjnj6zao", TimeUS: 1783175888390226,
+	status := consumer.Event{Kind: consumer.KindAccount, Author: "did:plc:hqvhxrowqbemo5e4wjnj6zao", TimeUS: 1783175888390226,
 		Status: "deactivated", At: time.Date(2026, 7, 4, 14, 38, 7, 877e6, time.UTC)}
 	active := status
 	active.Active, active.Status = true, ""
@@ -117,8 +130,8 @@ func TestEveryKindOfEventIsRead(t *testing.T) {
 		"empty handle": {with(t, frameHandle, `"user-603-h1.test"`, `""`), nameless},
 		"account":      {frameStatus, status},
 		"active":       {with(t, with(t, frameStatus, "false", "true"), `"status":"deactivated",`, ""), active},
-		"delete": {frameDelete, consumer.Event{Kind: consumer.KindCommit, DID: "did:plc:ux2eeflheratfrvp3xfbp4zi", TimeUS: 1783175888112407,
-			Operation: consumer.Delete, Collection: "app.bsky.graph.follow", Rkey: "3m3q3ut7jsm2m", Rev: "3mptbyp63ih2m"}},
+		"delete": {frameDelete, consumer.Event{Kind: consumer.KindCommit, Author: "did:plc:ux2eeflheratfrvp3xfbp4zi", TimeUS: 1783175888112407,
+			Operation: consumer.Delete, Collection: "app.bsky.graph.follow", Key: "3m3q3ut7jsm2m", Revision: "3mptbyp63ih2m"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -221,7 +234,8 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 
 func TestUnwantedCollectionHasNoRecord(t *testing.T) {
 	t.Parallel()
-	decode := Lines(func(collection string) bool { return collection == "app.bsky.feed.post" })
+	wanted := Wire(func(collection string) bool { return collection == "app.bsky.feed.post" })
+	decode := func(frame []byte, _ time.Time) (consumer.Event, error) { return event(wanted.Decode, frame) }
 	odd := strings.Replace(with(t, frameCreate, `"did:plc:wq4aajammjtxdomz3e23667t"`, `"nobody"`), `{"text":"hi"}`, `{"text":"\u0000"}`, 1)
 	ev, err := decode([]byte(odd), arrival())
 	require.NoError(t, err)
@@ -372,12 +386,13 @@ func BenchmarkDecode(b *testing.B) {
 			for line := range bytes.Lines(simulated(b, mix, simnet.V2, 5000)) {
 				lines = append(lines, line)
 			}
-			decode, at, size := Lines(nil), arrival(), 0
+			wire, at, size := Wire(nil), arrival(), 0
+			var m consumer.Message
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				line := lines[i%len(lines)]
-				if _, err := decode(line, at); err != nil {
-					b.Fatal(err)
+				if wire.Decode(line, at, &m); len(m.Malformed) > 0 {
+					b.Fatal(m.Malformed[0])
 				}
 				size += len(line)
 			}

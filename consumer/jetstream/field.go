@@ -127,11 +127,11 @@ func (d *decoder) sameDID(path string, ev *consumer.Event) error {
 	if err := d.text(path, &did); err != nil {
 		return err
 	}
-	if ev.DID == "" { // the frame's own comes later, or is missing
+	if ev.Author == "" { // the frame's own comes later, or is missing
 		d.repeated, d.repeats = did, true
 		return nil
 	}
-	return d.agree(path, ev.DID, did)
+	return d.agree(path, ev.Author, did)
 }
 
 func (d *decoder) agree(path, did, repeated string) error {

@@ -15,7 +15,7 @@ import (
 
 const (
 	maxCollections = 100    // the server's limit
-	maxDIDs        = 10_000 // the server's limit
+	maxAccounts    = 10_000 // the server's limit
 	maxDIDsInURL   = 100    // proxies cut longer URLs; the rest is said after the dial
 )
 
@@ -23,19 +23,11 @@ const (
 // the whole network: a DID that nothing can ever resolve.
 const nobody = "did:web:nobody.invalid"
 
-// Filter is what the server is asked to send.
-type Filter struct {
-	// Collections are NSIDs, or beginnings of them as in app.bsky.feed.*; none:
-	// all collections. Account and identity events come in any case.
-	Collections []string
-	// Everyone asks for the whole network. Else the events of DIDs come, and
-	// where that list is empty, nothing does.
-	Everyone bool
-	DIDs     []string
-}
+// filter is what the server is asked to send.
+type filter struct{ consumer.Filter }
 
 // check says what a server would refuse.
-func (f Filter) check() error {
+func (f filter) check() error {
 	if len(f.Collections) > maxCollections {
 		return fmt.Errorf("a stream can ask for %d collections at most, not %d: use a pattern such as app.bsky.feed.*", maxCollections, len(f.Collections))
 	}
@@ -47,10 +39,10 @@ func (f Filter) check() error {
 	if f.Everyone {
 		return nil
 	}
-	if len(f.DIDs) > maxDIDs {
-		return fmt.Errorf("a stream can ask for %d DIDs at most, not %d: split them over several streams, or ask for everyone", maxDIDs, len(f.DIDs))
+	if len(f.Accounts) > maxAccounts {
+		return fmt.Errorf("a stream can ask for %d DIDs at most, not %d: split them over several streams, or ask for everyone", maxAccounts, len(f.Accounts))
 	}
-	for _, did := range f.DIDs {
+	for _, did := range f.Accounts {
 		if !isDID(did) {
 			return fmt.Errorf("%q is no DID", did)
 		}
@@ -59,28 +51,28 @@ func (f Filter) check() error {
 }
 
 // sorted is a copy in which everything comes once and in order.
-func (f Filter) sorted() Filter {
+func (f filter) sorted() filter {
 	f.Collections = slices.Compact(slices.Sorted(slices.Values(f.Collections)))
-	f.DIDs = slices.Compact(slices.Sorted(slices.Values(f.DIDs)))
+	f.Accounts = slices.Compact(slices.Sorted(slices.Values(f.Accounts)))
 	if f.Everyone {
-		f.DIDs = nil
+		f.Accounts = nil
 	}
 	return f
 }
 
 // wantedDIDs is the list to send: never empty unless everyone is meant.
-func (f Filter) wantedDIDs() []string {
-	if !f.Everyone && len(f.DIDs) == 0 {
+func (f filter) wantedDIDs() []string {
+	if !f.Everyone && len(f.Accounts) == 0 {
 		return []string{nobody}
 	}
-	return f.DIDs
+	return f.Accounts
 }
 
 // inURL answers whether the filter fits into the URL of the dial.
-func (f Filter) inURL() bool { return len(f.DIDs) <= maxDIDsInURL }
+func (f filter) inURL() bool { return len(f.Accounts) <= maxDIDsInURL }
 
 // query is the filter and the cursor as parameters.
-func (f Filter) query(from consumer.Cursor, compress bool) url.Values {
+func (f filter) query(from consumer.Cursor, compress bool) url.Values {
 	q := url.Values{}
 	if from.Kind != consumer.CursorNone {
 		q.Set("cursor", strconv.FormatInt(from.Value, 10))
@@ -98,7 +90,7 @@ func (f Filter) query(from consumer.Cursor, compress bool) url.Values {
 }
 
 // update is the message that replaces the filter of a connection.
-func (f Filter) update() ([]byte, error) {
+func (f filter) update() ([]byte, error) {
 	type payload struct {
 		Collections []string `json:"wantedCollections"`
 		DIDs        []string `json:"wantedDids"`
@@ -111,16 +103,28 @@ func (f Filter) update() ([]byte, error) {
 }
 
 // hash names the filter: equal filters have equal names.
-func (f Filter) hash() string {
+func (f filter) hash() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%t", f.Everyone)
-	for _, list := range [][]string{f.Collections, f.DIDs} {
+	for _, list := range [][]string{f.Collections, f.Accounts} {
 		h.Write([]byte{0}) //nolint:errcheck // never fails
 		for _, s := range list {
 			h.Write([]byte(s + "\n")) //nolint:errcheck // never fails
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// Capabilities are those of a server of either generation.
+func Capabilities() consumer.Capabilities {
+	return consumer.Capabilities{Wire: Wire(nil), TimeCursor: true, Anchors: 1, Filters: true, Accounts: maxAccounts}
+}
+
+// Capabilities are those of its servers.
+func (c *Client) Capabilities() consumer.Capabilities {
+	can := Capabilities()
+	can.Wire = Wire(c.cfg.Wanted)
+	return can
 }
 
 // FilterHash names what the client asks for. A cursor holds for one filter.
@@ -133,7 +137,8 @@ func (c *Client) FilterHash() string {
 // SetFilter changes what the client asks for: on the connection at work without
 // a new dial, and on those to come. An error of the connection ends it, and the
 // next one has the new filter.
-func (c *Client) SetFilter(ctx context.Context, f Filter) error {
+func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
+	f := filter{wanted}
 	if err := f.check(); err != nil {
 		return err
 	}

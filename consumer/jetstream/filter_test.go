@@ -38,7 +38,7 @@ func TestManyDIDsAreSaidAfterTheDial(t *testing.T) {
 	})
 	for _, many := range []int{1, 100, 101, 10_000} {
 		cfg := everyone(address)
-		cfg.Filter = jetstream.Filter{Collections: []string{"app.bsky.feed.post"}, DIDs: dids(many)}
+		cfg.Filter = consumer.Filter{Collections: []string{"app.bsky.feed.post"}, Accounts: dids(many)}
 		connect(t, client(t, cfg), oldest)
 		h := <-heard
 		require.Equal(t, "0", h.query.Get("cursor"))
@@ -54,7 +54,7 @@ func TestManyDIDsAreSaidAfterTheDial(t *testing.T) {
 		require.Len(t, payload["wantedDids"], many)
 		require.Equal(t, []any{"app.bsky.feed.post"}, payload["wantedCollections"])
 	}
-	_, err := jetstream.New(jetstream.Config{Endpoints: []string{address}, Filter: jetstream.Filter{DIDs: dids(10_001)}})
+	_, err := jetstream.New(jetstream.Config{Endpoints: []string{address}, Filter: consumer.Filter{Accounts: dids(10_001)}})
 	require.ErrorContains(t, err, "10000 DIDs at most, not 10001")
 }
 
@@ -64,29 +64,29 @@ func TestNobodyIsNotEverybody(t *testing.T) {
 	n := network(t, simnet.Config{History: 100})
 	someone := n.Log().Entries()[0].DID
 	cfg := everyone(n.URL())
-	cfg.Filter = jetstream.Filter{DIDs: []string{someone}}
+	cfg.Filter = consumer.Filter{Accounts: []string{someone}}
 	c := client(t, cfg)
 	conn := connect(t, c, oldest)
-	require.Equal(t, someone, events(t, conn, 1)[0].DID)
+	require.Equal(t, someone, events(t, conn, 1)[0].Author)
 
 	// The last one is unfollowed: what comes afterwards is not for us.
-	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{}))
+	require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{}))
 	nobody := connect(t, c, oldest)
 	arrived := make(chan consumer.Event, 1)
 	go func() {
 		f, err := nobody.Next(t.Context())
 		if err == nil {
-			ev, _ := nobody.Decode(f) //nolint:errcheck // then it is none of those waited for
+			ev, _ := decoded(nobody, f) //nolint:errcheck // then it is none of those waited for
 			arrived <- ev
 		}
 	}()
 	n.Play(500)
-	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{DIDs: []string{someone}}))
+	require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: []string{someone}}))
 	require.Eventually(t, func() bool {
 		n.Play(20)
 		select {
 		case ev := <-arrived:
-			require.Equal(t, someone, ev.DID, "an event came that nobody wanted")
+			require.Equal(t, someone, ev.Author, "an event came that nobody wanted")
 			return true
 		default:
 			return false
@@ -110,7 +110,7 @@ func TestFilterChangesWithoutANewDial(t *testing.T) {
 		}
 	})
 	cfg := everyone(address)
-	cfg.Filter = jetstream.Filter{DIDs: dids(1)}
+	cfg.Filter = consumer.Filter{Accounts: dids(1)}
 	c := client(t, cfg)
 	conn := connect(t, c, tip)
 	ended := make(chan error, 1)
@@ -119,12 +119,12 @@ func TestFilterChangesWithoutANewDial(t *testing.T) {
 		ended <- err
 	}()
 	before := c.FilterHash()
-	require.NoError(t, c.SetFilter(t.Context(), jetstream.Filter{DIDs: dids(2)}))
+	require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: dids(2)}))
 	require.JSONEq(t, fmt.Sprintf(`{"type":"options_update","payload":{"wantedCollections":[],"wantedDids":[%q,%q],"maxMessageSizeBytes":0}}`,
 		dids(2)[0], dids(2)[1]), string(<-updates))
 	require.NotEqual(t, before, c.FilterHash())
 	require.EqualValues(t, 1, dials.Load())
-	require.ErrorContains(t, c.SetFilter(t.Context(), jetstream.Filter{DIDs: []string{"nobody"}}), `"nobody" is no DID`)
+	require.ErrorContains(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: []string{"nobody"}}), `"nobody" is no DID`)
 	conn.Close() //nolint:errcheck // never fails
 	require.Error(t, <-ended)
 }

@@ -22,7 +22,7 @@ func agreesWithEncodingJSON(t testing.TB, frame []byte, ev *consumer.Event) {
 	require.NoError(t, json.Unmarshal(frame, &outer))
 	var kind string
 	require.NoError(t, json.Unmarshal(outer["kind"], &kind))
-	same(t, outer, "did", ev.DID)
+	same(t, outer, "did", ev.Author)
 	same(t, outer, "time_us", ev.TimeUS)
 	same(t, outer, "cursor", ev.Seq)
 	require.Equal(t, map[string]consumer.Kind{"commit": consumer.KindCommit, "identity": consumer.KindIdentity, "account": consumer.KindAccount}[kind], ev.Kind)
@@ -33,10 +33,10 @@ func agreesWithEncodingJSON(t testing.TB, frame []byte, ev *consumer.Event) {
 	require.NoError(t, json.Unmarshal(outer[kind], &inner))
 	switch ev.Kind {
 	case consumer.KindCommit:
-		same(t, inner, "rev", ev.Rev)
+		same(t, inner, "rev", ev.Revision)
 		same(t, inner, "operation", ev.Operation.String())
 		same(t, inner, "collection", ev.Collection)
-		same(t, inner, "rkey", ev.Rkey)
+		same(t, inner, "rkey", ev.Key)
 		if ev.Operation == consumer.Delete {
 			require.Empty(t, ev.CID)
 			require.Nil(t, ev.Record)
@@ -46,11 +46,11 @@ func agreesWithEncodingJSON(t testing.TB, frame []byte, ev *consumer.Event) {
 		sameRecord(t, inner["record"], ev)
 	case consumer.KindIdentity:
 		same(t, inner, "handle", ev.Handle)
-		same(t, inner, "did", ev.DID)
+		same(t, inner, "did", ev.Author)
 	case consumer.KindAccount:
 		same(t, inner, "active", ev.Active)
 		same(t, inner, "status", ev.Status)
-		same(t, inner, "did", ev.DID)
+		same(t, inner, "did", ev.Author)
 	}
 }
 
@@ -97,7 +97,7 @@ func tokens(t testing.TB, data []byte) []any {
 	return all
 }
 
-func FuzzDecodeEvent(f *testing.F) {
+func FuzzDecode(f *testing.F) {
 	for _, frame := range []string{frameCreate, frameDelete, frameHandle, frameStatus} {
 		f.Add([]byte(frame))
 	}

@@ -16,12 +16,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/weir-social/weir/consumer"
 )
 
 // Config is what a client needs. Zero durations and sizes take the defaults.
 type Config struct {
-	Endpoints []string // URLs of subscribe endpoints, ws or wss, in order of preference
-	Filter    Filter   // what to ask for at first
+	Endpoints []string        // URLs of subscribe endpoints, ws or wss, in order of preference
+	Filter    consumer.Filter // what to ask for at first
 
 	Compress bool // ask for zstd frames
 	// Dictionary answers the zstd dictionary. When it cannot, frames are plain.
@@ -64,7 +66,7 @@ type Client struct {
 	asking sync.Mutex // held while a filter is said on a connection: the latest is said last
 
 	mu      sync.Mutex // guards what follows
-	filter  Filter
+	filter  filter
 	live    *conn // the connection at work; nil between connections
 	failed  int   // tries since the last event arrived
 	because error // why the last one failed
@@ -92,7 +94,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.HTTPClient = cmp.Or(cfg.HTTPClient, http.DefaultClient)
-	if err := cfg.Filter.check(); err != nil {
+	if err := (filter{cfg.Filter}).check(); err != nil {
 		return nil, err
 	}
 	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, 8<<20)
@@ -104,7 +106,7 @@ func New(cfg Config) (*Client, error) {
 	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
 	cfg.PongWithin = cmp.Or(cfg.PongWithin, 10*time.Second)
 	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
-	c := &Client{cfg: cfg, log: cfg.Logger, filter: cfg.Filter.sorted()}
+	c := &Client{cfg: cfg, log: cfg.Logger, filter: (filter{cfg.Filter}).sorted()}
 	for _, raw := range cfg.Endpoints {
 		e, err := parseEndpoint(raw)
 		if err != nil {

@@ -93,14 +93,14 @@ func TestRecordSharesNoRoomWithTheFrame(t *testing.T) {
 	for _, r := range []string{`{"text":"ho"}`, `{"text":"\u0000"}`} {
 		frame := []byte(record(t, r))
 		before := bytes.Clone(frame)
-		ev, err := DecodeEvent(frame[:len(frame):len(frame)], arrival())
+		ev, err := event(new(decoder).decode, frame[:len(frame):len(frame)])
 		require.NoError(t, err)
 		_ = append(ev.Record, "overwritten"...)
 		_ = append(ev.Raw, "overwritten"...)
 		require.Equal(t, before, frame)
 	}
 	both := []byte(frameCreate + frameDelete)
-	ev, err := DecodeEvent(both[:len(frameCreate)], arrival())
+	ev, err := event(new(decoder).decode, both[:len(frameCreate)])
 	require.NoError(t, err)
 	_ = append(ev.Raw, "overwritten"...)
 	require.Equal(t, frameCreate+frameDelete, string(both), "the frame's neighbour in memory was written to")
@@ -173,7 +173,7 @@ func TestLargeRecordIsRead(t *testing.T) {
 		"many values":  `{"a":[` + strings.Repeat(`{},`, 3<<20) + `0]}`,
 		"replacements": `{"text":"` + strings.Repeat(`\u0000`, 10<<20/6) + `"}`,
 	} {
-		ev, err := DecodeEvent([]byte(record(t, r)), arrival())
+		ev, err := event(new(decoder).decode, []byte(record(t, r)))
 		require.NoError(t, err, name)
 		require.Len(t, ev.Record, len(r), name)
 	}
@@ -181,6 +181,6 @@ func TestLargeRecordIsRead(t *testing.T) {
 	for i := range 200_000 {
 		fmt.Fprintf(&names, `"%d":0,`, i)
 	}
-	_, err := DecodeEvent([]byte(record(t, `{`+names.String()+`"a":"\u0000"}`)), arrival())
+	_, err := event(new(decoder).decode, []byte(record(t, `{`+names.String()+`"a":"\u0000"}`)))
 	require.NoError(t, err)
 }

@@ -27,11 +27,14 @@ type Source struct {
 	Name string
 	// Lines is read once, to its end.
 	Lines io.Reader
-	// Decode reads one line.
-	Decode func(line []byte, arrived time.Time) (consumer.Event, error)
+	// Wire reads one line.
+	Wire consumer.Wire
 
 	broken error // why reading ended before the last line
 }
+
+// Capabilities are the wire's alone: nothing can be asked of a file.
+func (s *Source) Capabilities() consumer.Capabilities { return consumer.Capabilities{Wire: s.Wire} }
 
 // Connect starts at the first line.
 func (s *Source) Connect(context.Context, func(host string) consumer.Cursor, func(consumer.Attempt)) (consumer.Conn, error) {
@@ -112,9 +115,12 @@ func (c *conn) keep(line []byte) []byte {
 }
 
 // Decode reads a line.
-func (c *conn) Decode(f consumer.Frame) (consumer.Event, error) {
+func (c *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	if f.Truncated {
-		return consumer.Event{}, &consumer.Malformed{Cause: "the line is too long", Expected: fmt.Sprintf("at most %d bytes", maxLine), Received: "more", Raw: f.Data}
+		m.Reset(f.Data, f.Arrived)
+		m.Refuse(&consumer.Malformed{Cause: "the line is too long", Expected: fmt.Sprintf("at most %d bytes", maxLine), Received: "more", Raw: f.Data})
+		return nil
 	}
-	return c.source.Decode(f.Data, f.Arrived)
+	c.source.Wire.Decode(f.Data, f.Arrived, m)
+	return nil
 }

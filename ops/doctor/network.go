@@ -73,13 +73,16 @@ func dial(ctx context.Context, name string, cfg jetstream.Config) []Finding {
 	if err != nil {
 		return []Finding{Failed(name, do, err)}
 	}
-	event, err := conn.Decode(frame)
+	var m consumer.Message
+	if err = conn.Decode(frame, &m); err == nil && len(m.Malformed) > 0 {
+		err = m.Malformed[0]
+	}
 	if err != nil {
 		return []Finding{warn(name, "look at dead_letters; weir doctor again may find another", "accepted in %s, and its first event cannot be read: %s", took, err)}
 	}
 	found := []Finding{ok(name, "accepted in %s", took)}
 	// An event may be late, by a little; one from the future is a clock's fault.
-	if ahead := time.UnixMicro(event.TimeUS).Sub(frame.Arrived); ahead > 0 || ahead < -clockFail {
+	if ahead := time.UnixMicro(m.TimeUS).Sub(frame.Arrived); ahead > 0 || ahead < -clockFail {
 		found = append(found, clock("clock of "+name, ahead, 0))
 	}
 	return found

@@ -1,0 +1,250 @@
+package consumer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/simnet"
+)
+
+// refusing has the database refuse one post in eight: batches are cut until each
+// of these is alone, inside of frames too.
+const refusing = `ALTER TABLE posts ADD CONSTRAINT refusing CHECK (hashtext(rkey) % 8 <> 0)`
+
+// TestKilledAtAnyCommitLosesNothing, and parks nothing twice: the process ends in
+// a transaction, again and again, while batches are being cut in two. What was
+// parked can be stored from its dead letter when nothing refuses it any more.
+//
+// It fails when, by hand, the first part of a frame that is cut moves the position,
+// when an excerpt has all of a frame's events, or when the rest of a frame is known
+// as soon as one of its events is stored.
+func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
+	onEveryWire(t, func(t *testing.T, w wire) {
+		s := newStreamOf(t, w, history{events: 250})
+		_, err := s.pool.Exec(t.Context(), refusing)
+		require.NoError(t, err)
+		killed := errors.New("killed")
+		random := rand.New(rand.NewPCG(7, 7))
+		for kills := 0; ; kills++ {
+			lives := 1 + random.IntN(25)
+			ended, cancel := s.start(func(cfg *consumer.Config) {
+				cfg.BatchEvents, cfg.BatchEvery = 60, 50*time.Millisecond
+				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
+					if lives--; lives == 0 {
+						return killed
+					}
+					return nil
+				}
+			})
+			var died error
+			require.Eventually(t, func() bool {
+				select {
+				case died = <-ended:
+					return true
+				default:
+					return count(t, s.pool, readUpTo, s.last()) == 1
+				}
+			}, time.Minute, 5*time.Millisecond)
+			cancel()
+			if died != nil {
+				require.ErrorIs(t, died, killed)
+				continue
+			}
+			require.NoError(t, <-ended)
+			require.Greater(t, kills, 5)
+			break
+		}
+		there := s.posts()
+		refused := s.refused()
+		var accepted []post
+		writes := map[post]int{}
+		for _, e := range s.net.Happened() {
+			if e.post && e.there {
+				writes[post{e.did, e.rkey}]++
+			}
+		}
+		for _, p := range there {
+			if !refused[p.rkey] {
+				accepted = append(accepted, p)
+				continue
+			}
+			letters := count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE did = $1 AND rkey = $2 AND stage = 'commit' AND wire = $3`, p.did, p.rkey, w.decodes.Name)
+			require.Positive(t, letters, p)
+			require.LessOrEqual(t, letters, writes[p], "the same event is one dead letter, however often it comes")
+		}
+		s.holds(accepted)
+		require.Greater(t, len(there), len(accepted))
+		require.Zero(t, count(t, s.pool, allGaps))
+
+		rows, err := s.pool.Query(t.Context(), `SELECT raw FROM dead_letters WHERE raw_bytes > 0`)
+		require.NoError(t, err)
+		inputs, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+		require.NoError(t, err)
+		for _, raw := range inputs {
+			var m consumer.Message
+			w.decodes.Decode(raw, time.Now(), &m)
+			require.Len(t, m.Events, 1, "a dead letter holds one event: %s", raw)
+		}
+
+		_, err = s.pool.Exec(t.Context(), `ALTER TABLE posts DROP CONSTRAINT refusing`)
+		require.NoError(t, err)
+		replayed(t, s.pool, func(r *consumer.Replay) { r.Wires = map[string]consumer.Wire{w.decodes.Name: w.decodes} })
+		s.holds(there)
+		require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`))
+	})
+}
+
+// refused are the rkeys that the constraint refuses.
+func (s *stream) refused() map[string]bool {
+	s.t.Helper()
+	var rkeys []string
+	for _, p := range s.posts() {
+		rkeys = append(rkeys, p.rkey)
+	}
+	rows, err := s.pool.Query(s.t.Context(), `SELECT rkey FROM unnest($1::text[]) AS rkey WHERE hashtext(rkey) % 8 = 0`, rkeys)
+	require.NoError(s.t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(s.t, err)
+	refused := map[string]bool{}
+	for _, rkey := range all {
+		refused[rkey] = true
+	}
+	return refused
+}
+
+// newToy is a stream of the toy wire, for what its server alone can do.
+func newToy(t *testing.T) (*stream, *toyNet) {
+	t.Helper()
+	s := newStreamOf(t, wires()[2], history{events: 200})
+	return s, s.net.(*toyNet)
+}
+
+// TestAccountThatIsTakenDownTakesItsAnchorAlong, and the one before it proves the
+// resume; without that one it takes the oldest events.
+func TestAccountThatIsTakenDownTakesItsAnchorAlong(t *testing.T) {
+	t.Parallel()
+	for _, down := range []int{1, 2} {
+		s, n := newToy(t)
+		for _, did := range []string{"did:plc:first", "did:plc:second"} {
+			n.Inject(toyFrame{DID: did, Rev: "3mptbyqhi7s2f"})
+		}
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE anchor ->> 'did' = 'did:plc:second' AND anchor_seqs[1] = cursor AND anchor_seqs[2] = cursor - 1`))
+		n.Omit("did:plc:second")
+		if down == 2 {
+			n.Omit("did:plc:first")
+		}
+		n.Play(50)
+		stop = s.run(nil)
+		s.stores()
+		stop()
+		require.Equal(t, down == 2, s.log.has("resume_mismatch"))
+		require.Zero(t, count(t, s.pool, allGaps))
+	}
+}
+
+// TestKeepAliveMovesThePosition, and the anchor stays.
+func TestKeepAliveMovesThePosition(t *testing.T) {
+	t.Parallel()
+	s, n := newToy(t)
+	n.Inject(toyFrame{DID: "did:plc:last", Rev: "3mptbyqhi7s2f"})
+	n.Inject(toyFrame{})
+	n.Inject(toyFrame{})
+	for range 2 {
+		stop := s.run(nil)
+		s.stores()
+		stop()
+		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE anchor ->> 'did' = 'did:plc:last' AND (anchor ->> 'seq')::bigint = cursor - 2`))
+		require.False(t, s.log.has("resume_mismatch"))
+	}
+}
+
+// TestMalformedOperationIsOneDeadLetter, and the others of its frame are stored;
+// a retry reads that operation alone.
+func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
+	t.Parallel()
+	s, n := newToy(t)
+	op := func(rkey string) json.RawMessage {
+		return json.RawMessage(`{"action":"create","path":"app.bsky.feed.post/` + rkey + `","record":{"text":"x"}}`)
+	}
+	n.Inject(toyFrame{DID: "did:plc:many", Rev: "3mptbyqhi7s2f", Ops: []json.RawMessage{op("a"), []byte(`7`), op("b"), []byte(`{"path":8}`), op("c")}})
+	n.Inject(toyFrame{Ops: []json.RawMessage{[]byte(`9`)}}) // and nothing else: it moves the position
+	stop := s.run(nil)
+	require.Eventually(t, func() bool { return count(t, s.pool, readUpTo, s.last()) == 1 }, time.Minute, 5*time.Millisecond)
+	stop()
+	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = 'did:plc:many'`))
+	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND wire = 'toy' AND length(convert_from(raw, 'UTF8')) < 120`))
+	replayed(t, s.pool, func(r *consumer.Replay) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
+	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2`))
+}
+
+// TestWholeFrameIsReadAgain: a decoder that has learnt to read it stores each of
+// its events, and what it cannot read even then becomes a dead letter of its own.
+func TestWholeFrameIsReadAgain(t *testing.T) {
+	t.Parallel()
+	s, _ := newToy(t)
+	frame := `{"at":1783175888000000,"did":"did:plc:many","rev":"3mptbyqhi7s2f","ops":[` +
+		`{"action":"create","path":"app.bsky.feed.post/a","record":{"text":"x"}},7,{"action":"create","path":"app.bsky.feed.post/b","record":{"text":"refused"}},` +
+		`{"action":"create","path":"app.bsky.feed.post/c","record":{"text":"x"}}]}`
+	letter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame), At: time.Now()}
+	require.NoError(t, letter.Park(t.Context(), s.pool, ""))
+	_, err := s.pool.Exec(t.Context(), strict)
+	require.NoError(t, err)
+	retry := func() {
+		replayed(t, s.pool, func(r *consumer.Replay) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
+	}
+	retry()
+	require.Equal(t, []string{"a 3mptbyqhi7s2f x", "c 3mptbyqhi7s2f x"}, stored(t, s.pool))
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND cause = 'not understood'`))
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'decode'`))
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND rkey = 'b'`))
+	_, err = s.pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
+	require.NoError(t, err)
+	retry()
+	require.Len(t, stored(t, s.pool), 3)
+	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
+}
+
+// TestLetterOfAnUnknownWireStaysOpen, and says why: another version reads it.
+func TestLetterOfAnUnknownWireStaysOpen(t *testing.T) {
+	t.Parallel()
+	s, _ := newToy(t)
+	for _, wire := range []string{"tomorrow-v9", "toy"} {
+		letter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`), At: time.Now()}
+		require.NoError(t, letter.Park(t.Context(), s.pool, ""))
+	}
+	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes of another wire are another input")
+	replayed(t, s.pool, func(r *consumer.Replay) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND wire = 'toy'`))
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND last_cause LIKE 'this version of Weir does not know the wire%received tomorrow-v9'`))
+}
+
+// TestMalformedFrameMovesThePosition where it says where it stands: it comes once.
+func TestMalformedFrameMovesThePosition(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 50})
+	n := s.net.(jetstreamNet)
+	bad := strings.Replace(postOf("a", time.Now(), time.Now()), `"rkey":"`, `"rkey":"a/`, 1)
+	at := n.Log().Last().Seq + 1
+	n.Inject([]byte(strings.Replace(bad, `"kind"`, `"cursor":`+strconv.FormatInt(at, 10)+`,"kind"`, 1)))
+	for range 2 {
+		stop := s.run(nil)
+		s.until(int(at), `SELECT cursor FROM streams`)
+		stop()
+	}
+	require.Equal(t, 1, count(t, s.pool, `SELECT count FROM dead_letters`), "it is known when it comes again")
+	require.False(t, s.log.has("resume_mismatch"))
+}

@@ -1,0 +1,125 @@
+package consumer_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/simnet"
+)
+
+// wire is a source, and real servers on loopback that it reads. Every source
+// passes the same tests: the next one is one more row of wires.
+type wire struct {
+	name    string
+	decodes consumer.Wire
+	network func(t *testing.T, h history) network
+	source  func(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source
+
+	numbers  bool   // its frames have sequence numbers
+	asksAnew string // how a connection is logged that does not ask for the position itself
+}
+
+func wires() []wire {
+	return []wire{
+		{"jetstream v1", jetstream.Wire(nil), jetstreamNetwork(simnet.V1), jetstreamSource, false, "cursor_kind=time"},
+		{"jetstream v2", jetstream.Wire(nil), jetstreamNetwork(simnet.V2), jetstreamSource, true, "cursor_kind=time"},
+		{"toy", toyWire(), newToyNet, toySourceOf, true, "cursor=0 cursor_kind=seq"},
+	}
+}
+
+// onEveryWire is one test of every source.
+func onEveryWire(t *testing.T, test func(t *testing.T, w wire)) {
+	t.Parallel()
+	for _, w := range wires() {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, w)
+		})
+	}
+}
+
+// history is what has happened before a server starts.
+type history struct {
+	events int
+	end    time.Time // now when zero
+}
+
+// network is a server, and the log of what happened there.
+type network interface {
+	Endpoint() string
+	Host() string
+	Play(n int)           // more happens now
+	Happened() []happened // everything, in order
+	Forget()              // the server drops what has happened so far
+	Renumber()            // the server restarts, and every number is lower by four
+	Refuse()              // nobody is accepted any more
+}
+
+// happened is an event, as a test wants to know it.
+type happened struct {
+	did, rkey string
+	post      bool   // it is about a post
+	there     bool   // which exists after it
+	status    string // of an account
+	at        int64  // microseconds since 1970, as the server dates it
+}
+
+type jetstreamNet struct {
+	*simnet.Net
+	t          *testing.T
+	generation simnet.Generation
+}
+
+func jetstreamNetwork(g simnet.Generation) func(*testing.T, history) network {
+	return func(t *testing.T, h history) network {
+		return startJetstream(t, simnet.Config{Generation: g, History: h.events, Start: h.end})
+	}
+}
+
+func startJetstream(t *testing.T, cfg simnet.Config) jetstreamNet {
+	t.Helper()
+	cfg.Seed, cfg.Accounts = 3, 100
+	n, err := simnet.New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	return jetstreamNet{n, t, cfg.Generation}
+}
+
+func (n jetstreamNet) Endpoint() string { return n.URL() }
+func (n jetstreamNet) Host() string     { return n.Address() }
+func (n jetstreamNet) Forget()          { require.NoError(n.t, n.Do(simnet.TooOld)) }
+func (n jetstreamNet) Renumber()        { require.NoError(n.t, n.Do(simnet.Renumber)) }
+func (n jetstreamNet) Refuse()          { require.NoError(n.t, n.Do(simnet.Refuse)) }
+
+func (n jetstreamNet) Happened() []happened {
+	var all []happened
+	for _, e := range n.Log().Entries() {
+		h := happened{did: e.DID, rkey: e.Rkey, post: e.Kind == "commit" && e.Collection == schema.PostCollection, there: e.Record != nil, at: e.TimeUS}
+		if e.Kind == "account" {
+			h.status = e.Status
+			if e.Active {
+				h.status = "active"
+			}
+		}
+		if n.generation == simnet.V1 {
+			h.at = e.UniqueUS
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+func jetstreamSource(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
+	t.Helper()
+	source, err := jetstream.New(jetstream.Config{Endpoints: endpoints, Filter: consumer.Filter{Everyone: true},
+		MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond, QuietAfter: ping, Logger: log})
+	require.NoError(t, err)
+	return source
+}
