@@ -399,7 +399,7 @@ CREATE OR REPLACE FUNCTION public.ask_for_replays()
  RETURNS bigint
  LANGUAGE sql
 AS $function$
-    SELECT enqueue_job('replay_dead_letters', 'network', '{}')
+    SELECT enqueue_job('replay_dead_letters', 'network', '{}', ARRAY['asked-for'])
 $function$;
 
 -- Refuses a choice of dead letters that would silently be none. NULL chooses all.
@@ -422,7 +422,7 @@ CREATE OR REPLACE FUNCTION public.close_gap()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
+    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id), ARRAY[tag('stream-' || NEW.stream)]);
     RETURN NULL;
 END $function$;
 
@@ -442,47 +442,6 @@ AS $function$
           ORDER BY priority DESC, scheduled_at DESC, id DESC -- those that have been worked were at the other end, and may not have been vacuumed
           LIMIT p_most) AS j
 $function$;
-
--- River dates jobs by the clock of the process that adds or ends them. Due is due, and a retry comes after as long as River's policy says, by the database's clock. A job that died with its process gets its attempt back, up to 20 times in a row.
-CREATE OR REPLACE FUNCTION public.date_job()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-DECLARE
-    backoff CONSTANT interval := least(coalesce(array_length(NEW.errors, 1), 0), 30) ^ 4 * interval '1 second';
-    most    CONSTANT int      := 20; -- deaths in a row: then the job itself may be what kills its process
-    deaths  int;
-BEGIN
-    IF TG_OP = 'INSERT' THEN
-        NEW.created_at   := least(NEW.created_at, now());
-        NEW.scheduled_at := least(NEW.scheduled_at, now());
-        RETURN NEW;
-    END IF;
-    IF NEW.metadata -> 'river:rescue_count' IS NOT DISTINCT FROM OLD.metadata -> 'river:rescue_count' THEN -- the attempt ended by itself
-        NEW.metadata := NEW.metadata - 'weir:deaths';
-        IF NEW.state = 'retryable' THEN
-            NEW.scheduled_at := least(greatest(NEW.scheduled_at, now() + 0.9 * backoff), now() + 1.1 * backoff);
-        ELSIF NEW.state = 'available' THEN
-            NEW.scheduled_at := least(NEW.scheduled_at, now() + interval '5 seconds');
-        END IF;
-        RETURN NEW;
-    END IF;
-    deaths := 1 + CASE jsonb_typeof(OLD.metadata -> 'weir:deaths') WHEN 'number' THEN (OLD.metadata ->> 'weir:deaths')::int ELSE 0 END;
-    NEW.metadata := NEW.metadata || jsonb_build_object('weir:deaths', deaths);
-    IF deaths < most THEN -- River's rescuer has counted the attempt and noted an error: both are taken back
-        NEW.state        := 'available';
-        NEW.attempt      := greatest(OLD.attempt - 1, 0);
-        NEW.errors       := OLD.errors;
-        NEW.finalized_at := NULL;
-        NEW.scheduled_at := now(); -- it has waited for the rescuer
-    ELSE
-        NEW.state        := 'discarded';
-        NEW.finalized_at := now();
-        NEW.errors       := array_append(OLD.errors, jsonb_build_object('at', now(), 'attempt', OLD.attempt, 'trace', '', 'error',
-            format('the process died, or the job never returned, %s times in a row: the job may be what kills its process', deaths)));
-    END IF;
-    RETURN NEW;
-END $function$;
 
 -- Says that a dead letter needs nothing: it is kept, and neither listed nor replayed with the others.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(letter bigint)
@@ -584,19 +543,19 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Adds a job that needs no unique key, and wakes a worker; answers its id.
-CREATE OR REPLACE FUNCTION public.enqueue_job(p_kind text, p_queue text, p_args jsonb)
+-- Adds a job that needs no unique key, and wakes a worker; returns its id.
+CREATE OR REPLACE FUNCTION public.enqueue_job(p_kind text, p_queue text, p_args jsonb, p_tags text[] DEFAULT '{}'::text[])
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    answer bigint;
+    job bigint;
 BEGIN
-    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
-    VALUES (p_args, p_kind, 25, 1, p_queue)
-    RETURNING id INTO answer;
+    INSERT INTO river_job (args, kind, max_attempts, priority, queue, tags, scheduled_at)
+    VALUES (p_args, p_kind, 45, 1, p_queue, array_remove(p_tags, NULL), now())
+    RETURNING id INTO job;
     PERFORM pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', p_queue)::text);
-    RETURN answer;
+    RETURN job;
 END $function$;
 
 -- Adds a job that asks for backfills, and wakes a worker.
@@ -604,7 +563,9 @@ CREATE OR REPLACE FUNCTION public.enqueue_request(p_args jsonb)
  RETURNS bigint
  LANGUAGE sql
 AS $function$
-    SELECT enqueue_job('request_backfill', 'network', p_args)
+    SELECT enqueue_job('request_backfill', 'network', p_args,
+                       ARRAY[(ARRAY['gap', 'manual', 'new-follow', 'cold-start'])[(p_args ->> 'priority')::int],
+                             CASE WHEN p_args ? 'all' THEN 'every-account' ELSE 'one-account' END])
 $function$;
 
 -- Makes the partition of posts for a moment, which ends where its span does and begins where the one before ends; false where it exists. Repeat until it is false; SQLSTATE 55P03 while posts is in use.
@@ -794,55 +755,6 @@ BEGIN
     UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $function$;
 
--- Sets right what is dated later than it can be, since a clock was set back: jobs of the queues that are served, those to be tried again only where asked to, and the leader of the workers. Answers how many.
-CREATE OR REPLACE FUNCTION public.mend_times(p_retries boolean)
- RETURNS bigint
- LANGUAGE plpgsql
- SET enable_seqscan TO 'off'
- SET enable_bitmapscan TO 'off'
- SET enable_mergejoin TO 'off'
-AS $function$
-DECLARE
-    mended bigint;
-    leader bigint;
-BEGIN
-    WITH waiting AS (
-        SELECT j.id, j.latest
-        FROM (VALUES ('available'::river_job_state, interval '5 seconds'), ('scheduled', interval '3 minutes'), ('retryable', interval '0')) AS s (state, wait)
-        CROSS JOIN river_queue AS q
-        CROSS JOIN generate_series(1, 4) AS p (priority)
-        CROSS JOIN LATERAL (
-            SELECT r.id, due.latest
-            FROM river_job AS r
-            CROSS JOIN LATERAL (
-                SELECT now() + CASE WHEN s.state = 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 * interval '1 second'
-                                    WHEN s.state = 'scheduled' AND (r.kind NOT IN ('backfill_account', 'request_backfill') OR r.attempted_at IS NOT NULL)
-                                    THEN interval '1 day' -- it may wait for as long as a service asked it to
-                                    ELSE s.wait END AS latest
-            ) AS due
-            WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
-              AND r.scheduled_at > due.latest + interval '5 seconds'
-            FOR UPDATE OF r SKIP LOCKED
-        ) AS j
-        WHERE p_retries OR s.state <> 'retryable'
-        LIMIT 10000
-    ), running AS (
-        SELECT id, now() AS latest
-        FROM river_job
-        WHERE state = 'running' AND attempted_at > now() + interval '5 seconds'
-        LIMIT 10000
-        FOR UPDATE SKIP LOCKED
-    )
-    UPDATE river_job AS j
-    SET scheduled_at = least(j.scheduled_at, a.latest), attempted_at = least(j.attempted_at, now())
-    FROM (SELECT id, latest FROM waiting UNION ALL SELECT id, latest FROM running) AS a
-    WHERE j.id = a.id;
-    GET DIAGNOSTICS mended = ROW_COUNT;
-    DELETE FROM river_leader WHERE expires_at > now() + interval '5 minutes';
-    GET DIAGNOSTICS leader = ROW_COUNT;
-    RETURN mended + leader;
-END $function$;
-
 -- Makes a dead letter of a job that is discarded or cancels itself, whoever ends it, unless it is periodic and out of tries; settles the dead letter of one that succeeds at last.
 CREATE OR REPLACE FUNCTION public.note_ended_job()
  RETURNS trigger
@@ -1015,7 +927,7 @@ CREATE OR REPLACE FUNCTION public.sync_watch()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
+    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id), ARRAY[NEW.kind]);
     RETURN NULL;
 END $function$;
 
@@ -1027,67 +939,6 @@ CREATE OR REPLACE FUNCTION public.tag(p_text text)
 AS $function$
     SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
 $function$;
-
--- Gives a job its tags, those first, and keeps what it has beside them.
-CREATE OR REPLACE FUNCTION public.tag_job()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-DECLARE
-    kept text[] := NEW.tags;
-BEGIN
-    IF kept = '{}' THEN
-        NEW.tags := tags_of(NEW.kind, NEW.priority, NEW.args);
-        RETURN NEW;
-    END IF;
-    IF TG_OP = 'UPDATE' THEN -- another priority is another reason
-        SELECT coalesce(array_agg(t), '{}') INTO kept FROM unnest(NEW.tags) AS t WHERE t <> ALL (tags_of(OLD.kind, OLD.priority, OLD.args));
-    END IF;
-    SELECT coalesce(array_agg(t ORDER BY n), '{}') INTO NEW.tags
-    FROM (SELECT t, min(n) AS n FROM unnest(tags_of(NEW.kind, NEW.priority, NEW.args) || kept) WITH ORDINALITY AS a (t, n) GROUP BY t) AS b;
-    RETURN NEW;
-END $function$;
-
--- The tags of a job: which stream, which kind of watch, why a feed is read. A few words, never a stranger's.
-CREATE OR REPLACE FUNCTION public.tags_of(p_kind text, p_priority integer, p_args jsonb)
- RETURNS text[]
- LANGUAGE plpgsql
- STABLE
-AS $function$
-DECLARE
-    reasons CONSTANT text[] := ARRAY['gap', 'manual', 'new-follow', 'cold-start'];
-    found   text;
-BEGIN
-    CASE p_kind
-    WHEN 'process_posts' THEN
-        IF p_args ->> 'stream' <> '' THEN
-            RETURN ARRAY[coalesce(tag('stream-' || (p_args ->> 'stream')), 'stream')];
-        END IF;
-        RETURN ARRAY[CASE WHEN p_args ? 'arrived' THEN 'replay' ELSE 'feed' END];
-    WHEN 'backfill_account' THEN
-        RETURN ARRAY[reasons[p_priority]];
-    WHEN 'request_backfill' THEN
-        RETURN array_remove(ARRAY[CASE WHEN p_args ->> 'priority' IN ('1', '2', '3', '4') THEN reasons[(p_args ->> 'priority')::int] END,
-                                  CASE WHEN p_args ->> 'all' = 'true' THEN 'every-account' WHEN p_args ? 'watch' THEN 'second-read' ELSE 'one-account' END], NULL);
-    WHEN 'sync_follows' THEN
-        IF p_args ->> 'watch' = '0' THEN
-            RETURN ARRAY['every-watch'];
-        END IF;
-        SELECT w.kind INTO found FROM watches AS w WHERE w.id::text = p_args ->> 'watch';
-        RETURN ARRAY[coalesce(found, 'no-watch')];
-    WHEN 'close_gap' THEN
-        SELECT coalesce(tag('stream-' || g.stream), 'stream') INTO found FROM gaps AS g WHERE g.id::text = p_args ->> 'gap';
-        RETURN ARRAY[coalesce(found, 'no-gap')];
-    WHEN 'send_alert' THEN
-        RETURN array_remove(ARRAY[tag(p_args ->> 'severity'), tag(p_args ->> 'name'), CASE p_args ->> 'resolved' WHEN 'true' THEN 'resolved' ELSE 'fires' END], NULL);
-    WHEN 'replay_dead_letters' THEN
-        RETURN ARRAY['asked-for'];
-    WHEN 'check_alerts', 'expire', 'audit' THEN
-        RETURN ARRAY['periodic'];
-    ELSE
-        RETURN '{}';
-    END CASE;
-END $function$;
 
 -- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.
 CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/bluesky"
@@ -20,7 +19,7 @@ import (
 const alice = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"
 
 // working runs the workers, with the backfills held back.
-func working(t *testing.T, pool *pgxpool.Pool) *river.Client[pgx.Tx] {
+func working(t *testing.T, pool *pgxpool.Pool) *Client {
 	t.Helper()
 	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
 		Retries: []time.Duration{time.Millisecond}})

@@ -66,7 +66,7 @@ type Config struct {
 
 // New builds the client that works every queue. Start it, and stop it by its
 // context: running jobs get 20 s to finish.
-func New(cfg Config) (*river.Client[pgx.Tx], error) {
+func New(cfg Config) (*Client, error) {
 	cfg.Process = cmp.Or(cfg.Process, 8)
 	cfg.JobTimeout = cmp.Or(cfg.JobTimeout, time.Minute)
 	cfg.RescueAfter = cmp.Or(cfg.RescueAfter, 5*time.Minute)
@@ -114,12 +114,17 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	if cfg.KeepIndexes {
 		indexes = []string{}
 	}
+	clock := &clock{start: time.Now()}
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
 		Logger:  quiet(cfg.Logger),
 		Workers: known.workers,
 		Queues:  queues,
 
+		Test:                        river.TestConfig{Time: clock}, // River's only way to set its clock
+		RetryPolicy:                 retries{clock},
+		MaxAttempts:                 jobs.Attempts + jobs.Deaths,
+		Hooks:                       []rivertype.Hook{&dates{}, &deaths{}},
 		Middleware:                  append(keepLogs(), newMeasure(cfg.Registerer), newTraced(cfg.Tracer)),
 		PollOnly:                    cfg.PollOnly,
 		PeriodicJobs:                periodic,
@@ -134,7 +139,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return client, nil
+	return &Client{Client: client, cfg: cfg, clock: clock, periodic: periodic}, nil
 }
 
 // riverIndexes are River's indexes that it rebuilds each night. The schema drops
@@ -226,7 +231,12 @@ func queue(most int) river.QueueConfig {
 // Queue is a client that enqueues and works nothing. What it enqueues inside a
 // span belongs to it.
 func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) {
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet(log), Middleware: []rivertype.Middleware{newTraced(nil)}})
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		Logger:      quiet(log),
+		MaxAttempts: jobs.Attempts + jobs.Deaths,
+		Hooks:       []rivertype.Hook{&dates{}},
+		Middleware:  []rivertype.Middleware{newTraced(nil)},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("set up the queue: %w", err)
 	}

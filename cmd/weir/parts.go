@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -147,10 +146,7 @@ func (p parts) workers(ctx context.Context, cfg workers.Config) error {
 		return fmt.Errorf("start the workers: %w", err)
 	}
 	p.life.tell(partWorkers, connectable(p.pool))
-	var mending sync.WaitGroup
-	mending.Go(func() { workers.MendTimes(ctx, p.pool, p.log) })
 	<-client.Stopped()
-	mending.Wait()
 	return nil
 }
 
