@@ -13,6 +13,24 @@ func Now(ctx context.Context, db DB) (time.Time, error) {
 	return one(ctx, db, "read the database's clock", pgx.RowTo[time.Time], `SELECT clock_timestamp()`)
 }
 
+// ClockReading is what the workers must know of the database's clock.
+type ClockReading struct {
+	Now   time.Time
+	Ahead bool       // jobs are dated in its future: it was set back
+	Lease *time.Time // when the lease of River's leader ends, if that is in its future too
+}
+
+// ReadClock reads it. Jobs are dated when they are inserted and when they start,
+// so it looks at the last ones inserted and at those that run.
+func ReadClock(ctx context.Context, db DB) (ClockReading, error) {
+	const sql = `
+SELECT clock_timestamp() AS now,
+       EXISTS (SELECT FROM (SELECT created_at FROM river_job ORDER BY id DESC LIMIT 500) AS j WHERE j.created_at > clock_timestamp() + interval '2 seconds')
+       OR EXISTS (SELECT FROM river_job WHERE state = 'running' AND attempted_at > clock_timestamp() + interval '2 seconds') AS ahead,
+       (SELECT expires_at FROM river_leader WHERE expires_at > clock_timestamp() + interval '1 minute') AS lease`
+	return one(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql)
+}
+
 // AgreedTime is the earliest of a process's time, the database's, and that of the
 // newest event stored, which is of a server's clock. What is due by it is due
 // whichever of the three may be ahead.

@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,8 @@ type clock struct {
 
 	mu    sync.Mutex
 	began time.Time // what the database's clock said at start; zero: not read yet
+
+	dead atomic.Pointer[time.Time] // when the lease of a leader that is dead ends, in the database's future
 }
 
 // clockSlack is how far two readings may disagree before it is a step.
@@ -35,8 +38,17 @@ func (c *clock) Now() time.Time {
 	return c.began.Add(time.Since(c.start))
 }
 
-// NowOrNil is nil: River's statements use the database's now().
-func (c *clock) NowOrNil() *time.Time { return nil }
+// NowOrNil is the time that River's statements use; nil is the database's now().
+// A dead leader's lease in the database's future would keep every other from
+// leading, so River is told a time after it until one leads.
+func (c *clock) NowOrNil() *time.Time {
+	ends := c.dead.Load()
+	if ends == nil {
+		return nil
+	}
+	after := ends.Add(time.Second)
+	return &after
+}
 
 // step returns how far the database's clock was set, given what it says now; 0:
 // it was not.
@@ -66,10 +78,8 @@ type dates struct{ river.HookDefaults }
 // InsertBegin leaves out the times that nobody chose. River's statement replaces
 // the zero time by now().
 func (dates) InsertBegin(_ context.Context, job *rivertype.JobInsertParams) error {
-	if job.CreatedAt == nil {
-		job.CreatedAt = &time.Time{}
-	}
-	if job.ScheduledAt == nil {
+	job.CreatedAt = &time.Time{}
+	if job.State == rivertype.JobStateAvailable {
 		job.ScheduledAt = &time.Time{}
 	}
 	return nil
@@ -82,12 +92,16 @@ type Client struct {
 	clock    *clock
 	periodic []*river.PeriodicJob
 	repairs  int // passes over the jobs' dates that are still to be made
+
+	lease time.Time // of River's leader, in the database's future, as it was read first
+	since time.Time // when that was
 }
 
 const (
 	clockEvery   = time.Second
-	clockWithin  = time.Minute // a pass over a million jobs takes a second or two
-	repairPasses = 10          // after a step: transactions that began before it commit late
+	deadAfter    = 10 * time.Second // a leader that lives renews its lease every five
+	clockWithin  = time.Minute      // a pass over a million jobs takes a second or two
+	repairPasses = 10               // after a step: transactions that began before it commit late
 )
 
 // Start reads the database's clock, starts the client, and follows the clock until
@@ -126,20 +140,21 @@ func (c *Client) followClock(ctx context.Context) {
 func (c *Client) readClock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, clockWithin)
 	defer cancel()
-	says, err := schema.Now(ctx, c.cfg.Pool)
+	read, err := schema.ReadClock(ctx, c.cfg.Pool)
 	if err != nil {
 		return err
 	}
-	step := c.clock.step(says)
+	c.watchLease(read.Lease)
+	step := c.clock.step(read.Now)
 	if step != 0 {
 		c.PeriodicJobs().Clear() // before River sees the new time: it would add a job for each interval between the two
 	}
-	c.clock.set(says)
+	c.clock.set(read.Now)
 	if step != 0 {
 		c.PeriodicJobs().AddMany(c.periodic)
 		c.cfg.Logger.Warn("database_clock_stepped", "by", step.Round(time.Millisecond).String())
 	}
-	if step < 0 {
+	if step < 0 || read.Ahead {
 		c.repairs = repairPasses
 	}
 	if c.repairs == 0 {
@@ -155,4 +170,19 @@ func (c *Client) readClock(ctx context.Context) error {
 	}
 	c.cfg.Logger.Warn("job_schedule_repaired", "jobs", repaired, "hint", "the database's clock was set back: they were dated in its future")
 	return nil
+}
+
+// watchLease notices that River's leader died before it could renew a lease that
+// is in the database's future, because its clock was set back.
+func (c *Client) watchLease(ends *time.Time) {
+	switch {
+	case ends == nil || !ends.Equal(c.lease):
+		c.clock.dead.Store(nil)
+		c.lease, c.since = time.Time{}, time.Now()
+		if ends != nil {
+			c.lease = *ends
+		}
+	case time.Since(c.since) > deadAfter && c.clock.dead.Swap(ends) == nil:
+		c.cfg.Logger.Warn("leader_lease_overridden", "ends", *ends, "hint", "the database's clock was set back, and the leader of the workers died before it renewed its lease")
+	}
 }
