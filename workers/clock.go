@@ -88,10 +88,9 @@ func (dates) InsertBegin(_ context.Context, job *rivertype.JobInsertParams) erro
 // Client is a River client whose clock is the database's.
 type Client struct {
 	*river.Client[pgx.Tx]
-	cfg      Config
-	clock    *clock
-	periodic []*river.PeriodicJob
-	repairs  int // passes over the jobs' dates that are still to be made
+	cfg     Config
+	clock   *clock
+	repairs int // passes over the jobs' dates that are still to be made
 
 	lease time.Time // of River's leader, in the database's future, as it was read first
 	since time.Time // when that was
@@ -151,7 +150,7 @@ func (c *Client) readClock(ctx context.Context) error {
 	}
 	c.clock.set(read.Now)
 	if step != 0 {
-		c.PeriodicJobs().AddMany(c.periodic)
+		c.PeriodicJobs().AddMany(c.cfg.periodic(false))
 		c.cfg.Logger.Warn("database_clock_stepped", "by", step.Round(time.Millisecond).String())
 	}
 	if step < 0 || read.Ahead {
