@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -167,10 +166,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return fmt.Errorf("start the workers: %w", err)
 	}
 	p.life.tell(PartWorkers, connectable(p.pool))
-	var mending sync.WaitGroup
-	mending.Go(func() { workers.MendTimes(ctx, p.pool, p.log) })
 	<-client.Stopped()
-	mending.Wait()
 	return nil
 }
 

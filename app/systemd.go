@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-social/weir/ops/health"
@@ -106,18 +106,17 @@ const readyWithin = 10 * time.Second
 // Type=notify and WatchdogSec= (sd_notify(3)).
 func WithSystemd(f func(context.Context, App) error, names ...string) func(context.Context, App) error {
 	return func(ctx context.Context, p App) error {
-		socket := os.Getenv("NOTIFY_SOCKET")
-		if socket == "" {
+		if os.Getenv("NOTIFY_SOCKET") == "" {
 			return f(ctx, p)
 		}
 		p.life = &life{}
 		over, end := context.WithCancel(context.WithoutCancel(ctx)) // it watches a slow stop too
 		var told sync.WaitGroup
-		told.Go(func() { p.watch(over, socket, names) })
+		told.Go(func() { p.watch(over, names) })
 		running, ended := context.WithCancel(ctx)
-		told.Go(func() { p.tellStatus(running, socket, names) })
+		told.Go(func() { p.tellStatus(running, names) })
 		stop := context.AfterFunc(ctx, func() {
-			p.notify(socket, "STOPPING=1\nSTATUS=stopping: what was read is committed, and running jobs end")
+			p.notify(daemon.SdNotifyStopping + "\nSTATUS=stopping: what was read is committed, and running jobs end")
 		})
 		defer told.Wait()
 		defer ended()
@@ -129,15 +128,18 @@ func WithSystemd(f func(context.Context, App) error, names ...string) func(conte
 
 // watch tells systemd that the parts are ready, and then that they live, until
 // ctx ends.
-func (p App) watch(ctx context.Context, socket string, names []string) {
+func (p App) watch(ctx context.Context, names []string) {
 	for p.life.ask(ctx, names, readyWithin) != nil {
 		if !pause(ctx, 50*time.Millisecond) {
 			return
 		}
 	}
-	p.notify(socket, "READY=1")
+	p.notify(daemon.SdNotifyReady)
 	p.log.Info("ready", "parts", names)
-	every := watchdog()
+	every, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		p.log.Warn("systemd_watchdog_unknown", "error", err)
+	}
 	if every == 0 {
 		return
 	}
@@ -146,7 +148,7 @@ func (p App) watch(ctx context.Context, socket string, names []string) {
 			p.log.Error("not_at_work", "cause", err, "effect", "systemd restarts the process")
 			continue
 		}
-		p.notify(socket, "WATCHDOG=1")
+		p.notify(daemon.SdNotifyWatchdog)
 	}
 }
 
@@ -158,11 +160,11 @@ const (
 
 // tellStatus tells systemd in a line how Weir is doing, whenever that changes,
 // until ctx ends: it is what systemctl status shows.
-func (p App) tellStatus(ctx context.Context, socket string, names []string) {
+func (p App) tellStatus(ctx context.Context, names []string) {
 	told := ""
 	for pause(ctx, statusEvery) {
 		if now := p.status(ctx, names); now != told && ctx.Err() == nil {
-			p.notify(socket, "STATUS="+now)
+			p.notify("STATUS=" + now)
 			told = now
 		}
 	}
@@ -191,23 +193,9 @@ func (p App) status(ctx context.Context, names []string) string {
 	return string(shown[:min(len(shown), 500)])
 }
 
-// watchdog is how often systemd wants to hear from this process; 0: never.
-func watchdog() time.Duration {
-	usec, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
-	if pid := os.Getenv("WATCHDOG_PID"); err != nil || usec <= 0 || pid != "" && pid != strconv.Itoa(os.Getpid()) {
-		return 0
-	}
-	return time.Duration(usec) * time.Microsecond
-}
-
 // notify sends one state. Whoever does not listen any more has stopped us.
-func (p App) notify(socket, state string) {
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"}) // @ is an abstract one
-	if err == nil {
-		_, err = conn.Write([]byte(state))
-		conn.Close() //nolint:errcheck // it was one message
-	}
-	if err != nil {
+func (p App) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
 		p.log.Warn("systemd_not_told", "state", state, "cause", err)
 	}
 }

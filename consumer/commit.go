@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
@@ -73,14 +74,14 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 // persist tries until the database answers something else than a passing error.
 func (c *committer) persist(ctx context.Context, b *batch) error {
 	write := *b.write()
-	wait, waited := 50*time.Millisecond, false
+	var retries *backoff.ExponentialBackOff // nil: it has not waited
 	for try := 1; ; try++ {
 		started := time.Now()
 		err := c.try(ctx, b, write)
 		if err == nil {
 			c.careful = max(0, c.careful-1)
 			c.metrics.committed(b, started)
-			if waited {
+			if retries != nil {
 				c.log.Info("database_back", "tries", try)
 			}
 			return nil
@@ -92,17 +93,16 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 			c.careful = carefulFor
 			continue
 		}
-		if !waited {
+		if retries == nil {
 			c.log.Warn("commit_waits_for_database", "cause", err)
-			waited = true
+			retries = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 2 * time.Second, Multiplier: 2, RandomizationFactor: 0.2}
 		}
 		c.metrics.commitRetries.Inc()
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(wait):
+		case <-time.After(retries.NextBackOff()):
 		}
-		wait = min(2*wait, 2*time.Second)
 	}
 }
 

@@ -5,13 +5,15 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/weir-social/weir/schema"
 )
 
 const (
 	firstPartitions  = time.Second     // how long the first connection waits for the first attempt
 	partitionsWithin = 5 * time.Minute // an attempt, which may have to read all of posts_default
-	partitionsRetry  = time.Second     // the shortest wait after a failed attempt; it doubles
+	partitionsRetry  = time.Second     // the shortest wait after a failed attempt; it doubles, up to a minute
 	partitionsTries  = 10              // so many failures, about four minutes, are an error
 	busyTries        = 3               // so many failures are logged where posts are only in use
 	partitionsLate   = 12 * time.Hour  // so close to the end of the last partition
@@ -26,7 +28,7 @@ func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}
 	first, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		p := partitions{Consumer: c}
+		p := partitions{Consumer: c, retries: backoff.ExponentialBackOff{InitialInterval: partitionsRetry, MaxInterval: time.Minute, Multiplier: 2}}
 		wait := p.attempt(ctx)
 		close(first)
 		for ctx.Err() == nil {
@@ -46,10 +48,10 @@ func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}
 // partitions remembers what was logged: a state is logged when it begins.
 type partitions struct {
 	*Consumer
-	failed int  // attempts, one after the other
-	logged bool // that they fail
-	late   bool
-	wait   time.Duration
+	failed  int  // attempts, one after the other
+	logged  bool // that they fail
+	late    bool
+	retries backoff.ExponentialBackOff
 }
 
 // attempt makes the partitions that are missing and returns when to try again.
@@ -71,7 +73,8 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 		if p.logged {
 			p.log.Info("partitions_made")
 		}
-		p.failed, p.logged, p.late, p.wait = 0, false, false, 0
+		p.failed, p.logged, p.late = 0, false, false
+		p.retries.Reset()
 		return p.cfg.PartitionsEvery
 	}
 	p.failed++
@@ -86,6 +89,5 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 			p.log.Error("partitions_run_out", "until", until, "cause", err)
 		}
 	}
-	p.wait = min(max(2*p.wait, partitionsRetry), time.Minute, p.cfg.PartitionsEvery)
-	return p.wait
+	return min(p.retries.NextBackOff(), p.cfg.PartitionsEvery)
 }

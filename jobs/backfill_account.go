@@ -33,6 +33,7 @@ func (BackfillAccount) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{
 		Queue:      QueueBackfill,
 		Priority:   PriorityManual,
+		Tags:       Reason(PriorityManual), // with another priority, the inserter gives its reason
 		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()},
 	}
 }
@@ -54,4 +55,13 @@ type RequestBackfill struct {
 func (RequestBackfill) Kind() string { return "request_backfill" }
 
 // InsertOpts are the defaults of its inserts.
-func (RequestBackfill) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: QueueNetwork} }
+func (r RequestBackfill) InsertOpts() river.InsertOpts {
+	scope := "one-account"
+	switch {
+	case r.All:
+		scope = "every-account"
+	case r.Watch != 0:
+		scope = "second-read"
+	}
+	return river.InsertOpts{Queue: QueueNetwork, Tags: append(Reason(r.Priority), scope)}
+}

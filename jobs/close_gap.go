@@ -11,7 +11,8 @@ type CloseGap struct {
 // Kind names the job.
 func (CloseGap) Kind() string { return "close_gap" }
 
-// InsertOpts are the defaults of its inserts.
+// InsertOpts are the defaults of its inserts. The trigger tags it with the gap's
+// stream.
 func (CloseGap) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{Queue: QueueNetwork, Priority: 1}
 }

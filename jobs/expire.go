@@ -14,7 +14,8 @@ func (Expire) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{
 		Queue:       QueueMaintenance,
 		Priority:    1,
-		MaxAttempts: 5,
+		MaxAttempts: 5 + Deaths,
+		Tags:        []string{tagPeriodic},
 		UniqueOpts:  river.UniqueOpts{ByState: unfinished()},
 	}
 }

@@ -1,7 +1,6 @@
 // Package jobs is the contract between whoever enqueues work and whoever does
-// it: the arguments of every job kind, its queue, priority and uniqueness. It
-// holds data only. Which tags a job carries, the function tags_of of the schema
-// says, whoever adds it. A kind is a stable string: changed arguments keep their old
+// it: the arguments of every job kind, its queue, priority, tags and uniqueness. It
+// holds data only. A kind is a stable string: changed arguments keep their old
 // fields, or become a new kind.
 package jobs
 
@@ -29,3 +28,10 @@ func unfinished() []rivertype.JobState {
 		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
 	}
 }
+
+// Attempts is how often a job may fail, unless its kind says otherwise.
+const Attempts = 25
+
+// Deaths is how many attempts more River is told: so many may end with their
+// process, which is no failure of the job.
+const Deaths = 20

@@ -23,6 +23,15 @@ type ProcessPosts struct {
 func (ProcessPosts) Kind() string { return "process_posts" }
 
 // InsertOpts puts the job into the process queue, first in line.
-func (ProcessPosts) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueProcess, Priority: 1}
+func (p ProcessPosts) InsertOpts() river.InsertOpts {
+	opts := river.InsertOpts{Queue: QueueProcess, Priority: 1}
+	switch {
+	case p.Stream != "":
+		opts.Tags = tags("stream-" + p.Stream)
+	case !p.Arrived.IsZero():
+		opts.Tags = []string{"replay"}
+	default:
+		opts.Tags = []string{"feed"}
+	}
+	return opts
 }

@@ -2,10 +2,6 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// TagDeadLetter marks the jobs that replay a dead letter: the trigger of
-// river_job settles it at their end.
-const TagDeadLetter = "dead-letter"
-
 // ReplayDeadLetters tries every dead letter again whose replay is asked for. The
 // SQL functions replay_dead_letter and replay_dead_letters add it: its kind is
 // part of the schema.
@@ -15,4 +11,6 @@ type ReplayDeadLetters struct{}
 func (ReplayDeadLetters) Kind() string { return "replay_dead_letters" }
 
 // InsertOpts are the defaults of its inserts.
-func (ReplayDeadLetters) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: QueueNetwork} }
+func (ReplayDeadLetters) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueNetwork, Tags: []string{"asked-for"}}
+}

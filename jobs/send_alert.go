@@ -23,6 +23,10 @@ type SendAlert struct {
 func (SendAlert) Kind() string { return "send_alert" }
 
 // InsertOpts are the defaults of its inserts. Eight tries take over an hour.
-func (SendAlert) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueAlerts, Priority: 2, MaxAttempts: 8}
+func (m SendAlert) InsertOpts() river.InsertOpts {
+	event := "fires"
+	if m.Resolved {
+		event = "resolved"
+	}
+	return river.InsertOpts{Queue: QueueAlerts, Priority: 2, MaxAttempts: 8 + Deaths, Tags: tags(m.Severity, m.Name, event)}
 }

@@ -11,5 +11,12 @@ type SyncFollows struct {
 // Kind names the job.
 func (SyncFollows) Kind() string { return "sync_follows" }
 
-// InsertOpts are the defaults of its inserts.
-func (SyncFollows) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: QueueNetwork} }
+// InsertOpts are the defaults of its inserts. Whoever inserts the job of one watch
+// tags it with the watch's kind.
+func (s SyncFollows) InsertOpts() river.InsertOpts {
+	opts := river.InsertOpts{Queue: QueueNetwork}
+	if s.Watch == 0 {
+		opts.Tags = []string{"every-watch"}
+	}
+	return opts
+}

@@ -13,14 +13,13 @@ import (
 type CallSlot struct {
 	Slot *int          // nil: all are taken
 	Wait time.Duration // until the call may start; without a slot, until the next look
-	Now  time.Time     // from when on to wait, by the database's clock
 }
 
 // TakeCallSlot reserves the next start of a call among all processes: at most
 // slots at once, each at least spacing after the one before. A slot that is not
 // given back is free again after ttl.
 func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
-	const sql = `SELECT slot, wait, now_at FROM take_call_slot($1, $2, $3, $4)`
+	const sql = `SELECT slot, wait FROM take_call_slot($1, $2, $3, $4)`
 	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[CallSlot], sql, holder, slots, spacing, ttl)
 }
 
@@ -89,19 +88,21 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
 }
 
 // PromoteBackfills gives unfinished backfill jobs a better priority, an earlier
-// start and a wider window, where these are better. It answers which of the jobs
-// are unfinished still.
-func PromoteBackfills(ctx context.Context, tx pgx.Tx, ids []int64, priority int, since, at time.Time) ([]int64, error) {
+// start and a wider window, where these are better. reasons are the tags of the
+// priorities: a better one replaces the tag. It returns which of the jobs are
+// still unfinished.
+func PromoteBackfills(ctx context.Context, tx pgx.Tx, ids []int64, priority int, reasons []string, since, at time.Time) ([]int64, error) {
 	const sql = `
 UPDATE river_job
 SET priority     = least(priority, $2),
+    tags         = CASE WHEN priority > $2 THEN ($6::text[])[$2:$2] || array_remove(tags, ($6::varchar[])[priority]) ELSE tags END,
     args         = CASE WHEN (args ->> 'since')::timestamptz > $3 THEN jsonb_set(args, '{since}', to_jsonb($5::text)) ELSE args END
                    || jsonb_build_object('asked', coalesce((args ->> 'asked')::int, 0) + 1,
                                          'not_before', greatest((args ->> 'not_before')::timestamptz, $4)),
     scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
 WHERE id = ANY ($1) AND state IN ` + unfinished + `
 RETURNING id`
-	return all(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano))
+	return all(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano), reasons)
 }
 
 // LockFeed locks an account's row, before its job's: the order of a sync.

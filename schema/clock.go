@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,6 +11,24 @@ import (
 // Now is the time by the database's clock.
 func Now(ctx context.Context, db DB) (time.Time, error) {
 	return one(ctx, db, "read the database's clock", pgx.RowTo[time.Time], `SELECT clock_timestamp()`)
+}
+
+// ClockReading is what the workers must know of the database's clock.
+type ClockReading struct {
+	Now   time.Time
+	Ahead bool       // jobs are dated in its future: it was set back
+	Lease *time.Time // when the lease of River's leader ends, if that is in its future too
+}
+
+// ReadClock reads it. Jobs are dated when they are inserted and when they start,
+// so it looks at the last ones inserted and at those that run.
+func ReadClock(ctx context.Context, db DB) (ClockReading, error) {
+	const sql = `
+SELECT clock_timestamp() AS now,
+       EXISTS (SELECT FROM (SELECT created_at FROM river_job ORDER BY id DESC LIMIT 500) AS j WHERE j.created_at > clock_timestamp() + interval '2 seconds')
+       OR EXISTS (SELECT FROM river_job WHERE state = 'running' AND attempted_at > clock_timestamp() + interval '2 seconds') AS ahead,
+       (SELECT expires_at FROM river_leader WHERE expires_at > clock_timestamp() + interval '1 minute') AS lease`
+	return one(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql)
 }
 
 // AgreedTime is the earliest of a process's time, the database's, and that of the
@@ -41,11 +60,32 @@ func ServerTime(now, server time.Time) time.Time {
 	return now
 }
 
-// MendTimes sets right what bears a time later than it can be by the database's
-// clock, since that clock was set back: jobs would wait for it, those that a
-// killed process left behind too. It answers how many there were. It may be
-// called every few seconds however many jobs wait; with retries it reads every
-// job that is to be tried again, which is for when the clock was set back.
-func MendTimes(ctx context.Context, db DB, retries bool) (int, error) {
-	return one(ctx, db, "mend the times of jobs", pgx.RowTo[int], `SELECT mend_times($1)::int`, retries)
+// RepairJobSchedule dates unfinished jobs anew that are dated in the database's
+// future, because its clock was set back: an available job is due now, and one
+// that waits for a retry or a turn waits once more, for no longer than before. It
+// reads every unfinished job. It returns how many it changed, at most 10,000.
+func RepairJobSchedule(ctx context.Context, db DB) (int, error) {
+	// River sets created_at and attempted_at by the database's clock. If one of them is in the future, all the dates of the job are
+	// late by as much. River's scheduler makes jobs available five seconds before they are due.
+	const sql = `
+WITH late AS (
+    SELECT id, greatest(created_at, attempted_at, now()) - now() AS by
+    FROM river_job
+    WHERE state IN ` + unfinished + `
+      AND (created_at > now() + interval '1 second' OR attempted_at > now() + interval '1 second'
+           OR state = 'available' AND scheduled_at > now() + interval '10 seconds')
+    LIMIT 10000
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE river_job AS j
+SET created_at   = least(j.created_at, now()),
+    attempted_at = least(j.attempted_at, now()),
+    scheduled_at = CASE j.state WHEN 'available' THEN least(j.scheduled_at, now()) ELSE j.scheduled_at - l.by END
+FROM late AS l
+WHERE j.id = l.id`
+	tag, err := db.Exec(ctx, sql)
+	if err != nil {
+		return 0, fmt.Errorf("repair the schedule of jobs: %w", err)
+	}
+	return int(tag.RowsAffected()), nil
 }

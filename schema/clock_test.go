@@ -81,62 +81,38 @@ func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 	require.True(t, ask[bool](t, pool, `SELECT max(expires_at) <= clock_timestamp() + interval '1 minute' FROM call_slots`))
 }
 
-const addJob = `INSERT INTO river_job (kind, args, max_attempts, state, scheduled_at, attempted_at, attempt, errors)
-VALUES ('process_posts', '{}', 25, $1::river_job_state, now() + $2::interval, now() + $2::interval, 1, $3::jsonb[]) RETURNING id`
-
-// TestJobsAreDatedByTheDatabase: the clock of the process that adds or ends a job
-// may be wrong.
-func TestJobsAreDatedByTheDatabase(t *testing.T) {
+// TestJobsOfAClockThatWasSetBackAreDatedAnew: what waits, waits once more at
+// most; what is due is due.
+func TestJobsOfAClockThatWasSetBackAreDatedAnew(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	for _, wrong := range []time.Duration{72 * time.Hour, -72 * time.Hour} {
-		id := ask[int64](t, pool, addJob, "available", wrong, nil)
-		require.True(t, ask[bool](t, pool, `SELECT scheduled_at <= now() FROM river_job WHERE id = $1`, id))
-		for failures, want := range []time.Duration{1: time.Second, 2: 16 * time.Second, 3: 81 * time.Second} {
-			if failures == 0 {
-				continue
-			}
-			do(t, pool, `UPDATE river_job SET state = 'running' WHERE id = $1`, id)
-			wait := ask[time.Duration](t, pool, `UPDATE river_job SET state = 'retryable', errors = errors || '{}'::jsonb, scheduled_at = now() + $2::interval
-				WHERE id = $1 RETURNING scheduled_at - now()`, id, wrong)
-			require.InDelta(t, want.Seconds(), wait.Seconds(), want.Seconds()/10+0.001)
-		}
-		do(t, pool, `UPDATE river_job SET state = 'running' WHERE id = $1`, id)
-		require.LessOrEqual(t, ask[time.Duration](t, pool, `UPDATE river_job SET state = 'available', scheduled_at = now() + $2::interval
-			WHERE id = $1 RETURNING scheduled_at - now()`, id, wrong), 5*time.Second)
-	}
-}
-
-// TestClockSetBackKeepsNothingWaiting: jobs, and the leader of the workers.
-func TestClockSetBackKeepsNothingWaiting(t *testing.T) {
-	t.Parallel()
-	pool := schematest.New(t)
-	due := func() int {
-		return ask[int](t, pool, `SELECT count(*) FROM river_job WHERE CASE state WHEN 'running' THEN attempted_at ELSE scheduled_at END <= clock_timestamp() + interval '2 seconds'`)
-	}
-	mend := func(retries bool) int {
-		mended, err := schema.MendTimes(t.Context(), pool, retries)
+	repair := func() int {
+		repaired, err := schema.RepairJobSchedule(t.Context(), pool)
 		require.NoError(t, err)
-		return mended
+		return repaired
 	}
-	do(t, pool, `INSERT INTO river_queue (name, updated_at) VALUES ('default', now())`) // as whoever serves it does
-	ids := []int64{}
-	for _, state := range []string{"available", "retryable", "running"} {
-		ids = append(ids, ask[int64](t, pool, addJob, state, time.Duration(0), []string{"{}"}))
+	const add = `
+INSERT INTO river_job (kind, args, max_attempts, state, created_at, attempted_at, scheduled_at, finalized_at)
+SELECT kind, '{}', 25, state::river_job_state, now() + created, now() + attempted, now() + scheduled, CASE state WHEN 'completed' THEN now() END
+FROM (VALUES ('due',      'available', interval '-1 minute',  NULL::interval,        interval '-1 minute'),
+             ('rescued',  'running',   interval '-1 day',     interval '-1 minute',  interval '-1 minute'),
+             ('retried',  'retryable', interval '-1 day',     interval '-1 minute',  interval '10 minutes'),
+             ('snoozed',  'scheduled', interval '-1 day',     interval '-1 minute',  interval '10 minutes'),
+             ('planned',  'scheduled', interval '-1 minute',  NULL,                  interval '10 minutes'),
+             ('far',      'scheduled', interval '-2 hours',   interval '-2 hours',   interval '1 hour'),
+             ('done',     'completed', interval '-1 minute',  interval '-1 minute',  interval '-1 minute')) AS j (kind, state, created, attempted, scheduled)`
+	do(t, pool, add)
+	require.Zero(t, repair(), "the clock is right")
+	do(t, pool, `UPDATE river_job SET created_at = created_at + interval '1 hour', attempted_at = attempted_at + interval '1 hour', scheduled_at = scheduled_at + interval '1 hour'`)
+	require.Equal(t, 5, repair())
+	require.Zero(t, repair(), "once is enough")
+	waits := func(kind string) time.Duration {
+		return ask[time.Duration](t, pool, `SELECT date_trunc('minute', CASE state WHEN 'running' THEN attempted_at ELSE scheduled_at END - now() + interval '30 seconds') FROM river_job WHERE kind = $1`, kind)
 	}
-	ids = append(ids, ask[int64](t, pool, addJob, "scheduled", 24*time.Hour, nil))
-	require.Zero(t, mend(true))
-	do(t, pool, `UPDATE river_job SET scheduled_at = scheduled_at + interval '1 hour', attempted_at = attempted_at + interval '1 hour' WHERE id = ANY ($1)`, ids)
-	do(t, pool, `INSERT INTO river_leader (elected_at, expires_at, leader_id) VALUES (now(), now() + interval '1 hour', 'dead')`)
-	require.Zero(t, due())
-	require.Equal(t, 4, mend(false), "all but the one to be tried again")
-	require.Equal(t, 1, due(), "the running one")
-	require.Equal(t, 1, mend(true))
-	require.Equal(t, 2, due(), "the one to be tried again too")
-	require.Equal(t, 1, ask[int](t, pool, `SELECT count(*) FROM river_job WHERE scheduled_at > clock_timestamp() + interval '5 seconds'`), "the scheduled one")
-	require.True(t, ask[bool](t, pool, `SELECT max(scheduled_at) <= clock_timestamp() + interval '1 day' FROM river_job`))
-	require.Zero(t, ask[int](t, pool, `SELECT count(*) FROM river_leader`))
-	require.Zero(t, mend(true))
+	for kind, want := range map[string]time.Duration{"due": 0, "rescued": 0, "retried": 11 * time.Minute, "snoozed": 11 * time.Minute, "planned": 11 * time.Minute,
+		"far": 2 * time.Hour} { // it has waited two hours of the three
+		require.Equal(t, want, waits(kind), kind)
+	}
 }
 
 // TestAgreedTimeIsTheEarliest of three clocks.

@@ -66,11 +66,6 @@ CROSS JOIN generate_series(1, $1::int) AS n`
 					require.Equal(t, want, depth)
 				}), 1001)
 			}
-			require.Zero(t, jobsRead(t, pool, func(tx pgx.Tx) {
-				mended, err := schema.MendTimes(t.Context(), tx, false)
-				require.NoError(t, err)
-				require.Zero(t, mended)
-			}))
 		})
 	}
 }

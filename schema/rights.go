@@ -36,8 +36,8 @@ func readTables() []string {
 func calledFunctions() []string {
 	return []string{
 		"advance_stream", "ask_for_replays", "check_letters", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
-		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "give_call_slot", "mend_times", "oldest_job", "prepare_posts_default", "replay_dead_letter",
-		"replay_dead_letters", "river_job_state_in_bitmask", "tag", "tags_of", "take_call_slot", "tid_floor", "tid_time",
+		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "give_call_slot", "oldest_job", "prepare_posts_default", "replay_dead_letter",
+		"replay_dead_letters", "river_job_state_in_bitmask", "tag", "take_call_slot", "tid_floor", "tid_time",
 	}
 }
 

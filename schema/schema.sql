@@ -435,7 +435,7 @@ CREATE OR REPLACE FUNCTION public.ask_for_replays()
  RETURNS bigint
  LANGUAGE sql
 AS $function$
-    SELECT enqueue_job('replay_dead_letters', 'network', '{}')
+    SELECT enqueue_job('replay_dead_letters', 'network', '{}', ARRAY['asked-for'])
 $function$;
 
 -- Refuses a stage or class that does not exist and would match nothing. NULL matches all.
@@ -458,7 +458,7 @@ CREATE OR REPLACE FUNCTION public.close_gap()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
+    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id), ARRAY[tag('stream-' || NEW.stream)]);
     RETURN NULL;
 END $function$;
 
@@ -478,47 +478,6 @@ AS $function$
           ORDER BY priority DESC, scheduled_at DESC, id DESC -- processed jobs were at the other end, and may not be vacuumed yet
           LIMIT p_most) AS j
 $function$;
-
--- Dates jobs by the database's clock; River uses the clock of the process that adds or ends them. A retry waits as long as River's policy says. A job whose process died gets its attempt back, up to 20 times in a row.
-CREATE OR REPLACE FUNCTION public.date_job()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-DECLARE
-    backoff CONSTANT interval := least(coalesce(array_length(NEW.errors, 1), 0), 30) ^ 4 * interval '1 second';
-    most    CONSTANT int      := 20; -- deaths in a row: after that, the job itself may kill its process
-    deaths  int;
-BEGIN
-    IF TG_OP = 'INSERT' THEN
-        NEW.created_at   := least(NEW.created_at, now());
-        NEW.scheduled_at := least(NEW.scheduled_at, now());
-        RETURN NEW;
-    END IF;
-    IF NEW.metadata -> 'river:rescue_count' IS NOT DISTINCT FROM OLD.metadata -> 'river:rescue_count' THEN -- the attempt ended by itself
-        NEW.metadata := NEW.metadata - 'weir:deaths';
-        IF NEW.state = 'retryable' THEN
-            NEW.scheduled_at := least(greatest(NEW.scheduled_at, now() + 0.9 * backoff), now() + 1.1 * backoff);
-        ELSIF NEW.state = 'available' THEN
-            NEW.scheduled_at := least(NEW.scheduled_at, now() + interval '5 seconds');
-        END IF;
-        RETURN NEW;
-    END IF;
-    deaths := 1 + CASE jsonb_typeof(OLD.metadata -> 'weir:deaths') WHEN 'number' THEN (OLD.metadata ->> 'weir:deaths')::int ELSE 0 END;
-    NEW.metadata := NEW.metadata || jsonb_build_object('weir:deaths', deaths);
-    IF deaths < most THEN -- River's rescuer has counted the attempt and added an error: undo both
-        NEW.state        := 'available';
-        NEW.attempt      := greatest(OLD.attempt - 1, 0);
-        NEW.errors       := OLD.errors;
-        NEW.finalized_at := NULL;
-        NEW.scheduled_at := now(); -- it has already waited for the rescuer
-    ELSE
-        NEW.state        := 'discarded';
-        NEW.finalized_at := now();
-        NEW.errors       := array_append(OLD.errors, jsonb_build_object('at', now(), 'attempt', OLD.attempt, 'trace', '', 'error',
-            format('the process died, or the job never returned, %s times in a row: the job may be what kills its process', deaths)));
-    END IF;
-    RETURN NEW;
-END $function$;
 
 -- Marks a dead letter as needing nothing. It is kept, and no longer listed or replayed with the others.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(letter bigint)
@@ -621,19 +580,19 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Adds a job that needs no unique key, and wakes a worker. Returns the id of the job.
-CREATE OR REPLACE FUNCTION public.enqueue_job(p_kind text, p_queue text, p_args jsonb)
+-- Adds a job that needs no unique key, and wakes a worker; returns its id.
+CREATE OR REPLACE FUNCTION public.enqueue_job(p_kind text, p_queue text, p_args jsonb, p_tags text[] DEFAULT '{}'::text[])
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    answer bigint;
+    job bigint;
 BEGIN
-    INSERT INTO river_job (args, kind, max_attempts, priority, queue)
-    VALUES (p_args, p_kind, 25, 1, p_queue)
-    RETURNING id INTO answer;
+    INSERT INTO river_job (args, kind, max_attempts, priority, queue, tags, scheduled_at)
+    VALUES (p_args, p_kind, 45, 1, p_queue, array_remove(p_tags, NULL), now())
+    RETURNING id INTO job;
     PERFORM pg_notify(current_schema() || '.river_insert', jsonb_build_object('queue', p_queue)::text);
-    RETURN answer;
+    RETURN job;
 END $function$;
 
 -- Adds a job that asks for backfills, and wakes a worker.
@@ -641,7 +600,9 @@ CREATE OR REPLACE FUNCTION public.enqueue_request(p_args jsonb)
  RETURNS bigint
  LANGUAGE sql
 AS $function$
-    SELECT enqueue_job('request_backfill', 'network', p_args)
+    SELECT enqueue_job('request_backfill', 'network', p_args,
+                       ARRAY[(ARRAY['gap', 'manual', 'new-follow', 'cold-start'])[(p_args ->> 'priority')::int],
+                             CASE WHEN p_args ? 'all' THEN 'every-account' ELSE 'one-account' END])
 $function$;
 
 -- Makes the partition of posts for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while posts is in use.
@@ -832,55 +793,6 @@ BEGIN
     UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $function$;
 
--- Corrects dates that are later than they can be, because a clock was set back: of jobs in the queues that are served (retryable ones only if asked to), and of the workers' leader. Returns how many rows it corrected.
-CREATE OR REPLACE FUNCTION public.mend_times(p_retries boolean)
- RETURNS bigint
- LANGUAGE plpgsql
- SET enable_seqscan TO 'off'
- SET enable_bitmapscan TO 'off'
- SET enable_mergejoin TO 'off'
-AS $function$
-DECLARE
-    mended bigint;
-    leader bigint;
-BEGIN
-    WITH waiting AS (
-        SELECT j.id, j.latest
-        FROM (VALUES ('available'::river_job_state, interval '5 seconds'), ('scheduled', interval '3 minutes'), ('retryable', interval '0')) AS s (state, wait)
-        CROSS JOIN river_queue AS q
-        CROSS JOIN generate_series(1, 4) AS p (priority)
-        CROSS JOIN LATERAL (
-            SELECT r.id, due.latest
-            FROM river_job AS r
-            CROSS JOIN LATERAL (
-                SELECT now() + CASE WHEN s.state = 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 * interval '1 second'
-                                    WHEN s.state = 'scheduled' AND (r.kind NOT IN ('backfill_account', 'request_backfill') OR r.attempted_at IS NOT NULL)
-                                    THEN interval '1 day' -- a service may have asked it to wait this long
-                                    ELSE s.wait END AS latest
-            ) AS due
-            WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
-              AND r.scheduled_at > due.latest + interval '5 seconds'
-            FOR UPDATE OF r SKIP LOCKED
-        ) AS j
-        WHERE p_retries OR s.state <> 'retryable'
-        LIMIT 10000
-    ), running AS (
-        SELECT id, now() AS latest
-        FROM river_job
-        WHERE state = 'running' AND attempted_at > now() + interval '5 seconds'
-        LIMIT 10000
-        FOR UPDATE SKIP LOCKED
-    )
-    UPDATE river_job AS j
-    SET scheduled_at = least(j.scheduled_at, a.latest), attempted_at = least(j.attempted_at, now())
-    FROM (SELECT id, latest FROM waiting UNION ALL SELECT id, latest FROM running) AS a
-    WHERE j.id = a.id;
-    GET DIAGNOSTICS mended = ROW_COUNT;
-    DELETE FROM river_leader WHERE expires_at > now() + interval '5 minutes';
-    GET DIAGNOSTICS leader = ROW_COUNT;
-    RETURN mended + leader;
-END $function$;
-
 -- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.
 CREATE OR REPLACE FUNCTION public.note_ended_job()
  RETURNS trigger
@@ -1054,7 +966,7 @@ CREATE OR REPLACE FUNCTION public.sync_watch()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
+    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id), ARRAY[NEW.kind]);
     RETURN NULL;
 END $function$;
 
@@ -1067,79 +979,18 @@ AS $function$
     SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
 $function$;
 
--- Puts the tags of a job before the tags that it already has.
-CREATE OR REPLACE FUNCTION public.tag_job()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-DECLARE
-    kept text[] := NEW.tags;
-BEGIN
-    IF kept = '{}' THEN
-        NEW.tags := tags_of(NEW.kind, NEW.priority, NEW.args);
-        RETURN NEW;
-    END IF;
-    IF TG_OP = 'UPDATE' THEN -- another priority means another reason
-        SELECT coalesce(array_agg(t), '{}') INTO kept FROM unnest(NEW.tags) AS t WHERE t <> ALL (tags_of(OLD.kind, OLD.priority, OLD.args));
-    END IF;
-    SELECT coalesce(array_agg(t ORDER BY n), '{}') INTO NEW.tags
-    FROM (SELECT t, min(n) AS n FROM unnest(tags_of(NEW.kind, NEW.priority, NEW.args) || kept) WITH ORDINALITY AS a (t, n) GROUP BY t) AS b;
-    RETURN NEW;
-END $function$;
-
--- The tags of a job: its stream, the kind of its watch, or the reason for reading a feed. A few words, never text from strangers.
-CREATE OR REPLACE FUNCTION public.tags_of(p_kind text, p_priority integer, p_args jsonb)
- RETURNS text[]
- LANGUAGE plpgsql
- STABLE
-AS $function$
-DECLARE
-    reasons CONSTANT text[] := ARRAY['gap', 'manual', 'new-follow', 'cold-start'];
-    found   text;
-BEGIN
-    CASE p_kind
-    WHEN 'process_posts' THEN
-        IF p_args ->> 'stream' <> '' THEN
-            RETURN ARRAY[coalesce(tag('stream-' || (p_args ->> 'stream')), 'stream')];
-        END IF;
-        RETURN ARRAY[CASE WHEN p_args ? 'arrived' THEN 'replay' ELSE 'feed' END];
-    WHEN 'backfill_account' THEN
-        RETURN ARRAY[reasons[p_priority]];
-    WHEN 'request_backfill' THEN
-        RETURN array_remove(ARRAY[CASE WHEN p_args ->> 'priority' IN ('1', '2', '3', '4') THEN reasons[(p_args ->> 'priority')::int] END,
-                                  CASE WHEN p_args ->> 'all' = 'true' THEN 'every-account' WHEN p_args ? 'watch' THEN 'second-read' ELSE 'one-account' END], NULL);
-    WHEN 'sync_follows' THEN
-        IF p_args ->> 'watch' = '0' THEN
-            RETURN ARRAY['every-watch'];
-        END IF;
-        SELECT w.kind INTO found FROM watches AS w WHERE w.id::text = p_args ->> 'watch';
-        RETURN ARRAY[coalesce(found, 'no-watch')];
-    WHEN 'close_gap' THEN
-        SELECT coalesce(tag('stream-' || g.stream), 'stream') INTO found FROM gaps AS g WHERE g.id::text = p_args ->> 'gap';
-        RETURN ARRAY[coalesce(found, 'no-gap')];
-    WHEN 'send_alert' THEN
-        RETURN array_remove(ARRAY[tag(p_args ->> 'severity'), tag(p_args ->> 'name'), CASE p_args ->> 'resolved' WHEN 'true' THEN 'resolved' ELSE 'fires' END], NULL);
-    WHEN 'replay_dead_letters' THEN
-        RETURN ARRAY['asked-for'];
-    WHEN 'check_alerts', 'expire', 'audit' THEN
-        RETURN ARRAY['periodic'];
-    ELSE
-        RETURN '{}';
-    END CASE;
-END $function$;
-
--- Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then ask again. Both waits begin at now_at.
-CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
+-- Reserves the next start of a call: wait for this long, then call. Without a slot all are taken: ask again after the wait.
+CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval)
  RETURNS record
  LANGUAGE plpgsql
 AS $function$
 DECLARE
     at   timestamptz;
-    -- The furthest that calls can be reserved ahead: each has a slot, or had one and gave up.
+    -- How far ahead calls can have been reserved, at most: each has a slot, or had one and gave up.
     far CONSTANT interval := p_slots * (p_spacing + interval '100 milliseconds') + interval '1 second';
 BEGIN
-    -- A server that crashes may lose the last reservations. Then calls may be too close or too many for a second. Waiting
-    -- for the disk would delay every call.
+    -- A server that crashes may forget the last reservations: for a second, calls may then be closer or more than they
+    -- should. Waiting for the disk at each call would make each late.
     PERFORM set_config('synchronous_commit', 'off', true);
     IF NOT EXISTS (SELECT FROM call_slots AS s WHERE s.slot = p_slots) THEN
         INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
@@ -1151,22 +1002,20 @@ BEGIN
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
-        -- If the clock was set back, some slots expire too late: shorten them.
+        -- Of a clock that was set back: nobody may hold a slot for longer than from now on.
         UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
         WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
-        now_at := clock_timestamp();
         RETURN;
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
     IF at > clock_timestamp() + 2 * far THEN
-        at := clock_timestamp() + far; -- the clock was set back; earlier reservations are used up by then
+        at := clock_timestamp() + far; -- the clock was set back; whoever reserved before has called by then
     END IF;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;
     UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
-    now_at := clock_timestamp();
-    wait := at - now_at;
+    wait := at - clock_timestamp();
 END $function$;
 
 -- The first TID of a moment. The TIDs of later moments sort after it.
@@ -1231,11 +1080,7 @@ CREATE INDEX river_job_kind ON river_job USING btree (kind);
 CREATE INDEX river_job_prioritized_fetching_index ON river_job USING btree (state, queue, priority, scheduled_at, id);
 CREATE INDEX river_job_state_and_finalized_at_index ON river_job USING btree (state, finalized_at) WHERE finalized_at IS NOT NULL;
 CREATE UNIQUE INDEX river_job_unique_idx ON river_job USING btree (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL AND river_job_state_in_bitmask(unique_states, state);
-CREATE TRIGGER job_added BEFORE INSERT ON river_job FOR EACH ROW WHEN (new.state = 'available'::river_job_state) EXECUTE FUNCTION date_job();
 CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW WHEN (old.state <> new.state AND ((new.state = ANY (ARRAY['discarded'::river_job_state, 'cancelled'::river_job_state])) OR new.state = 'completed'::river_job_state AND (cardinality(new.errors) > 0 OR ('dead-letter'::text = ANY (new.tags::text[]))))) EXECUTE FUNCTION note_ended_job();
-CREATE TRIGGER job_put_off BEFORE UPDATE ON river_job FOR EACH ROW WHEN (old.state = 'running'::river_job_state AND (new.state = ANY (ARRAY['available'::river_job_state, 'retryable'::river_job_state, 'scheduled'::river_job_state, 'discarded'::river_job_state]))) EXECUTE FUNCTION date_job();
-CREATE TRIGGER job_retagged BEFORE UPDATE OF priority ON river_job FOR EACH ROW WHEN (old.priority <> new.priority) EXECUTE FUNCTION tag_job();
-CREATE TRIGGER job_tagged BEFORE INSERT ON river_job FOR EACH ROW EXECUTE FUNCTION tag_job();
 
 CREATE UNLOGGED TABLE river_leader (
     elected_at timestamp with time zone NOT NULL,

@@ -40,19 +40,25 @@ func Watches(ctx context.Context, db DB) ([]Watch, error) {
 	return all(ctx, db, "list the watches", pgx.RowToStructByName[Watch], watchColumns+`ORDER BY w.id`)
 }
 
-// WatchesDue are the ids of the watches whose listings are to be read: not of
+// DueWatch is a watch whose listing is to be read.
+type DueWatch struct {
+	ID   int64
+	Kind string
+}
+
+// WatchesDue are the watches whose listings are to be read: not of
 // those that somebody has been reading since before a moment, for who begins
 // anew each time does not come to an end.
-func WatchesDue(ctx context.Context, db DB, since time.Time) ([]int64, error) {
+func WatchesDue(ctx context.Context, db DB, since time.Time) ([]DueWatch, error) {
 	const sql = `
-SELECT w.id FROM watches AS w
+SELECT w.id, w.kind FROM watches AS w
 WHERE NOT EXISTS (
     SELECT FROM river_job AS j
     WHERE j.kind = 'sync_follows' AND j.state IN ('available', 'running', 'scheduled')
       AND j.args ->> 'watch' = w.id::text AND j.created_at < $1
 )
 ORDER BY w.id`
-	return all(ctx, db, "list the watches to read", pgx.RowTo[int64], sql, since)
+	return all(ctx, db, "list the watches to read", pgx.RowToStructByName[DueWatch], sql, since)
 }
 
 // FindWatch is one of them; ErrNoRows when it is gone.
@@ -78,7 +84,7 @@ func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
 
 // SyncWatches has every watch's listing read now.
 func SyncWatches(ctx context.Context, db DB) error {
-	if _, err := db.Exec(ctx, `SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}')`); err != nil {
+	if _, err := db.Exec(ctx, `SELECT enqueue_job('sync_follows', 'network', '{"watch": 0}', '{every-watch}')`); err != nil {
 		return fmt.Errorf("have the watches read: %w", err)
 	}
 	return nil

@@ -111,7 +111,7 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed'`)
 	require.Eventually(t, func() bool { // one that runs cannot be dropped yet
-		_, err := CancelBackfills(t.Context(), r.client)
+		_, err := CancelBackfills(t.Context(), r.client.Client)
 		require.NoError(t, err)
 		return r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
 	}, time.Minute, 5*time.Millisecond)

@@ -12,9 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/riverqueue/river"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ops/health"
@@ -111,7 +109,7 @@ func (h *hook) got() []string {
 
 // alerting runs a worker that checks twenty times a second and tells a webhook,
 // whose path is a secret, in JSON.
-func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *river.Client[pgx.Tx] {
+func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *Client {
 	t.Helper()
 	cfg := Config{Pool: pool, ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertEvery: 50 * time.Millisecond}
 	if url != "" {

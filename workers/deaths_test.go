@@ -19,17 +19,48 @@ func TestJobOfADeadProcessIsDone(t *testing.T) {
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
-SELECT kind, args, queue, 5, 5, 'running', now() - interval '1 hour', ARRAY['dead']
+SELECT kind, args, queue, 25, 5, 'running', now() - interval '1 hour', ARRAY['dead']
 FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'network'), ('process_posts', '{"posts": []}', 'process')) AS j (kind, args, queue)`)
 	working(t, pool)
 	require.Eventually(t, func() bool {
 		var n int
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE state = 'completed' AND 'dead' = ANY (attempted_by) AND attempt = 5 AND cardinality(errors) IS NULL`).Scan(&n))
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE state = 'completed' AND 'dead' = ANY (attempted_by) AND attempt = 6 AND cardinality(errors) = 1`).Scan(&n))
 		return n == 3
 	}, 30*time.Second, 5*time.Millisecond, "the rescued jobs are done")
 	var letters int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters`).Scan(&letters))
 	require.Zero(t, letters)
+}
+
+// TestDeathsAreNoFailures: neither does a job with failures and deaths fail sooner,
+// nor does it wait longer. One that has died twenty times is a dead letter that
+// says so.
+func TestDeathsAreNoFailures(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `
+INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, metadata, errors)
+SELECT kind, args, 'network', 25, failures + deaths, state::river_job_state, now() - interval '1 hour', jsonb_build_object('river:rescue_count', deaths),
+       array_fill('{"at": "2026-01-01T00:00:00Z", "attempt": 1, "error": "x", "trace": ""}'::jsonb, ARRAY[failures + deaths])
+FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
+             ('sync_follows', '{"watch": 2}',        'available', 4, 3),
+             ('close_gap',    '{"gap": 7}',          'running',   0, 19)) AS j (kind, args, state, failures, deaths)`)
+	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example'), ('b.example')`)
+	working(t, pool)
+	ended := func(what, sql string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			var is bool
+			require.NoError(t, pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM river_job AS j WHERE `+sql+`)`).Scan(&is))
+			return is
+		}, 30*time.Second, 5*time.Millisecond, what)
+	}
+	ended("the fourth failure of five", `args ->> 'watch' = '1' AND attempt = 7 AND state = 'retryable' AND abs(extract(epoch FROM scheduled_at - attempted_at) - 256) < 40`)
+	ended("the fifth failure of five", `args ->> 'watch' = '2' AND attempt = 8 AND state = 'discarded'`)
+	ended("the twentieth death", `kind = 'close_gap' AND state = 'cancelled' AND attempt = 20`)
+	var cause string
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT cause FROM dead_letters`).Scan(&cause))
+	require.Contains(t, cause, "its process died, or it never returned, 20 times")
 }
 
 // TestRiverRebuildsIndexesThatExist, and every one of its own: at midnight it

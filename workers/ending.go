@@ -106,7 +106,10 @@ type ruled[T river.JobArgs] struct {
 // wait, and not what the cause came to. The process logs a job that is given up:
 // a periodic one leaves no dead letter.
 func (w ruled[T]) Work(ctx context.Context, job *river.Job[T]) error {
-	err := w.work(ctx, job)
+	err := fatal(job.JobRow)
+	if err == nil {
+		err = w.work(ctx, job)
+	}
 	ended := ending(err)
 	if _, goesOn := errors.AsType[*river.JobSnoozeError](err); err != nil && !goesOn {
 		rowLog(ctx).Warn("attempt_failed", "attempt", job.Attempt, "outcome", outcomeOf(ended), "cause", err)

@@ -50,7 +50,7 @@ func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []str
 	for i, did := range dids {
 		params[i] = river.InsertManyParams{
 			Args:       jobs.BackfillAccount{DID: did, Since: since, NotBefore: at.UTC()},
-			InsertOpts: &river.InsertOpts{Priority: priority, ScheduledAt: at},
+			InsertOpts: &river.InsertOpts{Priority: priority, ScheduledAt: at, Tags: jobs.Reason(priority)},
 		}
 	}
 	results, err := client.InsertManyTx(ctx, tx, params)
@@ -73,7 +73,7 @@ func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []str
 			return nil, added, err
 		}
 	}
-	alive, err := schema.PromoteBackfills(ctx, tx, keysOf(known), priority, since, at)
+	alive, err := schema.PromoteBackfills(ctx, tx, keysOf(known), priority, jobs.Reasons(), since, at)
 	if err != nil {
 		return nil, added, err
 	}

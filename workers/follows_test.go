@@ -26,7 +26,7 @@ type rig struct {
 	t      *testing.T
 	net    *simnet.Net
 	pool   *pgxpool.Pool
-	client *river.Client[pgx.Tx]
+	client *Client
 	api    *bluesky.Client
 }
 

@@ -155,7 +155,7 @@ func enqueueAnew(ctx context.Context, tx pgx.Tx, args river.JobArgs) (int64, err
 		if err != nil {
 			return 0, err
 		}
-		if _, err := schema.PromoteBackfills(ctx, tx, []int64{result.Job.ID}, jobs.PriorityManual, feed.Since, now); err != nil {
+		if _, err := schema.PromoteBackfills(ctx, tx, []int64{result.Job.ID}, jobs.PriorityManual, jobs.Reasons(), feed.Since, now); err != nil {
 			return 0, err
 		}
 	}

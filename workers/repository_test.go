@@ -54,7 +54,10 @@ func (r *rig) posts(did string) (all []schema.SourcePost) {
 // audits compares every followed account.
 func (r *rig) audits(repair bool) schema.Audit {
 	r.t.Helper()
-	a := Auditor{Pool: r.pool, API: r.api, Client: r.client, Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour, Repair: repair}
+	a := Auditor{Pool: r.pool, API: r.api, Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour, Repair: repair}
+	if r.client != nil {
+		a.Client = r.client.Client
+	}
 	sum, _, err := a.Audit(r.t.Context())
 	require.NoError(r.t, err)
 	return sum

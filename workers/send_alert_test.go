@@ -47,7 +47,7 @@ func TestMessagesThatDoNotArriveAtOnce(t *testing.T) {
 			r := &rig{t: t, pool: schematest.New(t)}
 			h := newHook(t, c.answer)
 			client := alerting(t, r.pool, h.URL, func(w *Webhook) { w.client.Timeout = cmp.Or(c.patience, w.client.Timeout) })
-			_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()}, &river.InsertOpts{MaxAttempts: c.most})
+			_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()}, &river.InsertOpts{MaxAttempts: c.most + jobs.Deaths})
 			require.NoError(t, err)
 			r.moreChecks(3) // whatever the webhook does
 			r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND state = $1`, c.state)

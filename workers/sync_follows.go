@@ -38,8 +38,8 @@ type SyncFollows struct {
 // consumers ask for its posts, and nothing falls between the two.
 const settle = 3 * time.Second
 
-// longestSettle is longer than that takes: a job that is to wait longer was dated
-// by a clock that has been set back since.
+// longestSettle is longer than that takes. If a job is to wait longer, the
+// database's clock was set back after it was dated.
 const longestSettle = 2 * time.Minute
 
 // settled is when that is, of so many new accounts: tens of thousands take a
@@ -300,7 +300,7 @@ func (w *SyncFollows) every(ctx context.Context) error {
 	}
 	params := make([]river.InsertManyParams, len(watches))
 	for i, watch := range watches {
-		params[i] = river.InsertManyParams{Args: jobs.SyncFollows{Watch: watch}}
+		params[i] = river.InsertManyParams{Args: jobs.SyncFollows{Watch: watch.ID}, InsertOpts: &river.InsertOpts{Tags: []string{watch.Kind}}}
 	}
 	if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertMany(ctx, params); err != nil {
 		return fmt.Errorf("enqueue %s: %w", jobs.SyncFollows{}.Kind(), err)

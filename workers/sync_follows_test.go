@@ -198,11 +198,11 @@ func TestLongListingIsNotBegunAnew(t *testing.T) {
 	r.execute(`UPDATE river_job SET created_at = now() - interval '1 hour' WHERE args ->> 'watch' = '2'`)
 	due, err := schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
-	require.Equal(t, []int64{1}, due)
+	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}}, due)
 	r.execute(`UPDATE river_job SET state = 'retryable' WHERE args ->> 'watch' = '2'`)
 	due, err = schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
-	require.Equal(t, []int64{1, 2}, due, "one that fails keeps nobody waiting")
+	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "one that fails keeps nobody waiting")
 
 	r.execute(`INSERT INTO listed (job_id, degree, did, handle, display_name, avatar, last_by)
 		SELECT id, 1, 'did:plc:a', '', '', '', '' FROM river_job WHERE args ->> 'watch' IN ('1', '2') UNION ALL SELECT 0, 1, 'did:plc:a', '', '', '', ''`)

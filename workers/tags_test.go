@@ -1,11 +1,11 @@
 package workers
 
 import (
-	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,15 +39,13 @@ func tagsOf(t *testing.T, pool *pgxpool.Pool, job int64) (tags []string) {
 	return tags
 }
 
-// TestTagsAreTheSameFromGoAndSQL, of every kind, and are such as River takes.
-func TestTagsAreTheSameFromGoAndSQL(t *testing.T) {
+// TestTagsOfJobs, of every kind, are such as River accepts. The SQL function tag
+// makes the same of a text.
+func TestTagsOfJobs(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	var list, gap int64
-	require.NoError(t, pool.QueryRow(t.Context(), `INSERT INTO watches (target, kind) VALUES ('a.example', 'second-degree') RETURNING id`).Scan(&list))
-	require.NoError(t, pool.QueryRow(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream-2', now() - interval '1 hour', now(), 'x', now()) RETURNING id`).Scan(&gap))
 	now := time.Now().UTC()
 	covered := map[string]bool{}
 	for _, c := range []struct {
@@ -56,46 +54,42 @@ func TestTagsAreTheSameFromGoAndSQL(t *testing.T) {
 	}{
 		{jobs.ProcessPosts{Posts: []string{"did/rkey"}, Arrived: now, Stream: "jetstream"}, []string{"stream-jetstream"}},
 		{jobs.ProcessPosts{Stream: `odd, "name" of é`}, []string{"stream-odd-name-of"}},
+		{jobs.ProcessPosts{Stream: strings.Repeat("long ", 60)}, []string{"stream-" + strings.Repeat("long-", 49) + "lon"}},
 		{jobs.ProcessPosts{Arrived: now}, []string{"replay"}},
 		{jobs.ProcessPosts{}, []string{"feed"}},
-		{jobs.SyncFollows{Watch: list}, []string{"second-degree"}},
 		{jobs.SyncFollows{}, []string{"every-watch"}},
-		{jobs.SyncFollows{Watch: 99}, []string{"no-watch"}},
-		{jobs.CloseGap{Gap: gap}, []string{"stream-jetstream-2"}},
-		{jobs.CloseGap{Gap: 99}, []string{"no-gap"}},
+		{jobs.SyncFollows{Watch: 1}, []string{}}, // of the watch's kind, by the inserter
+		{jobs.CloseGap{Gap: 1}, []string{}},      // of the gap's stream, by the trigger
 		{jobs.RequestBackfill{Account: "a.example", Priority: jobs.PriorityManual}, []string{"manual", "one-account"}},
 		{jobs.RequestBackfill{All: true, Priority: jobs.PriorityColdStart}, []string{"cold-start", "every-account"}},
-		{jobs.RequestBackfill{Watch: list, Began: now, Priority: jobs.PriorityNewFollow}, []string{"new-follow", "second-read"}},
+		{jobs.RequestBackfill{Watch: 1, Began: now, Priority: jobs.PriorityNewFollow}, []string{"new-follow", "second-read"}},
+		{jobs.RequestBackfill{Priority: 9}, []string{"one-account"}},
 		{jobs.SendAlert{Name: "WeirLag", Severity: "warning"}, []string{"warning", "WeirLag", "fires"}},
 		{jobs.SendAlert{Name: "WeirNoConsumer", Severity: "critical", Resolved: true}, []string{"critical", "WeirNoConsumer", "resolved"}},
 		{jobs.ReplayDeadLetters{}, []string{"asked-for"}},
 		{jobs.CheckAlerts{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
-		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"gap"}}, // in SQL a job's priority is 1
+		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
 	} {
 		covered[c.args.Kind()] = true
-		inserted, err := queue.Insert(t.Context(), c.args, &river.InsertOpts{Priority: 1})
+		inserted, err := queue.Insert(t.Context(), c.args, nil)
 		require.NoError(t, err)
-		require.Equal(t, c.want, tagsOf(t, pool, inserted.Job.ID), "%s from Go", c.args.Kind())
-		raw, err := json.Marshal(c.args)
-		require.NoError(t, err)
-		var id int64
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT enqueue_job($1, $2, $3)`, c.args.Kind(), inserted.Job.Queue, raw).Scan(&id))
-		require.Equal(t, c.want, tagsOf(t, pool, id), "%s from SQL", c.args.Kind())
-		for _, tag := range c.want {
-			require.Regexp(t, `\A[\w][\w\-]+[\w]\z`, tag)
-			require.LessOrEqual(t, len(tag), 255)
+		require.Equal(t, c.want, tagsOf(t, pool, inserted.Job.ID), "%+v", c.args)
+		if p, ok := c.args.(jobs.ProcessPosts); ok && p.Stream != "" {
+			var tag string
+			require.NoError(t, pool.QueryRow(t.Context(), `SELECT tag('stream-' || $1)`, p.Stream).Scan(&tag))
+			require.Equal(t, c.want, []string{tag})
 		}
 	}
 	for _, kind := range kinds(t) {
-		require.True(t, covered[kind], "%s: give it tags in tags_of, and its cases here", kind)
+		require.True(t, covered[kind], "%s: give it tags in its InsertOpts, and its cases here", kind)
 	}
 	require.Len(t, covered, len(kinds(t)))
 }
 
-// TestTagsOfTriggers and functions in SQL.
-func TestTagsOfTriggers(t *testing.T) {
+// TestTagsOfJobsFromSQL: of triggers and of functions that people call.
+func TestTagsOfJobsFromSQL(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for sql, want := range map[string][]string{

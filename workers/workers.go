@@ -66,7 +66,7 @@ type Config struct {
 
 // New builds the client that works every queue. Start it, and stop it by its
 // context: running jobs get 20 s to finish.
-func New(cfg Config) (*river.Client[pgx.Tx], error) {
+func New(cfg Config) (*Client, error) {
 	cfg.Process = cmp.Or(cfg.Process, 8)
 	cfg.JobTimeout = cmp.Or(cfg.JobTimeout, time.Minute)
 	cfg.RescueAfter = cmp.Or(cfg.RescueAfter, 5*time.Minute)
@@ -86,43 +86,37 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
 	add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
 	add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
-	periodic := []*river.PeriodicJob{every(cfg.SyncEvery, jobs.SyncFollows{}), every(cfg.AlertEvery, jobs.CheckAlerts{})}
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
 		if err != nil {
 			return nil, err
 		}
 		add(known, expire)
-		periodic = append(periodic, every(time.Hour, jobs.Expire{}))
 	}
 	add(asking, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
 		Window: auditWindow, Keep: cfg.keeps(), Settle: auditSettle, Repair: true}})
-	if cfg.Audit.Every > 0 {
-		// It is asked often whether an audit is due, for a process that is started anew starts counting anew.
-		periodic = append(periodic, river.NewPeriodicJob(river.PeriodicInterval(min(cfg.Audit.Every, time.Hour)), func() (river.JobArgs, *river.InsertOpts) {
-			return jobs.Audit{}, nil
-		}, nil))
-	}
 	queues, err := queues(cfg)
 	if err != nil {
 		return nil, err
-	}
-	if cfg.ProcessOnly {
-		periodic = nil // the leader's business
 	}
 	indexes := riverIndexes()
 	if cfg.KeepIndexes {
 		indexes = []string{}
 	}
+	clock := &clock{start: time.Now()}
 	client, err := river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
 		ID:      cfg.ID,
 		Logger:  quiet(cfg.Logger),
 		Workers: known.workers,
 		Queues:  queues,
 
+		Test:                        river.TestConfig{Time: clock}, // River's only way to set its clock
+		RetryPolicy:                 retries{clock},
+		MaxAttempts:                 jobs.Attempts + jobs.Deaths,
+		Hooks:                       []rivertype.Hook{&dates{}, &deaths{}},
 		Middleware:                  append(keepLogs(), newMeasure(cfg.Registerer), newTraced(cfg.Tracer)),
 		PollOnly:                    cfg.PollOnly,
-		PeriodicJobs:                periodic,
+		PeriodicJobs:                cfg.periodic(true),
 		ReindexerIndexNames:         indexes,
 		LeaderElectionDisabled:      cfg.ProcessOnly, // a leader must know every job
 		JobTimeout:                  cfg.JobTimeout,
@@ -134,7 +128,7 @@ func New(cfg Config) (*river.Client[pgx.Tx], error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return client, nil
+	return &Client{Client: client, cfg: cfg, clock: clock}, nil
 }
 
 // riverIndexes are River's indexes that it rebuilds each night. The schema drops
@@ -213,9 +207,25 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 	return chosen, nil
 }
 
-// every is a job that the leader adds from time to time, and at its start.
-func every(interval time.Duration, job river.JobArgs) *river.PeriodicJob {
-	return river.NewPeriodicJob(river.PeriodicInterval(interval), func() (river.JobArgs, *river.InsertOpts) { return job, nil }, &river.PeriodicJobOpts{RunOnStart: true})
+// periodic are the jobs that the leader adds from time to time: at its start too,
+// where start says so.
+func (c Config) periodic(start bool) []*river.PeriodicJob {
+	if c.ProcessOnly {
+		return nil // such a client does not lead
+	}
+	list := []*river.PeriodicJob{every(c.SyncEvery, jobs.SyncFollows{}, start), every(c.AlertEvery, jobs.CheckAlerts{}, start)}
+	if c.Keep != nil {
+		list = append(list, every(time.Hour, jobs.Expire{}, start))
+	}
+	if c.Audit.Every > 0 {
+		// It is asked often whether an audit is due, for a process that is started anew starts counting anew.
+		list = append(list, every(min(c.Audit.Every, time.Hour), jobs.Audit{}, false))
+	}
+	return list
+}
+
+func every(interval time.Duration, job river.JobArgs, start bool) *river.PeriodicJob {
+	return river.NewPeriodicJob(river.PeriodicInterval(interval), func() (river.JobArgs, *river.InsertOpts) { return job, nil }, &river.PeriodicJobOpts{RunOnStart: start})
 }
 
 // queue is how a queue is worked, so many jobs at once.
@@ -226,7 +236,12 @@ func queue(most int) river.QueueConfig {
 // Queue is a client that enqueues and works nothing. What it enqueues inside a
 // span belongs to it.
 func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) {
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet(log), Middleware: []rivertype.Middleware{newTraced(nil)}})
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		Logger:      quiet(log),
+		MaxAttempts: jobs.Attempts + jobs.Deaths,
+		Hooks:       []rivertype.Hook{&dates{}},
+		Middleware:  []rivertype.Middleware{newTraced(nil)},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("set up the queue: %w", err)
 	}

@@ -49,7 +49,6 @@ func (c *Client) fruitless(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed++
-	c.waits++
 	c.last = c.at
 	c.because = fmt.Errorf("%s: %w", c.endpoints[c.at].host, err)
 	c.metrics.failed.Set(float64(c.failed))
@@ -60,7 +59,8 @@ func (c *Client) fruitless(err error) {
 func (c *Client) fruitful() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failed, c.because, c.waits = 0, nil, 0
+	c.failed, c.because = 0, nil
+	c.retries.Reset()
 	c.metrics.failed.Set(0)
 }
 

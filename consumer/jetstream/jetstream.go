@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
@@ -56,12 +57,12 @@ type Client struct {
 	zip       dictionaryState
 
 	// Of the goroutine that connects and reads.
-	at       int  // the endpoint to try next
-	last     int  // the endpoint that failed last
-	dialed   bool // some try was made
-	waits    int  // failures since the waits were short
-	starting bool // the last try was answered 502, 503 or 504
-	refused  bool // the last try was answered 4xx
+	at       int                         // the endpoint to try next
+	last     int                         // the endpoint that failed last
+	dialed   bool                        // some try was made
+	retries  *backoff.ExponentialBackOff // the waits between tries
+	starting bool                        // the last try was answered 502, 503 or 504
+	refused  bool                        // the last try was answered 4xx
 
 	asking sync.Mutex // held while a filter is said on a connection: the latest is said last
 
@@ -106,7 +107,7 @@ func New(cfg Config) (*Client, error) {
 	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
 	cfg.PongWithin = cmp.Or(cfg.PongWithin, 10*time.Second)
 	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
-	c := &Client{cfg: cfg, log: cfg.Logger, filter: (filter{cfg.Filter}).sorted()}
+	c := &Client{cfg: cfg, log: cfg.Logger, filter: (filter{cfg.Filter}).sorted(), retries: newRetries(cfg.MinWait, cfg.MaxWait)}
 	for _, raw := range cfg.Endpoints {
 		e, err := parseEndpoint(raw)
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/weir-social/weir/consumer"
 )
 
@@ -52,7 +54,8 @@ func (c *Client) wait(ctx context.Context, report func(consumer.Attempt)) error 
 		}
 		if at, ok := c.probe(ctx); ok {
 			c.log.Info("host_reachable_again", "host", c.endpoints[at].host, "failed", failed)
-			c.at, c.waits = at, 0
+			c.at = at
+			c.retries.Reset()
 			return nil
 		}
 	}
@@ -66,7 +69,7 @@ func (c *Client) pause() time.Duration {
 	if c.starting {
 		longest = min(longest, c.cfg.StartingWait)
 	}
-	pause := backoff(c.waits, min(c.cfg.MinWait, longest), longest)
+	pause := min(c.retries.NextBackOff(), longest)
 	last := &c.endpoints[c.last]
 	if c.refused && last.notBefore.Before(now.Add(pause)) {
 		last.notBefore = now.Add(pause) // even if another host makes the waits short again
@@ -86,18 +89,11 @@ func (c *Client) pause() time.Duration {
 	return max(pause, c.endpoints[best].notBefore.Sub(now))
 }
 
-// backoff is the wait after a number of failures: doubled for each after the
-// first, up to the longest, and then shortened by up to half, so that many
-// clients do not come back in step.
-func backoff(failed int, shortest, longest time.Duration) time.Duration {
-	d := shortest
-	for range failed - 1 {
-		if d *= 2; d >= longest {
-			d = longest
-			break
-		}
-	}
-	return d/2 + rand.N(d/2+1)
+// newRetries are the waits after failures: doubled after each, from the shortest
+// to the longest, and shortened by up to half, so that many clients do not come
+// back in step.
+func newRetries(shortest, longest time.Duration) *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{InitialInterval: shortest * 3 / 4, MaxInterval: longest * 3 / 4, Multiplier: 2, RandomizationFactor: 1.0 / 3}
 }
 
 // probe opens a TCP connection to each host that the last try did not reach. It
