@@ -18,18 +18,19 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "doctor", "health", "jobs", "schema", "simnet", "trace", "web", "workers"},
+		"cmd/weir": {"bluesky", "collection", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "doctor", "health", "jobs", "schema", "simnet", "trace", "web", "workers"},
 
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
 		"consumer/recording": {"consumer"},
 		"doctor":             {"consumer", "consumer/jetstream", "schema"},
-		"workers":            {"bluesky", "health", "jobs", "link", "schema"},
+		"workers":            {"bluesky", "collection", "health", "jobs", "link", "schema"},
 		"health":             {"jobs", "schema"},
 		"trace":              {"link", "schema"},
 		"web":                {"health", "schema"},
 
 		"bluesky":           {},
+		"collection":        {},
 		"devpg":             {},
 		"jobs":              {},
 		"link":              {},

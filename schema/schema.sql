@@ -50,26 +50,27 @@ CREATE TABLE audit_faults (
     rkey text COLLATE "C" NOT NULL, -- Empty where the whole account is meant.
     fault text NOT NULL,
     detail text DEFAULT ''::text NOT NULL,
-    PRIMARY KEY (audit_id, did, rkey),
+    collection text COLLATE "C" NOT NULL, -- Empty where the whole account is meant.
+    PRIMARY KEY (audit_id, did, collection, rkey),
     CHECK ((fault = ANY (ARRAY['missing'::text, 'extra'::text, 'stale'::text, 'unread'::text]))),
     FOREIGN KEY (audit_id) REFERENCES audits(id) ON DELETE CASCADE
 );
-CREATE INDEX audit_faults_record ON public.audit_faults USING btree (did, rkey);
+CREATE INDEX audit_faults_record ON public.audit_faults USING btree (did, collection, rkey);
 
 -- Comparisons of what is stored with the accounts' own repositories.
 CREATE TABLE audits (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     started_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    from_at timestamp with time zone, -- The posts compared have rkeys from this moment on, up to to_at; of an account, from when its posts are claimed to be stored. Null: nothing was compared.
+    from_at timestamp with time zone, -- Records whose rkey is a TID are compared from this moment up to to_at; of an account, from when its records are claimed to be stored. Other rkeys are compared whatever their age. Null: nothing was compared.
     to_at timestamp with time zone, -- See from_at.
     accounts integer NOT NULL, -- How many accounts were to be compared.
-    failures integer NOT NULL, -- How many of them could not be: their posts count as nothing.
-    records integer NOT NULL, -- How many posts were compared: those in the repositories, and those stored that are not in them.
+    failures integer NOT NULL, -- How many of them could not be: their records count as nothing.
+    records integer NOT NULL, -- How many records were compared: those in the repositories, and those stored that are not in them.
     missing integer NOT NULL,
     extra integer NOT NULL,
     stale integer NOT NULL,
-    score double precision, -- The part of the posts that agree, from 0 to 1; null where no post was compared.
+    score double precision, -- The part of the records that agree, from 0 to 1; null where no record was compared.
     repaired boolean NOT NULL, -- Whether what was found was repaired, or asked to be.
     pending integer DEFAULT 0 NOT NULL, -- How many followed accounts were left out, because their posts have not been read to the end yet.
     PRIMARY KEY (id)
@@ -239,20 +240,19 @@ CREATE TABLE records (
     rkey text COLLATE "C" NOT NULL,
     rev text COLLATE "C" NOT NULL, -- The revision of the repository that wrote it: a TID, sorts by time. 2222222222222, the smallest, where a listing brought it: listings do not name revisions.
     cid text NOT NULL,
-    created_at timestamp with time zone NOT NULL, -- The author's claim, never later than the event that brought it.
-    indexed_at timestamp with time zone DEFAULT now() NOT NULL, -- When Weir first stored it, by the database's clock.
+    created_at timestamp with time zone NOT NULL, -- The author's claim, never later than the event that brought it. Nothing expires by it.
+    indexed_at timestamp with time zone DEFAULT now() NOT NULL, -- When Weir first stored it, by the database's clock. Whatever is not in a partition of posts expires by it.
     record jsonb NOT NULL,
     PRIMARY KEY (collection, did, rkey)
 ) PARTITION BY LIST (collection);
-CREATE INDEX records_created_at ON ONLY public.records USING btree (created_at);
 
 -- The records of app.bsky.feed.post, partitioned by rkey: a TID sorts by time. post_partitions lists the partitions.
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
 
--- The records of every other collection that is stored.
+-- The records of every other collection that is stored. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 
--- Posts whose rkey is no TID, or names a time before the partitions.
+-- Posts whose rkey is no TID, or names a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
 -- How the followed accounts are shared out over a stream and its shards: as the consumer says that was started last.
@@ -549,7 +549,7 @@ BEGIN
     RETURN true;
 END $function$;
 
--- Asks for the posts of an account, by handle or DID, so far back; answers the id of the job that asks.
+-- Asks for the records of an account, of every stored collection, by handle or DID, so far back; returns the id of the job that asks.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -569,7 +569,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Asks for the posts of every followed account, so far back; answers the id of the job that asks.
+-- Asks for the records of every followed account, of every stored collection, so far back; returns the id of the job that asks.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill_all(back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 4)
  RETURNS bigint
  LANGUAGE plpgsql

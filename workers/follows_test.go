@@ -312,11 +312,11 @@ func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
 	require.NoError(t, r.net.Deactivate(two[1]))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 2 AND checked = 1 AND unchecked = 1
-		AND how_closed = 'the posts of 1 account were compared with the repositories; 1 account could not be read and is read later'`)
+		AND how_closed = 'the records of 1 account were compared with the repositories; 1 account could not be read and is read later'`)
 
 	// Nobody who could be read is left.
 	r.execute(`UPDATE accounts SET status = 'deactivated'`)
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '4 hours', now() - interval '3 hours', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 0 AND later = 2
-		AND how_closed = 'the posts of 0 accounts were compared with the repositories; 2 accounts could not be read and are read later'`)
+		AND how_closed = 'the records of 0 accounts were compared with the repositories; 2 accounts could not be read and are read later'`)
 }

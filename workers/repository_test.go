@@ -36,13 +36,13 @@ const addGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VAL
 func uri(did, rkey string) string { return "at://" + did + "/" + schema.PostCollection + "/" + rkey }
 
 // posts are an account's posts as its repository has them, newest first.
-func (r *rig) posts(did string) (all []schema.SourcePost) {
+func (r *rig) posts(did string) (all []schema.SourceRecord) {
 	r.t.Helper()
 	for cursor := ""; ; {
 		page, next, err := r.api.Records(r.t.Context(), did, schema.PostCollection, cursor, 100)
 		require.NoError(r.t, err)
 		for _, p := range page {
-			all = append(all, schema.SourcePost{Rkey: p.Rkey, CID: p.CID, Record: p.Record})
+			all = append(all, schema.SourceRecord{Rkey: p.Rkey, CID: p.CID, Record: p.Record})
 		}
 		if next == "" {
 			return all
@@ -90,7 +90,7 @@ func TestClosedGapBringsEditsAndDeletions(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.repo.listRecords", Count: 1}))
 	release()
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 1 AND checked = 1
-		AND how_closed = 'the posts of 1 account were compared with the repositories'`)
+		AND how_closed = 'the records of 1 account were compared with the repositories'`)
 	top := 0
 	for _, c := range r.net.Calls("com.atproto.repo.listRecords")[before:] {
 		if c.Cursor == "" {
