@@ -240,7 +240,7 @@ ON CONFLICT DO NOTHING`
 	fault, detail := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	for i, f := range faults {
 		keys.set(i, Key{Collection: f.Collection, DID: f.DID, Rkey: f.Rkey})
-		fault[i], detail[i] = f.Fault, text(f.Detail)
+		fault[i], detail[i] = f.Fault, Text(f.Detail)
 	}
 	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, keptFaults); err != nil {
 		return fmt.Errorf("keep what the audit found: %w", err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -99,11 +100,11 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*proje
 	if err != nil {
 		return nil, err
 	}
-	sharing, err := schema.Sharing(ctx, w.pool, keys)
+	sharing, err := ranking.Sharing(ctx, w.pool, keys)
 	if err != nil {
 		return nil, err
 	}
-	p := &projection{worker: w, log: jobLog(ctx, w.log), posts: len(posts), shares: map[schema.Key][]schema.Share{}, revs: map[schema.Key]string{}}
+	p := &projection{worker: w, log: jobLog(ctx, w.log), posts: len(posts), shares: map[schema.Key][]ranking.Share{}, revs: map[schema.Key]string{}}
 	for i := range posts {
 		p.add(&posts[i])
 	}
@@ -112,7 +113,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*proje
 	for _, key := range sharing {
 		p.touch(key)
 	}
-	if err := schema.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
+	if err := ranking.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
 		return nil, err // what is the data's fault is found again where it can be parked
 	}
 	return p, w.write(ctx, p, p.keys())
@@ -173,7 +174,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *projection, keys []schema
 		// A post that is gone has lost its shares in the transaction that deleted
 		// it; or it has expired, and its shares outlive it.
 		var stored []schema.Key
-		var shares []schema.Share
+		var shares []ranking.Share
 		for _, key := range keys {
 			if there[key] {
 				stored = append(stored, key)
@@ -183,7 +184,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *projection, keys []schema
 		if len(stored) == 0 {
 			return nil
 		}
-		return schema.ReplaceShares(ctx, tx, stored, shares, time.Now())
+		return ranking.ReplaceShares(ctx, tx, stored, shares, time.Now())
 	})
 }
 
@@ -192,8 +193,8 @@ type projection struct {
 	worker  *ProcessPosts
 	posts   int // those that are stored
 	log     *slog.Logger
-	shares  map[schema.Key][]schema.Share // only of those that share, or did
-	revs    map[schema.Key]string         // the revision projected
+	shares  map[schema.Key][]ranking.Share // only of those that share, or did
+	revs    map[schema.Key]string          // the revision projected
 	letters []schema.DeadLetter
 	causes  []string // of the letters, as they are counted
 }
@@ -205,8 +206,8 @@ func (p *projection) touch(key schema.Key) {
 }
 
 // all are the shares of every post.
-func (p *projection) all() []schema.Share {
-	var shares []schema.Share
+func (p *projection) all() []ranking.Share {
+	var shares []ranking.Share
 	for _, s := range p.shares {
 		shares = append(shares, s...)
 	}
@@ -246,11 +247,11 @@ func (p *projection) add(post *schema.Post) {
 		how = "quote"
 	}
 	uri := "at://" + post.DID + "/" + schema.PostCollection + "/" + post.Rkey
-	shares := make([]schema.Share, 0, len(found.Links))
+	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
-		shares = append(shares, schema.Share{
+		shares = append(shares, ranking.Share{
 			Key: key, URL: l.URL, Site: l.Site, How: how, SharedAt: post.CreatedAt,
-			Card: schema.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
+			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
 		})
 	}
 	p.shares[key] = shares

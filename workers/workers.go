@@ -25,8 +25,8 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/collection"
-	"github.com/weir-social/weir/health"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
 )
 
