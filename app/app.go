@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/jobs"
@@ -40,6 +40,7 @@ type App struct {
 	metrics *prometheus.Registry
 	tracer  trace.Tracer
 	owner   string // names this process in leases and jobs
+	stored  collection.Registry
 	life    *life  // nil: nobody asks
 }
 
@@ -62,7 +63,7 @@ func (p App) source(filter jetstream.Filter, log *slog.Logger, metrics prometheu
 		Filter:     filter,
 		Compress:   p.cfg.Compress,
 		Dictionary: p.dictionary,
-		Wanted:     p.wanted(),
+		Wanted:     p.stored.Stores,
 		Logger:     log,
 		Registerer: metrics,
 		UserAgent:  userAgent,
@@ -75,8 +76,8 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue, cfg.Stream), p.wanted()
-	cfg.Owner, cfg.Logger, cfg.Tracer, cfg.Keep = p.owner, p.log, p.tracer, p.cfg.Keep
+	cfg.Pool, cfg.Enqueue, cfg.Wanted, cfg.Label = p.pool, workers.Enqueue(queue, cfg.Stream), p.stored.Stores, p.stored.Label
+	cfg.Owner, cfg.Logger, cfg.Tracer, cfg.Keep = p.owner, p.log, p.tracer, p.postRetention()
 	return consumer.New(cfg)
 }
 
@@ -85,9 +86,18 @@ func (p App) depth(ctx context.Context, most int) (int, error) {
 	return schema.QueueDepth(ctx, p.pool, jobs.QueueProcess, most)
 }
 
-// wanted answers which collections are stored.
-func (p App) wanted() func(string) bool {
-	return func(collection string) bool { return slices.Contains(p.cfg.Collections, collection) }
+// Retention is how long the records of a collection are kept, 0 for ever, and
+// whether they are stored at all.
+func (p App) Retention(name string) (retention time.Duration, stored bool) {
+	e, ok := p.stored.Find(name)
+	return e.Retention, ok
+}
+
+// postRetention is how long posts are kept; 0: for ever. Those that are stored
+// stay where posts are not stored any more.
+func (p App) postRetention() time.Duration {
+	posts, _ := p.stored.Find(schema.PostCollection)
+	return posts.Retention
 }
 
 // dictionary is the zstd dictionary: from the database, or from its URL at the
@@ -127,7 +137,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Keep = &keep
+	cfg.Keep, cfg.Collections = &keep, p.stored
 	if cfg.Replay, err = p.replayLetters(keep); err != nil {
 		return err
 	}
@@ -164,7 +174,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 
 // retention is how long what is stored stays.
 func (p App) retention() (workers.Retention, error) {
-	return workers.Retention{Window: p.cfg.Keep, Forever: p.cfg.Keep == 0}.WithDefaults()
+	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0}.WithDefaults()
 }
 
 // replayLetters puts parked events through the consumer's own way once more, as
@@ -182,8 +192,8 @@ func (p App) replayLetters(keep workers.Retention) (func(context.Context, []sche
 		followed := &follows{}
 		followed.take(schema.Shard{Followed: now}, nil)
 		replay := consumer.Replay{
-			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue, ""), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
-			Decode: jetstream.Lines(p.wanted()),
+			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue, ""), Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
+			Decode: jetstream.Lines(p.stored.Stores),
 		}
 		// Tombstones expire by this clock too.
 		agreed, err := schema.AgreedTime(ctx, p.pool, time.Now())

@@ -43,9 +43,10 @@ type Config struct {
 	Source     Source
 	Pool       *pgxpool.Pool
 	Enqueue    Enqueue
-	Wanted     func(collection string) bool // which collections are stored
-	Follows    func(did string) bool        // whose events are applied; nil: everyone's
-	FilterHash func() string                // names what the source filters; a cursor holds for one filter
+	Wanted     func(collection string) bool   // which collections are stored
+	Label      func(collection string) string // how metrics count a collection that is stored; nil: by its name
+	Follows    func(did string) bool          // whose events are applied; nil: everyone's
+	FilterHash func() string                  // names what the source filters; a cursor holds for one filter
 
 	// Shard says that others make and remove the stream's row. The consumer waits
 	// while there is none.

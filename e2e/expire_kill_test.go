@@ -116,7 +116,7 @@ func TestKillInExpiry(t *testing.T) {
 	}
 	k := newKilling(t)
 	k.process.kill()
-	k.env = append(k.env, "WEIR_KEEP=24h")
+	k.env = append(k.env, "WEIR_RETENTION=24h")
 	pool := open(t, k.server.URL("weir"))
 	stop := live(t, k.net, 300)
 	var want []string

@@ -121,8 +121,8 @@ func TestTrace(t *testing.T) {
 	l, _ = page("https://nobody.example/shared/this")
 	require.Nil(t, l.Stored)
 	require.Contains(t, l.Says, "It is not ranked")
-	old, _, _ := weir(t, append(env, "WEIR_KEEP=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
-	require.Contains(t, old, "older than WEIR_KEEP")
+	old, _, _ := weir(t, append(env, "WEIR_RETENTION=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
+	require.Contains(t, old, "older than its collection")
 }
 
 // TestTraceMistakes are one sentence.

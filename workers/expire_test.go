@@ -406,7 +406,7 @@ func TestNothingExpiresByOneClockAlone(t *testing.T) {
 	require.Zero(t, gaps())
 }
 
-// TestForEverIsForPostsAndLinksOnly: what WEIR_KEEP=0 keeps is what people wrote.
+// TestForEverIsForPostsAndLinksOnly: what WEIR_RETENTION=0 keeps is what people wrote.
 // A deleted account goes all the same, and so does what only Weir needs.
 func TestForEverIsForPostsAndLinksOnly(t *testing.T) {
 	t.Parallel()
