@@ -47,9 +47,10 @@ type Config struct {
 	Sharding string `env:"WEIR_SHARDING" envDefault:"auto"`
 	// How many accounts one stream asks for, at most.
 	ShardAccounts int `env:"WEIR_SHARD_ACCOUNTS" envDefault:"10000"`
-	// The collections to store, separated by commas: names, and prefixes such as
-	// pub.layers.*. Each can have a retention: app.bsky.feed.post=48h,pub.layers.*=0. Without
-	// one it is kept for WEIR_RETENTION; 0: for ever. A name wins over the longest prefix.
+	// The collections to store, separated by commas: names, and prefixes that end in a dot and
+	// an asterisk. Each can have a retention, as in `app.bsky.feed.post=48h,pub.layers.*=0`;
+	// 0: for ever; without one it is WEIR_RETENTION. A name wins over the longest prefix.
+	// Posts are kept for a day at least, which is what the ranking shows.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post"`
 	// Where a stream without a position begins: tip or oldest.
 	Start string `env:"WEIR_START" envDefault:"tip"`
