@@ -33,10 +33,10 @@ func stored() collection.Registry {
 	)
 }
 
-// storing is a rig that stores them.
+// storing is a rig of a small network that stores them.
 func storing(t *testing.T) *rig {
 	t.Helper()
-	return newRig(t, func(c *Config) { c.Collections = stored() })
+	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 10, History: 100, HistorySpan: 3 * time.Hour}, func(c *Config) { c.Collections = stored() })
 }
 
 // puts has an account write a record, and returns its rkey.
@@ -123,7 +123,7 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 }
 
 // TestInterruptedComparisonGoesOn at the page and the collection at which it was,
-// and what belongs before the window is not read where all rkeys are TIDs.
+// and what lies before the window is not read where all rkeys are TIDs.
 func TestInterruptedComparisonGoesOn(t *testing.T) {
 	t.Parallel()
 	r := storing(t)
@@ -137,7 +137,9 @@ func TestInterruptedComparisonGoesOn(t *testing.T) {
 	}
 	for i := range 2 * repositoryPage {
 		r.puts(did, document, tidBefore(90*time.Hour-time.Duration(i)*time.Second), "old")
+		r.puts(did, note, tidBefore(90*time.Hour-time.Duration(i)*time.Second), "old")
 	}
+	r.puts(did, note, "0-first", "below all TIDs")
 	r.puts(did, persona, "self", "p")
 	awaited, release := r.holding(func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '1', 'c', now(), '{}')`, document, did, middle)
@@ -148,7 +150,8 @@ func TestInterruptedComparisonGoesOn(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.repo.listRecords", Count: 1}))
 	release()
 	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
-	require.Equal(t, 3*repositoryPage+11, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, did))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM records_other WHERE did = $1 AND rkey = '0-first'`, did))
+	require.Equal(t, 3*repositoryPage+12, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, did))
 	first, pages, refused := 0, 0, 0
 	for _, c := range r.net.Calls("com.atproto.repo.listRecords") {
 		switch {
@@ -161,8 +164,8 @@ func TestInterruptedComparisonGoesOn(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, refused)
-	require.Equal(t, 3, first, "of each collection the first page, and the lowest rkeys of one")
-	require.Equal(t, 4, pages, "the second and last of one collection, and three of the other")
+	require.Equal(t, 5, first, "of each collection the first page, and the lowest rkeys of two")
+	require.Equal(t, 7, pages, "all three pages of notes and an empty one, three of documents, and an empty one")
 }
 
 // TestAuditComparesEveryCollection, and repairs it; a record whose rkey does not

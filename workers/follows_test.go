@@ -32,7 +32,13 @@ type rig struct {
 
 func newRig(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour})
+	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour}, change)
+}
+
+// newRigOn is a rig on a network of one's own.
+func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
+	t.Helper()
+	n, err := simnet.New(network)
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
