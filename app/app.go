@@ -41,7 +41,7 @@ type App struct {
 	tracer  trace.Tracer
 	owner   string // names this process in leases and jobs
 	stored  collection.Registry
-	life    *life  // nil: nobody asks
+	life    *life // nil: nobody asks
 }
 
 // owner is a name that no other process has.
