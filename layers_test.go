@@ -19,13 +19,13 @@ const module = "github.com/weir-social/weir"
 func layers() map[string][]string {
 	return map[string][]string{
 		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "schema", "web", "workers"},
+		"app":      {"bluesky", "collection", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "schema", "web", "workers"},
 		"e2e":      {},
 
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
 		"consumer/recording": {"consumer"},
-		"workers":            {"bluesky", "jobs", "link", "ops/health", "ranking", "schema"},
+		"workers":            {"bluesky", "collection", "jobs", "link", "ops/health", "ranking", "schema"},
 		"ops/doctor":         {"consumer", "consumer/jetstream", "schema"},
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"link", "ranking", "schema"},
@@ -33,6 +33,7 @@ func layers() map[string][]string {
 		"ranking":            {"schema"},
 
 		"bluesky":           {},
+		"collection":        {},
 		"devpg":             {},
 		"jobs":              {},
 		"link":              {},

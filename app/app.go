@@ -12,13 +12,13 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/jobs"
@@ -39,7 +39,8 @@ type App struct {
 	metrics *prometheus.Registry
 	tracer  trace.Tracer
 	owner   string // names this process in leases and jobs
-	life    *life  // nil: nobody asks
+	stored  collection.Registry
+	life    *life // nil: nobody asks
 }
 
 // owner is a name that no other process has.
@@ -64,7 +65,7 @@ func (p App) source(filter consumer.Filter, log *slog.Logger, metrics prometheus
 		Filter:     filter,
 		Compress:   p.cfg.Compress,
 		Dictionary: p.dictionary,
-		Wanted:     p.wanted(),
+		Wanted:     p.stored.Stores,
 		Logger:     log,
 		Registerer: metrics,
 		UserAgent:  userAgent,
@@ -77,8 +78,8 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pool, cfg.Enqueue, cfg.Wanted = p.pool, workers.Enqueue(queue, cfg.Stream), p.wanted()
-	cfg.Owner, cfg.Logger, cfg.Tracer, cfg.Keep = p.owner, p.log, p.tracer, p.cfg.Keep
+	cfg.Pool, cfg.Enqueue, cfg.Wanted, cfg.Label = p.pool, workers.Enqueue(queue, cfg.Stream), p.stored.Stores, p.stored.Label
+	cfg.Owner, cfg.Logger, cfg.Tracer, cfg.Keep = p.owner, p.log, p.tracer, p.postRetention()
 	return consumer.New(cfg)
 }
 
@@ -90,15 +91,24 @@ func (p App) depth(ctx context.Context, most int) (int, error) {
 // wires are the formats whose dead letters this binary reads, for one goroutine.
 func (p App) wires() map[string]consumer.Wire {
 	wires := map[string]consumer.Wire{}
-	for _, wire := range []consumer.Wire{jetstream.Wire(p.wanted())} {
+	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores)} {
 		wires[wire.Name] = wire
 	}
 	return wires
 }
 
-// wanted answers which collections are stored.
-func (p App) wanted() func(string) bool {
-	return func(collection string) bool { return slices.Contains(p.cfg.Collections, collection) }
+// Retention is how long the records of a collection are kept, 0 for ever, and
+// whether they are stored at all.
+func (p App) Retention(name string) (retention time.Duration, stored bool) {
+	e, ok := p.stored.Find(name)
+	return e.Retention, ok
+}
+
+// postRetention is how long posts are kept; 0: for ever. Those that are stored
+// stay where posts are not stored any more.
+func (p App) postRetention() time.Duration {
+	posts, _ := p.stored.Find(schema.PostCollection)
+	return posts.Retention
 }
 
 // dictionary is the zstd dictionary: from the database, or from its URL at the
@@ -138,7 +148,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Keep = &keep
+	cfg.Keep, cfg.Collections = &keep, p.stored
 	if cfg.Replay, err = p.replayLetters(keep); err != nil {
 		return err
 	}
@@ -172,7 +182,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 
 // retention is how long what is stored stays.
 func (p App) retention() (workers.Retention, error) {
-	return workers.Retention{Window: p.cfg.Keep, Forever: p.cfg.Keep == 0}.WithDefaults()
+	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0}.WithDefaults()
 }
 
 // replayLetters puts parked events through the consumer's own way once more, as
@@ -190,7 +200,7 @@ func (p App) replayLetters(keep workers.Retention) (func(context.Context, []sche
 		followed := &follows{}
 		followed.take(schema.Shard{Followed: now}, nil)
 		replay := consumer.Replay{
-			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue, ""), Wanted: p.wanted(), Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
+			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue, ""), Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
 			Wires:  p.wires(),
 		}
 		// Tombstones expire by this clock too.

@@ -20,6 +20,6 @@ func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sche
 	if err != nil {
 		return schema.Audit{}, nil, err
 	}
-	a.Pool, a.API, a.Client, a.Log, a.Keep = p.pool, api, queue, p.log, p.cfg.Keep
+	a.Pool, a.API, a.Client, a.Log, a.Collections = p.pool, api, queue, p.log, p.stored
 	return a.Audit(ctx)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/agnivade/levenshtein"
 	"github.com/caarlos0/env/v11"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -46,7 +47,10 @@ type Config struct {
 	Sharding string `env:"WEIR_SHARDING" envDefault:"auto"`
 	// How many accounts one stream asks for, at most.
 	ShardAccounts int `env:"WEIR_SHARD_ACCOUNTS" envDefault:"10000"`
-	// The collections to store, by their full names, separated by commas.
+	// The collections to store, separated by commas: names, and prefixes that end in a dot and
+	// an asterisk. Each can have a retention, as in `app.bsky.feed.post=48h,pub.layers.*=0`;
+	// 0: for ever; without one it is WEIR_RETENTION. A name wins over the longest prefix.
+	// Posts are kept for a day at least, which is what the ranking shows.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post"`
 	// Where a stream without a position begins: tip or oldest.
 	Start string `env:"WEIR_START" envDefault:"tip"`
@@ -90,10 +94,11 @@ type Config struct {
 	// What to watch at the first start, separated by commas: handles and DIDs (the accounts
 	// that they follow), lists, starter packs. Afterwards the table watches decides.
 	Watch []string `env:"WEIR_WATCH"`
-	// How long posts are kept, and the shares of links that fewer than five accounts share.
-	// 0: for ever, even after an account is unfollowed. Records of deleted accounts are
-	// always removed.
-	Keep time.Duration `env:"WEIR_KEEP" envDefault:"24h"`
+	// How long the records of a collection are kept that has no retention of its own in
+	// WEIR_COLLECTIONS. 0: for ever, even after an account is unfollowed. Records of deleted
+	// accounts are always removed. The shares of links that fewer than five accounts share
+	// are kept for as long as posts.
+	Retention time.Duration `env:"WEIR_RETENTION" envDefault:"24h"`
 	// How often follow lists are read again.
 	SyncEvery time.Duration `env:"WEIR_SYNC_EVERY" envDefault:"1h"`
 	// How far back the feed of a new account is read.
@@ -208,8 +213,8 @@ func ReadConfig() (Config, error) {
 		return Config{}, errors.New("WEIR_WORKERS, WEIR_BACKFILL_WORKERS and WEIR_CALLS must be 10000 at most")
 	case c.RescueAfter <= c.JobTimeout:
 		return Config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
-	case c.Keep != 0 && c.Keep < ranking.LongestWindow:
-		return Config{}, fmt.Errorf("WEIR_KEEP is %s: expected %s or more, which is what the ranking shows, or 0 to keep everything", c.Keep, ranking.LongestWindow)
+	case c.Retention < 0:
+		return Config{}, fmt.Errorf("WEIR_RETENTION is %s: expected a time such as 24h, or 0 to keep everything", c.Retention)
 	case c.BackfillFrom != "appview" && c.BackfillFrom != "pds":
 		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
 	case c.BackfillWorkers < 1 || c.Calls < 1:
@@ -226,10 +231,9 @@ func ReadConfig() (Config, error) {
 		return Config{}, errors.New("WEIR_AUDIT_EVERY must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
 	case c.AlertEvery < time.Second || c.AlertEvery > time.Minute:
 		return Config{}, errors.New("WEIR_ALERT_EVERY must be 1s to 1m: an alert must be seen to hold")
-	case len(c.Collections) == 0:
-		return Config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
-	case slices.ContainsFunc(c.Collections, func(name string) bool { return strings.Contains(name, "*") }):
-		return Config{}, errors.New("WEIR_COLLECTIONS takes whole names, such as app.bsky.feed.post: of a pattern nothing would be stored")
+	}
+	if _, err := c.stored(); err != nil {
+		return Config{}, err
 	}
 	if _, err := c.webhook(); err != nil {
 		return Config{}, err
@@ -238,6 +242,26 @@ func ReadConfig() (Config, error) {
 		return Config{}, err
 	}
 	return c, nil
+}
+
+// stored is the registry of the collections that are stored.
+func (c Config) stored() (collection.Registry, error) {
+	stored, err := collection.Parse(c.Collections, c.Retention)
+	if err != nil {
+		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS: %w", err)
+	}
+	if posts, ok := stored.Find(schema.PostCollection); ok && posts.Retention != 0 && posts.Retention < ranking.LongestWindow {
+		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected %s or more, which is what the ranking shows, or 0 to keep everything",
+			schema.PostCollection, posts.Retention, ranking.LongestWindow)
+	}
+	return stored, nil
+}
+
+// registry is the registry of a configuration that ReadConfig has read; where it is
+// not right, nothing is stored.
+func (c Config) registry() collection.Registry {
+	stored, _ := c.stored()
+	return stored
 }
 
 // fieldOf is the name of the field that could not be parsed.

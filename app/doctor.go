@@ -58,9 +58,9 @@ func (c Config) checks(within time.Duration) []doctor.Check {
 	if c.Compress {
 		checks = append(checks, doctor.DictionaryCheck(dictionary))
 	}
-	ask := &http.Client{}
+	ask, stored := &http.Client{}, c.registry()
 	checks = append(checks, doctor.JetstreamCheck(jetstream.Config{
-		Endpoints: c.Jetstream, Filter: consumer.Filter{Collections: c.Collections, Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
+		Endpoints: c.Jetstream, Filter: consumer.Filter{Collections: stored.Filter(), Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
 		DialTimeout: within / 2, UserAgent: userAgent,
 	}, within*3/4),
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: ask,
@@ -86,10 +86,12 @@ func (c Config) pool(within time.Duration) func() (*pgxpool.Pool, error) {
 
 // databaseCheck looks at the database, which may be made to be thrown away.
 func (c Config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, error), throwaway bool) doctor.Check {
+	stored := c.registry()
+	posts, _ := stored.Find(schema.PostCollection)
 	return doctor.DatabaseCheck(doctor.Database{
 		Open: func(context.Context) (*pgxpool.Pool, error) { return pool() },
 		Needs: doctor.Needs{Connections: int(c.Connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: who listens for follows
-			Throwaway: throwaway, Keep: c.Keep, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
+			Throwaway: throwaway, Keep: posts.Retention, Stores: stored.Stores, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
 		Stream: c.Stream,
 		Pooled: c.pooled(),
 		Within: within / 2,

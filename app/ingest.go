@@ -62,7 +62,7 @@ const dropPatience = 10 * time.Second
 // it ends: one that was killed leaves its row to the next.
 func (p App) commitAll(ctx context.Context, name string, lines io.Reader) error {
 	stream := p.cfg.Stream + "-replay"
-	source := &recording.Source{Name: "recording:" + name, Lines: lines, Wire: jetstream.Wire(p.wanted())}
+	source := &recording.Source{Name: "recording:" + name, Lines: lines, Wire: jetstream.Wire(p.stored.Stores)}
 	c, err := p.consumer(consumer.Config{
 		Stream: stream, Wire: schema.WireRecording, Source: source, Afresh: true, Patient: true,
 		BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,

@@ -23,7 +23,7 @@ func (c Config) Connections() int32 {
 func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p := App{cfg: cfg, pool: pool, log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner()}
+	p := App{cfg: cfg, pool: pool, log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry()}
 	sayTraceErrors(p.log)
 	return p
 }
@@ -65,7 +65,10 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) er
 
 // checkSource reports a mistake in what to read.
 func (p App) checkSource() error {
-	_, err := p.source(consumer.Filter{Everyone: true, Collections: p.cfg.Collections}, p.log, nil)
+	if _, err := p.cfg.stored(); err != nil {
+		return err
+	}
+	_, err := p.source(consumer.Filter{Everyone: true, Collections: p.stored.Filter()}, p.log, nil)
 	return err
 }
 

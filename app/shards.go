@@ -120,7 +120,7 @@ func (s *shards) refresh(ctx context.Context) error {
 			s.log.Info("stream_followed", "stream", now.Stream, "accounts", len(now.DIDs), "network", now.Network)
 			continue
 		}
-		filter := one.follows.take(now, s.cfg.Collections)
+		filter := one.follows.take(now, s.stored.Filter())
 		if source, ok := one.source.(consumer.Filtered); ok {
 			asking.Go(func() error { return source.SetFilter(ctx, filter) })
 		}
@@ -151,7 +151,7 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 	if err != nil {
 		return nil, err
 	}
-	one.source, err = s.App.source(one.follows.take(now, s.cfg.Collections), s.log.With("stream", now.Stream), counts)
+	one.source, err = s.App.source(one.follows.take(now, s.stored.Filter()), s.log.With("stream", now.Stream), counts)
 	if err != nil {
 		return nil, err
 	}

@@ -50,15 +50,27 @@ func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) 
 	return page, next, nil
 }
 
-// Records answers a page of a collection from the account's own PDS, highest
+// Records returns a page of a collection from the account's own PDS, highest
 // rkey first, and the cursor of the next; empty: there is none. limit is 1 to
 // 100. Items that cannot be read are left out and counted; one that says which
 // record it is has a nil Record instead, for the repository has it.
 func (c *Client) Records(ctx context.Context, did, collection, cursor string, limit int) (page []FeedPost, next string, err error) {
+	return c.records(ctx, did, collection, cursor, pageParams(url.Values{}, cursor, limit))
+}
+
+// LowestRecords returns the records of a collection that have the lowest rkeys,
+// lowest first, as Records does.
+func (c *Client) LowestRecords(ctx context.Context, did, collection string, limit int) ([]FeedPost, error) {
+	page, _, err := c.records(ctx, did, collection, "", pageParams(url.Values{"reverse": {"true"}}, "", limit))
+	return page, err
+}
+
+func (c *Client) records(ctx context.Context, did, collection, cursor string, params url.Values) (page []FeedPost, next string, err error) {
 	if _, err := syntax.ParseNSID(collection); err != nil {
 		return nil, "", badInput(listRecords, "%q is no collection", collection)
 	}
-	params := pageParams(url.Values{"repo": {did}, "collection": {collection}}, cursor, limit)
+	params.Set("repo", did)
+	params.Set("collection", collection)
 	r := request{call: listRecords, method: http.MethodGet, path: xrpcPath(listRecords, params)}
 	r.read = func(body []byte) (err error) {
 		page, next, err = c.readPage(listRecords, body, cursor, "records", func(item jsontext.Value) (FeedPost, error) {

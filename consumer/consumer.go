@@ -43,8 +43,9 @@ type Config struct {
 	Source  Source
 	Pool    *pgxpool.Pool
 	Enqueue Enqueue
-	Wanted  func(collection string) bool // which collections are stored
-	Follows func(did string) bool        // whose events are applied; nil: everyone's
+	Wanted  func(collection string) bool   // which collections are stored
+	Label   func(collection string) string // how metrics count a collection that is stored; nil: by its name
+	Follows func(did string) bool          // whose events are applied; nil: everyone's
 
 	// Shard says that others make and remove the stream's row. The consumer waits
 	// while there is none.

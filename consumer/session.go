@@ -317,10 +317,13 @@ func (s *session) countedAs(ev *Event, kind string) counted {
 
 // named is a collection as metrics name it.
 func (c *Config) named(collection string) string {
-	if c.Wanted(collection) {
-		return collection
+	switch {
+	case !c.Wanted(collection):
+		return otherCollection
+	case c.Label != nil:
+		return c.Label(collection)
 	}
-	return otherCollection
+	return collection
 }
 
 // flushFull hands the open batch over when it is full.

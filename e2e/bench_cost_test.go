@@ -129,7 +129,7 @@ func BenchmarkWorkers(b *testing.B) {
 				began := time.Now()
 				var fleet []*process
 				for range processes {
-					fleet = append(fleet, start(b, []string{"DATABASE_URL=" + url, "WEIR_LOG_LEVEL=warn", "WEIR_KEEP=0"}, "work"))
+					fleet = append(fleet, start(b, []string{"DATABASE_URL=" + url, "WEIR_LOG_LEVEL=warn", "WEIR_RETENTION=0"}, "work"))
 				}
 				require.Eventually(b, func() bool {
 					left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`)

@@ -40,7 +40,7 @@ func replaysEnd(t *testing.T, pool *pgxpool.Pool) {
 func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	t.Helper()
 	url := schematest.NewURL(t)
-	pool, env = open(t, url), []string{"DATABASE_URL=" + url, "WEIR_KEEP=0", "WEIR_APPVIEW=http://127.0.0.1:1", "WEIR_LISTEN=127.0.0.1:0"}
+	pool, env = open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1", "WEIR_LISTEN=127.0.0.1:0"}
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (did <> 'did:plc:bbbbbbbbbbbbbbbbbbbbbbbb')`)
 	require.NoError(t, err)
 	// A stream stands where the recording was made: what was deleted since is known.
@@ -137,7 +137,7 @@ func letterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter {
 func TestJobThatEndsWithoutSuccessIsListed(t *testing.T) {
 	t.Parallel()
 	url := schematest.NewURL(t)
-	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_KEEP=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
+	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
 	work := start(t, env, "work")
 	_, err := pool.Exec(t.Context(), `SELECT enqueue_backfill_all()`) // nobody is followed
 	require.NoError(t, err)

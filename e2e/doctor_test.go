@@ -100,7 +100,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	allWell(t, found)
 	for _, check := range []string{"configuration", "version", "database", "migrations", "version of Postgres", "clock of Postgres", "setting fsync", "setting max_connections",
 		"lease", "old transactions", "replication slots", "indexes", "pooler", "dictionary", "jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(),
-		"directory " + n.Address(), "login"} {
+		"directory " + n.Address(), "login", "collections"} {
 		finding(t, found, check)
 	}
 	require.Contains(t, finding(t, found, "lease").Says, "holds the lease")

@@ -35,7 +35,8 @@ var expirySteps = []struct{ name, left string }{
 // seedExpiry stores what is due, and what is not, of everything that expires.
 // The keys name the round, $1.
 const seedExpiry = `
-INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+INSERT INTO records (collection, did, rkey, rev, cid, created_at, indexed_at, record)
+SELECT collection, did, rkey, rev, cid, at, at, record FROM (
 SELECT 'app.bsky.feed.post', 'did:plc:seed.' || $1 || '.' || n, tid_floor($2::timestamptz + n * interval '20 minutes'), 'r', 'c', $2::timestamptz + n * interval '20 minutes', '{}'::jsonb::jsonb
 FROM generate_series(1, 200) AS n
 UNION ALL
@@ -46,7 +47,8 @@ SELECT 'app.example.other', 'did:plc:seed.' || $1, 'other' || n, 'r', 'c', now()
 FROM generate_series(1, 4000) AS n
 UNION ALL
 SELECT 'app.bsky.feed.post', 'did:plc:seedgone.' || $1, 'gone' || n, 'r', 'c', now(), '{}'::jsonb
-FROM generate_series(1, 4000) AS n;
+FROM generate_series(1, 4000) AS n
+) AS r (collection, did, rkey, rev, cid, at, record);
 
 INSERT INTO accounts (did, status, status_at) VALUES ('did:plc:seedgone.' || $1, 'deleted', now());
 
@@ -116,7 +118,7 @@ func TestKillInExpiry(t *testing.T) {
 	}
 	k := newKilling(t)
 	k.process.kill()
-	k.env = append(k.env, "WEIR_KEEP=24h")
+	k.env = append(k.env, "WEIR_RETENTION=24h")
 	pool := open(t, k.server.URL("weir"))
 	stop := live(t, k.net, 300)
 	var want []string

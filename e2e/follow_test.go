@@ -331,7 +331,7 @@ func TestKillWhileFollowing(t *testing.T) {
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
-	env := append(follower(n, database), "WEIR_WATCH="+hub.Handle, "WEIR_KEEP=24h")
+	env := append(follower(n, database), "WEIR_WATCH="+hub.Handle, "WEIR_RETENTION=24h")
 	stop := live(t, n, 200)
 	for range 3 {
 		serve := start(t, env, "serve")

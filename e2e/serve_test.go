@@ -49,7 +49,7 @@ func startNetwork(t *testing.T, n *simnet.Net) {
 func reads(n *simnet.Net, database string) []string {
 	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
 		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=2s", "WEIR_RESCUE_AFTER=3s",
-		"WEIR_LOG_LEVEL=info", "WEIR_KEEP=0"}
+		"WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0"}
 }
 
 func get(url string) (string, error) {
@@ -172,7 +172,9 @@ func TestMistakesAreOneSentence(t *testing.T) {
 		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "replay ."},
 		"--account is for accounts":                                          {[]string{"DATABASE_URL=" + database}, "watch add --account https://bsky.app/profile/alice.example/lists/3kabc"},
 		`"nonsense" is no Jetstream endpoint`:                                {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
-		"WEIR_COLLECTIONS takes whole names":                                 {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*"}, "consume"},
+		`WEIR_COLLECTIONS: "app.bsky*" is no prefix`:                         {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky*"}, "consume"},
+		"app.bsky.feed.post is kept for 1h0m0s: expected 24h0m0s or more":    {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*=1h,com.example.x=1m"}, "consume"},
+		"WEIR_RETENTION is -1h0m0s":                                          {[]string{"DATABASE_URL=" + database, "WEIR_RETENTION=-1h"}, "work"},
 		`"post" is no collection`:                                            {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
 		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
 		`WEIR_HOSTS: "https://weir.example" is not a host`:                   {[]string{"DATABASE_URL=" + database, "WEIR_HOSTS=weir.test,https://weir.example"}, "web"},

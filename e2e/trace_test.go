@@ -111,7 +111,7 @@ func TestTrace(t *testing.T) {
 	r, _ = record(ahead)
 	require.Contains(t, r.Says, "the stream has not been read as far")
 	executes(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
-		`INSERT INTO audit_faults SELECT id, '`+did+`', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
+		`INSERT INTO audit_faults (audit_id, did, collection, rkey, fault) SELECT id, '`+did+`', 'app.bsky.feed.post', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,
 		`UPDATE gaps SET closed_at = NULL, how_closed = NULL`)
 	r, text = record(ago)
@@ -121,8 +121,8 @@ func TestTrace(t *testing.T) {
 	l, _ = page("https://nobody.example/shared/this")
 	require.Nil(t, l.Stored)
 	require.Contains(t, l.Says, "It is not ranked")
-	old, _, _ := weir(t, append(env, "WEIR_KEEP=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
-	require.Contains(t, old, "older than WEIR_KEEP")
+	old, _, _ := weir(t, append(env, "WEIR_RETENTION=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
+	require.Contains(t, old, "older than its collection")
 }
 
 // TestTraceMistakes are one sentence.

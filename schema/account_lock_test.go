@@ -20,7 +20,7 @@ func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String()
 func store(t *testing.T, pool *pgxpool.Pool, writes ...schema.Write) (written []schema.Key) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
-		written, err = schema.StorePosts(t.Context(), tx, writes)
+		written, err = schema.StoreRecords(t.Context(), tx, writes)
 		return err
 	}))
 	return written
@@ -66,15 +66,15 @@ func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 	}
 	listed := post("a", schema.ListedRev)
 	page := func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
-		_, err := schema.StorePosts(ctx, tx, []schema.Write{listed})
+		_, err := schema.StoreRecords(ctx, tx, []schema.Write{listed})
 		return err
 	}
 	mended := func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
-		_, err := schema.MendPosts(ctx, tx, []schema.Write{post("a", "3")})
+		_, err := schema.RepairRecords(ctx, tx, []schema.Write{post("a", "3")})
 		return err
 	}
 	repaired := func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
-		return schema.DeletePosts(ctx, tx, []schema.Deletion{deletion("a", "4")})
+		return schema.DeleteRecords(ctx, tx, []schema.Deletion{deletion("a", "4")})
 	}
 	created := schema.Batch{Writes: []schema.Write{post("a", "3")}}
 	copied := schema.Batch{Writes: append([]schema.Write{post("a", "3")}, many("3")...)}
@@ -142,11 +142,11 @@ func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
 			return err
 		},
 		"a page, which is in the order of the feed": func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
-			_, err := schema.StorePosts(ctx, tx, []schema.Write{post("z", "3"), post("a", "3")})
+			_, err := schema.StoreRecords(ctx, tx, []schema.Write{post("z", "3"), post("a", "3")})
 			return err
 		},
 		"a repair": func(ctx context.Context, tx pgx.Tx, _ schema.Lease) error {
-			_, err := schema.MendPosts(ctx, tx, []schema.Write{post("z", "2"), post("a", "2")})
+			_, err := schema.RepairRecords(ctx, tx, []schema.Write{post("z", "2"), post("a", "2")})
 			return err
 		},
 	} {

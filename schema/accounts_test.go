@@ -47,7 +47,7 @@ func TestNothingIsStoredOfADeletedAccount(t *testing.T) {
 		}
 		written = append(written, store(t, pool, post("2", schema.ListedRev))...)
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			keys, err := schema.MendPosts(t.Context(), tx, []schema.Write{post("3", "1")})
+			keys, err := schema.RepairRecords(t.Context(), tx, []schema.Write{post("3", "1")})
 			written = append(written, keys...)
 			return err
 		}))
@@ -84,7 +84,7 @@ func TestNoPageIsStoredBesideTheDeletionOfItsAccount(t *testing.T) {
 	_, err = (&schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: noon()}}}).Apply(t.Context(), tx, lease, false)
 	require.NoError(t, err)
 	page := beside(t, pool, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := schema.StorePosts(ctx, tx, []schema.Write{post("1", schema.ListedRev)})
+		_, err := schema.StoreRecords(ctx, tx, []schema.Write{post("1", schema.ListedRev)})
 		return err
 	})
 	require.NoError(t, tx.Commit(t.Context()))

@@ -14,16 +14,16 @@ import (
 type Audit struct {
 	Started  time.Time  `json:"started_at"`
 	Ended    time.Time  `json:"ended_at"`
-	From     *time.Time `json:"from"`     // the posts compared are from then on; nil: none were
+	From     *time.Time `json:"from"`     // the records compared are from then on; nil: none were
 	To       *time.Time `json:"to"`       // up to then
 	Accounts int        `json:"accounts"` // to be compared
 	Failures int        `json:"failures"` // of these, that could not be
-	Pending  int        `json:"pending"`  // left out: their posts have not been read to the end yet
-	Records  int        `json:"records"`  // posts compared
+	Pending  int        `json:"pending"`  // left out: their past has not been read to the end yet
+	Records  int        `json:"records"`  // records compared
 	Missing  int        `json:"missing"`  // in the repository, not stored
 	Extra    int        `json:"extra"`    // stored, not in the repository
 	Stale    int        `json:"stale"`    // stored otherwise than it is there
-	Score    *float64   `json:"score"`    // the part that agrees, 0 to 1; nil: no post was compared
+	Score    *float64   `json:"score"`    // the part that agrees, 0 to 1; nil: no record was compared
 	Repaired bool       `json:"repaired"`
 
 	Compared []Compared `db:"-" json:"compared,omitempty"` // the accounts that were compared; set by the audit itself
@@ -47,12 +47,13 @@ const (
 
 // Fault is one thing that an audit found.
 type Fault struct {
-	DID    string `json:"did"`
-	Rkey   string `json:"rkey,omitempty"` // empty: the whole account
-	Fault  string `json:"fault"`
-	Detail string `json:"detail,omitempty"`
-	Buried bool   `json:"-"` // a tombstone keeps a missing post away
-	Rev    string `json:"-"` // of the stored post
+	DID        string `json:"did"`
+	Collection string `json:"collection,omitempty"`
+	Rkey       string `json:"rkey,omitempty"` // this and Collection are empty: the whole account
+	Fault      string `json:"fault"`
+	Detail     string `json:"detail,omitempty"`
+	Buried     bool   `json:"-"` // a tombstone keeps a missing record away
+	Rev        string `json:"-"` // of the stored record
 }
 
 // Audited is an account that may be compared.
@@ -64,8 +65,8 @@ type Audited struct {
 // auditable are the accounts that are followed and visible, and from when what
 // they wrote is claimed to be stored: as far back as it was read; or, where it
 // could not be, from a minute after they were followed. ready is false while it
-// is still to be read. Where the whole network is followed: those that posted
-// last, from the first of these posts on.
+// is still to be read. Where the whole network is followed: those whose posts were
+// stored last, from the first of these posts on.
 const auditable = `
     SELECT w.did, least(max(a.feed_since), min(w.added_at) + interval '1 minute') AS since,
            coalesce(max(a.feed_problem), '') <> '' OR max(a.feed_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
@@ -78,7 +79,7 @@ const auditable = `
     FROM (
         SELECT did, indexed_at FROM posts
         WHERE NOT EXISTS (SELECT FROM watches)
-        ORDER BY created_at DESC LIMIT 5000
+        ORDER BY indexed_at DESC LIMIT 5000
     ) AS l
     WHERE NOT EXISTS (SELECT FROM accounts AS h WHERE h.did = l.did AND h.status <> 'active')
     GROUP BY l.did`
@@ -95,25 +96,36 @@ func AuditSample(ctx context.Context, db DB, limit int) (sample []Audited, pendi
 	return sample, pending, err
 }
 
-// SourcePost is a post as its repository has it.
-type SourcePost struct {
+// SourceRecord is a record as its repository has it.
+type SourceRecord struct {
 	Rkey   string
 	CID    string
 	Record []byte // JSON
 }
 
-// Compare answers how the stored posts of an account differ from those of its
-// repository, for rkeys that are TIDs from one to below another.
-func Compare(ctx context.Context, db DB, did, from, to string, listed []SourcePost) ([]Fault, error) {
+// Span is which records of a collection a comparison is about: those whose rkeys
+// lie from Lower to below Upper and, where they are TIDs, from From to below To.
+type Span struct {
+	Collection   string
+	Lower, Upper string
+	From, To     string
+	Undated      bool // rkeys that are no TIDs are compared too
+}
+
+// Compare reports how the stored records of an account differ from those that its
+// repository lists in a span.
+func Compare(ctx context.Context, db DB, did string, in Span, listed []SourceRecord) ([]Fault, error) {
+	// The table is named, and not found by the collection: so no plan opens all partitions.
 	const sql = `
 WITH listed AS MATERIALIZED (
-    SELECT l.rkey, l.cid, l.record FROM unnest($4::text[], $5::text[], $6::jsonb[]) AS l (rkey, cid, record)
+    SELECT l.rkey, l.cid, l.record FROM unnest($8::text[], $9::text[], $10::jsonb[]) AS l (rkey, cid, record)
 ), kept AS MATERIALIZED (
-    SELECT p.rkey, p.rev, p.cid, p.record FROM posts AS p
-    WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND p.rkey >= $2 AND p.rkey < $3
-      AND p.rkey ~ '^[234567a-j][234567a-z]{12}$'
+    SELECT p.rkey, p.rev, p.cid, p.record FROM %s AS p
+    WHERE p.collection = $2 AND p.did = $1 AND p.rkey >= $3 AND p.rkey < $4
+      AND CASE WHEN p.rkey ~ '^[234567a-j][234567a-z]{12}$' THEN p.rkey >= $5 AND p.rkey < $6 ELSE $7 END
 )
 SELECT $1::text AS did,
+       $2::text AS collection,
        coalesce(l.rkey, k.rkey) AS rkey,
        CASE WHEN k.rkey IS NULL THEN 'missing' WHEN l.rkey IS NULL THEN 'extra' ELSE 'stale' END AS fault,
        CASE WHEN k.rkey IS NULL AND t.rkey IS NOT NULL THEN 'a tombstone says that it was deleted'
@@ -124,22 +136,27 @@ SELECT $1::text AS did,
        coalesce(k.rev, '') AS rev
 FROM listed AS l
 FULL JOIN kept AS k ON k.rkey = l.rkey
-LEFT JOIN tombstones AS t ON t.collection = 'app.bsky.feed.post' AND t.did = $1 AND t.rkey = l.rkey
+LEFT JOIN tombstones AS t ON t.collection = $2 AND t.did = $1 AND t.rkey = l.rkey
 WHERE k.rkey IS NULL OR l.rkey IS NULL OR l.cid <> k.cid OR l.record <> k.record
-ORDER BY 2`
+ORDER BY 3`
+	table := "records_other"
+	if in.Collection == PostCollection {
+		table = "posts"
+	}
 	n := len(listed)
 	rkey, cid := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	record := make(pgtype.FlatArray[json.RawMessage], n)
 	for i, l := range listed {
 		rkey[i], cid[i], record[i] = l.Rkey, l.CID, l.Record
 	}
-	return all(ctx, db, "compare the posts of "+did, pgx.RowToStructByName[Fault], sql, did, from, to, rkey, cid, record)
+	return all(ctx, db, "compare the records of "+did, pgx.RowToStructByName[Fault], fmt.Sprintf(sql, table),
+		did, in.Collection, in.Lower, in.Upper, in.From, in.To, in.Undated, rkey, cid, record)
 }
 
-// DeletePosts deletes posts that no stream deleted, under the same rules: a
+// DeleteRecords deletes records that no stream deleted, under the same rules: a
 // tombstone stays, and what is newer than it does too. It comes before whatever
 // else the transaction locks.
-func DeletePosts(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
+func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
 	b := Batch{Deletions: deletions}
 	q := &pgx.Batch{}
 	b.accounts().queue(q, true)
@@ -147,16 +164,16 @@ func DeletePosts(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
 	b.queueWrites(q, new([]Key)) // locks them
 	b.queueDeletions(q)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("delete posts: %w", err)
+		return fmt.Errorf("delete records: %w", err)
 	}
 	return nil
 }
 
-// MendPosts replaces posts by what their repository has at a revision, whatever
+// RepairRecords replaces records by what their repository has at a revision, whatever
 // is stored at or below it; a tombstone of a later one stays in force. It answers
 // the keys of those it wrote. It comes before whatever else the transaction
-// locks, but for DeletePosts.
-func MendPosts(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
+// locks, but for DeleteRecords.
+func RepairRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	if len(writes) == 0 {
 		return nil, nil
 	}
@@ -188,9 +205,9 @@ WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.re
 	q.Queue(lock, keys.collection, keys.did, keys.rkey)
 	q.Queue(room, keys.collection, keys.did, keys.rkey, rev)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return nil, fmt.Errorf("mend posts: %w", err)
+		return nil, fmt.Errorf("repair records: %w", err)
 	}
-	return StorePosts(ctx, tx, writes)
+	return StoreRecords(ctx, tx, writes)
 }
 
 // keptFaults is how many faults of a kind an audit keeps; auditsKept for how long.
@@ -210,20 +227,21 @@ RETURNING id`
 		return err
 	}
 	const sql = `
-INSERT INTO audit_faults (audit_id, did, rkey, fault, detail)
-SELECT $1, f.did, f.rkey, f.fault, f.detail FROM (
-    SELECT f.*, row_number() OVER (PARTITION BY f.fault ORDER BY f.did, f.rkey) AS n
-    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS f (did, rkey, fault, detail)
+INSERT INTO audit_faults (audit_id, did, collection, rkey, fault, detail)
+SELECT $1, f.did, f.collection, f.rkey, f.fault, f.detail FROM (
+    SELECT f.*, row_number() OVER (PARTITION BY f.fault ORDER BY f.did, f.collection, f.rkey) AS n
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) AS f (did, collection, rkey, fault, detail)
 ) AS f
-WHERE f.n <= $6
+WHERE f.n <= $7
 ON CONFLICT DO NOTHING`
 	n := len(faults)
-	did, rkey := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	keys := newKeyColumns(n)
 	fault, detail := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	for i, f := range faults {
-		did[i], rkey[i], fault[i], detail[i] = f.DID, f.Rkey, f.Fault, Text(f.Detail)
+		keys.set(i, Key{Collection: f.Collection, DID: f.DID, Rkey: f.Rkey})
+		fault[i], detail[i] = f.Fault, Text(f.Detail)
 	}
-	if _, err := tx.Exec(ctx, sql, id, did, rkey, fault, detail, keptFaults); err != nil {
+	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, keptFaults); err != nil {
 		return fmt.Errorf("keep what the audit found: %w", err)
 	}
 	_, err = deleteSome(ctx, tx, "forget old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditsKept))

@@ -220,16 +220,16 @@ func (b *Batch) deletedRkeys() (from, to string) {
 	return from, to
 }
 
-// StorePosts writes posts that no stream brought, under the same rules: only
+// StoreRecords writes records that no stream brought, under the same rules: only
 // what is newer than what is stored and than its tombstone. It answers the keys
 // of those it wrote. It comes before whatever else the transaction locks.
-func StorePosts(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
+func StoreRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	b := Batch{Writes: sortedWrites(writes)}
 	q := &pgx.Batch{}
 	b.accounts().queue(q, true)
 	b.queueWrites(q, &written)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return nil, fmt.Errorf("store posts: %w", err)
+		return nil, fmt.Errorf("store records: %w", err)
 	}
 	return written, nil
 }

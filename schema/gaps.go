@@ -49,7 +49,7 @@ LIMIT 100`
 // howClosed is what gaps.how_closed says, of the row g.
 const howClosed = `
     CASE WHEN g.accounts + g.later = 0 THEN 'no account is followed that could have written' ELSE
-        'the posts of ' || g.checked || CASE g.checked WHEN 1 THEN ' account' ELSE ' accounts' END || ' were compared with the repositories'
+        'the records of ' || g.checked || CASE g.checked WHEN 1 THEN ' account' ELSE ' accounts' END || ' were compared with the repositories'
         || CASE g.unchecked + g.later WHEN 0 THEN ''
            WHEN 1 THEN '; 1 account could not be read and is read later'
            ELSE '; ' || g.unchecked + g.later || ' accounts could not be read and are read later' END

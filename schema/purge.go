@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // purgeable is true of an account, $1, whose records and shares have to go: it
@@ -36,10 +37,19 @@ LIMIT $4`
 	return all(ctx, db, "list accounts to purge", pgx.RowTo[string], sql, now, unwatched, after, limit)
 }
 
+// Stay says whether the records of some collections stay when nobody follows their
+// author any more: an entry of the registry, a name or a prefix such as
+// pub.layers.*. A name wins over the longest prefix.
+type Stay struct {
+	Pattern string
+	Stays   bool
+}
+
 // PurgeRecords deletes records of an account that is to be purged, at most
-// limit of posts and of others. Their shares go afterwards, for a worker may be
-// writing them while it holds the record.
-func PurgeRecords(ctx context.Context, db DB, did string, limit int) (int, error) {
+// limit of posts and of others. Those of a deleted account all go; of another
+// one, those of collections without an entry stay too. Their shares go afterwards,
+// for a worker may be writing them while it holds the record.
+func PurgeRecords(ctx context.Context, db DB, did string, stay []Stay, limit int) (int, error) {
 	const posts = `
 DELETE FROM posts
 WHERE collection = 'app.bsky.feed.post' AND did = $1
@@ -61,13 +71,22 @@ WHERE ctid = ANY (ARRAY(
     SELECT r.ctid FROM kinds AS k
     JOIN records_other AS r ON r.collection = k.collection AND r.did = $1
     WHERE` + purgeable + `
+      AND (EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
+           OR NOT coalesce((SELECT s.stays FROM unnest($3::text[], $4::boolean[]) AS s (pattern, stays)
+                            WHERE s.pattern = k.collection OR right(s.pattern, 1) = '*' AND starts_with(k.collection, left(s.pattern, -1))
+                            ORDER BY s.pattern = k.collection DESC, length(s.pattern) DESC
+                            LIMIT 1), true))
     LIMIT $2 FOR UPDATE OF r SKIP LOCKED
 ))`
 	n, err := deleteSome(ctx, db, "purge the posts of "+did, posts, did, limit)
 	if err != nil {
 		return n, err
 	}
-	m, err := deleteSome(ctx, db, "purge the records of "+did, others, did, limit)
+	pattern, stays := make(pgtype.FlatArray[string], len(stay)), make(pgtype.FlatArray[bool], len(stay))
+	for i, e := range stay {
+		pattern[i], stays[i] = e.Pattern, e.Stays
+	}
+	m, err := deleteSome(ctx, db, "purge the records of "+did, others, did, limit, pattern, stays)
 	return n + m, err
 }
 

@@ -19,7 +19,7 @@ func purge(t *testing.T, db schema.DB, now time.Time) []string {
 	require.NoError(t, err)
 	for _, did := range dids {
 		for n := 1; n > 0; {
-			n, err = schema.PurgeRecords(t.Context(), db, did, 1)
+			n, err = schema.PurgeRecords(t.Context(), db, did, nil, 1)
 			require.NoError(t, err)
 			require.LessOrEqual(t, n, 2)
 		}
@@ -113,6 +113,33 @@ func TestUnwatchedAccountIsPurgedAfterADay(t *testing.T) {
 	require.Empty(t, column(t, pool, `SELECT did FROM unwatched`))
 }
 
+// TestUnwatchedAccountKeepsWhatIsKeptForEver, and a deleted one keeps nothing.
+func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "me")
+	var writes []schema.Write
+	for _, collection := range []string{"app.example.day", "app.example.ever", "app.example.ever.day", "app.example.x", "com.example.removed"} {
+		w := post("r", "1")
+		w.Collection = collection
+		writes = append(writes, w)
+	}
+	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: writes})
+	require.NoError(t, err)
+	stay := []schema.Stay{{Pattern: "app.example.*"}, {Pattern: "app.example.ever", Stays: true}, {Pattern: "app.example.ever.*"}}
+	left := func() []string {
+		_, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", stay, 10)
+		require.NoError(t, err)
+		return column(t, pool, `SELECT collection FROM records ORDER BY 1`)
+	}
+	require.Len(t, left(), 5, "it is followed, as everybody is")
+	execute(t, pool, `INSERT INTO watches (target) VALUES ('one')`)
+	execute(t, pool, `INSERT INTO unwatched VALUES ('did:plc:a', now())`)
+	require.Equal(t, []string{"app.example.ever", "com.example.removed"}, left())
+	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:a', 'deleted')`)
+	require.Empty(t, left())
+}
+
 // TestPurgeIsNotFinishedWhileSomethingIsLeft: a worker holds the record and
 // will write its shares.
 func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
@@ -131,7 +158,7 @@ func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 	_, err = schema.LockPosts(t.Context(), worker, []schema.Key{key("1")})
 	require.NoError(t, err)
-	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", 10)
+	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", nil, 10)
 	require.NoError(t, err)
 	require.Zero(t, n)
 	done, err := schema.FinishPurge(t.Context(), pool, "did:plc:a", noon(), day)

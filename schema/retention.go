@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // ErrBusy means that others hold what was to be expired; nothing was changed.
@@ -39,10 +40,10 @@ func DropPostPartition(ctx context.Context, db DB, name string) (dropped bool, e
 }
 
 // ExpirePosts deletes posts outside the partitions of a time, in posts_default
-// and posts_ahead, that were created at or before a moment, at most limit of
-// each, and returns how many.
+// and posts_ahead, that were stored at or before a moment, at most limit of
+// each, and returns how many. What their authors claim does not count.
 func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
-	n, err := deleteOldest(ctx, db, "posts_default", "created_at", before, limit)
+	n, err := deleteOldest(ctx, db, "posts_default", "indexed_at", before, limit)
 	if err != nil {
 		return n, err
 	}
@@ -50,13 +51,39 @@ func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, 
 	if err != nil || !ahead {
 		return n, err
 	}
-	m, err := deleteOldest(ctx, db, "posts_ahead", "created_at", before, limit)
+	m, err := deleteOldest(ctx, db, "posts_ahead", "indexed_at", before, limit)
 	return n + m, err
 }
 
-// ExpireOtherRecords does the same to the records of other collections.
-func ExpireOtherRecords(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
-	return deleteOldest(ctx, db, "records_other", "created_at", before, limit)
+// Due says which records of a collection have expired: those that were stored at
+// or before a moment.
+type Due struct {
+	Collection string
+	Before     time.Time
+}
+
+// ExpireRecords deletes the records of other collections than posts that have
+// expired, the oldest of each first, at most limit, and returns how many. Records
+// that somebody else holds are left to the next call.
+func ExpireRecords(ctx context.Context, db DB, due []Due, limit int) (int, error) {
+	const sql = `
+DELETE FROM records_other
+WHERE ctid = ANY (ARRAY(
+    SELECT r.ctid
+    FROM unnest($1::text[], $2::timestamptz[]) AS d (collection, before)
+    CROSS JOIN LATERAL (
+        SELECT r.ctid FROM records_other AS r
+        WHERE r.collection = d.collection AND r.indexed_at <= d.before
+        ORDER BY r.indexed_at LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ) AS r
+    LIMIT $3
+))`
+	collection, before := make(pgtype.FlatArray[string], len(due)), make(pgtype.FlatArray[time.Time], len(due))
+	for i, d := range due {
+		collection[i], before[i] = d.Collection, d.Before
+	}
+	return deleteSome(ctx, db, "expire records", sql, collection, before, limit)
 }
 
 // ExpireTombstones forgets deletions that happened at or before a moment.

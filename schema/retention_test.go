@@ -230,8 +230,10 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 	}
 	tid := func(at time.Time) string { return column(t, pool, `SELECT tid_floor($1)`, at)[0] }
 	old, young := tid(now), tid(now.Add(13*time.Hour))
-	store(write(old, schema.PostCollection, now), write(young, schema.PostCollection, now), write("self", schema.PostCollection, now),
-		write("r", "app.example.other", now), write("s", "app.example.other", now.Add(day)))
+	store(write(old, schema.PostCollection, now), write(young, schema.PostCollection, now), write("self", schema.PostCollection, now.Add(-9*day)),
+		write("r", "app.example.other", now.Add(-9*day)), write("s", "app.example.other", now.Add(-9*day)))
+	execute(t, pool, `UPDATE records SET indexed_at = $1 WHERE rkey IN ('self', 'r')`, now)
+	execute(t, pool, `UPDATE records SET indexed_at = $1 WHERE rkey = 's'`, now.Add(day))
 
 	expire := func(before time.Time) {
 		t.Helper()
@@ -244,7 +246,10 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 				require.Equal(t, want, dropped)
 			}
 		}
-		for _, f := range []func(context.Context, schema.DB, time.Time, int) (int, error){schema.ExpirePosts, schema.ExpireOtherRecords} {
+		others := func(ctx context.Context, db schema.DB, before time.Time, limit int) (int, error) {
+			return schema.ExpireRecords(ctx, db, []schema.Due{{Collection: "app.example.none", Before: before}, {Collection: "app.example.other", Before: before}}, limit)
+		}
+		for _, f := range []func(context.Context, schema.DB, time.Time, int) (int, error){schema.ExpirePosts, others} {
 			for n := 1; n > 0; {
 				n, err = f(t.Context(), pool, before, 1)
 				require.NoError(t, err)
@@ -252,18 +257,19 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 			}
 		}
 	}
-	stored := func() []string { return column(t, pool, `SELECT rkey FROM records ORDER BY rkey`) }
+	left := func() []string { return column(t, pool, `SELECT rkey FROM records ORDER BY rkey`) }
 	expire(now.Add(-time.Microsecond))
-	require.Equal(t, []string{old, young, "r", "s", "self"}, stored())
+	require.Equal(t, []string{old, young, "r", "s", "self"}, left())
 	require.Equal(t, "posts_20260704_06", partitions(t, pool)[0], "its last post may have come a moment ago")
 	expire(now.Add(6*time.Hour - time.Microsecond)) // the six hours of old are not over
-	require.Equal(t, []string{old, young, "s"}, stored())
+	require.Equal(t, []string{old, young, "s"}, left())
 	expire(now.Add(6 * time.Hour))
-	require.Equal(t, []string{young, "s"}, stored())
+	require.Equal(t, []string{young, "s"}, left())
 	store(write(old, schema.PostCollection, now))
 	require.Equal(t, []string{"posts_default"}, column(t, pool, `SELECT tableoid::regclass::text FROM posts WHERE rkey = $1`, old), "late events land there")
+	execute(t, pool, `UPDATE posts SET indexed_at = $1 WHERE rkey = $2`, now, old)
 	expire(now.Add(6 * time.Hour))
-	require.Equal(t, []string{young, "s"}, stored())
+	require.Equal(t, []string{young, "s"}, left())
 }
 
 // partitions are those of posts that hold a time, the oldest first.

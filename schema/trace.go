@@ -141,9 +141,9 @@ type TracedJob struct {
 // their arguments, for it would triple the cost of every job.
 const TracedJobs = 50_000
 
-// JobsOf lists the newest jobs that process a post or read its account's feed,
+// JobsOf lists the newest jobs that process a record or read its account's past,
 // the newest first, at most twenty.
-func JobsOf(ctx context.Context, db DB, did, rkey string) ([]TracedJob, error) {
+func JobsOf(ctx context.Context, db DB, k Key) ([]TracedJob, error) {
 	const sql = `
 SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS most,
        CASE WHEN j.kind = 'process_posts' THEN jsonb_array_length(j.args -> 'posts') ELSE 0 END AS posts,
@@ -151,11 +151,11 @@ SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS att
        ARRAY(SELECT e ->> 'error' FROM unnest(j.errors) AS e) AS errors,
        CASE WHEN j.metadata = '{}' THEN '' ELSE left(j.metadata::text, 4000) END AS metadata
 FROM (SELECT * FROM river_job ORDER BY id DESC LIMIT $3) AS j
-WHERE j.kind = 'process_posts' AND j.args -> 'posts' ? ($1 || '/' || $2)
+WHERE $4 = 'app.bsky.feed.post' AND j.kind = 'process_posts' AND j.args -> 'posts' ? ($1 || '/' || $2)
    OR j.kind = 'backfill_account' AND j.args ->> 'did' = $1
 ORDER BY j.id DESC
 LIMIT 20`
-	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, did, rkey, TracedJobs)
+	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.DID, k.Rkey, TracedJobs, k.Collection)
 }
 
 // TracedLetter is a dead letter of a record.
@@ -204,13 +204,13 @@ type TracedFault struct {
 	Detail string    `json:"detail,omitempty"`
 }
 
-// FaultsOf lists what audits found of a post, the latest first.
-func FaultsOf(ctx context.Context, db DB, did, rkey string) ([]TracedFault, error) {
+// FaultsOf lists what audits found of a record, the latest first.
+func FaultsOf(ctx context.Context, db DB, k Key) ([]TracedFault, error) {
 	const sql = `
 SELECT a.ended_at AS at, f.fault AS fault, f.detail AS detail
 FROM audit_faults AS f JOIN audits AS a ON a.id = f.audit_id
-WHERE f.did = $1 AND f.rkey = $2
+WHERE f.did = $1 AND f.collection = $2 AND f.rkey = $3
 ORDER BY a.ended_at DESC
 LIMIT 20`
-	return all(ctx, db, "look for faults", pgx.RowToStructByName[TracedFault], sql, did, rkey)
+	return all(ctx, db, "look for faults", pgx.RowToStructByName[TracedFault], sql, k.DID, k.Collection, k.Rkey)
 }

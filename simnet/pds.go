@@ -77,6 +77,29 @@ func (v *visit) records(all []*record, limit int) []*record {
 	return page
 }
 
+// describeRepo says who the account is and what its repository holds.
+func (v *visit) describeRepo() (any, error) {
+	repo, err := v.required("repo")
+	if err != nil {
+		return nil, err
+	}
+	p := v.index.actor(repo)
+	if p == nil || p.status != "" {
+		return nil, invalid("Could not find repo: %s", repo)
+	}
+	names := []string{}
+	for name := range p.repo {
+		if len(v.index.collection(p, name)) > 0 {
+			names = append(names, name)
+		}
+	}
+	if len(v.index.collection(p, follow)) > 0 && !slices.Contains(names, follow) { // those of before the log
+		names = append(names, follow)
+	}
+	slices.Sort(names)
+	return map[string]any{"handle": p.handle, "did": p.did, "didDoc": v.net.document(p), "collections": names, "handleIsCorrect": true}, nil
+}
+
 func (v *visit) latestCommit() (any, error) {
 	did, err := v.required("did")
 	if err != nil {

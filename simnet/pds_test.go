@@ -43,6 +43,41 @@ func TestRecordsAreListedInBothDirections(t *testing.T) {
 	require.Len(t, everyRecord(t, n, n.Hub().DID, "app.bsky.graph.follow", "limit", "100"), 40)
 }
 
+// TestRecordsOfAnyCollection are written, replaced, deleted, described and sent.
+func TestRecordsOfAnyCollection(t *testing.T) {
+	t.Parallel()
+	n := network(t, simnet.Config{Seed: 5})
+	did := n.Accounts()[3].DID
+	const note, persona = "pub.layers.note", "pub.layers.persona"
+	described := func() []string {
+		out := fetch[comatproto.RepoDescribeRepo_Output](t, n, "com.atproto.repo.describeRepo", "repo", did)
+		require.Equal(t, did, out.Did)
+		return slices.DeleteFunc(out.Collections, func(c string) bool { return c != note && c != persona })
+	}
+	require.Empty(t, described())
+	for rkey, operation := range map[string]string{"": "create", "self": "create"} {
+		e, err := n.PutRecord(did, persona, rkey, json.RawMessage(`{"$type":"pub.layers.persona","n":1}`))
+		require.NoError(t, err)
+		require.Equal(t, operation, e.Operation)
+	}
+	e, err := n.PutRecord(did, persona, "self", json.RawMessage(`{"$type":"pub.layers.persona","n":2}`))
+	require.NoError(t, err)
+	require.Equal(t, "update", e.Operation)
+	_, err = n.PutRecord(did, note, "", json.RawMessage(`{}`))
+	require.NoError(t, err)
+	require.Equal(t, []string{note, persona}, described())
+	type page struct{ Records []struct{ URI, CID string } }
+	listed := func() *page { return fetch[page](t, n, listRecords, "repo", did, "collection", persona) }
+	records := listed().Records
+	require.Len(t, records, 2)
+	require.Equal(t, "at://"+did+"/"+persona+"/self", records[0].URI)
+	require.Equal(t, e.CID, records[0].CID)
+	require.NoError(t, n.DeleteRecord("at://"+did+"/"+persona+"/self"))
+	require.Len(t, listed().Records, 1)
+	_, err = n.PutRecord(did, "nonsense", "", json.RawMessage(`{}`))
+	require.Error(t, err)
+}
+
 func TestTheDirectoryKnowsHandleAndPDS(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 5})

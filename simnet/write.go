@@ -54,6 +54,28 @@ func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
 	return e, err
 }
 
+// PutRecord writes a record of any collection, and returns the entry: a new one,
+// or a new version of the one that is there. Without an rkey it gets a TID.
+func (n *Net) PutRecord(did, collection, rkey string, record json.RawMessage) (*Entry, error) {
+	if !collectionName.MatchString(collection) {
+		return nil, fmt.Errorf("%q is no collection", collection)
+	}
+	var e *Entry
+	err := n.happen(did, func(m *model, a *person) (err error) {
+		ix := n.indexNow()
+		_, known := place(ix.collection(ix.byDID[did], collection), rkey)
+		ix.mu.Unlock()
+		if e, err = m.commit(a, collection, record, time.Now()); err != nil || rkey == "" {
+			return err
+		}
+		if e.Rkey = rkey; known {
+			e.Operation = "update"
+		}
+		return nil
+	})
+	return e, err
+}
+
 // EditPost replaces the text and the links of a post.
 func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
 	var e *Entry

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
@@ -26,15 +27,15 @@ type Auditor struct {
 	Client *river.Client[pgx.Tx] // enqueues the processing of what was repaired
 	Log    *slog.Logger
 
-	Accounts int           // how many, by chance; 0: all
-	Window   time.Duration // how far back
-	Keep     time.Duration // how long posts stay: nothing older is missed; 0: for ever
-	Settle   time.Duration // how long a fault has to last: what is on its way is none
-	Repair   bool
+	Accounts    int                 // how many, by chance; 0: all
+	Window      time.Duration       // how far back, for rkeys that say when their records were written
+	Collections collection.Registry // what is stored, and for how long: nothing older is missed; empty: posts, for ever
+	Settle      time.Duration       // how long a fault has to last: what is on its way is none
+	Repair      bool
 }
 
 const (
-	inFlight      = time.Minute // posts younger than this may be on their way
+	inFlight      = time.Minute // records younger than this may be on their way
 	auditedAtOnce = 4           // accounts
 	everyAccount  = 1_000_000
 )
@@ -137,6 +138,7 @@ type accountAudit struct {
 	*Auditor
 	did      string
 	from, to time.Time
+	claimed  time.Time // from, before posts expired; zero: not compared yet
 
 	records int
 	faults  []schema.Fault
@@ -153,7 +155,7 @@ func (x *accountAudit) look(ctx context.Context) error {
 func (x *accountAudit) lookAgain(ctx context.Context) error {
 	before := map[schema.Fault]bool{}
 	for _, f := range x.faults {
-		before[schema.Fault{Rkey: f.Rkey, Fault: f.Fault}] = true
+		before[sameFault(f)] = true
 	}
 	rev := ""
 	if x.Repair {
@@ -164,30 +166,56 @@ func (x *accountAudit) lookAgain(ctx context.Context) error {
 	}
 	var faults []schema.Fault
 	err := x.compare(ctx, func(ctx context.Context, c compared) error {
-		c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return !before[schema.Fault{Rkey: f.Rkey, Fault: f.Fault}] })
+		c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return !before[sameFault(f)] })
 		faults = append(faults, c.faults...)
 		if !x.Repair || len(c.faults) == 0 {
 			return nil
 		}
-		return repository{x.Pool, x.API, x.did}.repair(ctx, x.Client, rev, c, nil)
+		return x.repository().repair(ctx, x.Client, rev, c, nil)
 	})
 	x.faults = faults
 	return err
+}
+
+// sameFault is what is the same of a fault that two looks see.
+func sameFault(f schema.Fault) schema.Fault {
+	return schema.Fault{Collection: f.Collection, Rkey: f.Rkey, Fault: f.Fault}
+}
+
+func (x *accountAudit) repository() *repository {
+	stored := x.Collections
+	if stored.Empty() {
+		stored = collection.Of(collection.Entry{Pattern: schema.PostCollection})
+	}
+	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored}
 }
 
 // compare lists the repository, and compares each page with what is stored, as
 // far as that does not expire meanwhile.
 func (x *accountAudit) compare(ctx context.Context, found func(context.Context, compared) error) error {
 	x.records, x.faults = 0, nil
-	x.from = notExpired(x.from, x.Keep, time.Now())
+	repo, now := x.repository(), time.Now()
+	if x.claimed.IsZero() {
+		x.claimed = x.from
+	}
+	if repo.stored.Stores(schema.PostCollection) {
+		x.from = notExpired(x.claimed, repo.retention(schema.PostCollection), now)
+	}
 	if !x.from.Before(x.to) {
 		return nil
 	}
-	repo := repository{x.Pool, x.API, x.did}
-	for at := (repositoryPlace{}); !at.End; {
-		c, err := repo.page(ctx, &at, tidAt(x.from), tidAt(x.to))
+	names, err := repo.collections(ctx)
+	if err != nil {
+		return err
+	}
+	var at repositoryPlace
+	for more := at.next(names); more; more = !at.End || at.next(names) {
+		c, err := repo.page(ctx, &at, repo.span(at.Collection, x.claimed, now, tidAt(x.to)))
 		if err != nil {
 			return err
+		}
+		if repo.retention(c.collection) > 0 { // who knows whether they have expired
+			c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return f.Fault == schema.FaultMissing && !isTID(f.Rkey) })
 		}
 		x.records += c.records
 		x.faults = append(x.faults, c.faults...)

@@ -71,7 +71,7 @@ func TestMendedAtARevision(t *testing.T) {
 		defer tx.Rollback(t.Context()) //nolint:errcheck // it is committed
 		w := write
 		w.Rev = rev
-		written, err := schema.MendPosts(t.Context(), tx, []schema.Write{w})
+		written, err := schema.RepairRecords(t.Context(), tx, []schema.Write{w})
 		require.NoError(t, err)
 		require.NoError(t, tx.Commit(t.Context()))
 		return len(written)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +16,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/schema"
@@ -28,14 +30,15 @@ import (
 // Where the stream may have missed something, a feed is not enough: it shows
 // neither what was deleted nor, among much that is stored, what was edited. Then
 // the account's repository is compared with what is stored, and its feed is read
-// only where the repository cannot be.
+// only where the repository cannot be. A feed is of posts: other collections are
+// always compared with the repository.
 type BackfillAccount struct {
 	river.WorkerDefaults[jobs.BackfillAccount]
 	pool    *pgxpool.Pool
 	api     *bluesky.Client
 	log     *slog.Logger
-	fromPDS bool          // read the account's own server instead of the AppView
-	keep    time.Duration // how long posts stay; 0: for ever
+	fromPDS bool // read the account's own server instead of the AppView
+	stored  collection.Registry
 
 	patience time.Duration // how long to read before others get their turn: less than the job may take
 }
@@ -90,6 +93,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		at.State = "poll"
 	}
 	since := back(job.Args.Since, job.Priority, feed.Newest)
+	repo := &repository{pool: w.pool, api: w.api, did: job.Args.DID, stored: w.stored}
 	started := time.Now()
 	log := jobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
@@ -97,15 +101,15 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			return later(0) // to go on behind whoever is more urgent
 		}
 		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 && wait < longestSettle {
-			return later(wait) // the stream does not bring its posts yet
+			return later(wait) // the stream does not bring its records yet
 		}
 		var err error
 		more := true
 		switch {
-		case at.compares(job.Priority):
-			err = w.fromRepository(ctx, job, &at, since)
-		case !at.compared(job.Priority) && !at.End && at.Pages < maxPages && (at.Oldest.IsZero() || at.Oldest.After(since)):
+		case at.reads(job.Priority, since, w.stored.Stores(schema.PostCollection)):
 			err = w.page(ctx, job, &at)
+		case at.compares(job.Priority, w.stored):
+			err = w.fromRepository(ctx, job, repo, &at)
 		default:
 			more = false
 		}
@@ -114,7 +118,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			return w.unavailable(ctx, job, since, err)
 		case err != nil:
 			return err
-		case at.Unread != "" && w.fromPDS: // its feed would come from there, too
+		case at.Unread != "" && w.fromPDS && job.Priority == jobs.PriorityGap: // its feed would come from there, too
 			return w.unavailable(ctx, job, since, errors.New(at.Unread))
 		case more:
 			continue
@@ -132,27 +136,35 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 	}
 }
 
-// compares reports whether the next thing to do is to compare the repository.
-func (p *feedPlace) compares(priority int) bool {
-	return priority == jobs.PriorityGap && !p.Repository.End && p.Unread == ""
+// reads reports whether the next thing to do is to read a page of the feed: where
+// the repository is not compared, or cannot be.
+func (p *feedPlace) reads(priority int, since time.Time, stored bool) bool {
+	wanted := stored && (priority != jobs.PriorityGap || p.Unread != "")
+	return wanted && !p.End && p.Pages < maxPages && (p.Oldest.IsZero() || p.Oldest.After(since))
 }
 
-// compared reports whether the repository was compared.
+// compares reports whether the next thing to do is to compare the repository.
+func (p *feedPlace) compares(priority int, stored collection.Registry) bool {
+	wanted := priority == jobs.PriorityGap || !stored.Only(schema.PostCollection)
+	return wanted && !p.Repository.Done && p.Unread == ""
+}
+
+// compared reports whether the whole repository was compared.
 func (p *feedPlace) compared(priority int) bool {
-	return priority == jobs.PriorityGap && p.Repository.End
+	return priority == jobs.PriorityGap && p.Repository.Done
 }
 
 // fromRepository compares a page of the repository. Where the repository is not
 // to be had, the feed has to do for now: at once when it refuses, after a few
 // tries when it cannot be reached, after some hours when it wants to be left alone.
-func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time) error {
+func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace) error {
 	begins := at.Repository.Began.IsZero()
 	if begins {
 		at.Repository.Began = time.Now()
 	}
 	asking, cancel := context.WithTimeout(ctx, w.patience) // a server that keeps silent does not end the job
 	defer cancel()
-	err := w.compareRepository(asking, job, at, since)
+	err := w.compareRepository(asking, job, repo, at)
 	_, api := errors.AsType[*bluesky.Error](err)
 	limited := api && classify(err) == notYet
 	if refused(err) || api && ctx.Err() == nil && classify(err) == retryable && job.Attempt >= repositoryTries ||
@@ -214,7 +226,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		})
 	}
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		written, err := schema.StorePosts(ctx, tx, writes)
+		written, err := schema.StoreRecords(ctx, tx, writes)
 		if err != nil {
 			return err
 		}
@@ -299,6 +311,9 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		if !r.Compared && !at.End && at.Oldest.After(since) {
 			r.Reached = &at.Oldest
 			r.Problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))
+		}
+		if at.Repository.Cut {
+			r.Problem = strings.TrimPrefix(r.Problem+fmt.Sprintf("; more than %d collections under a prefix: the first ones were compared", mostCollections), "; ")
 		}
 		if err := schema.FeedRead(ctx, tx, job.Args.DID, r); err != nil {
 			return err

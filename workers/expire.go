@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/riverqueue/river"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -20,7 +21,7 @@ import (
 
 // Retention says how long what is stored stays. A zero field has its default.
 type Retention struct {
-	Forever     bool          // posts, other records, links and shares stay, also those of accounts no longer watched; Window means nothing
+	Forever     bool          // posts, links and shares stay, also those of accounts no longer watched; Window means nothing
 	Window      time.Duration // posts, and links that few share, with their shares; 24 h, and no less
 	Tombstones  time.Duration // how long a replay or a backfill may bring back what was deleted; 7 days
 	Gaps        time.Duration // closed gaps; 30 days
@@ -73,6 +74,7 @@ type Expire struct {
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	keep    Retention
+	stored  collection.Registry // the retention of each collection but posts; what has no entry stays
 	expired *prometheus.CounterVec
 	budget  time.Duration // of one run
 	tries   int           // to get a lock
@@ -86,7 +88,7 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, budget: 3 * time.Minute, tries: busyTries, indexed: !cfg.KeepIndexes,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, budget: 3 * time.Minute, tries: busyTries, indexed: !cfg.KeepIndexes,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: partitions for post_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
@@ -117,17 +119,17 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 	r := &expiry{Expire: w, log: jobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
 	rule := schema.LinkRule{Now: now, Window: w.keep.Window, Grace: w.keep.Grace, Keep: w.keep.KeepSharers}
-	stored := []func() error{
+	posts := []func() error{
 		func() error { return r.partitions(before) },
 		func() error { return r.rows("posts", schema.ExpirePosts, before) },
-		func() error { return r.rows("records", schema.ExpireOtherRecords, before) },
 	}
 	links := func() error { return r.links(rule) }
 	if w.keep.Forever {
-		stored = nil
+		posts = nil
 		links = func() error { return r.rows("lost_shares", schema.ForgetLostShares, now) }
 	}
-	for _, step := range append(stored,
+	for _, step := range append(posts,
+		r.records,
 		r.accounts, // its shares make links fall
 		links,
 		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
@@ -178,6 +180,34 @@ func (r *expiry) rows(what string, expire func(context.Context, schema.DB, time.
 		gone, err = expire(r.ctx, r.pool, before, limit)
 		return gone, gone, err
 	})
+}
+
+// records deletes those of other collections, each under its own retention, from
+// one collection to the next.
+func (r *expiry) records() error {
+	for after := ""; ; {
+		names, err := schema.OtherCollections(r.ctx, r.pool, after, batchMost)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		var due []schema.Due
+		for _, name := range names {
+			if e, ok := r.stored.Find(name); ok && e.Retention > 0 {
+				due = append(due, schema.Due{Collection: name, Before: r.now.Add(-e.Retention)})
+			}
+		}
+		after = names[len(names)-1]
+		if len(due) == 0 {
+			continue
+		}
+		err = r.batches("records", func(limit int) (looked, gone int, err error) {
+			gone, err = schema.ExpireRecords(r.ctx, r.pool, due, limit)
+			return gone, gone, err
+		})
+		if err != nil {
+			return err
+		}
+	}
 }
 
 func (r *expiry) links(rule schema.LinkRule) error {
@@ -235,10 +265,13 @@ func (r *expiry) accounts() error {
 }
 
 func (r *expiry) account(did string) error {
+	records := func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
+		return schema.PurgeRecords(ctx, db, did, r.stay(), limit)
+	}
 	for _, step := range []struct {
 		what  string
 		purge func(context.Context, schema.DB, string, int) (int, error)
-	}{{"purged_records", schema.PurgeRecords}, {"purged_shares", schema.PurgeShares}, {"purged_dead_letters", schema.PurgeDeadLetters}} {
+	}{{"purged_records", records}, {"purged_shares", schema.PurgeShares}, {"purged_dead_letters", schema.PurgeDeadLetters}} {
 		err := r.batches(step.what, func(limit int) (looked, gone int, err error) {
 			gone, err = step.purge(r.ctx, r.pool, did, limit)
 			return gone, gone, err
@@ -252,6 +285,14 @@ func (r *expiry) account(did string) error {
 		r.log.Warn("purge_unfinished", "did", did)
 	}
 	return err
+}
+
+// stay says which collections are kept for ever, of accounts no longer watched too.
+func (r *expiry) stay() (all []schema.Stay) {
+	for _, e := range r.stored.Entries() {
+		all = append(all, schema.Stay{Pattern: e.Pattern, Stays: e.Retention == 0})
+	}
+	return all
 }
 
 // unneeded deletes the rows of accounts that nothing needs.

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -265,6 +266,7 @@ func TestExpiryDoesEveryStep(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{})
+	w.stored = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day}, collection.Entry{Pattern: "app.example.*", Retention: day})
 	now := time.Now().Truncate(time.Second)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now.Add(-4*day), 24*time.Hour))
 	for name, age := range map[string]time.Duration{"old": 100 * day, "new": time.Hour} {
@@ -279,7 +281,9 @@ func TestExpiryDoesEveryStep(t *testing.T) {
 			Deletions:   []schema.Deletion{{Key: postKey("did:plc:a", "deleted "+name), Rev: "1", At: at}},
 			DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Raw: []byte(name), At: at}},
 		})
-		_, err := pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, name, at, at.Add(1e9))
+		_, err := pool.Exec(t.Context(), `UPDATE records SET indexed_at = created_at`)
+		require.NoError(t, err)
+		_, err = pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, name, at, at.Add(1e9))
 		require.NoError(t, err)
 		key := postKey("did:plc:a", name)
 		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, URL: name, How: "post", SharedAt: at}}, at))
@@ -406,12 +410,13 @@ func TestNothingExpiresByOneClockAlone(t *testing.T) {
 	require.Zero(t, gaps())
 }
 
-// TestForEverIsForPostsAndLinksOnly: what WEIR_KEEP=0 keeps is what people wrote.
+// TestForEverIsForPostsAndLinksOnly: what WEIR_RETENTION=0 keeps is what people wrote.
 // A deleted account goes all the same, and so does what only Weir needs.
 func TestForEverIsForPostsAndLinksOnly(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{Forever: true})
+	w.stored = collection.Of(collection.Entry{Pattern: schema.PostCollection}, collection.Entry{Pattern: "app.example.*"})
 	now := time.Now().Truncate(time.Second)
 	old := now.Add(-1000 * day)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, old, 0))
@@ -428,6 +433,8 @@ func TestForEverIsForPostsAndLinksOnly(t *testing.T) {
 		_, err := pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, did, old, old.Add(1e9))
 		require.NoError(t, err)
 	}
+	_, err = pool.Exec(t.Context(), `UPDATE records SET indexed_at = created_at`)
+	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO unwatched VALUES ('did:plc:unwatched', $1)`, old)
 	require.NoError(t, err)
 	a.apply(schema.Batch{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: now}}})

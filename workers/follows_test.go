@@ -32,7 +32,13 @@ type rig struct {
 
 func newRig(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour})
+	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour}, change)
+}
+
+// newRigOn is a rig on a network of one's own.
+func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
+	t.Helper()
+	n, err := simnet.New(network)
 	require.NoError(t, err)
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
@@ -312,11 +318,11 @@ func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
 	require.NoError(t, r.net.Deactivate(two[1]))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 2 AND checked = 1 AND unchecked = 1
-		AND how_closed = 'the posts of 1 account were compared with the repositories; 1 account could not be read and is read later'`)
+		AND how_closed = 'the records of 1 account were compared with the repositories; 1 account could not be read and is read later'`)
 
 	// Nobody who could be read is left.
 	r.execute(`UPDATE accounts SET status = 'deactivated'`)
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '4 hours', now() - interval '3 hours', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 0 AND later = 2
-		AND how_closed = 'the posts of 0 accounts were compared with the repositories; 2 accounts could not be read and are read later'`)
+		AND how_closed = 'the records of 0 accounts were compared with the repositories; 2 accounts could not be read and are read later'`)
 }

@@ -36,13 +36,13 @@ const addGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VAL
 func uri(did, rkey string) string { return "at://" + did + "/" + schema.PostCollection + "/" + rkey }
 
 // posts are an account's posts as its repository has them, newest first.
-func (r *rig) posts(did string) (all []schema.SourcePost) {
+func (r *rig) posts(did string) (all []schema.SourceRecord) {
 	r.t.Helper()
 	for cursor := ""; ; {
 		page, next, err := r.api.Records(r.t.Context(), did, schema.PostCollection, cursor, 100)
 		require.NoError(r.t, err)
 		for _, p := range page {
-			all = append(all, schema.SourcePost{Rkey: p.Rkey, CID: p.CID, Record: p.Record})
+			all = append(all, schema.SourceRecord{Rkey: p.Rkey, CID: p.CID, Record: p.Record})
 		}
 		if next == "" {
 			return all
@@ -93,7 +93,7 @@ func TestClosedGapBringsEditsAndDeletions(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.repo.listRecords", Count: 1}))
 	release()
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 1 AND checked = 1
-		AND how_closed = 'the posts of 1 account were compared with the repositories'`)
+		AND how_closed = 'the records of 1 account were compared with the repositories'`)
 	top := 0
 	for _, c := range r.net.Calls("com.atproto.repo.listRecords")[before:] {
 		if c.Cursor == "" {
@@ -405,10 +405,10 @@ func TestRepositoryDatesWhatOurClocksCannot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rkey := syntax.NewTID(c.made.UnixMicro(), 0).String()
-			found := compared{faults: []schema.Fault{{DID: alice, Rkey: rkey, Fault: schema.FaultMissing}}, listed: map[string]schema.SourcePost{
+			found := compared{faults: []schema.Fault{{DID: alice, Collection: schema.PostCollection, Rkey: rkey, Fault: schema.FaultMissing}}, listed: map[string]schema.SourceRecord{
 				rkey: {Rkey: rkey, CID: "c", Record: fmt.Appendf(nil, `{"text": "x", "createdAt": %q}`, c.made.Format(time.RFC3339Nano))}}}
 			rev := syntax.NewTID(c.rev.UnixMicro(), 0).String()
-			require.NoError(t, repository{pool: pool, did: alice}.repair(t.Context(), queue, rev, found, nil))
+			require.NoError(t, (&repository{pool: pool, did: alice}).repair(t.Context(), queue, rev, found, nil))
 			var stored time.Time
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT created_at FROM posts WHERE rkey = $1`, rkey).Scan(&stored))
 			require.WithinDuration(t, c.stored, stored, time.Minute)

@@ -24,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
@@ -45,6 +46,9 @@ type Config struct {
 	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
 	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
 	Keep        *Retention    // how long what is stored stays; nil: these workers expire nothing at all
+	// Collections are those that are stored, and for how long; empty: posts alone,
+	// for as long as Keep says.
+	Collections collection.Registry
 	// Replay puts dead letters of the stages decode and commit through the
 	// stream's own way, and settles each; its error is the database's.
 	Replay      func(context.Context, []schema.Letter) error
@@ -74,6 +78,9 @@ func New(cfg Config) (*Client, error) {
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
 	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
 	cfg.AlertEvery = cmp.Or(cfg.AlertEvery, 30*time.Second)
+	if cfg.Collections.Empty() {
+		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.keeps()})
+	}
 	known := bundle{workers: river.NewWorkers(), args: decoders{}, log: cfg.Logger}
 	asking := known // who asks other people's services, and may be cut short
 	asking.stopping = cfg.Stopping
@@ -81,7 +88,7 @@ func New(cfg Config) (*Client, error) {
 	add(known, posts)
 	add(asking, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	add(asking, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	add(asking, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, keep: cfg.keeps(), patience: cfg.JobTimeout / 2})
+	add(asking, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2})
 	add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
 	add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
@@ -94,7 +101,7 @@ func New(cfg Config) (*Client, error) {
 		add(known, expire)
 	}
 	add(asking, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
-		Window: auditWindow, Keep: cfg.keeps(), Settle: auditSettle, Repair: true}})
+		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true}})
 	queues, err := queues(cfg)
 	if err != nil {
 		return nil, err

@@ -59,20 +59,20 @@ func auditCommand() *cobra.Command {
 // printAudit prints what was compared, what differs, and then the sum.
 func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	for _, c := range sum.Compared {
-		fmt.Fprintf(w, "compared %s  %s from %s to %s\n", web.Plain(c.DID), counts(int64(c.Records), "post", "posts"), second(c.From), second(c.To))
+		fmt.Fprintf(w, "compared %s  %s from %s to %s\n", web.Plain(c.DID), counts(int64(c.Records), "record", "records"), second(c.From), second(c.To))
 	}
 	for _, f := range faults {
 		name := f.DID
 		if f.Rkey != "" {
-			name = "at://" + f.DID + "/" + schema.PostCollection + "/" + f.Rkey
+			name = "at://" + f.DID + "/" + f.Collection + "/" + f.Rkey
 		}
 		fmt.Fprintf(w, "%-8s %s  %s\n", f.Fault, web.Plain(name), web.Plain(f.Detail))
 	}
 	if sum.Score == nil {
-		fmt.Fprint(w, "no post was compared, so there is no score")
+		fmt.Fprint(w, "no record was compared, so there is no score")
 	} else {
 		fmt.Fprintf(w, "%s of %s from %s to %s: %.4f of them agree; %d missing, %d extra, %d stale",
-			counts(int64(sum.Records), "post", "posts"), counts(int64(len(sum.Compared)), "account", "accounts"), second(*sum.From), second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
+			counts(int64(sum.Records), "record", "records"), counts(int64(len(sum.Compared)), "account", "accounts"), second(*sum.From), second(*sum.To), *sum.Score, sum.Missing, sum.Extra, sum.Stale)
 	}
 	if sum.Repaired && sum.Missing+sum.Extra+sum.Stale > 0 {
 		fmt.Fprint(w, "; repaired")
@@ -80,7 +80,7 @@ func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	fmt.Fprintf(w, "; %s could not be read", counts(int64(sum.Failures), "account", "accounts"))
 	if sum.Pending > 0 {
 		const left = " left out, because the first read of "
-		fmt.Fprintf(w, "; %s posts has not ended", counts(int64(sum.Pending), "account was"+left+"its", "accounts were"+left+"their"))
+		fmt.Fprintf(w, "; %s records has not ended", counts(int64(sum.Pending), "account was"+left+"its", "accounts were"+left+"their"))
 	}
 	fmt.Fprintln(w)
 }

@@ -41,7 +41,9 @@ func traceCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				r, err := trace.OfRecord(ctx, p.Pool(), schema.Key{Collection: target.Collection, DID: did, Rkey: target.Rkey}, now, p.Config().Keep)
+				var rule trace.Rule
+				rule.Retention, rule.Stored = p.Retention(target.Collection)
+				r, err := trace.OfRecord(ctx, p.Pool(), schema.Key{Collection: target.Collection, DID: did, Rkey: target.Rkey}, now, rule)
 				return told(out, asJSON, r, err, func() { printRecordTrace(out, r) })
 			})
 		},
@@ -100,7 +102,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 			say("  error", "%s", e)
 		}
 	}
-	if !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Kind == (jobs.ProcessPosts{}).Kind() }) {
+	if strings.Contains(r.URI, "/"+schema.PostCollection+"/") && !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Kind == (jobs.ProcessPosts{}).Kind() }) {
 		say("job", "none that processes it, among the newest %d: completed jobs are removed after an hour", schema.TracedJobs)
 	}
 	for _, l := range r.Letters {

@@ -41,6 +41,7 @@ func DatabaseCheck(d Database) Check {
 			Check{"migrations", d.with(pool, migrations)},
 			Check{"settings", d.with(pool, d.settings)},
 			Check{"partitions", d.with(pool, d.partitions)},
+			Check{"collections", d.with(pool, d.collections)},
 			Check{"lease", d.with(pool, d.lease)},
 			Check{"old transactions", d.with(pool, snapshots)},
 			Check{"replication slots", d.with(pool, slots)},
@@ -183,7 +184,7 @@ func orNone(s string) string {
 func disk(n Needs, server schema.Server, settings []schema.Setting, host string) Finding {
 	says := fmt.Sprintf("the database has %s", size(server.Bytes))
 	if server.Bytes > n.Bytes {
-		return warn("disk", "WEIR_KEEP, WEIR_DATABASE_LIMIT", "%s, more than WEIR_DATABASE_LIMIT", says)
+		return warn("disk", "WEIR_RETENTION, WEIR_COLLECTIONS, WEIR_DATABASE_LIMIT", "%s, more than WEIR_DATABASE_LIMIT", says)
 	}
 	free, known := room(settings, host)
 	switch {

@@ -10,13 +10,14 @@ import (
 
 // Needs is what Weir asks of its database.
 type Needs struct {
-	Connections  int           // of one process that runs everything
-	Pooled       bool          // a pooler opens them, as many as it is set to, and gives out each for a transaction
-	Throwaway    bool          // nothing in it is to outlive a crash
-	Statement    time.Duration // how long a statement may have to run: a job's time
-	Bytes        int64         // how large the database may get before it is said
-	Keep         time.Duration // how long posts are kept; 0: for ever
-	Transactions int           // that use posts at one time
+	Connections  int                          // of one process that runs everything
+	Pooled       bool                         // a pooler opens them, as many as it is set to, and gives out each for a transaction
+	Throwaway    bool                         // nothing in it is to outlive a crash
+	Statement    time.Duration                // how long a statement may have to run: a job's time
+	Bytes        int64                        // how large the database may get before it is said
+	Keep         time.Duration                // how long posts are kept; 0: for ever
+	Transactions int                          // that use posts at one time
+	Stores       func(collection string) bool // whether a collection is in the registry; nil: they all are
 }
 
 // settingNames are the settings that are judged.

@@ -79,7 +79,7 @@ func (r *Report) judge(limits Limits) {
 		add("WeirGapOpen", Warning, "", "SELECT * FROM gaps WHERE closed_at IS NULL", "%s", r.gaps())
 	}
 	if r.DatabaseBytes > limits.Bytes {
-		add("WeirDatabaseLarge", Warning, "", "WEIR_KEEP, WEIR_DATABASE_LIMIT", "the database has %.1f GB, more than %.1f GB", float64(r.DatabaseBytes)/(1<<30), float64(limits.Bytes)/(1<<30))
+		add("WeirDatabaseLarge", Warning, "", "WEIR_RETENTION, WEIR_COLLECTIONS, WEIR_DATABASE_LIMIT", "the database has %.1f GB, more than %.1f GB", float64(r.DatabaseBytes)/(1<<30), float64(limits.Bytes)/(1<<30))
 	}
 	r.judgeAudit(limits, add)
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning

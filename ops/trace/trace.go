@@ -113,9 +113,14 @@ type Record struct {
 	Says      string                `json:"says"` // why it counts or does not
 }
 
-// OfRecord reads what is known of a record. keep is how long posts stay; 0: for
-// ever.
-func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, keep time.Duration) (r Record, err error) {
+// Rule is what the configuration says of a record's collection.
+type Rule struct {
+	Stored    bool
+	Retention time.Duration // 0: for ever
+}
+
+// OfRecord reads what is known of a record.
+func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, rule Rule) (r Record, err error) {
 	r.URI = "at://" + key.DID + "/" + key.Collection + "/" + key.Rkey
 	if r.Stored, err = maybe(schema.FindRecord(ctx, db, key)); err != nil {
 		return r, err
@@ -136,13 +141,13 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 	for _, s := range shares {
 		r.Shares = append(r.Shares, judge(s, now))
 	}
-	if r.Jobs, err = schema.JobsOf(ctx, db, key.DID, key.Rkey); err != nil {
+	if r.Jobs, err = schema.JobsOf(ctx, db, key); err != nil {
 		return r, err
 	}
 	if r.Letters, err = schema.LettersOf(ctx, db, key); err != nil {
 		return r, err
 	}
-	if r.Faults, err = schema.FaultsOf(ctx, db, key.DID, key.Rkey); err != nil {
+	if r.Faults, err = schema.FaultsOf(ctx, db, key); err != nil {
 		return r, err
 	}
 	written := r.written(key.Rkey)
@@ -151,7 +156,7 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 			return r, err
 		}
 	}
-	r.Says = r.because(written, now, keep)
+	r.Says = r.because(key, written, now, rule)
 	return r, nil
 }
 
@@ -175,20 +180,24 @@ func (r *Record) written(rkey string) time.Time {
 }
 
 // because is why the record counts or does not, in one sentence.
-func (r *Record) because(written, now time.Time, keep time.Duration) string {
+func (r *Record) because(key schema.Key, written, now time.Time, rule Rule) string {
 	switch {
 	case len(r.Shares) > 0:
 		return r.shared()
+	case r.Stored != nil && key.Collection != schema.PostCollection:
+		return "It is stored. Only posts share links."
 	case r.Stored != nil:
 		return r.unshared()
 	case r.Tombstone != nil:
 		return "It does not count: it was deleted, and a tombstone says so."
+	case !rule.Stored:
+		return "It is not stored: WEIR_COLLECTIONS does not name its collection."
 	case !r.Account.Followed:
 		return "It is not stored: no watch brings its account."
 	case r.Account.Status != "active":
 		return "It is not stored, and would not count: its account is " + r.Account.Status + "."
-	case keep > 0 && !written.IsZero() && now.Sub(written) > keep:
-		return "It is not stored: it is older than WEIR_KEEP, and expired if it ever was."
+	case rule.Retention > 0 && !written.IsZero() && now.Sub(written) > rule.Retention:
+		return "It is not stored: it is older than its collection's retention, and expired if it ever was."
 	case slices.ContainsFunc(r.Gaps, func(g schema.TracedGap) bool { return g.HowClosed == "" }):
 		return "It is not stored: it falls into a gap of the stream that is open."
 	case r.ahead(written):

@@ -1,0 +1,187 @@
+// Package collection is the registry of the collections that are stored: which
+// ones, and for how long. An entry is a name or a prefix. A name has exactly one
+// entry: its own, or else that of the longest prefix. The package knows no
+// database and no network.
+package collection
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+)
+
+// Entry is one entry of the registry.
+type Entry struct {
+	Pattern   string        // a collection's name, or a prefix such as pub.layers.*
+	Retention time.Duration // how long its records stay; 0: for ever
+}
+
+// IsPrefix reports whether the entry stands for many collections.
+func (e Entry) IsPrefix() bool { return strings.HasSuffix(e.Pattern, "*") }
+
+// covers reports whether a prefix covers a name or another pattern.
+func (e Entry) covers(name string) bool {
+	prefix, ok := strings.CutSuffix(e.Pattern, "*")
+	return ok && len(name) > len(prefix) && strings.HasPrefix(name, prefix)
+}
+
+// Registry is the collections that are stored. The zero value stores none.
+type Registry struct {
+	names    map[string]Entry
+	prefixes []Entry // the longest first
+}
+
+// Of is the registry of entries that are known to be right.
+func Of(entries ...Entry) Registry {
+	r := Registry{names: map[string]Entry{}}
+	for _, e := range entries {
+		if e.IsPrefix() {
+			r.prefixes = append(r.prefixes, e)
+		} else {
+			r.names[e.Pattern] = e
+		}
+	}
+	slices.SortFunc(r.prefixes, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(len(b.Pattern), len(a.Pattern)), cmp.Compare(a.Pattern, b.Pattern))
+	})
+	return r
+}
+
+// Empty reports whether nothing is stored.
+func (r Registry) Empty() bool { return len(r.names) == 0 && len(r.prefixes) == 0 }
+
+// Only reports whether one collection is all that is stored.
+func (r Registry) Only(name string) bool {
+	_, ok := r.names[name]
+	return ok && len(r.names) == 1 && len(r.prefixes) == 0
+}
+
+// Parse reads entries such as app.bsky.feed.post=24h or pub.layers.*=0. One
+// without a retention has the standard one.
+func Parse(entries []string, standard time.Duration) (Registry, error) {
+	if len(entries) == 0 {
+		return Registry{}, errors.New("it names no collection: nothing would be stored")
+	}
+	all := make([]Entry, 0, len(entries))
+	for _, s := range entries {
+		e, err := parseEntry(strings.TrimSpace(s), standard)
+		if err != nil {
+			return Registry{}, err
+		}
+		if slices.ContainsFunc(all, func(other Entry) bool { return other.Pattern == e.Pattern }) {
+			return Registry{}, fmt.Errorf("%s is there twice", e.Pattern)
+		}
+		all = append(all, e)
+	}
+	return Of(all...), nil
+}
+
+func parseEntry(s string, standard time.Duration) (Entry, error) {
+	pattern, retention, given := strings.Cut(s, "=")
+	e := Entry{Pattern: strings.TrimSpace(pattern), Retention: standard}
+	if err := checkPattern(e.Pattern); err != nil {
+		return Entry{}, err
+	}
+	if !given {
+		return e, nil
+	}
+	d, err := time.ParseDuration(strings.TrimSpace(retention))
+	if err != nil || d < 0 {
+		return Entry{}, fmt.Errorf("%q is no retention of %s: expected a time such as 24h, or 0 for ever", strings.TrimSpace(retention), e.Pattern)
+	}
+	e.Retention = d
+	return e, nil
+}
+
+func checkPattern(pattern string) error {
+	name := pattern
+	if strings.Contains(pattern, "*") {
+		prefix, ok := strings.CutSuffix(pattern, ".*")
+		if !ok || strings.Contains(prefix, "*") {
+			return fmt.Errorf("%q is no prefix: a prefix ends at a dot, as pub.layers.* does", pattern)
+		}
+		if !strings.Contains(prefix, ".") {
+			return fmt.Errorf("%q is too wide a prefix: expected two names or more before the asterisk, as in pub.layers.*", pattern)
+		}
+		name = prefix + ".any"
+	}
+	if _, err := syntax.ParseNSID(name); err != nil {
+		return fmt.Errorf("%q is no collection: expected a name such as app.bsky.feed.post, or a prefix such as pub.layers.*", pattern)
+	}
+	return nil
+}
+
+// Find is the entry of a collection; false where it is not stored.
+func (r Registry) Find(name string) (Entry, bool) {
+	if e, ok := r.names[name]; ok {
+		return e, true
+	}
+	for _, e := range r.prefixes {
+		if e.covers(name) {
+			return e, true
+		}
+	}
+	return Entry{}, false
+}
+
+// Stores reports whether a collection is stored.
+func (r Registry) Stores(name string) bool {
+	_, ok := r.Find(name)
+	return ok
+}
+
+// Label is how metrics count a collection: by its entry. The names under a prefix
+// are strangers' words, and as many as they like.
+func (r Registry) Label(name string) string {
+	e, _ := r.Find(name)
+	return e.Pattern
+}
+
+// Entries are all of them, by their patterns.
+func (r Registry) Entries() []Entry {
+	all := slices.Clone(r.prefixes)
+	for _, e := range r.names {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b Entry) int { return cmp.Compare(a.Pattern, b.Pattern) })
+	return all
+}
+
+// Names are the collections that have an entry of their own, in order.
+func (r Registry) Names() []string {
+	var names []string
+	for _, e := range r.Entries() {
+		if !e.IsPrefix() {
+			names = append(names, e.Pattern)
+		}
+	}
+	return names
+}
+
+// Prefixes are the patterns of the entries that are prefixes, in order.
+func (r Registry) Prefixes() []string {
+	var prefixes []string
+	for _, e := range r.Entries() {
+		if e.IsPrefix() {
+			prefixes = append(prefixes, e.Pattern)
+		}
+	}
+	return prefixes
+}
+
+// Filter is what to ask a server for: the fewest patterns that bring everything
+// that is stored, in order. A retention does not change it.
+func (r Registry) Filter() []string {
+	var patterns []string
+	for _, e := range r.Entries() {
+		if !slices.ContainsFunc(r.prefixes, func(p Entry) bool { return p.covers(e.Pattern) && p.Pattern != e.Pattern }) {
+			patterns = append(patterns, e.Pattern)
+		}
+	}
+	return patterns
+}
