@@ -300,7 +300,7 @@ SELECT name          AS name,
        epoch         AS epoch,
        failed_tries  AS failed,
        coalesce(lease_owner, '') AS owner,
-       coalesce(lease_expires_at > clock_timestamp(), false) AND coalesce(lease_renewed_at <= clock_timestamp() + interval '1 second', true) AS leased
+       coalesce(lease_expires_at > clock_timestamp() AND lease_renewed_at <= clock_timestamp() + interval '1 second', false) AS leased
 FROM streams
 WHERE wire <> $1
 ORDER BY name`
