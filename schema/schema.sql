@@ -100,12 +100,13 @@ CREATE TABLE call_slots (
 -- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    key bytea NOT NULL, -- sha256 over the stage and the input; of a job, over its kind and arguments. The same dead letter twice is one row.
+    key bytea NOT NULL, -- sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.
     stage text NOT NULL, -- decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
     class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry failed.
     state text DEFAULT 'open'::text NOT NULL, -- open; replaying: a replay was asked for or is running; replayed: it succeeded; dismissed: it stays dismissed even if it fails again.
     state_at timestamp with time zone,
     stream text,
+    wire text DEFAULT ''::text NOT NULL, -- The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.
     collection text,
     did text,
     rkey text,
@@ -117,12 +118,11 @@ CREATE TABLE dead_letters (
     path text DEFAULT ''::text NOT NULL,
     expected text DEFAULT ''::text NOT NULL,
     received text DEFAULT ''::text NOT NULL,
-    raw bytea NOT NULL, -- The input: what its wire, or the arguments of its job, hold of the event alone; only its beginning where raw_bytes is larger; empty once its record or account is deleted.
+    raw bytea NOT NULL, -- The input as it arrived, of a frame with many events an excerpt with one of them; of a job, its arguments. Only the beginning if raw_bytes is larger. Empty once the record or account is deleted.
     raw_bytes bigint NOT NULL,
     first_seen timestamp with time zone NOT NULL,
     last_seen timestamp with time zone NOT NULL,
     count bigint DEFAULT 1 NOT NULL, -- How often it failed.
-    wire text DEFAULT ''::text NOT NULL, -- The format of raw: a retry needs the decoder of that name. Empty: it came over no wire.
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_key_key UNIQUE (key),
     CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
@@ -320,8 +320,9 @@ CREATE TABLE streams (
     host text DEFAULT ''::text NOT NULL, -- The host that the cursor belongs to. A sequence number means nothing on another host.
     cursor_kind text DEFAULT ''::text NOT NULL, -- seq: a sequence number of host; time: microseconds since 1970; empty: nothing has been read yet.
     cursor bigint DEFAULT 0 NOT NULL,
-    anchor jsonb, -- The identity of the last committed event. A resume must deliver that event again.
+    anchor jsonb, -- The identity of the last committed frame that has one. A resume must deliver that frame again.
     anchors bigint[], -- Hashes of the last events of eight different accounts, the latest first. A resume that delivers one of them has missed nothing since. NULL: none is known.
+    anchor_seqs bigint[], -- The sequence numbers of anchors, in their order, for a source whose servers may omit one of them. 0: unknown. NULL: the source needs none.
     filter_hash text DEFAULT ''::text NOT NULL, -- A hash of the filter that the stream was read with. A resume with another filter proves nothing.
     last_event_at timestamp with time zone, -- When the last committed event happened, by the server's clock.
     written_at timestamp with time zone, -- When the last committed event was written, by the authors' clocks: last_event_at minus the median delay between an event's rev and its date, over the last hundred events.
@@ -335,7 +336,6 @@ CREATE TABLE streams (
     lease_renewed_at timestamp with time zone, -- When the lease was renewed, by the database's clock. If this is in the future, the clock has been set back since, and the lease is free.
     lease_expires_at timestamp with time zone,
     epoch bigint DEFAULT 0 NOT NULL, -- Each new lease holder raises it. A commit that carries an older epoch is refused.
-    anchor_seqs bigint[], -- The sequence numbers of anchors, in their order, for a source whose servers may omit one of them; 0: unknown. NULL: the source needs none.
     CONSTRAINT streams_pkey PRIMARY KEY (name),
     CONSTRAINT streams_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
@@ -403,13 +403,13 @@ CREATE TABLE weir_migration (
 
 -- Weir: functions
 
--- Moves a stream's position and renews its lease, for the holder of the epoch only: SQLSTATE WR001 for anybody else.
+-- Moves a stream's position and renews its lease. Only for the holder of the epoch; anybody else gets SQLSTATE WR001.
 CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[], p_written_at timestamp with time zone, p_anchor_seqs bigint[])
  RETURNS void
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    -- What one host had nothing unread of says little of another, which may be ahead of it.
+    -- Having read everything of one host says little about another host, which may be ahead.
     UPDATE streams
     SET host             = p_host,
         cursor_kind      = p_cursor_kind,

@@ -9,6 +9,7 @@ CREATE TABLE streams (
     cursor           bigint      NOT NULL DEFAULT 0,
     anchor           jsonb,
     anchors          bigint[],
+    anchor_seqs      bigint[],
     filter_hash      text        NOT NULL DEFAULT '',
     last_event_at    timestamptz,
     written_at       timestamptz,
@@ -29,8 +30,9 @@ COMMENT ON COLUMN streams.wire IS 'The protocol that the stream is read with.';
 COMMENT ON COLUMN streams.root IS 'Of a shard: the stream whose accounts it shares. The shard is removed when its last account is.';
 COMMENT ON COLUMN streams.host IS 'The host that the cursor belongs to. A sequence number means nothing on another host.';
 COMMENT ON COLUMN streams.cursor_kind IS 'seq: a sequence number of host; time: microseconds since 1970; empty: nothing has been read yet.';
-COMMENT ON COLUMN streams.anchor IS 'The identity of the last committed event. A resume must deliver that event again.';
+COMMENT ON COLUMN streams.anchor IS 'The identity of the last committed frame that has one. A resume must deliver that frame again.';
 COMMENT ON COLUMN streams.anchors IS 'Hashes of the last events of eight different accounts, the latest first. A resume that delivers one of them has missed nothing since. NULL: none is known.';
+COMMENT ON COLUMN streams.anchor_seqs IS 'The sequence numbers of anchors, in their order, for a source whose servers may omit one of them. 0: unknown. NULL: the source needs none.';
 COMMENT ON COLUMN streams.filter_hash IS 'A hash of the filter that the stream was read with. A resume with another filter proves nothing.';
 COMMENT ON COLUMN streams.last_event_at IS 'When the last committed event happened, by the server''s clock.';
 COMMENT ON COLUMN streams.written_at IS 'When the last committed event was written, by the authors'' clocks: last_event_at minus the median delay between an event''s rev and its date, over the last hundred events.';
@@ -46,7 +48,7 @@ CREATE FUNCTION advance_stream(
     p_name text, p_epoch bigint, p_lease interval,
     p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb,
     p_last_event_at timestamptz, p_caught_up_at timestamptz, p_filter_hash text,
-    p_anchors bigint[], p_written_at timestamptz
+    p_anchors bigint[], p_written_at timestamptz, p_anchor_seqs bigint[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     -- Having read everything of one host says little about another host, which may be ahead.
@@ -56,6 +58,7 @@ BEGIN
         cursor           = p_cursor,
         anchor           = p_anchor,
         anchors          = p_anchors,
+        anchor_seqs      = p_anchor_seqs,
         last_event_at    = p_last_event_at,
         written_at       = p_written_at,
         caught_up_at     = greatest(CASE WHEN caught_up_at < clock_timestamp() AND host = p_host THEN caught_up_at END,
@@ -138,6 +141,7 @@ CREATE TABLE dead_letters (
     state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'replaying', 'replayed', 'dismissed')),
     state_at   timestamptz,
     stream     text,
+    wire       text        NOT NULL DEFAULT '',
     collection text,
     did        text,
     rkey       text,
@@ -163,16 +167,17 @@ CREATE INDEX dead_letters_nameless ON dead_letters (id) WHERE did IS NULL AND st
 CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND stage <> 'job';
 
 COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.';
-COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage and the input; of a job, over its kind and arguments. The same dead letter twice is one row.';
+COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.';
 COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.';
 COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry failed.';
 COMMENT ON COLUMN dead_letters.state IS 'open; replaying: a replay was asked for or is running; replayed: it succeeded; dismissed: it stays dismissed even if it fails again.';
+COMMENT ON COLUMN dead_letters.wire IS 'The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.';
 COMMENT ON COLUMN dead_letters.kind IS 'Of a job: its kind.';
 COMMENT ON COLUMN dead_letters.queue IS 'Of a job: its queue.';
 COMMENT ON COLUMN dead_letters.job IS 'The id of the failed job, or of the job that replays this dead letter. NULL while a replay is asked for.';
 COMMENT ON COLUMN dead_letters.cause IS 'Why it failed the first time, with path, expected and received if they are known.';
 COMMENT ON COLUMN dead_letters.last_cause IS 'Why it failed the last time. Empty: it failed once.';
-COMMENT ON COLUMN dead_letters.raw IS 'The input as it arrived; of a job, its arguments. Only the beginning if raw_bytes is larger. Empty once the record or account is deleted.';
+COMMENT ON COLUMN dead_letters.raw IS 'The input as it arrived, of a frame with many events an excerpt with one of them; of a job, its arguments. Only the beginning if raw_bytes is larger. Empty once the record or account is deleted.';
 COMMENT ON COLUMN dead_letters.count IS 'How often it failed.';
 
 CREATE FUNCTION note_ended_job() RETURNS trigger LANGUAGE plpgsql AS $$
