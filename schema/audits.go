@@ -140,8 +140,8 @@ ORDER BY 2`
 // DeletePosts deletes posts that no stream deleted, under the same rules: a
 // tombstone stays, and what is newer than it does too. It comes before whatever
 // else the transaction locks.
-func DeletePosts(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
-	b := Batch{Deletions: deletions}
+func DeletePosts(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections) error {
+	b := Batch{Deletions: deletions, Projections: projections}
 	q := &pgx.Batch{}
 	b.accounts().queue(q, true)
 	b.queueTombstones(q)

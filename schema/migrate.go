@@ -169,7 +169,7 @@ func readMigrations() ([]migration, error) {
 		return nil, fmt.Errorf("list migrations: %w", err)
 	}
 	all := make([]migration, 0, len(names))
-	for i, path := range names {
+	for _, path := range names { // by name: fs.Glob sorts them
 		sql, err := migrations.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("read migration %s: %w", path, err)
@@ -177,8 +177,8 @@ func readMigrations() ([]migration, error) {
 		name := strings.TrimSuffix(strings.TrimPrefix(path, "migrations/"), ".sql")
 		number, _, _ := strings.Cut(name, "_")
 		version, err := strconv.Atoi(number)
-		if err != nil || version != i+1 {
-			return nil, fmt.Errorf("migration %s is out of order: expected number %d", path, i+1)
+		if err != nil || version <= 0 || len(all) > 0 && version <= all[len(all)-1].version {
+			return nil, fmt.Errorf("migration %s has no number above the one before", path)
 		}
 		all = append(all, migration{version: version, name: name, sql: string(sql)})
 	}

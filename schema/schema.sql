@@ -117,6 +117,7 @@ CREATE TABLE dead_letters (
     last_cause text DEFAULT ''::text NOT NULL, -- Why it failed the last time, where that was not the first.
     state text DEFAULT 'open'::text NOT NULL, -- open; replaying: asked for, or under way; replayed: it passed; dismissed: it stays so, however often it comes again.
     state_at timestamp with time zone,
+    projection text, -- Of a record that cannot be projected: the projection that fails. A retry goes through it.
     PRIMARY KEY (id),
     UNIQUE (key),
     CHECK ((class = ANY (ARRAY['permanent'::text, 'retryable'::text]))),
@@ -127,6 +128,7 @@ CREATE INDEX dead_letters_job ON public.dead_letters USING btree (job) WHERE (jo
 CREATE INDEX dead_letters_large ON public.dead_letters USING btree (id) WHERE ((octet_length(raw) > 16384) AND (stage <> 'job'::text));
 CREATE INDEX dead_letters_last_seen ON public.dead_letters USING btree (last_seen);
 CREATE INDEX dead_letters_nameless ON public.dead_letters USING btree (id) WHERE ((did IS NULL) AND (stage <> 'job'::text));
+CREATE INDEX dead_letters_projection ON public.dead_letters USING btree (projection) WHERE (projection IS NOT NULL);
 CREATE INDEX dead_letters_record ON public.dead_letters USING btree (did, collection, rkey) WHERE (did IS NOT NULL);
 CREATE INDEX dead_letters_replaying ON public.dead_letters USING btree (id) WHERE (state = 'replaying'::text);
 
@@ -230,6 +232,20 @@ CREATE TABLE post_partitions (
     ends timestamp with time zone,
     lower text COLLATE "C",
     upper text COLLATE "C"
+);
+
+-- The projections of this database, as the process registered them that started last. A process whose binary lacks one refuses to start.
+CREATE TABLE projections (
+    name text COLLATE "C" NOT NULL,
+    collections text[] NOT NULL, -- The collections whose records it reads: names, and prefixes such as pub.layers.*
+    kind text NOT NULL, -- The kind of its jobs: a commit adds one for the records it wrote.
+    queue text NOT NULL, -- The queue of its jobs.
+    tables text[] NOT NULL, -- Its tables with the columns collection, did and rkey: their rows are deleted in the transaction that deletes the record.
+    registered_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was registered, or last changed.
+    PRIMARY KEY (name),
+    UNIQUE (kind),
+    CHECK ((cardinality(collections) > 0)),
+    CHECK ((name ~ '^[a-z][a-z0-9_]{0,62}$'::text))
 );
 
 -- Every stored record of any collection, in its newest revision.
@@ -794,6 +810,20 @@ BEGIN
     UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $function$;
 
+-- Refuses to delete a projection that has unfinished jobs; dismisses its dead letters.
+CREATE OR REPLACE FUNCTION public.keep_projection()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF EXISTS (SELECT FROM river_job WHERE kind = OLD.kind AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')) THEN
+        RAISE EXCEPTION 'projection % has unfinished % jobs', OLD.name, OLD.kind
+            USING ERRCODE = '55006', HINT = 'Run the program that has the projection until they are finished, or delete them first, as in River UI.';
+    END IF;
+    UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE projection = OLD.name AND state IN ('open', 'replaying');
+    RETURN OLD;
+END $function$;
+
 -- Sets right what is dated later than it can be, since a clock was set back: jobs of the queues that are served, those to be tried again only where asked to, and the leader of the workers. Answers how many.
 CREATE OR REPLACE FUNCTION public.mend_times(p_retries boolean)
  RETURNS bigint
@@ -1007,6 +1037,19 @@ BEGIN
         PERFORM ask_for_replays();
     END IF;
     RETURN answer;
+END $function$;
+
+-- Has every stored record of a projection's collections projected again, in the background; returns the id of the job that does it.
+CREATE OR REPLACE FUNCTION public.run_projection(name text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM FROM projections AS p WHERE p.name = run_projection.name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no projection %', coalesce(quote_literal(left(name, 100)), 'NULL') USING ERRCODE = '22023', HINT = 'SELECT name FROM projections';
+    END IF;
+    RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name));
 END $function$;
 
 -- Has the members of a watch that is new or changed read at once.

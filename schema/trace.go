@@ -128,7 +128,7 @@ type TracedJob struct {
 	State       string     `json:"state"`
 	Attempt     int        `json:"attempt"`
 	Most        int        `json:"max_attempts"`
-	Posts       int        `json:"posts"` // of its batch
+	Records     int        `json:"records"` // of its batch
 	CreatedAt   time.Time  `json:"created_at"`
 	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
 	FinalizedAt *time.Time `json:"finalized_at,omitempty"`
@@ -141,21 +141,24 @@ type TracedJob struct {
 // their arguments, for it would triple the cost of every job.
 const TracedJobs = 50_000
 
-// JobsOf lists the newest jobs that process a post or read its account's feed,
-// the newest first, at most twenty.
-func JobsOf(ctx context.Context, db DB, did, rkey string) ([]TracedJob, error) {
+// JobsOf lists the newest jobs of projections that name a record, in one of the
+// ways that jobs name records, and of its account's feed, the newest first, at
+// most twenty.
+func JobsOf(ctx context.Context, db DB, k Key) ([]TracedJob, error) {
 	const sql = `
 SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS most,
-       CASE WHEN j.kind = 'process_posts' THEN jsonb_array_length(j.args -> 'posts') ELSE 0 END AS posts,
+       CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records', j.args -> 'posts')) ELSE 0 END AS records,
        j.created_at AS created_at, j.attempted_at AS attempted_at, j.finalized_at AS finalized_at, coalesce(j.attempted_by, '{}') AS by,
        ARRAY(SELECT e ->> 'error' FROM unnest(j.errors) AS e) AS errors,
        CASE WHEN j.metadata = '{}' THEN '' ELSE left(j.metadata::text, 4000) END AS metadata
-FROM (SELECT * FROM river_job ORDER BY id DESC LIMIT $3) AS j
-WHERE j.kind = 'process_posts' AND j.args -> 'posts' ? ($1 || '/' || $2)
-   OR j.kind = 'backfill_account' AND j.args ->> 'did' = $1
+FROM (SELECT * FROM river_job ORDER BY id DESC LIMIT $4) AS j
+WHERE j.kind = ANY (ARRAY(SELECT p.kind FROM projections AS p))
+      AND CASE WHEN jsonb_typeof(j.args -> 'records') = 'array' THEN j.args -> 'records' ? ($2 || '/' || $1 || '/' || $3)
+               WHEN jsonb_typeof(j.args -> 'posts') = 'array' THEN $1 = 'app.bsky.feed.post' AND j.args -> 'posts' ? ($2 || '/' || $3) END
+   OR j.kind = 'backfill_account' AND j.args ->> 'did' = $2
 ORDER BY j.id DESC
 LIMIT 20`
-	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, did, rkey, TracedJobs)
+	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.Collection, k.DID, k.Rkey, TracedJobs)
 }
 
 // TracedLetter is a dead letter of a record.

@@ -135,7 +135,7 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 	for _, s := range shares {
 		r.Shares = append(r.Shares, judge(s, now))
 	}
-	if r.Jobs, err = schema.JobsOf(ctx, db, key.DID, key.Rkey); err != nil {
+	if r.Jobs, err = schema.JobsOf(ctx, db, key); err != nil {
 		return r, err
 	}
 	if r.Letters, err = schema.LettersOf(ctx, db, key); err != nil {

@@ -26,6 +26,8 @@ type Auditor struct {
 	Client *river.Client[pgx.Tx] // enqueues the processing of what was repaired
 	Log    *slog.Logger
 
+	Projections *Projections // of what was repaired
+
 	Accounts int           // how many, by chance; 0: all
 	Window   time.Duration // how far back
 	Keep     time.Duration // how long posts stay: nothing older is missed; 0: for ever
@@ -169,7 +171,7 @@ func (x *accountAudit) lookAgain(ctx context.Context) error {
 		if !x.Repair || len(c.faults) == 0 {
 			return nil
 		}
-		return repository{x.Pool, x.API, x.did}.repair(ctx, x.Client, rev, c, nil)
+		return repository{x.Pool, x.API, x.did, x.Projections}.repair(ctx, x.Client, rev, c, nil)
 	})
 	x.faults = faults
 	return err
@@ -183,7 +185,7 @@ func (x *accountAudit) compare(ctx context.Context, found func(context.Context, 
 	if !x.from.Before(x.to) {
 		return nil
 	}
-	repo := repository{x.Pool, x.API, x.did}
+	repo := repository{x.Pool, x.API, x.did, x.Projections}
 	for at := (repositoryPlace{}); !at.End; {
 		c, err := repo.page(ctx, &at, tidAt(x.from), tidAt(x.to))
 		if err != nil {

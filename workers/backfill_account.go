@@ -37,6 +37,8 @@ type BackfillAccount struct {
 	fromPDS bool          // read the account's own server instead of the AppView
 	keep    time.Duration // how long posts stay; 0: for ever
 
+	projections *Projections
+
 	patience time.Duration // how long to read before others get their turn: less than the job may take
 }
 
@@ -220,7 +222,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		}
 		place.Posts += len(written)
 		place.Links += links(writes, written)
-		if err := Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, written, time.Time{}); err != nil {
+		if err := w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, written, time.Time{}); err != nil {
 			return err
 		}
 		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)

@@ -22,6 +22,8 @@ type repository struct {
 	pool *pgxpool.Pool
 	api  *bluesky.Client
 	did  string
+
+	projections *Projections
 }
 
 const (
@@ -151,7 +153,7 @@ func (r repository) repair(ctx context.Context, client *river.Client[pgx.Tx], re
 	}
 	// In a transaction of their own: each locks its rows in their order.
 	if len(deletions) > 0 {
-		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return schema.DeletePosts(ctx, tx, deletions) }); err != nil {
+		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return schema.DeletePosts(ctx, tx, deletions, r.projections.Rows()) }); err != nil {
 			return err
 		}
 	}
@@ -160,7 +162,7 @@ func (r repository) repair(ctx context.Context, client *river.Client[pgx.Tx], re
 		if err != nil {
 			return err
 		}
-		if err := Enqueue(client, "")(ctx, tx, written, time.Time{}); err != nil || also == nil {
+		if err := r.projections.Enqueue(client, "")(ctx, tx, written, time.Time{}); err != nil || also == nil {
 			return err
 		}
 		return also(tx)
@@ -179,7 +181,7 @@ func tidAt(t time.Time) string {
 // is stored, repairs it, and commits the place behind it.
 func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time) error {
 	place := *at
-	repo := repository{pool: w.pool, api: w.api, did: job.Args.DID}
+	repo := repository{pool: w.pool, api: w.api, did: job.Args.DID, projections: w.projections}
 	feed, err := schema.FindFeed(ctx, w.pool, job.Args.DID)
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func (r *rig) posts(did string) (all []schema.SourcePost) {
 // audits compares every followed account.
 func (r *rig) audits(repair bool) schema.Audit {
 	r.t.Helper()
-	a := Auditor{Pool: r.pool, API: r.api, Client: r.client, Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour, Repair: repair}
+	a := Auditor{Pool: r.pool, API: r.api, Client: r.client, Projections: registered(r.t, r.pool), Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour, Repair: repair}
 	sum, _, err := a.Audit(r.t.Context())
 	require.NoError(r.t, err)
 	return sum
