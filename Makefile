@@ -46,20 +46,20 @@ lint: ## what the compiler does not see
 	go tool staticcheck ./...
 
 bench: postgres build ## throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds the largest, which takes long
-	$(on_postgres) go test ./cmd/weir -run '^$$' -bench . -benchtime 1x -timeout 3h
+	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
 	$(on_postgres) go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 
 bench-against: postgres ## what this costs, as many times what the commit BASE costs: CPU and WAL per event, ten times in turn
 	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/base" 2>/dev/null; rm -rf "$$dir"' EXIT && \
 	git worktree add --quiet --detach "$$dir/base" $(or $(BASE),HEAD) && \
 	(cd "$$dir/base" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$dir/weir" ./cmd/weir) && \
-	$(on_postgres) WEIR_BENCH_BASE="$$dir/weir" go test ./cmd/weir -run '^$$' -bench Against -benchtime 1x -timeout 2h
+	$(on_postgres) WEIR_BENCH_BASE="$$dir/weir" go test ./e2e -run '^$$' -bench Against -benchtime 1x -timeout 2h
 
 chaos: postgres ## ten minutes of everything that can go wrong, a round of the whole network and one of followed accounts in turn, and a report
-	$(on_postgres) WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./cmd/weir -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
+	$(on_postgres) WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./e2e -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
 
 soak: postgres ## half an hour of a steady stream: nothing but what is stored may grow
-	$(on_postgres) WEIR_SOAK=$${WEIR_SOAK:-30m} go test ./cmd/weir -run 'Soak$$' -count 1 -timeout 5h -v
+	$(on_postgres) WEIR_SOAK=$${WEIR_SOAK:-30m} go test ./e2e -run 'Soak$$' -count 1 -timeout 5h -v
 
 fuzz: ## a minute for every fuzz target
 	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \

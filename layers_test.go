@@ -18,16 +18,19 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "doctor", "health", "jobs", "schema", "simnet", "trace", "web", "workers"},
+		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
+		"app":      {"bluesky", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "schema", "web", "workers"},
+		"e2e":      {},
 
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
 		"consumer/recording": {"consumer"},
-		"doctor":             {"consumer", "consumer/jetstream", "schema"},
-		"workers":            {"bluesky", "health", "jobs", "link", "schema"},
-		"health":             {"jobs", "schema"},
-		"trace":              {"link", "schema"},
-		"web":                {"health", "schema"},
+		"workers":            {"bluesky", "jobs", "link", "ops/health", "ranking", "schema"},
+		"ops/doctor":         {"consumer", "consumer/jetstream", "schema"},
+		"ops/health":         {"jobs", "schema"},
+		"ops/trace":          {"link", "ranking", "schema"},
+		"web":                {"ops/health", "ranking", "schema"},
+		"ranking":            {"schema"},
 
 		"bluesky":           {},
 		"devpg":             {},

@@ -39,7 +39,7 @@ func (r *Replay) Run(ctx context.Context, letters []schema.Letter) error {
 			return err
 		}
 	}
-	c := &committer{pool: r.Pool, enqueue: r.Enqueue, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+	c := &committer{pool: r.Pool, enqueue: r.Enqueue, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	return c.commit(ctx, b)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -217,7 +218,7 @@ func TestPostsListedBeforeAreMended(t *testing.T) {
 	execute(t, pool, `ALTER TABLE accounts DROP COLUMN check_at; DROP INDEX dead_letters_record`)
 	for rkey, rev := range map[string]string{ahead: ahead, missed: missed, past: past, truth: tid(now), "self": "self"} {
 		execute(t, pool, `INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, 'did:plc:a', $2, $3, '', now(), '{}')`, schema.PostCollection, rkey, rev)
-		share(t, pool, "did:plc:a", rkey, "x", now, schema.Card{})
+		share(t, pool, "did:plc:a", rkey, "x", now, ranking.Card{})
 	}
 	execute(t, pool, `INSERT INTO tombstones VALUES ($1, 'did:plc:a', $2, $3, now())`, schema.PostCollection, missed, tid(now))
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:gone', 'deleted')`)

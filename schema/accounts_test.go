@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -136,7 +137,7 @@ func TestAccountsThatAreNeededHaveRows(t *testing.T) {
 	}
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('w')`)
 	execute(t, pool, `INSERT INTO watched (watch_id, did) SELECT id, 'did:followed' FROM watches`)
-	share(t, pool, "did:shares", "1", "x", now, schema.Card{})
+	share(t, pool, "did:shares", "1", "x", now, ranking.Card{})
 	before, with := post("1", "1"), post("1", "1")
 	before.DID, with.DID = "did:wrote", "did:writes"
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{before}})

@@ -67,7 +67,7 @@ SET severity    = excluded.severity,
     told        = excluded.told`
 	q := &pgx.Batch{}
 	for _, a := range alerts {
-		q.Queue(sql, a.Name, a.About, a.Severity, text(a.Says), text(a.Look), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.Told)
+		q.Queue(sql, a.Name, a.About, a.Severity, Text(a.Says), Text(a.Look), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.Told)
 	}
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("store the alerts: %w", err)

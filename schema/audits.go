@@ -222,7 +222,7 @@ ON CONFLICT DO NOTHING`
 	did, rkey := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	fault, detail := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	for i, f := range faults {
-		did[i], rkey[i], fault[i], detail[i] = f.DID, f.Rkey, f.Fault, text(f.Detail)
+		did[i], rkey[i], fault[i], detail[i] = f.DID, f.Rkey, f.Fault, Text(f.Detail)
 	}
 	if _, err := tx.Exec(ctx, sql, id, did, rkey, fault, detail, keptFaults); err != nil {
 		return fmt.Errorf("keep what the audit found: %w", err)

@@ -26,6 +26,21 @@ func LatestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], `SELECT greatest($1::timestamptz, clock_timestamp())`, now)
 }
 
+// aheadAtMost is how far ahead of both of our clocks a server's is believed.
+const aheadAtMost = 24 * time.Hour
+
+// ServerTime is the later of our time and a server's, up to a day ahead of ours:
+// where both of our clocks are behind, a server's is not.
+func ServerTime(now, server time.Time) time.Time {
+	if most := now.Add(aheadAtMost); server.After(most) {
+		return most
+	}
+	if server.After(now) {
+		return server
+	}
+	return now
+}
+
 // MendTimes sets right what bears a time later than it can be by the database's
 // clock, since that clock was set back: jobs would wait for it, those that a
 // killed process left behind too. It answers how many there were. It may be

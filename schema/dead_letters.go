@@ -132,7 +132,7 @@ func (d *DeadLetter) queue(q *pgx.Batch, stream string) {
 
 func (d *DeadLetter) statement(stream string) (sql string, args []any) {
 	if d.ID != 0 {
-		return replayFailed, []any{d.ID, text(d.why()), d.At}
+		return replayFailed, []any{d.ID, Text(d.why()), d.At}
 	}
 	return insertDeadLetter, d.args(stream)
 }
@@ -162,13 +162,13 @@ func (d *DeadLetter) args(stream string) []any {
 		raw = []byte{}
 	}
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
-	return []any{h.Sum(nil), d.Stage, stream, text(d.Key.Collection), text(d.Key.DID), text(d.Key.Rkey), text(d.Cause), text(d.Path),
-		text(d.Expected), text(d.Received), raw, int64(len(d.Raw)), d.At, text(d.why()),
+	return []any{h.Sum(nil), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
+		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
 		counted[:], letterRoom, largeLetters, cutRaw, d.Rev, d.Projection}
 }
 
-// text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
-func text(s string) string {
+// Text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
+func Text(s string) string {
 	const limit = 2000
 	if len(s) > limit {
 		s = s[:limit] + "…"

@@ -140,7 +140,7 @@ func memberColumns(members []Member) (did, handle, name, avatar pgtype.FlatArray
 	did, handle = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	name, avatar = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	for i, m := range members {
-		did[i], handle[i], name[i], avatar[i] = m.DID, m.Handle, text(m.DisplayName), text(m.Avatar)
+		did[i], handle[i], name[i], avatar[i] = m.DID, m.Handle, Text(m.DisplayName), Text(m.Avatar)
 	}
 	return did, handle, name, avatar
 }

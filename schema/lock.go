@@ -22,8 +22,8 @@ func withLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error
 	}, f)
 }
 
-// tryLock is withLock, but answers ErrBusy where another process holds it.
-func tryLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error) error {
+// TryLock is withLock, but answers ErrBusy where another process holds it.
+func TryLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error) error {
 	return inLock(ctx, pool, func(tx pgx.Tx) (locked bool, err error) {
 		err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, pgx.QueryExecModeSimpleProtocol, key).Scan(&locked)
 		return locked, err

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -71,7 +72,7 @@ func TestRebuildTakesLongerThanATransactionMayBeIdle(t *testing.T) {
 	rebuilding := limited(t, pool, "idle_in_transaction_session_timeout")
 	outlives(t, pool, `SELECT pg_try_advisory_xact_lock(%`, other,
 		func() error {
-			_, err := schema.RebuildShareIndexes(context.Background(), rebuilding, 0)
+			_, err := ranking.RebuildShareIndexes(context.Background(), rebuilding, 0)
 			return err
 		})
 }

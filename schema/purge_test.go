@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -55,9 +56,9 @@ func TestDeletedAccountIsPurgedAndOnceMoreWhenNoReplayCanReachIt(t *testing.T) {
 			Handles: []schema.Handle{{DID: "did:plc:a", Handle: "a.example", At: now}},
 		})
 		require.NoError(t, err)
-		share(t, pool, "did:plc:a", "1", "x", now, schema.Card{})
-		share(t, pool, "did:plc:a", "expired", "x", now.Add(-100*day), schema.Card{})
-		share(t, pool, "did:plc:b", "1", "x", now, schema.Card{})
+		share(t, pool, "did:plc:a", "1", "x", now, ranking.Card{})
+		share(t, pool, "did:plc:a", "expired", "x", now.Add(-100*day), ranking.Card{})
+		share(t, pool, "did:plc:b", "1", "x", now, ranking.Card{})
 	}
 	left := func() []string {
 		return column(t, pool, `

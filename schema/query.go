@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // one reads the row that a query answers; ErrNoRows where it answers none. what
@@ -47,4 +48,24 @@ func ApplySettings(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("apply the connection's settings: %w", err)
 	}
 	return nil
+}
+
+// One reads the row that a query returns; ErrNoRows where it returns none. what
+// says in an error what was tried, such as "read the streams".
+func One[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) (T, error) {
+	return one(ctx, db, what, row, sql, args...)
+}
+
+// All reads every row that a query returns.
+func All[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	return all(ctx, db, what, row, sql, args...)
+}
+
+// Columns are the keys of n records, a column each, as unnest takes them.
+func Columns(n int, key func(i int) Key) (collection, did, rkey pgtype.FlatArray[string]) {
+	c := newKeyColumns(n)
+	for i := range n {
+		c.set(i, key(i))
+	}
+	return c.collection, c.did, c.rkey
 }

@@ -10,10 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// LongestWindow is the longest window that the ranking shows: nothing inside it
-// may expire.
-const LongestWindow = 24 * time.Hour
-
 // ErrBusy means that others hold what was to be expired; nothing was changed.
 // Try again.
 var ErrBusy = errors.New("others use it: try again later")

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -22,6 +23,15 @@ func execute(t *testing.T, db schema.DB, sql string, args ...any) {
 	t.Helper()
 	_, err := db.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
+}
+
+// share writes what one post of an account shares.
+func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time, card ranking.Card) {
+	t.Helper()
+	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
+	}))
 }
 
 func column(t *testing.T, db schema.DB, sql string, args ...any) []string {
@@ -52,7 +62,7 @@ func expireLinks(t *testing.T, pool *pgxpool.Pool, now time.Time) (total schema.
 func sharers(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at time.Time) {
 	t.Helper()
 	for i := from; i <= to; i++ {
-		share(t, pool, fmt.Sprintf("did:%d", i), url, url, at, schema.Card{})
+		share(t, pool, fmt.Sprintf("did:%d", i), url, url, at, ranking.Card{})
 	}
 }
 
@@ -62,7 +72,7 @@ func unshare(t *testing.T, pool *pgxpool.Pool, url string, from, to int) {
 	for i := from; i <= to; i++ {
 		k := schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:%d", i), Rkey: url}
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			return schema.ReplaceShares(t.Context(), tx, []schema.Key{k}, nil, noon())
+			return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, nil, noon())
 		}))
 	}
 }
@@ -79,7 +89,7 @@ func TestLinkGoesWithItsLastShareUnlessFiveShareIt(t *testing.T) {
 	sharers(t, pool, "five", 1, 5, now)
 	sharers(t, pool, "four", 1, 4, now)
 	for i := range 9 { // nine shares of one account are one sharer
-		share(t, pool, "did:1", fmt.Sprint(i), "nine", now, schema.Card{})
+		share(t, pool, "did:1", fmt.Sprint(i), "nine", now, ranking.Card{})
 	}
 	sharers(t, pool, "later", 1, 2, now)
 	sharers(t, pool, "later", 3, 3, now.Add(time.Hour))
@@ -150,7 +160,7 @@ func TestLinkWithoutSharesHasADay(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	now := noon()
-	require.NoError(t, schema.EnsureLinks(t.Context(), pool, []schema.Share{{URL: "bare"}, {URL: "old news"}, {URL: "taken back"}}, now))
+	require.NoError(t, ranking.EnsureLinks(t.Context(), pool, []ranking.Share{{URL: "bare"}, {URL: "old news"}, {URL: "taken back"}}, now))
 	sharers(t, pool, "old news", 1, 1, now.Add(-30*day))
 	sharers(t, pool, "taken back", 1, 2, now.Add(5*day))
 	expireLinks(t, pool, now.Add(day-time.Second))
@@ -159,7 +169,7 @@ func TestLinkWithoutSharesHasADay(t *testing.T) {
 	require.Equal(t, []string{"taken back 2"}, links(t, pool))
 	unshare(t, pool, "taken back", 2, 2)
 	expireLinks(t, pool, now.Add(2*day))
-	share(t, pool, "did:1", "taken back", "taken back", now.Add(2*day), schema.Card{}) // an edit of its date
+	share(t, pool, "did:1", "taken back", "taken back", now.Add(2*day), ranking.Card{}) // an edit of its date
 	expireLinks(t, pool, now.Add(3*day-time.Second))
 	require.Equal(t, []string{"taken back 1"}, links(t, pool))
 	expireLinks(t, pool, now.Add(3*day))
@@ -177,7 +187,7 @@ func TestShareInFlightIsNotLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := schematest.New(t)
-			require.NoError(t, schema.EnsureLinks(t.Context(), pool, []schema.Share{{URL: "x"}}, noon()))
+			require.NoError(t, ranking.EnsureLinks(t.Context(), pool, []ranking.Share{{URL: "x"}}, noon()))
 			worker, err := pool.Begin(t.Context())
 			require.NoError(t, err)
 			defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed

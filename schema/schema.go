@@ -1,8 +1,9 @@
-// Package schema owns what Weir stores: the migrations, and every query, a file
-// per table with the SQL inside the function that runs it. It is the only place
-// with SQL text. Functions take the smallest interface that serves, so that a
-// pool and a transaction both do; time comes in as an argument unless it is the
-// database's own clock that decides, as it does for leases.
+// Package schema owns the core of what Weir stores: the migrations, and the
+// queries of the core tables, a file per table with the SQL inside the function
+// that runs it. A feature such as ranking keeps its own queries. Functions take
+// the smallest interface that serves, so that a pool and a transaction both do;
+// time comes in as an argument unless it is the database's own clock that
+// decides, as it does for leases.
 package schema
 
 import (

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/ranking"
 )
 
 const (
@@ -19,11 +19,11 @@ const (
 // trendingJSON is the answer of GET /api/v1/trending. Times are UTC. The texts
 // of links are as strangers wrote them: escape them where they are shown.
 type trendingJSON struct {
-	Window      string                `json:"window"`
-	GeneratedAt time.Time             `json:"generated_at"`
-	Stream      []streamJSON          `json:"stream"`
-	Gaps        []gapJSON             `json:"gaps"` // open ones that overlap the window
-	Links       []schema.TrendingLink `json:"links"`
+	Window      string                 `json:"window"`
+	GeneratedAt time.Time              `json:"generated_at"`
+	Stream      []streamJSON           `json:"stream"`
+	Gaps        []gapJSON              `json:"gaps"` // open ones that overlap the window
+	Links       []ranking.TrendingLink `json:"links"`
 }
 
 type streamJSON struct {

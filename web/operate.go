@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/weir-social/weir/health"
+	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/ranking"
 )
 
 // pageLinks is how many links the page shows.
@@ -187,7 +187,7 @@ func newLive(snap *snapshot) (liveView, error) {
 	return live, nil
 }
 
-func newLink(l *schema.TrendingLink, now time.Time) (linkView, error) {
+func newLink(l *ranking.TrendingLink, now time.Time) (linkView, error) {
 	u, ok := parseLink(l.URL)
 	if !ok {
 		return linkView{}, fmt.Errorf("show the link %q: it is not http or https", l.URL)

@@ -170,9 +170,9 @@ func TestNamesOfSharersAreNotCutOff(t *testing.T) {
 
 func TestLargestLimitIsDocumented(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
+	page, err := os.ReadFile("../docs/api.md")
 	require.NoError(t, err)
-	require.Contains(t, string(readme), fmt.Sprintf("`limit` is %d unless given, and %d at most", defaultLimit, maxLimit))
+	require.Contains(t, string(page), fmt.Sprintf("`limit` is %d unless given, and %d at most", defaultLimit, maxLimit))
 	r := newRig(t)
 	rec := r.do(http.MethodGet, fmt.Sprintf("/api/v1/trending?limit=%d", maxLimit+1))
 	require.Equal(t, http.StatusBadRequest, rec.Code)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -23,7 +24,7 @@ const queryTimeout = 5 * time.Second
 type snapshot struct {
 	window  window
 	at      time.Time
-	links   []schema.TrendingLink // Image resolved to a URL or empty; every URL is http or https
+	links   []ranking.TrendingLink // Image resolved to a URL or empty; every URL is http or https
 	streams []schema.StreamStatus
 	gaps    []schema.Gap
 	follows schema.Following
@@ -59,7 +60,7 @@ func (s *server) snapshot(ctx context.Context, w window, limit int) (*snapshot, 
 // missed.
 func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, error) {
 	snap := &snapshot{window: w, at: s.now().UTC()}
-	links, err := schema.TrendingLinks(ctx, s.db, snap.at, w.Length, limit)
+	links, err := ranking.TrendingLinks(ctx, s.db, snap.at, w.Length, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, erro
 	for i := range snap.streams { // what an operator is told, with hosts and addresses
 		snap.streams[i].Detail = ""
 	}
-	snap.links = make([]schema.TrendingLink, 0, len(links))
+	snap.links = make([]ranking.TrendingLink, 0, len(links))
 	for _, l := range links {
 		if _, ok := parseLink(l.URL); !ok {
 			s.corrupt.Do(func() { s.log.Error("stored_url_is_not_http", "url", l.URL) })

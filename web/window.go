@@ -6,18 +6,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/ranking"
 )
 
 // window is a window of the ranking, in words.
 type window struct {
-	schema.Window
+	ranking.Window
 	Words string
 }
 
 func windows() []window {
 	var all []window
-	for _, w := range schema.Windows() {
+	for _, w := range ranking.Windows() {
 		words := "the last hour"
 		if w.Length > time.Hour {
 			words = fmt.Sprintf("the last %.0f hours", w.Length.Hours())

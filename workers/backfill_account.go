@@ -212,7 +212,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		}
 		writes = append(writes, schema.Write{
 			Key: schema.Key{Collection: schema.PostCollection, DID: p.DID, Rkey: p.Rkey}, Rev: schema.ListedRev, CID: p.CID,
-			CreatedAt: schema.CreatedAt(p.Record, p.Rkey, when), Record: p.Record,
+			CreatedAt: schema.CreatedAt(p.Record, p.Rkey, schema.ServerTime(when, p.IndexedAt)), Record: p.Record,
 		})
 	}
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/weir-social/weir/health"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
 )
 

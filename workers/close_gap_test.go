@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/health"
+	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema/schematest"
 )
 

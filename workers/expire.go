@@ -14,6 +14,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -49,8 +50,8 @@ func (r Retention) WithDefaults() (Retention, error) {
 	switch {
 	case r.KeepSharers < 0:
 		return r, fmt.Errorf("links that %d accounts share cannot be kept: give a number from 1 on", r.KeepSharers)
-	case r.Window < schema.LongestWindow:
-		return r, fmt.Errorf("posts would be kept for %s: the ranking shows %s, give no less", r.Window, schema.LongestWindow)
+	case r.Window < ranking.LongestWindow:
+		return r, fmt.Errorf("posts would be kept for %s: the ranking shows %s, give no less", r.Window, ranking.LongestWindow)
 	}
 	return r, nil
 }
@@ -199,7 +200,7 @@ func (r *expiry) indexes() error {
 	ctx, cancel := context.WithTimeout(r.ctx, rebuildWithin)
 	defer cancel()
 	at := time.Now()
-	rebuilt, err := schema.RebuildShareIndexes(ctx, r.pool, smallIndex)
+	rebuilt, err := ranking.RebuildShareIndexes(ctx, r.pool, smallIndex)
 	if len(rebuilt) > 0 {
 		r.log.Info("indexes_rebuilt", "indexes", rebuilt, "took", time.Since(at))
 	}

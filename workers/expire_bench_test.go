@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -82,13 +83,13 @@ func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string,
 	}))
 	g.Go(timed(&worker, func(tx pgx.Tx, n int) error {
 		var keys []schema.Key
-		var shares []schema.Share
+		var shares []ranking.Share
 		for i := range 20 {
 			key := postKey(fmt.Sprintf("did:%s%06d", name, n), fmt.Sprintf("%02d", i))
 			keys = append(keys, key)
-			shares = append(shares, schema.Share{Key: key, URL: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), How: "post", SharedAt: now})
+			shares = append(shares, ranking.Share{Key: key, URL: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), How: "post", SharedAt: now})
 		}
-		return schema.ReplaceShares(b.Context(), tx, keys, shares, now)
+		return ranking.ReplaceShares(b.Context(), tx, keys, shares, now)
 	}))
 	require.NoError(b, g.Wait())
 	return consumer, worker

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -118,9 +119,9 @@ func storedLedger(t *testing.T, pool *pgxpool.Pool) []string {
 	return lines
 }
 
-func setShares(ctx context.Context, pool *pgxpool.Pool, key schema.Key, shares []schema.Share, now time.Time) error {
+func setShares(ctx context.Context, pool *pgxpool.Pool, key schema.Key, shares []ranking.Share, now time.Time) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		return schema.ReplaceShares(ctx, tx, []schema.Key{key}, shares, now)
+		return ranking.ReplaceShares(ctx, tx, []schema.Key{key}, shares, now)
 	})
 }
 
@@ -173,7 +174,7 @@ func TestExpiryEqualsLookingAtEveryLink(t *testing.T) {
 					}
 					at := now.Add(-time.Duration(random.IntN(40)) * time.Hour)
 					truth.share(url, key, at, now)
-					require.NoError(t, setShares(t.Context(), pool, key, []schema.Share{{Key: key, URL: url, How: "post", SharedAt: at}}, now))
+					require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, URL: url, How: "post", SharedAt: at}}, now))
 				}
 				require.NoError(t, run(t.Context(), w, now, random))
 				f, g := truth.expire(now, keep)
@@ -228,14 +229,14 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 			for i := range 150 {
 				url := fmt.Sprint("u", random.IntN(3)) // known for long, shared now and then
 				key := postKey(fmt.Sprint("did:", n), fmt.Sprint(i))
-				shares := []schema.Share{{Key: key, URL: url, How: "post", SharedAt: now}}
-				if err := schema.EnsureLinks(t.Context(), pool, shares, old); err != nil {
+				shares := []ranking.Share{{Key: key, URL: url, How: "post", SharedAt: now}}
+				if err := ranking.EnsureLinks(t.Context(), pool, shares, old); err != nil {
 					return err
 				}
 				if err := setShares(t.Context(), pool, key, shares, old); err != nil {
 					return err
 				}
-				stored, err := schema.Sharing(t.Context(), pool, []schema.Key{key})
+				stored, err := ranking.Sharing(t.Context(), pool, []schema.Key{key})
 				if err != nil {
 					return err
 				}
@@ -281,7 +282,7 @@ func TestExpiryDoesEveryStep(t *testing.T) {
 		_, err := pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, name, at, at.Add(1e9))
 		require.NoError(t, err)
 		key := postKey("did:plc:a", name)
-		require.NoError(t, setShares(t.Context(), pool, key, []schema.Share{{Key: key, URL: name, How: "post", SharedAt: at}}, at))
+		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, URL: name, How: "post", SharedAt: at}}, at))
 	}
 	a.apply(schema.Batch{DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Key: postKey("did:plc:gone", "refused"), Cause: "refused", Raw: []byte("text"), At: now}}})
 	a.apply(schema.Batch{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: now}}})
@@ -317,7 +318,7 @@ func TestWhatIsInUseIsLeftToTheNextRun(t *testing.T) {
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 24*time.Hour))
 	key := postKey("did:plc:a", "1")
-	require.NoError(t, setShares(t.Context(), pool, key, []schema.Share{{Key: key, URL: "u", How: "post", SharedAt: now}}, now))
+	require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, URL: "u", How: "post", SharedAt: now}}, now))
 	reader, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer reader.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
@@ -423,7 +424,7 @@ func TestForEverIsForPostsAndLinksOnly(t *testing.T) {
 			Deletions:   []schema.Deletion{{Key: postKey(did, "deleted"), Rev: "1", At: old}},
 			DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Raw: []byte(did), At: old}},
 		})
-		require.NoError(t, setShares(t.Context(), pool, key, []schema.Share{{Key: key, URL: did, How: "post", SharedAt: old}}, old))
+		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, URL: did, How: "post", SharedAt: old}}, old))
 		_, err := pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, did, old, old.Add(1e9))
 		require.NoError(t, err)
 	}

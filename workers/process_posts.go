@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -70,11 +71,11 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 	if err != nil {
 		return nil, err
 	}
-	before, err := schema.Sharing(ctx, w.pool, keys)
+	before, err := ranking.Sharing(ctx, w.pool, keys)
 	if err != nil {
 		return nil, err
 	}
-	p := &sharing{worker: w, posts: len(posts), shares: map[schema.Key][]schema.Share{}, revs: map[schema.Key]string{}}
+	p := &sharing{worker: w, posts: len(posts), shares: map[schema.Key][]ranking.Share{}, revs: map[schema.Key]string{}}
 	for i := range posts {
 		p.add(&posts[i])
 	}
@@ -83,7 +84,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 	for _, key := range before {
 		p.touch(key)
 	}
-	if err := schema.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
+	if err := ranking.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
 		return nil, err // what is the data's fault is found again where it can be parked
 	}
 	return p, w.write(ctx, p, p.keys())
@@ -144,7 +145,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		// A post that is gone has lost its shares in the transaction that deleted
 		// it; or it has expired, and its shares outlive it.
 		var stored []schema.Key
-		var shares []schema.Share
+		var shares []ranking.Share
 		for _, key := range keys {
 			if there[key] {
 				stored = append(stored, key)
@@ -154,16 +155,16 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		if len(stored) == 0 {
 			return nil
 		}
-		return schema.ReplaceShares(ctx, tx, stored, shares, time.Now())
+		return ranking.ReplaceShares(ctx, tx, stored, shares, time.Now())
 	})
 }
 
 // sharing is what the posts of one job share.
 type sharing struct {
 	worker   *ProcessPosts
-	posts    int                           // those that are stored
-	shares   map[schema.Key][]schema.Share // only of those that share, or did
-	revs     map[schema.Key]string         // the revision projected
+	posts    int                            // those that are stored
+	shares   map[schema.Key][]ranking.Share // only of those that share, or did
+	revs     map[schema.Key]string          // the revision projected
 	failures []failure
 }
 
@@ -174,8 +175,8 @@ func (p *sharing) touch(key schema.Key) {
 }
 
 // all are the shares of every post.
-func (p *sharing) all() []schema.Share {
-	var shares []schema.Share
+func (p *sharing) all() []ranking.Share {
+	var shares []ranking.Share
 	for _, s := range p.shares {
 		shares = append(shares, s...)
 	}
@@ -211,11 +212,11 @@ func (p *sharing) add(post *schema.Post) {
 		how = "quote"
 	}
 	uri := "at://" + post.DID + "/" + schema.PostCollection + "/" + post.Rkey
-	shares := make([]schema.Share, 0, len(found.Links))
+	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
-		shares = append(shares, schema.Share{
+		shares = append(shares, ranking.Share{
 			Key: key, URL: l.URL, Site: l.Site, How: how, SharedAt: post.CreatedAt,
-			Card: schema.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
+			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
 		})
 	}
 	p.shares[key] = shares

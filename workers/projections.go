@@ -51,6 +51,15 @@ func NewProjections(all ...jobs.Projection) *Projections {
 	return p
 }
 
+// With are these and one more, to be registered.
+func (p *Projections) With(one jobs.Projection) *Projections {
+	all := make([]jobs.Projection, 0, len(p.all)+1)
+	for i := range p.all {
+		all = append(all, p.all[i].Projection)
+	}
+	return NewProjections(append(all, one)...)
+}
+
 // Register writes them down in the database. It fails where the database has a
 // projection that this program lacks. For one that is new, or reads other
 // collections than before, the records that are stored already are projected in

@@ -138,6 +138,9 @@ func (r repository) repair(ctx context.Context, client *river.Client[pgx.Tx], re
 	if err != nil {
 		return err
 	}
+	if tid, err := syntax.ParseTID(rev); err == nil { // the account's server dates the revision: nothing it lists is later
+		now = schema.ServerTime(now, tid.Time())
+	}
 	var writes []schema.Write
 	var deletions []schema.Deletion
 	for _, f := range c.faults {

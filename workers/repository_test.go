@@ -381,3 +381,34 @@ func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestRepositoryDatesWhatOurClocksCannot: where both of our clocks are behind, the
+// date of a record is believed up to the revision of its repository, a day ahead of
+// us at most.
+func TestRepositoryDatesWhatOurClocksCannot(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	now := time.Now().Truncate(time.Millisecond).UTC()
+	for name, c := range map[string]struct{ rev, made, stored time.Time }{
+		"not in the future":      {now.Add(-time.Hour), now.Add(-2 * time.Hour), now.Add(-2 * time.Hour)},
+		"as the revision says":   {now.Add(time.Hour), now.Add(30 * time.Minute), now.Add(30 * time.Minute)},
+		"after the revision":     {now.Add(time.Hour), now.Add(2 * time.Hour), now.Add(time.Hour)},
+		"more than a day ahead":  {now.Add(48 * time.Hour), now.Add(47 * time.Hour), now.Add(24 * time.Hour)},
+		"after an old revision":  {now.Add(-time.Hour), now.Add(time.Hour), now},
+		"of the year after next": {now.AddDate(2, 0, 0), now.AddDate(2, 0, 0), now.Add(24 * time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rkey := syntax.NewTID(c.made.UnixMicro(), 0).String()
+			found := compared{faults: []schema.Fault{{DID: alice, Rkey: rkey, Fault: schema.FaultMissing}}, listed: map[string]schema.SourcePost{
+				rkey: {Rkey: rkey, CID: "c", Record: fmt.Appendf(nil, `{"text": "x", "createdAt": %q}`, c.made.Format(time.RFC3339Nano))}}}
+			rev := syntax.NewTID(c.rev.UnixMicro(), 0).String()
+			require.NoError(t, repository{pool: pool, did: alice}.repair(t.Context(), queue, rev, found, nil))
+			var stored time.Time
+			require.NoError(t, pool.QueryRow(t.Context(), `SELECT created_at FROM posts WHERE rkey = $1`, rkey).Scan(&stored))
+			require.WithinDuration(t, c.stored, stored, time.Minute)
+		})
+	}
+}

@@ -24,8 +24,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/health"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
 )
 

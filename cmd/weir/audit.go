@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
@@ -33,8 +34,8 @@ func auditCommand() *cobra.Command {
 			case all:
 				auditor.Accounts = 0
 			}
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				sum, faults, err := p.audit(ctx, auditor)
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				sum, faults, err := p.Audit(ctx, auditor)
 				if err != nil {
 					return err
 				}
@@ -53,23 +54,6 @@ func auditCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&auditor.Repair, "repair", false, "repair what is found")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
-}
-
-// audit fills in what a person does not say, and audits.
-func (p parts) audit(ctx context.Context, a workers.Auditor) (schema.Audit, []schema.Fault, error) {
-	if p.cfg.ofDemo() {
-		return schema.Audit{}, nil, errDemoNetwork
-	}
-	api, err := p.bluesky(nil)
-	if err != nil {
-		return schema.Audit{}, nil, err
-	}
-	queue, err := workers.Queue(p.pool, p.log)
-	if err != nil {
-		return schema.Audit{}, nil, err
-	}
-	a.Pool, a.API, a.Client, a.Log, a.Keep = p.pool, api, queue, p.log, p.cfg.Keep
-	return a.Audit(ctx)
 }
 
 // printAudit prints what was compared, what differs, and then the sum.

@@ -10,6 +10,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -32,16 +33,16 @@ func backfillAddCommand() *cobra.Command {
 			if all == (len(args) > 0) {
 				return fmt.Errorf("name accounts, or --all")
 			}
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				if all {
-					id, err := schema.RequestAllBackfills(ctx, p.pool, back)
+					id, err := schema.RequestAllBackfills(ctx, p.Pool(), back)
 					if err == nil {
 						fmt.Fprintf(cmd.OutOrStdout(), "asked for, by job %d\n", id)
 					}
 					return err
 				}
 				for _, account := range args {
-					id, err := schema.RequestBackfill(ctx, p.pool, account, back)
+					id, err := schema.RequestBackfill(ctx, p.Pool(), account, back)
 					if err != nil {
 						return err
 					}
@@ -62,8 +63,8 @@ func backfillStatusCommand() *cobra.Command {
 		Short: "Show how far the backfills are",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				b, err := schema.CountBackfills(ctx, p.pool, time.Now())
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				b, err := schema.CountBackfills(ctx, p.Pool(), time.Now())
 				if err != nil {
 					return err
 				}
@@ -104,8 +105,8 @@ func backfillCancelCommand() *cobra.Command {
 		Short: "Drop every backfill that has not started",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				queue, err := workers.Queue(p.pool, p.log)
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				queue, err := workers.Queue(p.Pool(), p.Log())
 				if err != nil {
 					return err
 				}

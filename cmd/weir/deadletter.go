@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 )
@@ -85,8 +86,8 @@ func deadletterListCommand() *cobra.Command {
 			return fmt.Errorf("--limit is %d: expected 1 to 10000", limit)
 		}
 		f.State = state
-		return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-			letters, err := schema.Letters(ctx, p.pool, f, limit)
+		return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+			letters, err := schema.Letters(ctx, p.Pool(), f, limit)
 			if err != nil {
 				return err
 			}
@@ -155,8 +156,8 @@ func deadletterShowCommand() *cobra.Command {
 			if raw {
 				most = 1 << 30
 			}
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				l, err := schema.FindLetter(ctx, p.pool, ids[0], most)
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				l, err := schema.FindLetter(ctx, p.Pool(), ids[0], most)
 				switch {
 				case errors.Is(err, schema.ErrNoRows):
 					return fmt.Errorf("there is no dead letter %d", ids[0])
@@ -214,7 +215,7 @@ func printLetter(w io.Writer, l *schema.Letter) error {
 
 // chosen runs one on each letter that is named, or all on those that the flags
 // choose.
-func chosen(cmd *cobra.Command, one func(ctx context.Context, p parts, id int64) error, all func(context.Context, parts, schema.LetterFilter) error) *cobra.Command {
+func chosen(cmd *cobra.Command, one func(ctx context.Context, p app.App, id int64) error, all func(context.Context, app.App, schema.LetterFilter) error) *cobra.Command {
 	every := cmd.Flags().Bool("all", false, "every open one, of a stage or class where they are given")
 	filter := letterFilter(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -231,7 +232,7 @@ func chosen(cmd *cobra.Command, one func(ctx context.Context, p parts, id int64)
 		if err != nil {
 			return err
 		}
-		return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+		return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 			if *every {
 				return all(ctx, p, f)
 			}
@@ -248,14 +249,14 @@ func chosen(cmd *cobra.Command, one func(ctx context.Context, p parts, id int64)
 
 func deadletterReplayCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "replay ID…", Short: "Have dead letters tried again, by a worker"}
-	return chosen(cmd, func(ctx context.Context, p parts, id int64) error {
-		job, err := schema.ReplayLetter(ctx, p.pool, id)
+	return chosen(cmd, func(ctx context.Context, p app.App, id int64) error {
+		job, err := schema.ReplayLetter(ctx, p.Pool(), id)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "dead letter %d is tried again by job %d: `weir deadletter show %d` says how it ends\n", id, job, id)
 		}
 		return err
-	}, func(ctx context.Context, p parts, f schema.LetterFilter) error {
-		n, err := schema.ReplayLetters(ctx, p.pool, f)
+	}, func(ctx context.Context, p app.App, f schema.LetterFilter) error {
+		n, err := schema.ReplayLetters(ctx, p.Pool(), f)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s tried again: `weir deadletter list` shows what is left\n", counts(int64(n), "dead letter is", "dead letters are"))
 		}
@@ -265,14 +266,14 @@ func deadletterReplayCommand() *cobra.Command {
 
 func deadletterDismissCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "dismiss ID…", Short: "Say that dead letters need nothing"}
-	return chosen(cmd, func(ctx context.Context, p parts, id int64) error {
-		err := schema.DismissLetter(ctx, p.pool, id)
+	return chosen(cmd, func(ctx context.Context, p app.App, id int64) error {
+		err := schema.DismissLetter(ctx, p.Pool(), id)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "dead letter %d is dismissed\n", id)
 		}
 		return err
-	}, func(ctx context.Context, p parts, f schema.LetterFilter) error {
-		n, err := schema.DismissLetters(ctx, p.pool, f)
+	}, func(ctx context.Context, p app.App, f schema.LetterFilter) error {
+		n, err := schema.DismissLetters(ctx, p.Pool(), f)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s dismissed\n", counts(int64(n), "dead letter is", "dead letters are"))
 		}

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -13,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/devpg"
 	"github.com/weir-social/weir/simnet"
 )
@@ -30,14 +28,14 @@ func demoCommand() *cobra.Command {
 		Short: "Run everything on a throwaway Postgres, against a simulated network",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := readConfig()
+			cfg, err := app.ReadConfig()
 			if err != nil {
 				return err
 			}
-			cfg = cfg.forPeople(slog.LevelWarn)
+			cfg = cfg.ForTerminal(slog.LevelWarn)
 			ctx := cmd.Context()
 			defer sayStopping(ctx, cmd.OutOrStdout())()
-			network, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), History: demoHistory, Logger: cfg.logger()})
+			network, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), History: demoHistory, Logger: cfg.Logger()})
 			if err != nil {
 				return err
 			}
@@ -45,17 +43,17 @@ func demoCommand() *cobra.Command {
 				return err
 			}
 			defer network.Stop()
-			cfg.readsFrom(network)
-			return withServer(ctx, cfg, devpg.Options{Dir: cfg.demoDir(), Ephemeral: true}, func(pool *pgxpool.Pool) error {
+			readFrom(&cfg, network)
+			return app.WithServer(ctx, cfg, devpg.Options{Dir: cfg.DemoDir(), Ephemeral: true}, func(pool *pgxpool.Pool) error {
 				l, err := listenNear(cmd.OutOrStdout(), cfg.Listen)
 				if err != nil {
 					return err
 				}
-				p := newParts(cfg, pool)
+				p := app.New(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir follows "+network.Hub().Handle+"'s network, on a small simulated Bluesky. It ends, and forgets, when you stop it.", l)
 				g, ctx := errgroup.WithContext(ctx)
 				g.Go(func() error {
-					return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) })
+					return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
 				})
 				g.Go(func() error {
 					network.Live(ctx, demoRate)
@@ -68,33 +66,19 @@ func demoCommand() *cobra.Command {
 	}
 }
 
-// demoDir is where the demo keeps its Postgres.
-func (c config) demoDir() string { return filepath.Join(c.Home, "demo") }
-
-// errDemoNetwork is what a command returns that would ask a demo's network.
-var errDemoNetwork = errors.New("only the demo itself reaches its simulated network")
-
-// ofDemo reports whether the configuration leads to the database of a demo that
-// runs beside this process: what the demo reads, only the demo knows.
-func (c config) ofDemo() bool {
-	running, ok := devpg.Running(c.Home)
-	demo, is := devpg.RunningIn(c.demoDir())
-	return c.DatabaseURL == "" && ok && is && running == demo
-}
-
-// readsFrom points the consumer and the workers at a simulated network, of which
+// readFrom points the consumer and the workers at a simulated network, of which
 // the accounts that its hub follows are followed. Nobody there minds quick calls
 // and hourly work done every minute: a person sees more of both.
-func (c *config) readsFrom(n *simnet.Net) {
+func readFrom(c *app.Config, n *simnet.Net) {
 	c.Jetstream, c.Start = []string{n.URL()}, "tip"
 	c.DictionaryURL, c.DictionarySHA256 = n.DictionaryURL(), n.DictionarySHA256()
 	c.ImageBase = n.ImageBase()
 	c.AppView, c.Directory, c.Identifier, c.AppPassword = n.AppViewURL(), n.DirectoryURL(), "", ""
 	c.Watch = []string{n.Hub().Handle}
-	if !asked("WEIR_CALL_SPACING") {
+	if !app.IsSet("WEIR_CALL_SPACING") {
 		c.CallSpacing = demoSpacing
 	}
-	if !asked("WEIR_SYNC_EVERY") {
+	if !app.IsSet("WEIR_SYNC_EVERY") {
 		c.SyncEvery = time.Minute
 	}
 }
@@ -119,22 +103,4 @@ func meet(ctx context.Context, n *simnet.Net) error {
 		}
 	}
 	return nil
-}
-
-// forPeople writes a log that is read on a terminal, where nothing else was
-// asked for: plain text, from a level on.
-func (c config) forPeople(from slog.Level) config {
-	if !asked("WEIR_LOG_FORMAT") {
-		c.LogFormat = "text"
-	}
-	if !asked("WEIR_LOG_LEVEL") {
-		c.LogLevel = from
-	}
-	return c
-}
-
-// asked answers whether somebody has set a variable.
-func asked(variable string) bool {
-	_, set := os.LookupEnv(variable)
-	return set
 }

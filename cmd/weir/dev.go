@@ -7,13 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/devpg"
-	"github.com/weir-social/weir/schema"
 )
 
 func devCommand() *cobra.Command {
@@ -22,50 +21,25 @@ func devCommand() *cobra.Command {
 		Short: "Run everything on a Postgres of its own, against the public Jetstream",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := readConfig()
+			cfg, err := app.ReadConfig()
 			if err != nil {
 				return err
 			}
-			cfg = cfg.forPeople(slog.LevelInfo)
-			l, err := cfg.listen() // before Postgres starts: the address may be a demo's
+			cfg = cfg.ForTerminal(slog.LevelInfo)
+			l, err := cfg.ListenPage() // before Postgres starts: the address may be a demo's
 			if err != nil {
 				return fmt.Errorf("%w; set WEIR_LISTEN to another address", err)
 			}
 			defer l.Close() //nolint:errcheck // the page's server has closed it, or nobody has connected
 			ctx := cmd.Context()
 			defer sayStopping(ctx, cmd.OutOrStdout())()
-			return withServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
-				p := newParts(cfg, pool)
+			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
+				p := app.New(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir reads the public Jetstream.", l)
-				return p.operated(ctx, true, func(ctx context.Context) error { return p.everything(ctx, l) })
+				return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
 			})
 		},
 	}
-}
-
-// withServer runs f on a Postgres that lives as long as f does, migrated.
-func withServer(ctx context.Context, cfg config, options devpg.Options, f func(*pgxpool.Pool) error) error {
-	options.Logger = cfg.logger()
-	server, err := devpg.Start(ctx, options)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		if err := server.Stop(stop); err != nil {
-			options.Logger.Error("postgres_not_stopped", "cause", err)
-		}
-	}()
-	pool, err := openPool(ctx, server.URL("weir"), cfg.connections(), false)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	if err := schema.Migrate(ctx, pool); err != nil {
-		return err
-	}
-	return f(pool)
 }
 
 // listenNear listens on the address, or on any free port where that one is

@@ -5,23 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
-	"net/http"
-	"os"
-	"runtime"
-	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/weir-social/weir/bluesky"
-	"github.com/weir-social/weir/consumer/jetstream"
-	"github.com/weir-social/weir/doctor"
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/ops/doctor"
 	"github.com/weir-social/weir/web"
 )
 
@@ -41,7 +31,7 @@ func doctorCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
-			found := examine(ctx, within)
+			found := app.Examine(ctx, within)
 			if err := printFindings(cmd.OutOrStdout(), found, asJSON); err != nil {
 				return err
 			}
@@ -54,116 +44,6 @@ func doctorCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().DurationVar(&within, "within", 20*time.Second, "how long a check may take")
 	return cmd
-}
-
-// examine makes every check that the configuration allows.
-func examine(ctx context.Context, within time.Duration) []doctor.Finding {
-	versions := doctor.Fine("version", "weir "+version()+", "+runtime.Version())
-	const do = "correct the variable: the README lists them all"
-	if err := checkVariables(os.Environ()); err != nil {
-		return []doctor.Finding{versions, doctor.Failed("configuration", do, err)}
-	}
-	cfg, err := readConfig()
-	if err != nil {
-		return []doctor.Finding{versions, doctor.Failed("configuration", do, err)}
-	}
-	if cfg.ofDemo() {
-		demo := doctor.Fine("configuration", "this is a weir demo: its network is its own and not looked at, and its Postgres is made to be thrown away")
-		return append([]doctor.Finding{versions, demo}, doctor.Run(ctx, within, cfg.databaseCheck(within, cfg.pool(within), true))...)
-	}
-	return append([]doctor.Finding{versions, cfg.sane()}, doctor.Run(ctx, within, cfg.checks(within)...)...)
-}
-
-// sane looks for settings that can be read and are still unwise.
-func (c config) sane() doctor.Finding {
-	host, _, err := net.SplitHostPort(c.OpsListen)
-	ip := net.ParseIP(host)
-	private := host == "localhost" || ip != nil && ip.IsLoopback()
-	if err == nil && !private && c.OpsToken == "" {
-		return doctor.Doubtful("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1", "anybody who reaches WEIR_OPS_LISTEN sees metrics and dead letters")
-	}
-	return doctor.Fine("configuration", "every variable can be read; weir config prints them")
-}
-
-// checks are those of a configuration that can be read.
-func (c config) checks(within time.Duration) []doctor.Check {
-	pool := c.pool(within)
-	dictionary := c.triedDictionary(pool)
-	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
-	if c.Compress {
-		checks = append(checks, doctor.DictionaryCheck(dictionary))
-	}
-	ask := &http.Client{}
-	checks = append(checks, doctor.JetstreamCheck(jetstream.Config{
-		Endpoints: c.Jetstream, Filter: jetstream.Filter{Collections: c.Collections, Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
-		DialTimeout: within / 2, UserAgent: userAgent,
-	}, within*3/4),
-		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: ask,
-			URL: strings.TrimSuffix(c.AppView, "/") + "/xrpc/app.bsky.actor.getProfiles?actors=bsky.app"}),
-		doctor.ServiceCheck(doctor.Service{Name: "directory", Variable: "WEIR_DIRECTORY", UserAgent: userAgent, Client: ask, Lenient: true,
-			URL: strings.TrimSuffix(c.Directory, "/") + "/_health"}))
-	if c.Identifier != "" {
-		checks = append(checks, doctor.Check{Name: "login", Look: c.login})
-	}
-	return checks
-}
-
-// pool opens the database at the first use, for all who ask.
-func (c config) pool(within time.Duration) func() (*pgxpool.Pool, error) {
-	return sync.OnceValues(func() (*pgxpool.Pool, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), within/2)
-		defer cancel()
-		asking := c
-		asking.Pooler = poolerTransaction // whatever stands between must let the questions through
-		return asking.database(ctx, 8)
-	})
-}
-
-// databaseCheck looks at the database, which may be made to be thrown away.
-func (c config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, error), throwaway bool) doctor.Check {
-	return doctor.DatabaseCheck(doctor.Database{
-		Open: func(context.Context) (*pgxpool.Pool, error) { return pool() },
-		Needs: doctor.Needs{Connections: int(c.connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: who listens for follows
-			Throwaway: throwaway, Keep: c.Keep, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
-		Stream: c.Stream,
-		Pooled: c.pooled(),
-		Within: within / 2,
-	})
-}
-
-// triedDictionary is the dictionary, from the database or its URL; it is asked
-// for once, and not kept.
-func (c config) triedDictionary(pool func() (*pgxpool.Pool, error)) func(context.Context) ([]byte, error) {
-	ask := sync.OnceValues(func() ([]byte, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
-		defer cancel()
-		if p, err := pool(); err == nil {
-			if kept, err := schema.Dictionary(ctx, p, c.DictionarySHA256); err == nil {
-				return kept, nil
-			}
-		}
-		fetched, err := jetstream.Dictionary(ctx, http.DefaultClient, c.DictionaryURL, c.DictionarySHA256)
-		if err != nil {
-			return nil, errors.New(strings.ReplaceAll(err.Error(), c.DictionaryURL, shown(c.DictionaryURL, false)))
-		}
-		return fetched, nil
-	})
-	return func(context.Context) ([]byte, error) { return ask() }
-}
-
-// login asks for something as the account that is configured.
-func (c config) login(ctx context.Context) []doctor.Finding {
-	const someone = "did:plc:z72i7hdynmk6r22z27h6tvur" // bsky.app: an account that need not be there
-	const do = "correct WEIR_IDENTIFIER, WEIR_APP_PASSWORD or WEIR_PDS; an app password is made in Bluesky's settings"
-	api, err := bluesky.New(bluesky.Config{AppView: c.AppView, Directory: c.Directory, Retries: []time.Duration{}, UserAgent: userAgent,
-		Logger: slog.New(slog.DiscardHandler), Login: &bluesky.Login{PDS: c.PDS, Identifier: c.Identifier, Password: c.AppPassword}})
-	if err != nil {
-		return []doctor.Finding{doctor.Failed("login", do, err)}
-	}
-	if _, err := api.Profiles(ctx, []string{someone}); err != nil {
-		return []doctor.Finding{doctor.Failed("login", do, err)}
-	}
-	return []doctor.Finding{doctor.Fine("login", "the app password is accepted")}
 }
 
 // printFindings prints a line each, or all as JSON.

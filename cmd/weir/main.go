@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/app"
 )
 
 func main() {
@@ -20,8 +22,8 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		level := ""
-		if inJournal() {
-			level = priority(slog.LevelError)
+		if app.InJournal() {
+			level = app.JournalPriority(slog.LevelError)
 		}
 		fmt.Fprintln(os.Stderr, level+"weir: "+err.Error())
 		os.Exit(1)
@@ -30,7 +32,7 @@ func main() {
 
 // run is the command, and the traces that it leaves.
 func run(ctx context.Context) error {
-	stop, err := startTraces(ctx)
+	stop, err := app.StartTraces(ctx)
 	if err != nil {
 		return err
 	}
@@ -45,7 +47,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
-			return checkVariables(os.Environ())
+			return app.CheckVariables(os.Environ())
 		},
 	}
 	cmd.AddCommand(demoCommand(), devCommand(), serveCommand(), consumeCommand(), workCommand(), webCommand(),

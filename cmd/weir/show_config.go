@@ -4,18 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
-	"net/url"
-	"os"
-	"reflect"
-	"strings"
-	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/web"
 )
 
@@ -25,85 +18,16 @@ func configCommand() *cobra.Command {
 		Short: "Print the configuration as it holds, without its secrets, and check it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := readConfig()
+			cfg, err := app.ReadConfig()
 			if err != nil {
 				return err
 			}
-			return errors.Join(printConfig(cmd.OutOrStdout(), cfg.effective()), cfg.check())
+			return errors.Join(printConfig(cmd.OutOrStdout(), cfg.Effective()), cfg.Check())
 		},
 	}
 }
 
-// check reports what `weir serve` would refuse at its start, by the code with
-// which it starts. An address that is in use, by a weir that runs, is no mistake.
-func (c config) check() error {
-	p := newParts(c, nil)
-	p.log = slog.New(slog.DiscardHandler)
-	errs := []error{p.checkSource()}
-	if _, err := p.bluesky(nil); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := p.page(); err != nil {
-		errs = append(errs, err)
-	}
-	for _, open := range []func() (net.Listener, error){c.listen, p.listenForOperators} {
-		l, err := open()
-		switch {
-		case err == nil && l != nil:
-			l.Close() //nolint:errcheck // nobody has connected
-		case err != nil && !errors.Is(err, syscall.EADDRINUSE):
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// variable is one of the configuration's, fit to be shown.
-type variable struct{ Name, Value, From string }
-
-// effective are all variables, in the order of the README.
-func (c config) effective() []variable {
-	var all []variable
-	fields, values := reflect.TypeFor[config](), reflect.ValueOf(c)
-	for i := range fields.NumField() {
-		tag := fields.Field(i).Tag
-		v := variable{Name: tag.Get("env"), Value: shown(values.Field(i).Interface(), tag.Get("secret") == "true"), From: "default"}
-		if set, ok := os.LookupEnv(v.Name); ok && (set != "" || v.Name == "WEIR_IMAGE_BASE") {
-			v.From = "environment"
-		}
-		if running, ok := devpg.Running(c.Home); v.Name == "DATABASE_URL" && c.DatabaseURL == "" && ok {
-			v.Value, v.From = shown(running, false), "the server in "+c.Home
-		}
-		all = append(all, v)
-	}
-	return all
-}
-
-// shown is a value without what is secret in it.
-func shown(value any, secret bool) string {
-	if list, ok := value.([]string); ok {
-		parts := make([]string, len(list))
-		for i, s := range list {
-			parts[i] = shown(s, secret)
-		}
-		return strings.Join(parts, ",")
-	}
-	s := fmt.Sprint(value)
-	u, err := url.Parse(s)
-	switch {
-	case s == "":
-		return ""
-	case secret:
-		return "(set)"
-	case err != nil && strings.Contains(s, "://"), strings.Contains(strings.ToLower(s), "password="):
-		return redact(s)
-	case err == nil && u.User != nil:
-		return redact(s)
-	}
-	return s
-}
-
-func printConfig(w io.Writer, all []variable) error {
+func printConfig(w io.Writer, all []app.Variable) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VARIABLE\tFROM\tVALUE")
 	for _, v := range all {

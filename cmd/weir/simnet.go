@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -26,11 +27,11 @@ func simnetCommand() *cobra.Command {
 		Short: "Run a small simulated Bluesky alone: Jetstream, AppView and directory",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := readConfig()
+			cfg, err := app.ReadConfig()
 			if err != nil {
 				return err
 			}
-			network := simnet.Config{Seed: seed, Accounts: accounts, History: history, HistorySpan: span, Logger: cfg.forPeople(slog.LevelWarn).logger()}
+			network := simnet.Config{Seed: seed, Accounts: accounts, History: history, HistorySpan: span, Logger: cfg.ForTerminal(slog.LevelWarn).Logger()}
 			switch mix {
 			case "posts":
 				network.Mix = simnet.MixPosts

@@ -14,7 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-social/weir/health"
+	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/ops/health"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 )
@@ -26,9 +27,9 @@ func statusCommand() *cobra.Command {
 		Short: "Say how Weir is doing: streams, queues, gaps, dead letters, and what to do",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				now := time.Now()
-				report, err := health.Read(ctx, p.pool, now, p.cfg.limits())
+				report, err := health.Read(ctx, p.Pool(), now, p.Config().Limits())
 				if err != nil {
 					return err
 				}
@@ -46,7 +47,7 @@ func statusCommand() *cobra.Command {
 // printStatus prints a report for a person: the verdict, what is not well and
 // what to do about it, and then the figures.
 func printStatus(w io.Writer, r health.Report, now time.Time) error {
-	fmt.Fprintln(w, verdict(r))
+	fmt.Fprintln(w, r.Verdict())
 	for _, c := range r.Conditions {
 		fmt.Fprintf(w, "  %-8s %s %s. Look at: %s\n", c.Severity, c.Name, web.Plain(c.Says), web.Plain(c.Do))
 	}
@@ -88,9 +89,6 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	return table.Flush()
 }
 
-// verdict is a report in a few words.
-func verdict(r health.Report) string { return r.Status + ": " + r.State }
-
 // span is a number of seconds as a person reads it.
 func span(s *float64) string {
 	if s == nil {
@@ -120,7 +118,7 @@ func healthcheckCommand() *cobra.Command {
 		Short: "Ask the process at WEIR_OPS_LISTEN whether it is alive; for containers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := readConfig()
+			cfg, err := app.ReadConfig()
 			if err != nil {
 				return err
 			}

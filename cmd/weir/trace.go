@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,9 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ops/trace"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/trace"
 	"github.com/weir-social/weir/web"
 )
 
@@ -30,18 +30,18 @@ func traceCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				out := cmd.OutOrStdout()
 				now := time.Now()
 				if target.URL != "" {
-					l, err := trace.OfLink(ctx, p.pool, target.URL, now)
+					l, err := trace.OfLink(ctx, p.Pool(), target.URL, now)
 					return told(out, asJSON, l, err, func() { printLinkTrace(out, l) })
 				}
-				did, err := p.did(ctx, target.Actor)
+				did, err := p.DID(ctx, target.Actor)
 				if err != nil {
 					return err
 				}
-				r, err := trace.OfRecord(ctx, p.pool, schema.Key{Collection: target.Collection, DID: did, Rkey: target.Rkey}, now, p.cfg.Keep)
+				r, err := trace.OfRecord(ctx, p.Pool(), schema.Key{Collection: target.Collection, DID: did, Rkey: target.Rkey}, now, p.Config().Keep)
 				return told(out, asJSON, r, err, func() { printRecordTrace(out, r) })
 			})
 		},
@@ -59,22 +59,6 @@ func told(w io.Writer, asJSON bool, found any, err error, print func()) error {
 		return err
 	}
 	return printJSON(w, found)
-}
-
-// did is whom a handle names: by what is stored, or else by the network.
-func (p parts) did(ctx context.Context, actor string) (string, error) {
-	if strings.HasPrefix(actor, "did:") {
-		return actor, nil
-	}
-	did, err := schema.FindDID(ctx, p.pool, actor)
-	if !errors.Is(err, schema.ErrNoRows) {
-		return did, err
-	}
-	api, err := p.bluesky(nil)
-	if err != nil {
-		return "", err
-	}
-	return api.ResolveHandle(ctx, actor)
 }
 
 // at is a moment as it is printed.

@@ -10,7 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/web"
 )
 
@@ -30,14 +31,14 @@ func trendingCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !slices.ContainsFunc(schema.Windows(), func(w schema.Window) bool { return w.Length == window }) {
+			if !slices.ContainsFunc(ranking.Windows(), func(w ranking.Window) bool { return w.Length == window }) {
 				return fmt.Errorf("--window is %s: expected %s", window, windowNames())
 			}
 			if limit < 1 || limit > 1000 {
 				return fmt.Errorf("--limit is %d: expected 1 to 1000", limit)
 			}
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				links, err := schema.TrendingLinks(ctx, p.pool, now, window, limit)
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				links, err := ranking.TrendingLinks(ctx, p.Pool(), now, window, limit)
 				if err != nil {
 					return err
 				}
@@ -70,7 +71,7 @@ func moment(at string) (time.Time, error) {
 // windowNames are the windows as a sentence names them.
 func windowNames() string {
 	var names []string
-	for _, w := range schema.Windows() {
+	for _, w := range ranking.Windows() {
 		names = append(names, w.Name)
 	}
 	return oneOfMany(names)
@@ -78,7 +79,7 @@ func windowNames() string {
 
 // printLinks prints two lines a link. What strangers wrote is made harmless for
 // a terminal.
-func printLinks(w io.Writer, links []schema.TrendingLink, now time.Time, window time.Duration) {
+func printLinks(w io.Writer, links []ranking.TrendingLink, now time.Time, window time.Duration) {
 	if len(links) == 0 {
 		fmt.Fprintf(w, "no link was shared in the %s before %s\n", window, now.UTC().Format(time.RFC3339))
 		return

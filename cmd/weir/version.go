@@ -1,13 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -47,9 +47,6 @@ func printVersion(w io.Writer, info *debug.BuildInfo, latest schema.Version) err
 			commit += ", modified"
 		}
 	}
-	_, err := fmt.Fprintf(w, "weir %s\ncommit %s\n%s\nschema %d (%s), River's %d\n", versionOf(info), commit, info.GoVersion, latest.Weir, latest.Name, latest.River)
+	_, err := fmt.Fprintf(w, "weir %s\ncommit %s\n%s\nschema %d (%s), River's %d\n", app.VersionOf(info), commit, info.GoVersion, latest.Weir, latest.Name, latest.River)
 	return err
 }
-
-// versionOf is the version of a build.
-func versionOf(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "unknown") }

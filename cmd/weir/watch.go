@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
@@ -36,7 +37,7 @@ func watchAddCommand() *cobra.Command {
 			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kind, target, err := watchOf(args[0], alone)
+			kind, target, err := app.ParseWatch(args[0], alone)
 			switch {
 			case err != nil:
 				return err
@@ -46,8 +47,8 @@ func watchAddCommand() *cobra.Command {
 				}
 				kind = "second-degree"
 			}
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				return p.addWatch(ctx, cmd.OutOrStdout(), kind, target, atLeast)
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				return addWatch(ctx, p, cmd.OutOrStdout(), kind, target, atLeast)
 			})
 		},
 	}
@@ -58,8 +59,8 @@ func watchAddCommand() *cobra.Command {
 
 // addWatch adds a watch whose target exists, or cannot be looked up now, and says
 // which.
-func (p parts) addWatch(ctx context.Context, w io.Writer, kind, target string, atLeast int) error {
-	there, err := schema.Watches(ctx, p.pool)
+func addWatch(ctx context.Context, p app.App, w io.Writer, kind, target string, atLeast int) error {
+	there, err := schema.Watches(ctx, p.Pool())
 	if err != nil {
 		return err
 	}
@@ -67,16 +68,16 @@ func (p parts) addWatch(ctx context.Context, w io.Writer, kind, target string, a
 		fmt.Fprintf(w, "%s is watched already\n", target)
 		return nil
 	}
-	found, err := p.lookUp(ctx, kind, target)
+	found, err := lookUp(ctx, p, kind, target)
 	if answer, ok := errors.AsType[*bluesky.Error](err); errors.Is(err, errNotShown) ||
 		ok && answer.Class == bluesky.Permanent && answer.Status/100 == 4 && answer.Name != "" && !errors.Is(err, bluesky.ErrLogin) {
 		return fmt.Errorf("%s is not watched: it does not exist, or is not shown: %w", target, err)
 	}
-	if _, err := schema.AddWatch(ctx, p.pool, kind, target, atLeast); err != nil {
+	if _, err := schema.AddWatch(ctx, p.Pool(), kind, target, atLeast); err != nil {
 		return err
 	}
 	if err != nil {
-		fmt.Fprintf(w, "watching %s (%s)\nit could not be checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind, sentence(err))
+		fmt.Fprintf(w, "watching %s (%s)\nit could not be checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind, app.Sentence(err))
 		return nil
 	}
 	fmt.Fprintf(w, "watching %s (%s): %s\nits accounts are read as soon as a worker is free\n", target, kind, web.Plain(found))
@@ -90,11 +91,11 @@ var errNotShown = errors.New("the AppView shows no such account")
 
 // lookUp asks the network what a watch is of, within the limit of calls that all
 // processes share, and describes it.
-func (p parts) lookUp(ctx context.Context, kind, target string) (found string, err error) {
-	if p.cfg.ofDemo() {
-		return "", errDemoNetwork
+func lookUp(ctx context.Context, p app.App, kind, target string) (found string, err error) {
+	if p.Config().OfDemo() {
+		return "", app.ErrDemoNetwork
 	}
-	api, err := p.bluesky([]time.Duration{}) // a person waits
+	api, err := p.Bluesky([]time.Duration{}) // a person waits
 	if err != nil {
 		return "", err
 	}
@@ -148,25 +149,6 @@ func accounts(n int, cursor string) string {
 	return counts(int64(n), "account", "accounts")
 }
 
-// watchOf is the kind of watch that a person asks for, and its target in the
-// one spelling that is stored.
-func watchOf(named string, alone bool) (kind, target string, err error) {
-	t, err := bluesky.ParseTarget(named)
-	switch {
-	case err != nil:
-		return "", "", err
-	case alone && t.Kind != bluesky.TargetAccount:
-		return "", "", fmt.Errorf("--account is for accounts, and %s is a %s: leave it out to follow its members", t.URI, t.Kind)
-	case t.Kind == bluesky.TargetList:
-		return "list", t.URI, nil
-	case t.Kind == bluesky.TargetStarterPack:
-		return "starterpack", t.URI, nil
-	case alone:
-		return "account", t.Actor, nil
-	}
-	return "follows", t.Actor, nil
-}
-
 func watchListCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -174,8 +156,8 @@ func watchListCommand() *cobra.Command {
 		Short: "List the watches and how many accounts each brings",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				watches, err := schema.Watches(ctx, p.pool)
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				watches, err := schema.Watches(ctx, p.Pool())
 				if err != nil {
 					return err
 				}
@@ -213,13 +195,13 @@ func watchRemoveCommand() *cobra.Command {
 		Short: "Stop following whom a watch brings: they stop counting at once",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withParts(cmd.Context(), func(ctx context.Context, p parts) error {
-				n, err := schema.RemoveWatch(ctx, p.pool, args[0]) // as somebody wrote it in SQL
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				n, err := schema.RemoveWatch(ctx, p.Pool(), args[0]) // as somebody wrote it in SQL
 				if err != nil {
 					return err
 				}
-				if _, target, err := watchOf(args[0], false); err == nil && target != args[0] {
-					more, err := schema.RemoveWatch(ctx, p.pool, target)
+				if _, target, err := app.ParseWatch(args[0], false); err == nil && target != args[0] {
+					more, err := schema.RemoveWatch(ctx, p.Pool(), target)
 					if err != nil {
 						return err
 					}
@@ -229,7 +211,7 @@ func watchRemoveCommand() *cobra.Command {
 					return fmt.Errorf("%s is not watched: `weir watch list` shows who is", args[0])
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "no longer watching %s\n", args[0])
-				left, err := schema.Watches(ctx, p.pool)
+				left, err := schema.Watches(ctx, p.Pool())
 				if err == nil && len(left) == 0 {
 					fmt.Fprintln(cmd.OutOrStdout(), "no watch is left: the whole network is followed now")
 				}
@@ -241,5 +223,5 @@ func watchRemoveCommand() *cobra.Command {
 
 func watchSyncCommand() *cobra.Command {
 	return partsCommand("sync", "Read every watch's listing now, instead of at the next full hour",
-		func(ctx context.Context, p parts) error { return schema.SyncWatches(ctx, p.pool) })
+		func(ctx context.Context, p app.App) error { return schema.SyncWatches(ctx, p.Pool()) })
 }

@@ -1,0 +1,280 @@
+// Package app wires a process of Weir: it reads the configuration, opens the
+// database, and runs the consumers, the workers, the page and the listener for
+// operators, each alone or all together. It holds no rules of its own: those are
+// in the packages that it connects.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/workers"
+)
+
+//go:generate env WEIR_WRITE_DOCS=1 go test -count=1 -run TestConfigurationIsDocumented .
+
+// App is one process: the configuration, and the pool, log and metrics that its
+// parts share.
+type App struct {
+	cfg     Config
+	pool    *pgxpool.Pool
+	log     *slog.Logger
+	metrics *prometheus.Registry
+	tracer  trace.Tracer
+	owner   string // names this process in leases and jobs
+	life    *life  // nil: nobody asks
+
+	projections *workers.Projections
+	more        []func(workers.Bundle) // add the workers of further projections
+}
+
+// owner is a name that no other process has.
+func owner() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%d", host, os.Getpid(), time.Now().UnixMilli())
+}
+
+// userAgent tells the services who asks.
+const userAgent = "weir (+https://github.com/weir-social/weir)"
+
+// source is the client of the stream.
+func (p App) source(filter jetstream.Filter, log *slog.Logger, metrics prometheus.Registerer) (*jetstream.Client, error) {
+	return jetstream.New(jetstream.Config{
+		Endpoints:  p.cfg.Jetstream,
+		Filter:     filter,
+		Compress:   p.cfg.Compress,
+		Dictionary: p.dictionary,
+		Wanted:     p.wanted(),
+		Logger:     log,
+		Registerer: metrics,
+		UserAgent:  userAgent,
+	})
+}
+
+// consumer fills in what every source shares.
+func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
+	queue, err := workers.Queue(p.pool, p.log)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections.Rows(), p.wanted()
+	leased := cfg.Leased
+	cfg.Leased = func(ctx context.Context) error {
+		err := p.projections.Check(ctx, p.pool)
+		if err == nil && leased != nil {
+			err = leased(ctx)
+		}
+		return err
+	}
+	cfg.Owner, cfg.Logger, cfg.Tracer, cfg.Keep = p.owner, p.log, p.tracer, p.cfg.Keep
+	return consumer.New(cfg)
+}
+
+// depth counts the jobs that wait for what the stream brings, in the queue of a
+// projection that has most.
+func (p App) depth(ctx context.Context, most int) (int, error) {
+	return schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), most)
+}
+
+// wanted answers which collections are stored.
+func (p App) wanted() func(string) bool {
+	return func(collection string) bool { return slices.Contains(p.cfg.Collections, collection) }
+}
+
+// dictionary is the zstd dictionary: from the database, or from its URL at the
+// first use.
+func (p App) dictionary(ctx context.Context) ([]byte, error) {
+	kept, err := schema.Dictionary(ctx, p.pool, p.cfg.DictionarySHA256)
+	if err == nil {
+		return kept, nil
+	}
+	if !errors.Is(err, schema.ErrNoRows) {
+		return nil, err
+	}
+	fetched, err := jetstream.Dictionary(ctx, http.DefaultClient, p.cfg.DictionaryURL, p.cfg.DictionarySHA256)
+	if err != nil {
+		return nil, err
+	}
+	if err := schema.KeepDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
+		p.log.Warn("dictionary_not_kept", "cause", err)
+	}
+	return fetched, nil
+}
+
+// Work runs the workers until ctx ends and the running jobs are done: those of
+// every queue, or of some.
+func (p App) Work(ctx context.Context, queues ...string) error {
+	return p.workers(ctx, workers.Config{Queues: queues})
+}
+
+// workers runs the workers that cfg chooses until ctx ends and the running jobs
+// are done.
+func (p App) workers(ctx context.Context, cfg workers.Config) error {
+	api, err := p.Bluesky(nil)
+	if err != nil {
+		return err
+	}
+	keep, err := p.retention()
+	if err != nil {
+		return err
+	}
+	cfg.Keep = &keep
+	if cfg.Replay, err = p.replayLetters(keep); err != nil {
+		return err
+	}
+	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditEvery, Accounts: p.cfg.AuditAccounts}
+	cfg.Limits, cfg.AlertEvery = p.cfg.Limits(), p.cfg.AlertEvery
+	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
+		return err
+	}
+	cfg.Projections = p.projections
+	cfg.More = func(b workers.Bundle) {
+		for _, add := range p.more {
+			add(b)
+		}
+	}
+	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
+	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
+	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
+	cfg.SyncEvery, cfg.FromPDS, cfg.Stopping = p.cfg.SyncEvery, p.cfg.BackfillFrom == "pds", ctx.Done()
+	owns, err := ranking.OwnsTables(ctx, p.pool)
+	if err != nil {
+		return err
+	}
+	if cfg.KeepIndexes = !owns; cfg.KeepIndexes {
+		p.log.Info("indexes_left_to_the_owner")
+	}
+	client, err := workers.New(cfg)
+	if err != nil {
+		return err
+	}
+	if err := client.Start(ctx); err != nil {
+		return fmt.Errorf("start the workers: %w", err)
+	}
+	p.life.tell(PartWorkers, connectable(p.pool))
+	var mending sync.WaitGroup
+	mending.Go(func() { workers.MendTimes(ctx, p.pool, p.log) })
+	<-client.Stopped()
+	mending.Wait()
+	return nil
+}
+
+// retention is how long what is stored stays.
+func (p App) retention() (workers.Retention, error) {
+	return workers.Retention{Window: p.cfg.Keep, Forever: p.cfg.Keep == 0}.WithDefaults()
+}
+
+// replayLetters puts parked events through the consumer's own way once more, as
+// far back as deletions are known.
+func (p App) replayLetters(keep workers.Retention) (func(context.Context, []schema.Letter) error, error) {
+	queue, err := workers.Queue(p.pool, p.log)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, letters []schema.Letter) error {
+		now, err := schema.FollowedAccounts(ctx, p.pool)
+		if err != nil {
+			return err
+		}
+		followed := &follows{}
+		followed.take(schema.Shard{Followed: now}, nil)
+		replay := consumer.Replay{
+			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Projections: p.projections.Rows(),
+				Wanted: p.wanted(), Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
+			Decode: jetstream.Lines(p.wanted()),
+		}
+		// Tombstones expire by this clock too.
+		agreed, err := schema.AgreedTime(ctx, p.pool, time.Now())
+		if err != nil {
+			return err
+		}
+		replay.Since = agreed.Add(-keep.Tombstones)
+		return replay.Run(ctx, letters)
+	}, nil
+}
+
+// page is the page and the API.
+func (p App) page() (http.Handler, error) {
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Logger: p.log})
+}
+
+// Serve answers for the page and the API on l until ctx ends.
+func (p App) Serve(ctx context.Context, l net.Listener) error {
+	handler, err := p.page()
+	if err != nil {
+		return err
+	}
+	p.life.tell(PartPage, answering(l))
+	if err := p.answer(ctx, l, handler, pageConnections); err != nil {
+		return fmt.Errorf("serve the page: %w", err)
+	}
+	return nil
+}
+
+// How many connections a listener keeps at once, and how long an answer may
+// take: the page's slowest waits two seconds for its turn and five for the
+// database; the rest is for slow lines. A profile adds its own time.
+const (
+	pageConnections = 512
+	opsConnections  = 256
+	answerWithin    = 20 * time.Second
+)
+
+// answer serves HTTP on l until ctx ends.
+func (p App) answer(ctx context.Context, l net.Listener, handler http.Handler, connections int) error {
+	hosts, err := p.cfg.hosts()
+	if err != nil {
+		return err
+	}
+	server := web.NewServer(web.ServerConfig{Handler: handler, Hosts: hosts, Connections: connections, Within: answerWithin, Logger: p.log})
+	stop := context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		server.Shutdown(ctx) //nolint:errcheck // what is left is cut off
+	})
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (c Config) ListenPage() (net.Listener, error) {
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen on WEIR_LISTEN=%s: %w", c.Listen, err)
+	}
+	return l, nil
+}
+
+// Config is what the process was configured with.
+func (p App) Config() Config { return p.cfg }
+
+// Pool is the process's pool of connections.
+func (p App) Pool() *pgxpool.Pool { return p.pool }
+
+// Log is the process's log.
+func (p App) Log() *slog.Logger { return p.log }
+
+// Metrics is where the process counts.
+func (p App) Metrics() *prometheus.Registry { return p.metrics }

@@ -1,0 +1,305 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/caarlos0/env/v11"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+// Config is every environment variable that Weir reads. docs/configuration.md is
+// made of it: a comment that stands alone is a heading, the comment of a field its
+// meaning.
+type Config struct {
+	// Database
+
+	// The Postgres to use, 15 to 18, as a postgres:// URL.
+	DatabaseURL string `env:"DATABASE_URL"`
+	// Set it to transaction where DATABASE_URL leads to a pooler that lends a connection
+	// for one transaction at a time, such as PgBouncer.
+	Pooler string `env:"WEIR_POOLER" envDefault:"none"`
+	// Alert when the database is larger than this, in bytes.
+	DatabaseLimit int64 `env:"WEIR_DATABASE_LIMIT" envDefault:"3221225472"`
+
+	// The stream
+
+	// The Jetstream endpoints to read from, in order of preference, separated by commas.
+	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
+	// The name of the stream's row: one name, one cursor, one active consumer. Its shards
+	// are named jetstream-2 and so on.
+	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
+	// What to do above WEIR_SHARD_ACCOUNTS accounts: shards opens further streams, network
+	// reads one stream of everyone and filters here, auto opens up to ten streams and then
+	// changes to network. The last consumer started decides for all.
+	Sharding string `env:"WEIR_SHARDING" envDefault:"auto"`
+	// How many accounts one stream asks for, at most.
+	ShardAccounts int `env:"WEIR_SHARD_ACCOUNTS" envDefault:"10000"`
+	// The collections to store, by their full names, separated by commas.
+	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post"`
+	// Where a stream without a position begins: tip or oldest.
+	Start string `env:"WEIR_START" envDefault:"tip"`
+	// Ask the server for zstd frames.
+	Compress bool `env:"WEIR_COMPRESS" envDefault:"true"`
+	// Where the zstd dictionary is downloaded at the first start. It is then kept in the
+	// database. Without a dictionary, frames are not compressed.
+	DictionaryURL string `env:"WEIR_DICTIONARY_URL" envDefault:"https://raw.githubusercontent.com/bluesky-social/jetstream/main/pkg/models/zstd_dictionary"`
+	// The dictionary's SHA-256. A download with another hash is refused.
+	DictionarySHA256 string `env:"WEIR_DICTIONARY_SHA256" envDefault:"b8d77b46933aceecbdd5275a01241efc985c970c78162b8150cf67a26522f70c"`
+	// A batch closes at this many events, or at WEIR_BATCH_EVERY, whichever comes first.
+	BatchEvents int `env:"WEIR_BATCH_EVENTS" envDefault:"500"`
+	// A batch closes after this time.
+	BatchEvery time.Duration `env:"WEIR_BATCH_EVERY" envDefault:"100ms"`
+	// How many bytes may be read and not yet stored, per connection. When the buffer is full,
+	// Weir stops reading for up to two seconds, then reconnects and resumes.
+	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"16777216"`
+	// How long a dead consumer keeps the next one waiting, at most.
+	LeaseTTL time.Duration `env:"WEIR_LEASE_TTL" envDefault:"10s"`
+	// The shortest gap to record on a stream that was known to be quiet. On other streams
+	// every gap is recorded.
+	GapThreshold time.Duration `env:"WEIR_GAP_THRESHOLD" envDefault:"5m"`
+	// The lag at which a stream is critical and its consumer no longer ready. The warning
+	// comes after one minute, whatever this is.
+	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
+
+	// Jobs
+
+	// How many process_posts jobs run at once in this process.
+	Workers int `env:"WEIR_WORKERS" envDefault:"8"`
+	// A job that takes longer is ended and retried.
+	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`
+	// When the jobs of a killed process are started again.
+	RescueAfter time.Duration `env:"WEIR_RESCUE_AFTER" envDefault:"5m"`
+	// Alert when more jobs than this are waiting in a queue. With so many process_posts
+	// jobs the stream is paused.
+	QueueLimit int `env:"WEIR_QUEUE_LIMIT" envDefault:"10000"`
+
+	// Accounts and their records
+
+	// What to watch at the first start, separated by commas: handles and DIDs (the accounts
+	// that they follow), lists, starter packs. Afterwards the table watches decides.
+	Watch []string `env:"WEIR_WATCH"`
+	// How long posts are kept, and the shares of links that fewer than five accounts share.
+	// 0: for ever, even after an account is unfollowed. Records of deleted accounts are
+	// always removed.
+	Keep time.Duration `env:"WEIR_KEEP" envDefault:"24h"`
+	// How often follow lists are read again.
+	SyncEvery time.Duration `env:"WEIR_SYNC_EVERY" envDefault:"1h"`
+	// How far back the feed of a new account is read.
+	BackfillWindow time.Duration `env:"WEIR_BACKFILL_WINDOW" envDefault:"24h"`
+	// Where feeds are read: appview, or pds for the accounts' own servers.
+	BackfillFrom string `env:"WEIR_BACKFILL_FROM" envDefault:"appview"`
+	// How many feeds this process reads at once.
+	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
+	// How often stored records are compared with their accounts' own repositories, and
+	// repaired. 0: never.
+	AuditEvery time.Duration `env:"WEIR_AUDIT_EVERY" envDefault:"24h"`
+	// How many accounts, chosen at random, an audit compares.
+	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
+
+	// Services that are called
+
+	// The AppView: handles, profiles, follow lists, feeds.
+	AppView string `env:"WEIR_APPVIEW" envDefault:"https://public.api.bsky.app"`
+	// The directory of DIDs.
+	Directory string `env:"WEIR_DIRECTORY" envDefault:"https://plc.directory"`
+	// The server to log in to. No login is needed.
+	PDS string `env:"WEIR_PDS" envDefault:"https://bsky.social"`
+	// The handle or DID to log in with.
+	Identifier string `env:"WEIR_IDENTIFIER"`
+	// Its app password, a secret.
+	AppPassword string `env:"WEIR_APP_PASSWORD" secret:"true"`
+	// How many calls to these services run at once, over all processes.
+	Calls int `env:"WEIR_CALLS" envDefault:"10"`
+	// The shortest time between the starts of two calls, over all processes.
+	CallSpacing time.Duration `env:"WEIR_CALL_SPACING" envDefault:"100ms"`
+
+	// Listeners
+
+	// The address of the page and the API.
+	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
+	// The host names that both listeners accept besides localhost and their own IP addresses:
+	// separated by commas, without schemes or ports, such as weir.example. Needed behind a
+	// reverse proxy.
+	Hosts []string `env:"WEIR_HOSTS"`
+	// The address of health, readiness, metrics, dead letters and profiles. off: none.
+	OpsListen string `env:"WEIR_OPS_LISTEN" envDefault:"127.0.0.1:8081"`
+	// A secret that guards metrics, dead letters and profiles: send it as Authorization:
+	// Bearer, or as a browser's password with any name. Without it there are no profiles.
+	OpsToken string `env:"WEIR_OPS_TOKEN" secret:"true"`
+	// Where the pictures of cards come from. Empty: no pictures.
+	ImageBase string `env:"WEIR_IMAGE_BASE" envDefault:"https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg"`
+
+	// Alerts and logs
+
+	// The URL to send alerts to, a secret. Set it for every worker.
+	AlertWebhook string `env:"WEIR_ALERT_WEBHOOK" secret:"true"`
+	// The format of these messages: slack, discord or json. Empty: chosen by the host.
+	AlertFormat string `env:"WEIR_ALERT_FORMAT"`
+	// How often the conditions of alerts are checked.
+	AlertEvery time.Duration `env:"WEIR_ALERT_EVERY" envDefault:"30s"`
+	// debug, info, warn or error.
+	LogLevel slog.Level `env:"WEIR_LOG_LEVEL" envDefault:"info"`
+	// json or text.
+	LogFormat string `env:"WEIR_LOG_FORMAT" envDefault:"json"`
+	// Where weir dev and weir demo keep their Postgres.
+	Home string `env:"WEIR_HOME" envDefault:".weir"`
+}
+
+// foreign are the variables of this prefix that other parts of the project read.
+func foreign() []string {
+	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_KILLS",
+		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
+		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
+}
+
+func ReadConfig() (Config, error) {
+	c, err := env.ParseAs[Config]()
+	if err != nil {
+		var all env.AggregateError
+		if errors.As(err, &all) && len(all.Errors) > 0 {
+			err = all.Errors[0]
+		}
+		var wrong env.ParseError
+		if field, ok := reflect.TypeFor[Config]().FieldByName(fieldOf(err, &wrong)); ok {
+			return Config{}, fmt.Errorf("%s cannot be read: expected such as %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
+		}
+		return Config{}, fmt.Errorf("read the environment: %w", err)
+	}
+	// The library takes a variable that is empty for one that is not set.
+	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
+		c.ImageBase = ""
+	}
+	switch {
+	case c.Start != "tip" && c.Start != "oldest":
+		return Config{}, fmt.Errorf("WEIR_START is %q: expected tip or oldest", c.Start)
+	case c.Pooler != "none" && c.Pooler != poolerTransaction:
+		return Config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
+	case c.Sharding != schema.ShardsAuto && c.Sharding != schema.ShardsAlways && c.Sharding != schema.ShardsNetwork:
+		return Config{}, fmt.Errorf("WEIR_SHARDING is %q: expected auto, shards or network", c.Sharding)
+	case c.ShardAccounts < 1 || c.ShardAccounts > 10_000:
+		return Config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to 10000, which is what a Jetstream takes", c.ShardAccounts)
+	case c.LogFormat != "json" && c.LogFormat != "text":
+		return Config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
+	case c.BatchEvents < 1 || c.BatchEvery <= 0:
+		return Config{}, errors.New("WEIR_BATCH_EVENTS and WEIR_BATCH_EVERY must be more than nothing")
+	case c.Workers < 1:
+		return Config{}, errors.New("WEIR_WORKERS must be 1 or more")
+	case c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour:
+		return Config{}, errors.New("WEIR_LEASE_TTL must be 1s to 1h: with less a slow commit would lose the lease, with more a dead consumer would keep it")
+	case c.BufferBytes < 1<<20:
+		return Config{}, errors.New("WEIR_BUFFER_BYTES must be 1048576 or more: a smaller buffer is always full")
+	case c.BatchEvents > 100_000 || c.BatchEvery > time.Minute:
+		return Config{}, errors.New("WEIR_BATCH_EVENTS must be 100000 at most and WEIR_BATCH_EVERY 1m: a batch is one transaction")
+	case c.GapThreshold <= 0 || c.JobTimeout <= 0:
+		return Config{}, errors.New("WEIR_GAP_THRESHOLD and WEIR_JOB_TIMEOUT must be more than nothing")
+	case c.Workers > 10_000 || c.BackfillWorkers > 10_000 || c.Calls > 10_000:
+		return Config{}, errors.New("WEIR_WORKERS, WEIR_BACKFILL_WORKERS and WEIR_CALLS must be 10000 at most")
+	case c.RescueAfter <= c.JobTimeout:
+		return Config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
+	case c.Keep != 0 && c.Keep < ranking.LongestWindow:
+		return Config{}, fmt.Errorf("WEIR_KEEP is %s: expected %s or more, which is what the ranking shows, or 0 to keep everything", c.Keep, ranking.LongestWindow)
+	case c.BackfillFrom != "appview" && c.BackfillFrom != "pds":
+		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
+	case c.BackfillWorkers < 1 || c.Calls < 1:
+		return Config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_CALLS must be 1 or more")
+	case c.SyncEvery < time.Minute || c.BackfillWindow <= 0 || c.CallSpacing < 0:
+		return Config{}, errors.New("WEIR_SYNC_EVERY must be 1m or more, WEIR_BACKFILL_WINDOW more than nothing, and WEIR_CALL_SPACING not negative")
+	case (c.Identifier == "") != (c.AppPassword == ""):
+		return Config{}, errors.New("WEIR_IDENTIFIER and WEIR_APP_PASSWORD belong together: set both, or neither")
+	case c.QueueLimit < 2 || c.QueueLimit > schema.CountedJobs:
+		return Config{}, fmt.Errorf("WEIR_QUEUE_LIMIT must be 2 to %d: deeper queues are not counted", schema.CountedJobs)
+	case c.LagLimit <= 0 || c.DatabaseLimit <= 0:
+		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be more than nothing")
+	case c.AuditEvery != 0 && c.AuditEvery < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
+		return Config{}, errors.New("WEIR_AUDIT_EVERY must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
+	case c.AlertEvery < time.Second || c.AlertEvery > time.Minute:
+		return Config{}, errors.New("WEIR_ALERT_EVERY must be 1s to 1m: an alert must be seen to hold")
+	case len(c.Collections) == 0:
+		return Config{}, errors.New("WEIR_COLLECTIONS names no collection: nothing would be stored")
+	case slices.ContainsFunc(c.Collections, func(name string) bool { return strings.Contains(name, "*") }):
+		return Config{}, errors.New("WEIR_COLLECTIONS takes whole names, such as app.bsky.feed.post: of a pattern nothing would be stored")
+	}
+	if _, err := c.webhook(); err != nil {
+		return Config{}, err
+	}
+	if _, err := c.hosts(); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// fieldOf is the name of the field that could not be parsed.
+func fieldOf(err error, wrong *env.ParseError) string {
+	errors.As(err, wrong)
+	return wrong.Name
+}
+
+// poolerTransaction is the WEIR_POOLER that keeps nothing between transactions.
+const poolerTransaction = "transaction"
+
+// pooled says that no two transactions share a session.
+func (c Config) pooled() bool { return c.Pooler == poolerTransaction }
+
+// start is where a stream without a position begins.
+func (c Config) start() consumer.Cursor {
+	if c.Start == "oldest" {
+		return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}
+	}
+	return consumer.Cursor{}
+}
+
+func (c Config) Logger() *slog.Logger { return c.loggerTo(os.Stderr, InJournal()) }
+
+func (c Config) loggerTo(out io.Writer, journaled bool) *slog.Logger {
+	lines := &prioritized{out: out}
+	if journaled {
+		out = lines
+	}
+	options := &slog.HandlerOptions{Level: c.LogLevel}
+	var handler slog.Handler = slog.NewJSONHandler(out, options)
+	if c.LogFormat == "text" {
+		handler = slog.NewTextHandler(out, options)
+	}
+	if journaled {
+		handler = journal{handler, lines}
+	}
+	return slog.New(handler)
+}
+
+// Variables are the names of what a configuration is read from.
+func Variables() []string {
+	var all []string
+	for field := range reflect.TypeFor[Config]().Fields() {
+		all = append(all, field.Tag.Get("env"))
+	}
+	return all
+}
+
+// CheckVariables refuses a variable that looks like Weir's and is none: a
+// misspelt setting would otherwise silently keep its default.
+func CheckVariables(environ []string) error {
+	known := append(foreign(), Variables()...)
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) {
+			continue
+		}
+		nearest := slices.MinFunc(known, func(a, b string) int {
+			return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
+		})
+		return fmt.Errorf("%s is no variable of weir: did you mean %s? (docs/configuration.md lists them all)", name, nearest)
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package app
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const configurationFile = "../docs/configuration.md"
+
+// TestConfigurationIsDocumented: docs/configuration.md is what the struct says.
+// `go generate ./app` writes it.
+func TestConfigurationIsDocumented(t *testing.T) {
+	t.Parallel()
+	want := configurationDocument(t)
+	if os.Getenv("WEIR_WRITE_DOCS") != "" {
+		require.NoError(t, os.WriteFile(configurationFile, []byte(want), 0o644))
+	}
+	got, err := os.ReadFile(configurationFile)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got), "run `go generate ./app`")
+}
+
+// configurationDocument is the struct Config as a page.
+func configurationDocument(t *testing.T) string {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, "config.go", nil, parser.ParseComments)
+	require.NoError(t, err)
+	var fields []*ast.Field
+	attached := map[*ast.CommentGroup]bool{}
+	var from, to token.Pos
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok || spec.Name.Name != "Config" {
+			return true
+		}
+		list := spec.Type.(*ast.StructType).Fields
+		fields, from, to = list.List, list.Opening, list.Closing
+		for _, field := range fields {
+			attached[field.Doc] = true
+		}
+		return false
+	})
+	require.NotEmpty(t, fields)
+	headings := map[int]string{} // by the line
+	for _, group := range file.Comments {
+		if group.Pos() > from && group.End() < to && !attached[group] {
+			headings[files.Position(group.Pos()).Line] = strings.TrimSpace(group.Text())
+		}
+	}
+	var b strings.Builder
+	b.WriteString(configurationHead)
+	line := files.Position(from).Line
+	for i, field := range fields {
+		require.NotNil(t, field.Doc, "%s has no comment", field.Names[0].Name)
+		require.Len(t, field.Names, 1)
+		for start := files.Position(field.Pos()).Line; line < start; line++ {
+			if heading := headings[line]; heading != "" {
+				fmt.Fprintf(&b, "\n## %s\n", heading)
+			}
+		}
+		tag := reflect.TypeFor[Config]().Field(i).Tag
+		fmt.Fprintf(&b, "\n### `%s`\n\n%s", tag.Get("env"), documentText(field.Doc.Text()))
+		if list := strings.Split(tag.Get("envDefault"), ","); len(list) > 1 {
+			b.WriteString("\nDefault:\n\n")
+			for _, one := range list {
+				fmt.Fprintf(&b, "- `%s`\n", one)
+			}
+		} else if list[0] != "" {
+			fmt.Fprintf(&b, "\nDefault: `%s`\n", list[0])
+		}
+	}
+	return b.String()
+}
+
+const configurationHead = `<!-- Made from app/config.go by "go generate ./app". -->
+# Configuration
+
+Weir is configured by environment variables. A misspelt ` + "`WEIR_`" + ` variable is an error that names the nearest one.
+` + "`weir config`" + ` prints the configuration in force, with secrets masked, and checks it as ` + "`weir serve`" + ` does.
+Durations are written as ` + "`90s`, `5m`, `24h`" + `.
+
+Traces are sent where the usual ` + "`OTEL_`" + ` variables say: see [operations.md](operations.md).
+`
+
+// documentText breaks a comment at 120 characters, and marks the names of
+// variables and tables in it as code.
+func documentText(comment string) string {
+	var b strings.Builder
+	width := 0
+	for _, word := range strings.Fields(comment) {
+		bare := strings.TrimRight(word, ".,:;")
+		if strings.Contains(bare, "_") {
+			word = "`" + bare + "`" + word[len(bare):]
+		}
+		switch {
+		case width == 0:
+		case width+1+len(word) > 120:
+			b.WriteByte('\n')
+			width = 0
+		default:
+			b.WriteByte(' ')
+			width++
+		}
+		b.WriteString(word)
+		width += len(word)
+	}
+	b.WriteByte('\n')
+	return b.String()
+}

@@ -1,0 +1,104 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/schema"
+)
+
+// connectTimeout bounds one try to reach Postgres: a firewall that drops
+// packets would otherwise keep a person waiting for minutes.
+const connectTimeout = 10 * time.Second
+
+// Database opens the pool that the configuration names: DATABASE_URL, or the
+// server of a `weir dev` or `weir demo` that runs beside this process.
+func (c Config) Database(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
+	url := c.DatabaseURL
+	if url == "" {
+		running, ok := devpg.Running(c.Home)
+		if !ok {
+			return nil, errors.New("DATABASE_URL is not set and no `weir dev` or `weir demo` runs here: set it, for example DATABASE_URL=postgres://user:password@localhost:5432/weir")
+		}
+		url = running
+	}
+	return OpenPool(ctx, url, connections, c.pooled())
+}
+
+// OpenPool connects once, so that a wrong URL is said at once and in one
+// sentence. Through a transaction pooler nothing is prepared by name: the next
+// transaction may come to a session that does not know it.
+func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(raw)
+	if err != nil {
+		return nil, fmt.Errorf("DATABASE_URL cannot be read: expected postgres://user:password@host:5432/database, special characters of the password as %%40 and so on, received %s", redact(raw))
+	}
+	cfg.MaxConns = max(cfg.MaxConns, connections)
+	cfg.ConnConfig.ConnectTimeout = connectTimeout
+	if pooled {
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "weir"
+	}
+	cfg.AfterConnect = schema.ApplySettings
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("DATABASE_URL does not lead to a database: %s", Sentence(err))
+	}
+	return pool, nil
+}
+
+// Sentence is an error on one line, each of its lines once: one for every
+// address that was tried.
+func Sentence(err error) string {
+	var parts []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); !slices.Contains(parts, line) {
+			parts = append(parts, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": ")
+}
+
+// Migrated is a pool on a database that has this binary's schema.
+func (c Config) Migrated(ctx context.Context) (*pgxpool.Pool, error) {
+	pool, err := c.Database(ctx, c.Connections())
+	if err != nil {
+		return nil, err
+	}
+	if err := schema.Check(ctx, pool); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+// redact hides the password of a URL.
+func redact(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" { // "host=… password=…" parses as a path
+		return "something that is no URL"
+	}
+	query := u.Query()
+	for name := range query {
+		if strings.Contains(name, "password") {
+			query.Set(name, "xxxxx")
+		}
+	}
+	u.RawQuery = query.Encode()
+	return u.Redacted()
+}

@@ -1,0 +1,129 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+// follows is whom a stream follows. The zero value follows everyone.
+type follows struct {
+	set atomic.Pointer[map[string]bool] // nil: everyone
+}
+
+// includes answers whether an account's events are wanted.
+func (f *follows) includes(did string) bool {
+	set := f.set.Load()
+	return set == nil || (*set)[did]
+}
+
+// take takes over whom to follow, and answers what to ask the server for.
+func (f *follows) take(now schema.Shard, collections []string) jetstream.Filter {
+	filter := jetstream.Filter{Collections: collections, Everyone: now.Network}
+	if now.Everyone {
+		f.set.Store(nil)
+		return filter
+	}
+	set := make(map[string]bool, len(now.DIDs))
+	for _, did := range now.DIDs {
+		set[did] = true
+	}
+	f.set.Store(&set)
+	if !filter.Everyone {
+		filter.DIDs = now.DIDs
+	}
+	return filter
+}
+
+// listen works on a connection of its own: it waits for hours. No pooler would
+// let it: there it looks.
+func (p App) listen(ctx context.Context, changed func(context.Context) error) error {
+	if p.cfg.pooled() {
+		return schema.PollFollows(ctx, p.pool, time.Second, time.Minute, changed)
+	}
+	conn, err := pgx.ConnectConfig(ctx, p.pool.Config().ConnConfig)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is over
+	return schema.ListenFollows(ctx, conn, time.Minute, changed)
+}
+
+// Bluesky is the client of the network's services. It waits so long between its
+// tries of a call; nil: as long as a worker does.
+func (p App) Bluesky(retries []time.Duration) (*bluesky.Client, error) {
+	const timeout = 15 * time.Second
+	calls := &workers.Calls{Pool: p.pool, Slots: p.cfg.Calls, Spacing: p.cfg.CallSpacing, TTL: 2 * timeout, Logger: p.log}
+	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Limit: calls.Take, Timeout: timeout, Retries: retries, Logger: p.log,
+		Registerer: p.metrics, Tracer: p.tracer, UserAgent: userAgent}
+	if p.cfg.Identifier != "" {
+		cfg.Login = &bluesky.Login{PDS: p.cfg.PDS, Identifier: p.cfg.Identifier, Password: p.cfg.AppPassword}
+	}
+	return bluesky.New(cfg)
+}
+
+// firstWatches adds the watches of WEIR_WATCH where there are none yet.
+func (p App) firstWatches(ctx context.Context) error {
+	if len(p.cfg.Watch) == 0 {
+		return nil
+	}
+	there, err := schema.Watches(ctx, p.pool)
+	if err != nil || len(there) > 0 {
+		return err
+	}
+	for _, named := range p.cfg.Watch {
+		kind, target, err := ParseWatch(named, false)
+		if err != nil {
+			return fmt.Errorf("read WEIR_WATCH: %w", err)
+		}
+		if _, err := schema.AddWatch(ctx, p.pool, kind, target, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DID is whom a handle names: by what is stored, or else by the network.
+func (p App) DID(ctx context.Context, actor string) (string, error) {
+	if strings.HasPrefix(actor, "did:") {
+		return actor, nil
+	}
+	did, err := schema.FindDID(ctx, p.pool, actor)
+	if !errors.Is(err, schema.ErrNoRows) {
+		return did, err
+	}
+	api, err := p.Bluesky(nil)
+	if err != nil {
+		return "", err
+	}
+	return api.ResolveHandle(ctx, actor)
+}
+
+// ParseWatch is the kind of watch that a person asks for, and its target in the
+// one spelling that is stored.
+func ParseWatch(named string, alone bool) (kind, target string, err error) {
+	t, err := bluesky.ParseTarget(named)
+	switch {
+	case err != nil:
+		return "", "", err
+	case alone && t.Kind != bluesky.TargetAccount:
+		return "", "", fmt.Errorf("--account is for accounts, and %s is a %s: leave it out to follow its members", t.URI, t.Kind)
+	case t.Kind == bluesky.TargetList:
+		return "list", t.URI, nil
+	case t.Kind == bluesky.TargetStarterPack:
+		return "starterpack", t.URI, nil
+	case alone:
+		return "account", t.Actor, nil
+	}
+	return "follows", t.Actor, nil
+}

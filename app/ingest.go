@@ -1,0 +1,80 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/recording"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+// Ingest commits every event of a recording, and works the jobs that come of
+// it: then it ends when none is left that could be worked now. Or with ctx.
+func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool) error {
+	if err := p.register(ctx); err != nil {
+		return err
+	}
+	if !work {
+		return p.commitAll(ctx, name, lines)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	working, stop := context.WithCancel(ctx)
+	g.Go(func() error { return p.workers(working, workers.Config{ProcessOnly: true}) })
+	g.Go(func() error {
+		defer stop()
+		if err := p.commitAll(ctx, name, lines); err != nil {
+			return err
+		}
+		return p.drained(ctx)
+	})
+	return g.Wait()
+}
+
+// drained waits until no job is at work or could be.
+func (p App) drained(ctx context.Context) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left, err := schema.UnfinishedJobs(ctx, p.pool, p.projections.Kinds()...)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if err == nil && left.Ready == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// dropPatience is how long a replay that ends may take to remove its stream.
+const dropPatience = 10 * time.Second
+
+// commitAll commits every event of a recording. No stream is left of it, however
+// it ends: one that was killed leaves its row to the next.
+func (p App) commitAll(ctx context.Context, name string, lines io.Reader) error {
+	stream := p.cfg.Stream + "-replay"
+	source := &recording.Source{Name: "recording:" + name, Lines: lines, Decode: jetstream.Lines(p.wanted())}
+	c, err := p.consumer(consumer.Config{
+		Stream: stream, Wire: schema.WireRecording, Source: source, Afresh: true, Patient: true,
+		BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
+		Registerer: p.metrics,
+	})
+	if err != nil {
+		return err
+	}
+	err = c.Run(ctx)
+	dropping, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropPatience)
+	defer cancel()
+	return errors.Join(err, schema.DropRecording(dropping, p.pool, stream))
+}

@@ -1,0 +1,112 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
+	"github.com/weir-social/weir/workers"
+)
+
+// Limits are where well ends, as configured.
+func (c Config) Limits() health.Limits {
+	age := 2*c.AuditEvery + 2*time.Hour // one may fail, and each is looked for by the hour
+	if c.AuditEvery == 0 {
+		age = -1
+	}
+	return health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
+}
+
+// webhook is where alerts are sent; nil: nowhere.
+func (c Config) webhook() (*workers.Webhook, error) {
+	if c.AlertWebhook == "" {
+		return nil, nil
+	}
+	hook, err := workers.NewWebhook(c.AlertWebhook, c.AlertFormat)
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_ALERT_WEBHOOK, WEIR_ALERT_FORMAT: %w", err)
+	}
+	return hook, nil
+}
+
+// listenForOperators is the listener of health and metrics; nil where none is
+// wanted. An address that somebody wrote down must be had; the default gives way
+// when a second process on the machine finds it taken.
+func (p App) listenForOperators() (net.Listener, error) {
+	if p.cfg.OpsListen == "off" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", p.cfg.OpsListen)
+	if err == nil {
+		return l, nil
+	}
+	if os.Getenv("WEIR_OPS_LISTEN") != "" {
+		return nil, fmt.Errorf("listen on WEIR_OPS_LISTEN=%s: %w; choose another address, or off", p.cfg.OpsListen, err)
+	}
+	host, _, _ := net.SplitHostPort(p.cfg.OpsListen)
+	if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
+		return nil, fmt.Errorf("listen for health and metrics: %w; set WEIR_OPS_LISTEN to an address, or to off", err)
+	}
+	p.log.Warn("operators_elsewhere", "wanted", p.cfg.OpsListen, "url", "http://"+l.Addr().String()+"/health", "set", "WEIR_OPS_LISTEN")
+	return l, nil
+}
+
+// hosts are the names that both listeners answer to: those that are configured,
+// and those that the listeners' own addresses are written with.
+func (c Config) hosts() (web.Hosts, error) {
+	names := slices.Clone(c.Hosts)
+	for _, address := range []string{c.Listen, c.OpsListen} {
+		host, _, _ := net.SplitHostPort(address)
+		if _, err := web.ParseHosts([]string{host}); err == nil { // what is no host cannot be listened on, which is said elsewhere
+			names = append(names, host)
+		}
+	}
+	hosts, err := web.ParseHosts(names)
+	if err != nil {
+		return hosts, fmt.Errorf("WEIR_HOSTS: %w", err)
+	}
+	return hosts, nil
+}
+
+// operate answers operators on l until ctx ends.
+func (p App) operate(ctx context.Context, l net.Listener, reads bool) error {
+	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.Limits(), 3*time.Second), poolMetrics{p.pool}, buildInfo())
+	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
+	handler, err := web.Operate(web.Operations{
+		DB: p.pool, Check: func(ctx context.Context) error { return schema.Check(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.Limits(),
+		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Title: "Weir", Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.answer(ctx, l, handler, opsConnections); err != nil {
+		return fmt.Errorf("serve health and metrics: %w", err)
+	}
+	return nil
+}
+
+// Version is the version of this binary, as its module was built.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return VersionOf(info)
+}
+
+// buildInfo says which binary runs.
+func buildInfo() prometheus.Collector {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_build_info", Help: "1, labelled with the version.",
+		ConstLabels: prometheus.Labels{"version": Version()}})
+	info.Set(1)
+	return info
+}

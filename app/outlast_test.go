@@ -1,0 +1,31 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestStartOutlastsABrokenConnection, and ends for what a person has to correct.
+func TestStartOutlastsABrokenConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := App{log: slog.New(slog.DiscardHandler)}
+		tries, wrong := 0, errors.New("wrong")
+		step := func(context.Context) error {
+			if tries++; tries < 3 {
+				return fmt.Errorf("read the shards: %w", io.ErrUnexpectedEOF)
+			}
+			return nil
+		}
+		require.NoError(t, p.outlast(t.Context(), step))
+		require.Equal(t, 3, tries)
+		require.ErrorIs(t, p.outlast(t.Context(), func(context.Context) error { return wrong }), wrong)
+	})
+}

@@ -1,0 +1,36 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/schema"
+)
+
+// WithServer runs f on a Postgres that lives as long as f does, migrated.
+func WithServer(ctx context.Context, cfg Config, options devpg.Options, f func(*pgxpool.Pool) error) error {
+	options.Logger = cfg.Logger()
+	server, err := devpg.Start(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if err := server.Stop(stop); err != nil {
+			options.Logger.Error("postgres_not_stopped", "cause", err)
+		}
+	}()
+	pool, err := OpenPool(ctx, server.URL("weir"), cfg.Connections(), false)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := schema.Migrate(ctx, pool); err != nil {
+		return err
+	}
+	return f(pool)
+}

@@ -1,0 +1,9 @@
+package app
+
+import (
+	"cmp"
+	"runtime/debug"
+)
+
+// VersionOf is the version of a build.
+func VersionOf(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "unknown") }

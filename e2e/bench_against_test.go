@@ -1,0 +1,329 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/simnet"
+)
+
+// What a change may cost, as many times what the base costs.
+const (
+	mostCPU = 1.10
+	mostWAL = 1.05
+)
+
+// Events of one run: few enough for ten turns in some five minutes.
+const (
+	againstPosts = 60_000
+	againstLive  = 30_000
+)
+
+// BenchmarkAgainst compares this binary with the one that WEIR_BENCH_BASE names:
+// both do the same in turn, WEIR_BENCH_TURNS times (10), each in a database of
+// its own that it has migrated itself. It compares processor time and bytes of
+// WAL, which hardly feel who else uses the machine, and no rates; and fails when
+// the median is more than mostCPU or mostWAL times that of the base. Without
+// WEIR_BENCH_BASE it compares nothing.
+func BenchmarkAgainst(b *testing.B) {
+	base := os.Getenv("WEIR_BENCH_BASE")
+	if base == "" {
+		b.Log("WEIR_BENCH_BASE names no binary to compare with: make bench-against BASE=<commit>")
+		return
+	}
+	turns, err := strconv.Atoi(cmp.Or(os.Getenv("WEIR_BENCH_TURNS"), "10"))
+	require.NoError(b, err, "WEIR_BENCH_TURNS")
+	require.Positive(b, turns, "WEIR_BENCH_TURNS")
+	a := newAgainst(b)
+	for b.Loop() {
+		var of [2][]costs // the base, and this binary
+		programs := [2]string{base, binary}
+		for turn := range turns + 1 {
+			for i := range programs {
+				which := (i + turn) % 2 // who begins has the colder caches
+				cost := a.turn(programs[which])
+				if turn > 0 { // the first one warms up
+					of[which] = append(of[which], cost)
+				}
+			}
+		}
+		b.ReportMetric(0, "ns/op")
+		a.report(of[0], of[1])
+	}
+}
+
+// costs are what the cases cost per event, by case and figure.
+type costs map[string]float64
+
+// against is what both binaries are given.
+type against struct {
+	b          *testing.B
+	server     *devpg.Server
+	admin      *pgx.Conn
+	postmaster int
+	recording  string
+	net        *simnet.Net
+}
+
+func newAgainst(b *testing.B) *against {
+	b.Helper()
+	a := &against{b: b}
+	var err error
+	// What Postgres does at times of its own is left out: it would be counted to
+	// whoever runs then.
+	a.server, err = devpg.Start(context.Background(), devpg.Options{Settings: map[string]string{
+		"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off"}})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, a.server.Stop(context.Background())) })
+	a.admin, err = pgx.Connect(b.Context(), a.server.URL("postgres"))
+	require.NoError(b, err)
+	b.Cleanup(func() { a.admin.Close(context.Background()) }) //nolint:errcheck // it is over
+	var backend int
+	require.NoError(b, a.admin.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
+	a.postmaster = readProcess(b, backend).parent
+	a.recording, _ = benchRecording(b, simnet.MixPosts, againstPosts, newPost)
+	a.net, err = simnet.New(simnet.Config{Seed: 6, Accounts: 20_000, History: againstLive, HistorySpan: 6 * time.Hour})
+	require.NoError(b, err)
+	require.NoError(b, a.net.Start("127.0.0.1:0"))
+	b.Cleanup(a.net.Stop)
+	return a
+}
+
+// turn has a program do all cases.
+func (a *against) turn(program string) costs {
+	a.b.Helper()
+	cost := costs{}
+	url, drop := a.database(program)
+	environment := []string{"DATABASE_URL=" + url, "WEIR_LOG_LEVEL=warn"}
+	cost.add("consume", againstPosts, a.measure(func() *os.ProcessState {
+		return a.run(environment, program, "replay", "--work=false", a.recording)
+	}))
+	cost.add("process", againstPosts, a.measure(func() *os.ProcessState {
+		return a.run(environment, program, "replay", os.DevNull)
+	}))
+	drop()
+	url, drop = a.database(program)
+	cost.add("small batches", againstLive, a.measure(func() *os.ProcessState { return a.live(program, url) }))
+	drop()
+	return cost
+}
+
+// database makes one that the program migrates itself.
+func (a *against) database(program string) (url string, drop func()) {
+	a.b.Helper()
+	name := fmt.Sprintf("against_%d", time.Now().UnixNano())
+	_, err := a.admin.Exec(a.b.Context(), `CREATE DATABASE `+name)
+	require.NoError(a.b, err)
+	url = a.server.URL(name)
+	a.run([]string{"DATABASE_URL=" + url, "WEIR_LOG_LEVEL=warn"}, program, "migrate")
+	return url, func() {
+		_, err := a.admin.Exec(a.b.Context(), `DROP DATABASE `+name+` WITH (FORCE)`)
+		require.NoError(a.b, err)
+	}
+}
+
+func (a *against) run(env []string, program string, args ...string) *os.ProcessState {
+	a.b.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	require.NoError(a.b, err, string(out))
+	return cmd.ProcessState
+}
+
+// live reads the network over the wire in batches as small as on a quiet day:
+// posts, edits, deletions and accounts.
+func (a *against) live(program, url string) *os.ProcessState {
+	a.b.Helper()
+	cmd := exec.Command(program, "consume")
+	cmd.Env = append(reads(a.net, url), "WEIR_OPS_LISTEN=off", "WEIR_LOG_LEVEL=warn", "WEIR_BATCH_EVENTS=20", "WEIR_LEASE_TTL=10s")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(a.b, cmd.Start())
+	conn, err := pgx.Connect(a.b.Context(), url)
+	require.NoError(a.b, err)
+	last := time.UnixMicro(lastAsked(a.net).TimeUS)
+	require.Eventually(a.b, func() bool {
+		var read bool
+		err := conn.QueryRow(a.b.Context(), `SELECT coalesce(bool_or(last_event_at >= $1), false) FROM streams`, last).Scan(&read)
+		return err == nil && read
+	}, 2*time.Minute, 50*time.Millisecond, "the stream is not read")
+	require.NoError(a.b, conn.Close(a.b.Context()))
+	require.NoError(a.b, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(a.b, cmd.Wait(), out.String())
+	return cmd.ProcessState
+}
+
+// cost is what one run has cost.
+type cost struct {
+	process, postgres time.Duration // of processor time
+	wal               int64         // bytes
+}
+
+func (c costs) add(name string, events int, of cost) {
+	perEvent := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(events) }
+	c[name+" | CPU of weir, µs"] = perEvent(of.process)
+	c[name+" | CPU of Postgres, µs"] = perEvent(of.postgres)
+	c[name+cpuOfBoth] = perEvent(of.process + of.postgres)
+	c[name+walBytes] = float64(of.wal) / float64(events)
+}
+
+// The figures that have a limit.
+const (
+	cpuOfBoth = " | CPU of both, µs"
+	walBytes  = " | WAL, B"
+)
+
+// measure asks what a run costs. Every page is written whole after a checkpoint
+// once: so there is one before.
+func (a *against) measure(run func() *os.ProcessState) cost {
+	a.b.Helper()
+	_, err := a.admin.Exec(a.b.Context(), `CHECKPOINT`)
+	require.NoError(a.b, err)
+	wal := func() (at int64) {
+		require.NoError(a.b, a.admin.QueryRow(a.b.Context(), `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&at))
+		return at
+	}
+	a.quiet()
+	cpu, lsn := a.postgres(), wal()
+	ended := run()
+	a.quiet()
+	return cost{process: ended.UserTime() + ended.SystemTime(), postgres: a.postgres() - cpu, wal: wal() - lsn}
+}
+
+// quiet waits until nobody but us is connected: Postgres counts the time of a
+// process when it has ended.
+func (a *against) quiet() {
+	a.b.Helper()
+	require.Eventually(a.b, func() bool {
+		var others int
+		err := a.admin.QueryRow(a.b.Context(), `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&others)
+		return err == nil && others == 0
+	}, time.Minute, 20*time.Millisecond)
+}
+
+// postgres is the processor time of the whole server so far, as the kernel
+// counts it, in hundredths of a second: of what has ended and of what runs.
+func (a *against) postgres() time.Duration {
+	a.b.Helper()
+	all, err := os.ReadDir("/proc")
+	require.NoError(a.b, err, "processor time is read from /proc, as on Linux")
+	main := readProcess(a.b, a.postmaster)
+	ticks := main.own + main.ended
+	for _, entry := range all {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if p, err := parseProcess(pid); err == nil && p.parent == a.postmaster {
+			ticks += p.own
+		}
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// kernelProcess is what the kernel tells of a process: times in ticks, its own and
+// those of its children that have ended.
+type kernelProcess struct{ parent, own, ended int }
+
+func readProcess(t testing.TB, pid int) kernelProcess {
+	t.Helper()
+	p, err := parseProcess(pid)
+	require.NoError(t, err)
+	return p
+}
+
+func parseProcess(pid int) (kernelProcess, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return kernelProcess{}, err
+	}
+	_, after, _ := strings.Cut(string(text), ") ") // the name may hold anything
+	fields := strings.Fields(after)
+	number := make([]int, 15)
+	for i := 1; i < len(number) && i < len(fields); i++ {
+		number[i], _ = strconv.Atoi(fields[i]) // those that are read are numbers
+	}
+	return kernelProcess{parent: number[1], own: number[11] + number[12], ended: number[13] + number[14]}, nil
+}
+
+// report prints the medians and their ratio, and fails where it is too large.
+func (a *against) report(base, changed []costs) {
+	a.b.Helper()
+	table := newTable("case", "figure per event", "base", "spread", "this", "spread", "ratio", "in pairs", "at most")
+	names := map[string]bool{}
+	for name := range base[0] {
+		names[name] = true
+	}
+	var all []string
+	for name := range names {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	for _, name := range all {
+		before, beforeSpread := median(base, name)
+		after, afterSpread := median(changed, name)
+		ratio, limit := after/before, 0.0
+		switch {
+		case strings.HasSuffix(name, cpuOfBoth):
+			limit = mostCPU
+		case strings.HasSuffix(name, walBytes):
+			limit = mostWAL
+		}
+		what, figure, _ := strings.Cut(name, " | ")
+		cell := ""
+		if limit > 0 {
+			cell = fmt.Sprintf("%.2f", limit)
+			unit, _, _ := strings.Cut(strings.ReplaceAll(name, " | ", ":"), ",")
+			a.b.ReportMetric(ratio, strings.ReplaceAll(unit, " ", "-")+"-x")
+			if ratio > limit {
+				a.b.Errorf("%s: %.3f times the base's, and %.2f is the most", name, ratio, limit)
+			}
+		}
+		table.line(what, figure, fmt.Sprintf("%.2f", before), fmt.Sprintf("%.1f %%", beforeSpread), fmt.Sprintf("%.2f", after), fmt.Sprintf("%.1f %%", afterSpread), fmt.Sprintf("%.3f", ratio), fmt.Sprintf("%.3f", paired(base, changed, name)), cell)
+	}
+	publish(a.b, table.String())
+}
+
+// paired is the median of the ratios of each turn: the machine is the same for
+// both then.
+func paired(base, changed []costs, name string) float64 {
+	of := make([]costs, len(base))
+	for i := range base {
+		of[i] = costs{name: changed[i][name] / base[i][name]}
+	}
+	middle, _ := median(of, name)
+	return middle
+}
+
+// median is that of a figure, and how far the middle half of the runs spreads, in
+// per cent of it.
+func median(of []costs, name string) (middle, spread float64) {
+	var all []float64
+	for _, c := range of {
+		all = append(all, c[name])
+	}
+	slices.Sort(all)
+	at := func(part float64) float64 {
+		place := part * float64(len(all)-1)
+		low := int(place)
+		high := min(low+1, len(all)-1)
+		return all[low] + (place-float64(low))*(all[high]-all[low])
+	}
+	middle = at(0.5)
+	return middle, 100 * (at(0.75) - at(0.25)) / middle
+}

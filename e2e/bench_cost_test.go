@@ -1,0 +1,181 @@
+package e2e
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/simnet"
+)
+
+// sizes are the numbers of stored posts that WEIR_BENCH_SIZES lists, the
+// smallest first.
+func sizes(b *testing.B) []int {
+	b.Helper()
+	var all []int
+	for field := range strings.SplitSeq(cmp.Or(os.Getenv("WEIR_BENCH_SIZES"), "100000,1000000"), ",") {
+		n, err := strconv.Atoi(field)
+		require.NoError(b, err, "WEIR_BENCH_SIZES: expected such as 100000,1000000,10000000")
+		all = append(all, n)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// preload copies so many posts of the last hours into a database, and a share
+// for every third. Few links are shared by many, and most once or twice.
+func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
+	b.Helper()
+	const span = 6 * time.Hour
+	begin := time.Now().Add(-span)
+	at := func(i int) time.Time { return begin.Add(time.Duration(float64(span) * float64(i) / float64(posts))) }
+	did := func(i int) string { return fmt.Sprintf("did:plc:%024d", i%50_000) }
+	rkey := func(i int) string { return syntax.NewTID(at(i).UnixMicro(), uint(i%1000)).String() }
+	record := json.RawMessage(`{"$type":"app.bsky.feed.post","text":"` + strings.Repeat("a post like many ", 12) + `"}`)
+	copied := func(table string, columns []string, rows int, row func(i int) []any) {
+		n, err := pool.CopyFrom(b.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(rows, func(i int) ([]any, error) { return row(i), nil }))
+		require.NoError(b, err)
+		require.EqualValues(b, rows, n)
+	}
+	copied("records", []string{"collection", "did", "rkey", "rev", "cid", "created_at", "record"}, posts, func(i int) []any {
+		return []any{schema.PostCollection, did(i), rkey(i), rkey(i), "bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa", at(i), record}
+	})
+	links := 1000 + posts/6
+	random := rand.New(rand.NewPCG(1, 1))
+	shared := func() int64 { return int64(float64(links) * math.Pow(random.Float64(), 3)) }
+	_, err := pool.Exec(b.Context(), `INSERT INTO links (url, site, first_seen) SELECT 'https://preloaded.example/' || i, 'preloaded.example', now() FROM generate_series(1, $1::int) AS i`, links)
+	require.NoError(b, err)
+	var first int64
+	require.NoError(b, pool.QueryRow(b.Context(), `SELECT min(id) FROM links`).Scan(&first))
+	copied("shares", []string{"collection", "did", "rkey", "link_id", "how", "shared_at"}, posts/3, func(i int) []any {
+		return []any{schema.PostCollection, did(3 * i), rkey(3 * i), first + shared(), "post", at(3 * i)}
+	})
+	_, err = pool.Exec(b.Context(), `VACUUM ANALYZE`) // as autovacuum has by then
+	require.NoError(b, err)
+}
+
+// BenchmarkSize asks what the same work costs in a larger database: as many
+// times what it costs in the smallest one.
+func BenchmarkSize(b *testing.B) {
+	const events = 20_000
+	server := benchServer(b)
+	file, _ := benchRecording(b, simnet.MixPosts, events, newPost)
+	var least map[string]time.Duration
+	for _, size := range sizes(b) {
+		b.Run(fmt.Sprintf("posts=%d", size), func(b *testing.B) {
+			for b.Loop() {
+				url, pool := benchDatabase(b, server)
+				preload(b, pool, size)
+				cost := map[string]time.Duration{}
+				cost["consume"], _ = timed(b, url, "replay", "--work=false", file)
+				cost["process"], _ = timed(b, url, "replay", os.DevNull)
+				cost["trending-1h"], cost["trending-24h"] = rankingTime(b, pool, time.Hour), rankingTime(b, pool, 24*time.Hour)
+				if least == nil {
+					least = cost
+				}
+				for what, took := range cost {
+					b.ReportMetric(float64(took.Milliseconds()), what+"-ms")
+					b.ReportMetric(float64(took)/float64(least[what]), what+"-x")
+				}
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// rankingTime is how long one ranking takes: the median of seven.
+func rankingTime(b *testing.B, pool *pgxpool.Pool, window time.Duration) time.Duration {
+	b.Helper()
+	var all []time.Duration
+	for range 7 {
+		began := time.Now()
+		links, err := ranking.TrendingLinks(b.Context(), pool, time.Now(), window, 50)
+		require.NoError(b, err)
+		require.Len(b, links, 50)
+		all = append(all, time.Since(began))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// BenchmarkWorkers has one to four processes work the same queue: by how many
+// times it is done sooner than by one.
+func BenchmarkWorkers(b *testing.B) {
+	const events = 50_000
+	server := benchServer(b)
+	file, _ := benchRecording(b, simnet.MixPosts, events, newPost)
+	var one time.Duration
+	for processes := 1; processes <= 4; processes++ {
+		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
+			for b.Loop() {
+				url, pool := benchDatabase(b, server)
+				timed(b, url, "replay", "--work=false", file)
+				began := time.Now()
+				var fleet []*process
+				for range processes {
+					fleet = append(fleet, start(b, []string{"DATABASE_URL=" + url, "WEIR_LOG_LEVEL=warn", "WEIR_KEEP=0"}, "work"))
+				}
+				require.Eventually(b, func() bool {
+					left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state <> 'completed'`)
+					return err == nil && left == 0
+				}, 5*time.Minute, 20*time.Millisecond)
+				took := time.Since(began)
+				for _, p := range fleet {
+					p.signal(syscall.SIGTERM)
+					require.Zero(b, p.wait(b, time.Minute))
+				}
+				one = cmp.Or(one, took)
+				b.ReportMetric(events/took.Seconds(), "posts/s")
+				b.ReportMetric(float64(one)/float64(took), "x")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// BenchmarkIdle asks what a `weir serve` costs to which nothing happens.
+func BenchmarkIdle(b *testing.B) {
+	const span = 30 * time.Second
+	server := benchServer(b)
+	for b.Loop() {
+		url, pool := benchDatabase(b, server)
+		n, err := simnet.New(simnet.Config{Seed: 6, History: 100})
+		require.NoError(b, err)
+		require.NoError(b, n.Start("127.0.0.1:0"))
+		serve := start(b, append(reads(n, url), "WEIR_LEASE_TTL=10s"), "serve")
+		at := serve.operators(b)
+		becomes(b, at, "quiet")
+		transactions := func() (n float64) {
+			require.NoError(b, pool.QueryRow(b.Context(), `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
+			return n
+		}
+		before, transacted := readSoak(b, pool, at), transactions()
+		time.Sleep(span) // of nothing
+		after := readSoak(b, pool, at)
+		perMinute := time.Minute.Seconds() / after.at.Sub(before.at).Seconds()
+		b.ReportMetric(after.since(before, "process_cpu_seconds_total")*perMinute, "CPU-s/min")
+		b.ReportMetric((transactions()-transacted)*perMinute, "transactions/min")
+		b.ReportMetric((after.wal-before.wal)*perMinute/1024, "WAL-KB/min")
+		b.ReportMetric(after.value("process_resident_memory_bytes")/(1<<20), "MB")
+		b.ReportMetric(0, "ns/op")
+		serve.signal(syscall.SIGTERM)
+		require.Zero(b, serve.wait(b, time.Minute))
+		n.Stop()
+	}
+}

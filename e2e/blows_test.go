@@ -1,0 +1,354 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+// blow is one thing that goes wrong. It returns when that has been seen to have
+// happened, by what is not Weir's own word where that is possible, and fails the
+// test otherwise.
+type blow struct {
+	name string
+	do   func(c *chaos)
+}
+
+// plan is a round: each blow once, in the order of chance.
+func (c *chaos) plan() []blow {
+	plan := c.blows()
+	c.random.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
+	return plan
+}
+
+// planned are some blows, in the order given.
+func (c *chaos) planned(wanted ...string) (plan []blow) {
+	c.t.Helper()
+	all := c.blows()
+	for _, name := range wanted {
+		at := slices.IndexFunc(all, func(b blow) bool { return b.name == name })
+		require.GreaterOrEqual(c.t, at, 0, "no blow is called %q: expected one of %s", name, names(all))
+		plan = append(plan, all[at])
+	}
+	return plan
+}
+
+// blows are all that can be done in such a round.
+func (c *chaos) blows() []blow {
+	all := slices.Concat(endings(), ways(), faults(), clocks(), holes())
+	if c.kind == ofFollowed {
+		all = append(all, followings()...)
+	}
+	if c.disk != nil {
+		all = append(all, blow{"full disk of Postgres", (*chaos).fullDisk})
+	}
+	return all
+}
+
+func names(plan []blow) string {
+	all := make([]string, len(plan))
+	for i, b := range plan {
+		all[i] = b.name
+	}
+	return strings.Join(all, ", ")
+}
+
+// endings are those of processes.
+func endings() []blow {
+	return []blow{
+		{"SIGKILL of the consumer that reads", func(c *chaos) {
+			reading, _ := c.reader()
+			c.kill(reading)
+			c.relaunch(reading)
+		}},
+		{"SIGKILL of the consumer that waits", func(c *chaos) {
+			_, waiting := c.reader()
+			c.kill(waiting)
+			c.relaunch(waiting)
+		}},
+		{"SIGKILL of a worker", func(c *chaos) { c.killAll("work 1") }},
+		{"SIGKILL of the web process", func(c *chaos) { c.killAll("web 1") }},
+		{"SIGKILL of both consumers", func(c *chaos) { c.killAll("consume 1", "consume 2") }},
+		{"SIGKILL of everything", func(c *chaos) { c.killAll(fleet()...) }},
+		{"SIGTERM of the consumer that reads", func(c *chaos) {
+			reading, _ := c.reader()
+			c.terminate(reading)
+		}},
+		{"SIGTERM of a worker", func(c *chaos) { c.terminate("work 2") }},
+		{"SIGSTOP of the consumer beyond its lease", (*chaos).pauseReader},
+		{"SIGSTOP of the workers until the queue is full", (*chaos).pauseWorkers},
+		{"crash of Postgres", func(c *chaos) { c.crash(func() {}) }},
+		{"SIGKILL of the consumer while Postgres is away", func(c *chaos) {
+			reading, _ := c.reader()
+			c.crash(func() { c.kill(reading) })
+			c.relaunch(reading)
+		}},
+	}
+}
+
+// ways are what goes wrong between the processes and their servers.
+func ways() []blow {
+	var all []blow
+	for _, to := range []string{"Jetstream", "Postgres"} {
+		at := func(c *chaos) *proxy {
+			if to == "Postgres" {
+				return c.database
+			}
+			return c.stream
+		}
+		all = append(all,
+			blow{"connections to " + to + " cut", func(c *chaos) {
+				p := at(c)
+				p.cut()
+				p.returned(p.accepted.Load())
+			}},
+			blow{"no way to " + to, func(c *chaos) {
+				p := at(c)
+				p.down()
+				time.Sleep(time.Duration(300+c.random.IntN(1000)) * time.Millisecond) // as long as it lasts
+				p.up()
+				p.returned(p.accepted.Load())
+			}},
+			blow{"slow way to " + to, func(c *chaos) {
+				p := at(c)
+				p.renew(`{"type":"latency","attributes":{"latency":80,"jitter":40}}`) // ms
+				defer p.renew()
+				c.takes(p, 40*time.Millisecond)
+				c.progress(3)
+			}},
+			blow{"narrow way to " + to, func(c *chaos) {
+				p := at(c)
+				p.renew(`{"type":"bandwidth","attributes":{"rate":100}}`) // KB/s
+				defer p.renew()
+				c.takes(p, 300*time.Millisecond)
+				c.progress(3)
+			}},
+		)
+	}
+	return all
+}
+
+// faults are those of the simulated Jetstream.
+func faults() []blow {
+	var all []blow
+	for _, f := range []simnet.Fault{simnet.Duplicate, simnet.Stale, simnet.Renumber, simnet.Restart, simnet.Stall} {
+		all = append(all, blow{"Jetstream: " + string(f), func(c *chaos) { c.fault(f) }})
+	}
+	for _, p := range poisons() {
+		all = append(all, blow{p.name(), func(c *chaos) { c.poison(p) }})
+	}
+	return append(all,
+		blow{"Jetstream: refuse", func(c *chaos) {
+			c.refuse()
+			require.NoError(c.t, c.net.Do(simnet.Accept))
+		}},
+		blow{"Jetstream: too-old", (*chaos).forget},
+		blow{"Jetstream: clock ahead, and right again", (*chaos).clockStep},
+		blow{"flood, ten times as much", (*chaos).flood},
+	)
+}
+
+// poison is what nobody can read.
+type poison struct {
+	fault simnet.Fault
+	like  string // of the dead letter's cause, or of what was received
+}
+
+func poisons() []poison {
+	return []poison{{simnet.Garbage, "not JSON"}, {simnet.NotUTF8, "UTF-8"}, {simnet.Oversized, "too long"}}
+}
+
+func (p poison) name() string { return "Jetstream: " + string(p.fault) }
+
+// killAll kills some of the fleet at once, and starts them again.
+func (c *chaos) killAll(names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		c.kill(name)
+	}
+	for _, name := range names {
+		c.relaunch(name)
+	}
+}
+
+func (c *chaos) terminate(name string) {
+	c.t.Helper()
+	c.member(name).signal(syscall.SIGTERM)
+	require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
+	c.relaunch(name)
+}
+
+// pauseReader stops the consumer until the other one has taken over, and lets it
+// learn that it has lost its lease.
+func (c *chaos) pauseReader() {
+	c.t.Helper()
+	reading, waiting := c.reader()
+	c.member(reading).signal(syscall.SIGSTOP)
+	require.Eventually(c.t, func() bool { return c.holder() == waiting }, time.Minute, 20*time.Millisecond, "nobody takes over")
+	before := c.told("lease_lost")
+	c.member(reading).signal(syscall.SIGCONT)
+	require.Eventually(c.t, func() bool { return c.told("lease_lost") > before }, time.Minute, 20*time.Millisecond)
+}
+
+// pauseWorkers lets the queue grow until the stream is left alone.
+func (c *chaos) pauseWorkers() {
+	c.t.Helper()
+	before := c.told("paused_by_backpressure")
+	for _, name := range []string{"work 1", "work 2"} {
+		c.member(name).signal(syscall.SIGSTOP)
+		defer c.member(name).signal(syscall.SIGCONT)
+	}
+	require.Eventually(c.t, func() bool { return c.told("paused_by_backpressure") > before }, time.Minute, 20*time.Millisecond)
+}
+
+// crash ends Postgres without order, does something while it is away, and starts
+// it again.
+func (c *chaos) crash(while func()) {
+	c.t.Helper()
+	started := func() (at time.Time) {
+		require.NoError(c.t, c.pool.QueryRow(c.t.Context(), `SELECT pg_postmaster_start_time()`).Scan(&at))
+		return at
+	}
+	before := started()
+	require.NoError(c.t, c.server.Crash(c.t.Context()))
+	while()
+	require.NoError(c.t, c.server.Resume(c.t.Context()))
+	c.pool.Reset()
+	require.True(c.t, started().After(before))
+}
+
+// takes has something pass through the proxy, and asks that it takes as long.
+func (c *chaos) takes(p *proxy, least time.Duration) {
+	c.t.Helper()
+	began := time.Now()
+	if p == c.database {
+		conn, err := pgx.Connect(c.t.Context(), c.through())
+		require.NoError(c.t, err)
+		var large string
+		require.NoError(c.t, conn.QueryRow(c.t.Context(), `SELECT repeat('x', 60000)`).Scan(&large))
+		require.NoError(c.t, conn.Close(c.t.Context()))
+	} else {
+		response, err := http.Get("http://" + p.Listen + "/dictionary") //nolint:noctx // of the test's own server
+		require.NoError(c.t, err)
+		_, err = io.Copy(io.Discard, response.Body)
+		require.NoError(c.t, err)
+		require.NoError(c.t, response.Body.Close())
+	}
+	require.Greater(c.t, time.Since(began), least, "%s is as fast as ever", p.Name)
+}
+
+// through is the database as the fleet sees it.
+func (c *chaos) through() string {
+	for _, pair := range c.env {
+		if at, ok := strings.CutPrefix(pair, "DATABASE_URL="); ok {
+			return at
+		}
+	}
+	return ""
+}
+
+func hostOf(t *testing.T, raw string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	require.NoError(t, err)
+	return u.Host
+}
+
+// fault does one of the network's until it has reached somebody.
+func (c *chaos) fault(f simnet.Fault) {
+	c.t.Helper()
+	before := c.net.Fired()[f]
+	require.Eventually(c.t, func() bool {
+		require.NoError(c.t, c.net.Do(f))
+		return c.net.Fired()[f] > before
+	}, time.Minute, 50*time.Millisecond, "%s reaches nobody", f)
+}
+
+// refuse ends the connections and turns away who comes back.
+func (c *chaos) refuse() {
+	c.t.Helper()
+	before := c.net.Fired()[simnet.Refuse]
+	require.NoError(c.t, c.net.Do(simnet.Refuse))
+	c.fault(simnet.Cut)
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, time.Minute, 10*time.Millisecond)
+}
+
+// poison sends what cannot be read until it lies among the dead letters.
+func (c *chaos) poison(p poison) {
+	c.t.Helper()
+	seen := func() int {
+		n, err := tryCount(c.pool, fmt.Sprintf(`SELECT coalesce(sum(count), 0) FROM dead_letters WHERE concat_ws(' ', cause, expected, received) LIKE '%%%s%%'`, p.like))
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	before := seen()
+	require.Eventually(c.t, func() bool {
+		c.fault(p.fault)
+		for range 500 {
+			if seen() > max(before, 0) {
+				return true
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return false // nobody was connected when it came, and it comes only once
+	}, time.Minute, 10*time.Millisecond, "%s is set aside by nobody", p.fault)
+}
+
+// clockStep sets the server's clock ahead until a consumer has been told of the
+// future, and right again.
+func (c *chaos) clockStep() {
+	c.t.Helper()
+	before := c.net.Fired()[simnet.Ahead]
+	c.net.StepClock(time.Duration(2+c.random.IntN(10)) * time.Second)
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Ahead] > before+50 }, time.Minute, 10*time.Millisecond)
+	c.net.StepClock(0)
+}
+
+// flood has ten times as much happen for two seconds.
+func (c *chaos) flood() {
+	c.t.Helper()
+	const span = 2 * time.Second
+	before := c.net.Log().Last().Seq
+	stop := live(c.t, c.net, 9*chaosRate)
+	time.Sleep(span)
+	stop()
+	require.Greater(c.t, c.net.Log().Last().Seq-before, int64(5*chaosRate*span.Seconds()), "the machine cannot make a flood")
+}
+
+// fullDisk leaves the server no room until a process has been told so. The log
+// of Postgres gets a fresh segment before: without room for the next one the
+// server ends, which the other blows are for.
+func (c *chaos) fullDisk() {
+	c.t.Helper()
+	_, err := c.pool.Exec(c.t.Context(), `SELECT pg_switch_wal()`)
+	require.NoError(c.t, err)
+	_, err = c.pool.Exec(c.t.Context(), `SELECT pg_logical_emit_message(true, 'weir', 'a fresh segment')`)
+	require.NoError(c.t, err)
+	const full = "SQLSTATE 53100"
+	before := c.told(full)
+	c.disk.fill()
+	require.Eventually(c.t, func() bool { return c.told(full) > before }, time.Minute, 20*time.Millisecond)
+	c.disk.free()
+	for range 100 {
+		if _, err := tryCount(c.pool, `SELECT 1`); err == nil {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	c.t.Log("Postgres has ended for want of room: it is started again")
+	require.NoError(c.t, c.server.Crash(c.t.Context()))
+	require.NoError(c.t, c.server.Resume(c.t.Context()))
+}

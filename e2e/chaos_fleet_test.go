@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+// launch starts a member of the fleet, for the first time or again.
+func (c *chaos) launch(name string) {
+	c.t.Helper()
+	command, _, _ := strings.Cut(name, " ")
+	env := append(slices.Clone(c.env), c.clocks[name].env())
+	if command == "consume" {
+		env = append(env, c.more...)
+	}
+	p := startProgram(c.t, c.program, env, command)
+	c.mu.Lock()
+	c.fleet[name] = p
+	c.mu.Unlock()
+}
+
+func (c *chaos) member(name string) *process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fleet[name]
+}
+
+// relaunch starts a member that has been ended.
+func (c *chaos) relaunch(name string) {
+	c.t.Helper()
+	c.launch(name)
+	c.restarts++
+}
+
+// kill ends a member without a warning, and does not start it again.
+func (c *chaos) kill(name string) {
+	c.t.Helper()
+	p := c.member(name)
+	p.kill()
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	require.True(c.t, ok && status.Signal() == syscall.SIGKILL, "%s ended before it was killed: %s", name, tail(p.stderr.String(), 2000))
+	c.kills++
+}
+
+// reader is the consumer that holds the lease; the other one waits.
+func (c *chaos) reader() (reading, waiting string) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool {
+		reading = c.holder()
+		return reading != ""
+	}, time.Minute, 20*time.Millisecond, "nobody takes the lease")
+	if reading == "consume 1" {
+		return reading, "consume 2"
+	}
+	return reading, "consume 1"
+}
+
+// holder is the member that holds the lease; "" while none does.
+func (c *chaos) holder() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var owner string // host/pid/start
+	if c.pool.QueryRow(ctx, `SELECT coalesce(lease_owner, '') FROM streams WHERE lease_expires_at > clock_timestamp()`).Scan(&owner) != nil {
+		return ""
+	}
+	for _, name := range fleet()[:2] {
+		if strings.Contains(owner, fmt.Sprintf("/%d/", c.member(name).cmd.Process.Pid)) {
+			return name
+		}
+	}
+	return ""
+}
+
+// standing fails the test when a process has ended that nobody has ended.
+func (c *chaos) standing() {
+	c.t.Helper()
+	for _, name := range fleet() {
+		select {
+		case <-c.member(name).exited:
+			require.Fail(c.t, name+" has ended by itself", tail(c.member(name).stderr.String(), 3000))
+		default:
+		}
+	}
+}
+
+// told is how often the fleet has logged something.
+func (c *chaos) told(what string) (times int) {
+	for _, name := range fleet() {
+		times += strings.Count(c.member(name).stderr.String(), what)
+	}
+	return times
+}
+
+// place is where the stream stands, by the network's own numbering.
+func (c *chaos) place() int64 {
+	seq, err := tryCount(c.pool, `SELECT coalesce((anchor ->> 'seq')::bigint, 0) FROM streams`)
+	if err != nil {
+		return 0
+	}
+	return int64(seq) + int64(4*c.net.Fired()[simnet.Renumber])
+}
+
+// recover waits until an event has been committed that happened after the blow,
+// and answers how long that took.
+func (c *chaos) recover(after string) time.Duration {
+	c.t.Helper()
+	began := time.Now()
+	mark := c.net.Log().Last().Seq + 10 // beyond what a renumbering shifts
+	require.Eventually(c.t, func() bool { return c.place() >= mark }, 3*time.Minute, 10*time.Millisecond, "the stream does not move after: %s", after)
+	c.standing()
+	took := time.Since(began)
+	if took > c.slowest && len(c.fired) > 0 {
+		c.slowest, c.after = took, after
+	}
+	return took
+}
+
+// progress waits until so many more commits have moved the cursor: a blow must
+// meet a system at work.
+func (c *chaos) progress(commits int) {
+	c.t.Helper()
+	seen, last := 0, -1
+	require.Eventually(c.t, func() bool {
+		cursor, err := tryCount(c.pool, `SELECT cursor FROM streams`)
+		if err == nil && cursor != last {
+			last = cursor
+			seen++
+		}
+		return seen > commits
+	}, 2*time.Minute, 5*time.Millisecond, "the stream does not move")
+}
+
+// caught waits until everything that has happened is committed. Nothing may
+// happen meanwhile.
+func (c *chaos) caught() *simnet.Entry {
+	c.t.Helper()
+	last := c.post("so far")
+	require.Eventually(c.t, func() bool { return c.place() == last.Seq }, 3*time.Minute, 10*time.Millisecond, "the end of the stream is not committed")
+	return last
+}
+
+// drain waits until everything that happened is committed and processed.
+func (c *chaos) drain() *simnet.Entry {
+	c.t.Helper()
+	last := c.caught()
+	require.Eventually(c.t, func() bool {
+		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
+		return err == nil && left == 0
+	}, 8*time.Minute, 50*time.Millisecond, "jobs are left") // one that has failed thrice waits 81 s
+	return last
+}
+
+// end stops the fleet in order.
+func (c *chaos) end() {
+	c.t.Helper()
+	for _, name := range fleet() {
+		c.member(name).signal(syscall.SIGTERM)
+	}
+	for _, name := range fleet() {
+		require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
+	}
+}

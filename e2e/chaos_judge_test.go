@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/simnet"
+)
+
+// judge ends the fleet, compares, and answers what came of the round.
+func (c *chaos) judge() roundReport {
+	c.t.Helper()
+	c.end()
+	r := roundReport{chaos: c, length: time.Since(c.began), events: len(c.net.Log().Entries())}
+	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
+	require.NoError(c.t, pgx.BeginFunc(c.t.Context(), c.pool, func(tx pgx.Tx) (err error) {
+		var all []string
+		if c.kind == ofFollowed {
+			all, r.posts, r.shares, err = c.judgeFollowed(c.t.Context(), tx, end)
+		} else {
+			all, r.posts, r.shares, err = c.judgeEveryone(c.t.Context(), tx, end)
+		}
+		if err != nil {
+			return err
+		}
+		r.lost, r.doubled = amiss(all)
+		c.problems = append(c.problems, shorten(byTable(all))...)
+		gaps, err := holeProblems(c.t.Context(), tx, c.holes, c.kind == ofFollowed)
+		c.problems = append(c.problems, gaps...)
+		return err
+	}))
+	c.problems = slices.Concat(c.problems, c.answers.wrong, c.answers.silent)
+	r.problems = len(c.problems)
+	return r
+}
+
+// require fails the test when the judge has found anything.
+func (c *chaos) require() {
+	c.t.Helper()
+	require.Empty(c.t, c.problems, strings.Join(c.problems, "\n"))
+	require.NotEmpty(c.t, c.answers.statuses)
+	require.Greater(c.t, count(c.t, c.pool, `SELECT max(epoch) FROM streams`), 1, "the lease went from one to the next")
+}
+
+// judgeEveryone compares the tables with the fold of what the server has not
+// forgotten.
+func (c *chaos) judgeEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
+	told := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return c.lost[e] })
+	truth := fold(told, schema.PostCollection)
+	truth.parkedExpected = c.parked()
+	truth.gapsExpected = len(c.holes)
+	problems, err = truth.compareAll(ctx, tx, end)
+	return append(problems, c.rankingProblems(truth, end)...), len(truth.records), len(truth.shares), err
+}
+
+// parked is how many dead letters there must be: one for each kind of poison,
+// however often it came.
+func (c *chaos) parked() (kinds int) {
+	for name := range c.fired {
+		if slices.ContainsFunc(poisons(), func(p poison) bool { return name == p.name() }) {
+			kinds++
+		}
+	}
+	return kinds
+}
+
+// rankingProblems asks the program itself.
+func (c *chaos) rankingProblems(truth truth, end time.Time) (problems []string) {
+	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
+		want := truth.ranking(end, window, 1000)
+		got := rankedLinks(c.t, c.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
+		require.NotEmpty(c.t, want)
+		found := make([]ranked, len(got))
+		for i, l := range got {
+			found[i] = ranked{l.URL, l.Sharers}
+		}
+		for i := range max(len(want), len(found)) {
+			if expected, actual := place(want, i), place(found, i); expected != actual {
+				problems = append(problems, fmt.Sprintf("weir trending: %s, place %d: expected %s, found %s", window, i+1, expected, actual))
+				break
+			}
+		}
+	}
+	return problems
+}
+
+// holeProblems asks for one gap over each hole, and for no other: closed ones
+// where somebody's posts could be read elsewhere, else open ones.
+func holeProblems(ctx context.Context, tx pgx.Tx, holes []hole, closed bool) (problems []string, err error) {
+	const sql = `SELECT from_at, to_at, closed_at IS NOT NULL, concat_ws(' ', stream, from_at, to_at, reason, problem, how_closed) FROM gaps ORDER BY id`
+	type gap struct {
+		From, To time.Time
+		Closed   bool
+		Text     string
+	}
+	rows, err := tx.Query(ctx, sql)
+	if err != nil {
+		return nil, fmt.Errorf("read the gaps: %w", err)
+	}
+	gaps, err := pgx.CollectRows(rows, pgx.RowToStructByPos[gap])
+	if err != nil {
+		return nil, fmt.Errorf("read the gaps: %w", err)
+	}
+	covers := func(g gap, h hole) bool { return !g.From.After(h.from) && !g.To.Before(h.to) }
+	for _, h := range holes {
+		over := 0
+		for _, g := range gaps {
+			if covers(g, h) {
+				over++
+			}
+		}
+		if over != 1 {
+			problems = append(problems, fmt.Sprintf("gaps: expected one over what the server forgot, %s to %s, found %d", h.from.UTC().Format(time.RFC3339Nano), h.to.UTC().Format(time.RFC3339Nano), over))
+		}
+	}
+	for _, g := range gaps {
+		if !slices.ContainsFunc(holes, func(h hole) bool { return covers(g, h) }) {
+			problems = append(problems, "gaps: one where nothing was forgotten: "+g.Text)
+		}
+		if g.Closed != closed {
+			problems = append(problems, fmt.Sprintf("gaps: expected closed to be %t: %s", closed, g.Text))
+		}
+	}
+	return problems, nil
+}
+
+// byTable groups problems by what stands before their first colon.
+func byTable(problems []string) (found [][]string) {
+	at := map[string]int{}
+	for _, line := range problems {
+		table, _, _ := strings.Cut(line, ": ")
+		i, known := at[table]
+		if !known {
+			i = len(found)
+			at[table] = i
+			found = append(found, nil)
+		}
+		found[i] = append(found[i], line)
+	}
+	return found
+}
+
+// amiss counts the rows of records, tombstones and shares that are missing, and
+// those that should not be there.
+func amiss(problems []string) (lost, doubled int) {
+	for _, line := range problems {
+		if table, _, _ := strings.Cut(line, ": "); table != "records" && table != "tombstones" && table != "shares" {
+			continue
+		}
+		switch {
+		case strings.HasSuffix(line, "found no row"):
+			lost++
+		case strings.Contains(line, "expected no row, found"), strings.Contains(line, "expected one row, found another"):
+			doubled++
+		}
+	}
+	return lost, doubled
+}

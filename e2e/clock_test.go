@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	native "encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// clockFile names the file by which a process's wall clock is wrong.
+const clockFile = "WALL_CLOCK_STEP"
+
+// stepping is added to package time: it reads by how many nanoseconds the wall
+// clock is wrong from a file that is shared with the test.
+const stepping = `package time
+
+import (
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+var wallStep = mapWallStep()
+
+func mapWallStep() *int64 {
+	path, ok := syscall.Getenv("` + clockFile + `")
+	if !ok {
+		return new(int64)
+	}
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		panic("open the step of the wall clock: " + err.Error())
+	}
+	shared, err := syscall.Mmap(fd, 0, 8, syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		panic("map the step of the wall clock: " + err.Error())
+	}
+	return (*int64)(unsafe.Pointer(&shared[0]))
+}
+
+func stepped(sec int64, nsec int32) (int64, int32) {
+	at := sec*1e9 + int64(nsec) + atomic.LoadInt64(wallStep)
+	return at / 1e9, int32(at % 1e9)
+}
+`
+
+// steppable is the real binary, but for package time: its wall clock can be
+// stepped while it runs, as NTP or the end of a virtual machine's sleep does.
+// The monotonic clock goes on as ever.
+var steppable = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", err
+	}
+	library := filepath.Join(strings.TrimSpace(string(out)), "src", "time")
+	source, err := os.ReadFile(filepath.Join(library, "time.go"))
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Dir(binary)
+	overlay := map[string]map[string]string{"Replace": {
+		filepath.Join(library, "time.go"): filepath.Join(dir, "time.go"),
+		filepath.Join(library, "step.go"): filepath.Join(dir, "step.go"),
+	}}
+	const now, step = "\nfunc Now() Time {\n\tsec, nsec, mono := runtimeNow()\n", "\tsec, nsec = stepped(sec, nsec)\n"
+	if strings.Count(string(source), now) != 1 {
+		return "", fmt.Errorf("time.Now of %s has another beginning: have %q stepped some other way", library, now)
+	}
+	described, err := json.Marshal(overlay)
+	if err != nil {
+		return "", err
+	}
+	for name, content := range map[string]string{
+		"time.go": strings.Replace(string(source), now, now+step, 1), "step.go": stepping, "overlay.json": string(described),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil { //nolint:gosec // for everybody to read
+			return "", err
+		}
+	}
+	program := filepath.Join(dir, "weir-stepped")
+	arguments := buildArguments(program, "../cmd/weir")
+	build := exec.Command("go", append([]string{arguments[0], "-overlay", filepath.Join(dir, "overlay.json")}, arguments[1:]...)...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", program, err, out)
+	}
+	return program, nil
+})
+
+// wallClock is the wall clock of one process, or of several.
+type wallClock struct {
+	t    testing.TB
+	file string
+}
+
+func newWallClock(t testing.TB) wallClock {
+	t.Helper()
+	c := wallClock{t, filepath.Join(t.TempDir(), "step")}
+	require.NoError(t, os.WriteFile(c.file, make([]byte, 8), 0o600))
+	return c
+}
+
+// env is what makes a steppable process go by it.
+func (c wallClock) env() string { return clockFile + "=" + c.file }
+
+// step makes it wrong by so much, at once; zero: right.
+func (c wallClock) step(by time.Duration) {
+	c.t.Helper()
+	file, err := os.OpenFile(c.file, os.O_WRONLY, 0) // in its place: it is mapped
+	require.NoError(c.t, err)
+	_, err = file.WriteAt(native.NativeEndian.AppendUint64(nil, uint64(by)), 0)
+	require.NoError(c.t, err)
+	require.NoError(c.t, file.Close())
+}
+
+// wrong is by how much a process's wall clock is wrong, by the date of its
+// answers to operators.
+func (p *process) wrong(t testing.TB) time.Duration {
+	t.Helper()
+	var date time.Time
+	require.Eventually(t, func() bool {
+		operators := operating.FindStringSubmatch(p.stderr.String())
+		if operators == nil {
+			return false // it starts
+		}
+		response, err := http.Get(operators[1] + "/livez") //nolint:noctx // of the test's own process
+		if err != nil {
+			return false
+		}
+		require.NoError(t, response.Body.Close())
+		date, err = http.ParseTime(response.Header.Get("Date"))
+		return err == nil
+	}, time.Minute, 20*time.Millisecond, "the process tells no time")
+	return time.Until(date).Round(time.Minute)
+}

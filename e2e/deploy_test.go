@@ -1,0 +1,332 @@
+package e2e
+
+import (
+	"bytes"
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/caarlos0/env/v11"
+	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/compose-spec/compose-go/v2/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/app"
+)
+
+// root folder of the project, from here.
+const project = ".."
+
+// secrets are what .env must hold before anything starts.
+func secrets() map[string]string {
+	return map[string]string{"POSTGRES_PASSWORD": "a", "POSTGRES_OWNER_PASSWORD": "b", "POSTGRES_APP_PASSWORD": "c",
+		"RIVER_BASIC_AUTH_USER": "weir", "RIVER_BASIC_AUTH_PASS": "d"}
+}
+
+// compose reads docker-compose.yml as `docker compose` does, with this in .env.
+func compose(t *testing.T, env map[string]string) (*types.Project, error) {
+	t.Helper()
+	var pairs []string
+	for name, value := range env {
+		pairs = append(pairs, name+"="+value)
+	}
+	options, err := cli.NewProjectOptions([]string{filepath.Join(project, "docker-compose.yml")}, cli.WithEnv(pairs))
+	require.NoError(t, err)
+	return options.LoadProject(t.Context())
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(project, path))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// requireCommand fails where the binary has no such subcommand.
+func requireCommand(t *testing.T, name string) {
+	t.Helper()
+	require.Regexp(t, `(?m)^  weir `+regexp.QuoteMeta(name)+`\b`, succeed(t, nil, name, "--help"))
+}
+
+// known are the variables of our prefix that the binary reads.
+func known() []string {
+	return slices.DeleteFunc(app.Variables(), func(name string) bool { return !strings.HasPrefix(name, "WEIR_") })
+}
+
+// TestComposeRefusesToStartOpen: without any one of the secrets, or with an
+// empty one, nothing is started, and what is missing is named.
+func TestComposeRefusesToStartOpen(t *testing.T) {
+	t.Parallel()
+	for secret := range secrets() {
+		for _, wrong := range []func(map[string]string){
+			func(env map[string]string) { delete(env, secret) },
+			func(env map[string]string) { env[secret] = "" },
+		} {
+			env := secrets()
+			wrong(env)
+			_, err := compose(t, env)
+			require.ErrorContains(t, err, "set "+secret+" in .env")
+		}
+	}
+}
+
+// TestComposePassesEverySetting on to Weir, and none that Weir does not know: one
+// that is set in .env and reaches nobody would be a lie. None that is not set is
+// passed on.
+func TestComposePassesEverySetting(t *testing.T) {
+	t.Parallel()
+	env := secrets()
+	for _, name := range known() {
+		env[name] = "from .env"
+	}
+	set, err := compose(t, env)
+	require.NoError(t, err)
+	unset, err := compose(t, secrets())
+	require.NoError(t, err)
+	for _, name := range []string{"serve", "work"} {
+		for _, variable := range known() {
+			if slices.Contains([]string{"WEIR_HOME", "WEIR_LISTEN", "WEIR_OPS_LISTEN"}, variable) { // of dev and demo; inside the container
+				continue
+			}
+			value := set.Services[name].Environment[variable]
+			require.True(t, value != nil && *value == "from .env", "%s does not reach %s: add it to x-settings in docker-compose.yml", variable, name)
+			require.Nil(t, unset.Services[name].Environment[variable], "%s of %s", variable, name)
+		}
+	}
+	for name, service := range set.Services {
+		for variable, value := range service.Environment {
+			require.True(t, !strings.HasPrefix(variable, "WEIR_") || slices.Contains(known(), variable), "%s of %s", variable, name)
+			require.True(t, value == nil || !strings.Contains(*value, "${"), "%s of %s", variable, name)
+		}
+	}
+}
+
+// TestComposePassesTheSettingsOfTraces on to Weir: those that the exporter reads,
+// taken from its source, and those that say of whom, how many and how often.
+func TestComposePassesTheSettingsOfTraces(t *testing.T) {
+	t.Parallel()
+	names := []string{"OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
+		"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"}
+	folder, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp").Output()
+	require.NoError(t, err)
+	source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "internal", "otlpconfig", "envconfig.go"))
+	require.NoError(t, err)
+	_, source, found := bytes.Cut(source, []byte("func getOptionsFromEnv("))
+	require.True(t, found)
+	source, _, _ = bytes.Cut(source, []byte("\n}\n"))
+	for _, m := range regexp.MustCompile(`"((?:TRACES_)?(ENDPOINT|HEADERS|PROTOCOL|TIMEOUT|COMPRESSION|INSECURE|CERTIFICATE|CLIENT_[A-Z]+))"`).FindAllSubmatch(source, -1) {
+		names = append(names, "OTEL_EXPORTER_OTLP_"+string(m[1]))
+	}
+	require.Len(t, names, 10+18)
+	env := secrets()
+	for _, name := range names {
+		env[name] = "from .env"
+	}
+	set, err := compose(t, env)
+	require.NoError(t, err)
+	unset, err := compose(t, secrets())
+	require.NoError(t, err)
+	for _, service := range []string{"serve", "work"} {
+		for _, name := range names {
+			value := set.Services[service].Environment[name]
+			require.True(t, value != nil && *value == "from .env", "%s does not reach %s: add it to x-settings in docker-compose.yml", name, service)
+			require.Nil(t, unset.Services[service].Environment[name], "%s of %s", name, service)
+		}
+	}
+}
+
+// TestComposeServices: what runs, as whom, and from where it can be reached.
+func TestComposeServices(t *testing.T) {
+	t.Parallel()
+	all, err := compose(t, secrets())
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"postgres", "migrate", "roles", "serve", "work", "riverui"}, all.ServiceNames())
+	pinned := regexp.MustCompile(`:v?\d+\.\d+`)
+	for name, service := range all.Services {
+		ours := service.Image == "weir:local"
+		require.True(t, ours || pinned.MatchString(service.Image), "the image of %s is not pinned: %s", name, service.Image)
+		require.Equal(t, name == "migrate", service.Build != nil, "an image that several build is several images: %s", name)
+		require.Empty(t, service.ContainerName, "a service with a name cannot be scaled")
+		for _, port := range service.Ports {
+			require.Equal(t, "127.0.0.1", port.HostIP, "%s is open to the world", name)
+			require.NotEqual(t, "work", name, "its copies would fight for the port")
+		}
+		if ours {
+			require.Equal(t, types.PullPolicyNever, service.PullPolicy, "nobody serves the image of %s", name)
+			requireCommand(t, service.Command[0])
+			user := "weir_app"
+			if name == "migrate" {
+				user = "weir_owner"
+			} else {
+				require.Equal(t, types.ServiceConditionCompletedSuccessfully, service.DependsOn["roles"].Condition)
+			}
+			require.Contains(t, *service.Environment["DATABASE_URL"], "//"+user+"@postgres:5432/weir")
+		}
+	}
+	require.Equal(t, types.ServiceConditionHealthy, all.Services["migrate"].DependsOn["postgres"].Condition)
+	require.Equal(t, types.ServiceConditionCompletedSuccessfully, all.Services["roles"].DependsOn["migrate"].Condition)
+	require.Equal(t, all.Services["postgres"].Image, all.Services["roles"].Image)
+	require.Equal(t, "weir", all.Name, "a folder that is renamed would find an empty volume")
+	for _, name := range []string{"postgres", "roles"} {
+		for _, mount := range all.Services[name].Volumes {
+			if mount.Type == types.VolumeTypeBind {
+				require.FileExists(t, mount.Source)
+			}
+		}
+	}
+}
+
+// TestComposeHasConnectionsForItsWorkers: as many as .env.example says may be
+// started, and River UI, a backup and a person beside them.
+func TestComposeHasConnectionsForItsWorkers(t *testing.T) {
+	t.Parallel()
+	all, err := compose(t, secrets())
+	require.NoError(t, err)
+	one := all.Services["work"]
+	require.Equal(t, 1, one.GetScale())
+	number := func(in, pattern string) int {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(in)
+		require.NotNil(t, found, pattern)
+		n, err := strconv.Atoi(found[1])
+		require.NoError(t, err)
+		return n
+	}
+	allowed := number(strings.Join(all.Services["postgres"].Command, " "), `max_connections=(\d+)`)
+	workers := number(read(t, ".env.example"), `up to (\d+); for more, raise max_connections`)
+	cfg, err := env.ParseAsWithOptions[app.Config](env.Options{Environment: map[string]string{}})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, allowed, (workers+1)*(int(cfg.Connections())+1)+20)
+
+	set := secrets()
+	set["WORK_PROCESSES"] = strconv.Itoa(workers)
+	all, err = compose(t, set)
+	require.NoError(t, err)
+	several := all.Services["work"]
+	require.Equal(t, workers, several.GetScale())
+}
+
+// TestRiverUIReadsItsVariables: the names are those of its image, the secrets are
+// not in the file, and it works as the role without ownership.
+func TestRiverUIReadsItsVariables(t *testing.T) {
+	t.Parallel()
+	all, err := compose(t, secrets())
+	require.NoError(t, err)
+	environment := all.Services["riverui"].Environment
+	documented := []string{"DATABASE_URL", "PORT", "PATH_PREFIX", "RIVER_HOST", "RIVER_BASIC_AUTH_USER", "RIVER_BASIC_AUTH_PASS",
+		"RIVER_LOG_LEVEL", "RIVER_LOG_FORMAT", "RIVER_JOB_LIST_HIDE_ARGS_BY_DEFAULT", "PGPASSWORD"}
+	for name := range environment {
+		require.Contains(t, documented, name)
+	}
+	require.Equal(t, "d", *environment["RIVER_BASIC_AUTH_PASS"])
+	require.Equal(t, "weir", *environment["RIVER_BASIC_AUTH_USER"])
+	require.Equal(t, "c", *environment["PGPASSWORD"])
+	require.Contains(t, *environment["DATABASE_URL"], "//weir_app@postgres:5432/weir")
+	for line := range strings.Lines(read(t, "riverui.env")) {
+		name, value, set := strings.Cut(strings.TrimSpace(line), "=")
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		require.True(t, set && value != "", line)
+		require.NotContains(t, name, "PASS", "a secret is in the file")
+	}
+}
+
+// TestEnvExampleIsComplete: it names every secret, gives none a value that
+// somebody would keep, and no setting that does not exist.
+func TestEnvExampleIsComplete(t *testing.T) {
+	t.Parallel()
+	given := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^#?([A-Z][A-Z_]*)=(.*)$`).FindAllStringSubmatch(read(t, ".env.example"), -1) {
+		given[m[1]] = m[2]
+		require.True(t, !strings.HasPrefix(m[1], "WEIR_") || slices.Contains(known(), m[1]), m[1])
+	}
+	for secret := range secrets() {
+		value, named := given[secret]
+		require.True(t, named, secret)
+		require.True(t, !strings.Contains(secret, "PASS") || value == "", secret)
+	}
+	require.Contains(t, strings.Fields(read(t, ".gitignore")), ".env", "the passwords would be committed")
+	require.Contains(t, strings.Fields(read(t, ".dockerignore")), ".env", "the passwords would be in a layer of the build")
+}
+
+// TestImageHoldsOneStaticBinary that runs as nobody.
+func TestImageHoldsOneStaticBinary(t *testing.T) {
+	t.Parallel()
+	text := read(t, "Dockerfile")
+	command := "CGO_ENABLED=0 go " + strings.Join(buildArguments("/weir", "./cmd/weir"), " ")
+	require.Contains(t, text, strings.Replace(command, "-ldflags=-s -w", `-ldflags="-s -w"`, 1), "the tests build otherwise than the image")
+	require.NotContains(t, text, "# syntax=", "a frontend would be fetched for nothing")
+	require.Regexp(t, `(?m)^FROM golang:\d+\.\d+-\w+ AS build$`, text)
+	stage := text[strings.LastIndex(text, "\nFROM "):]
+	require.Contains(t, stage, "FROM scratch\n")
+	require.Regexp(t, `(?m)^USER [1-9]\d*:[1-9]\d*$`, stage)
+	require.Regexp(t, `(?m)^HEALTHCHECK .* CMD \["/usr/local/bin/weir", "healthcheck"\]$`, stage)
+	require.Regexp(t, `(?m)^ENTRYPOINT \["/usr/local/bin/weir"\]$`, stage)
+	want := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))[1]
+	require.Contains(t, text, "FROM golang:"+want+"-")
+	if runtime.GOOS == "linux" {
+		static(t, binary)
+	}
+}
+
+// static fails when the program needs a library, or a loader to find one.
+func static(t *testing.T, path string) {
+	t.Helper()
+	f, err := elf.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	libraries, err := f.ImportedLibraries()
+	require.NoError(t, err)
+	require.Empty(t, libraries)
+	for _, program := range f.Progs {
+		require.NotEqual(t, elf.PT_INTERP, program.Type)
+	}
+}
+
+// TestUnits: systemd reads them without a word, they name variables and commands
+// that exist, and are hardened.
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	units, err := filepath.Glob(filepath.Join(project, "deploy/systemd/*.service"))
+	require.NoError(t, err)
+	require.Len(t, units, 2)
+	for _, unit := range units {
+		text := read(t, filepath.Join("deploy/systemd", filepath.Base(unit)))
+		command := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/weir (\w+)$`).FindStringSubmatch(text)
+		require.NotNil(t, command)
+		requireCommand(t, command[1])
+		for _, setting := range []string{"Type=notify", "WatchdogSec=", "Restart=always", "DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet="} {
+			require.Contains(t, text, "\n"+setting, unit)
+		}
+		require.NotContains(t, text, "\nProcSubset=pid", "it hides when the process was started, and how long a queue of connections may be")
+		require.Contains(t, text, "\nAssertPathExists=/etc/weir/weir.env\n", "nobody would be told which file is missing")
+		require.Contains(t, text, "\nEnvironmentFile=/etc/weir/weir.env\n")
+		for _, variable := range regexp.MustCompile(`WEIR_[A-Z_]+`).FindAllString(text, -1) {
+			require.Contains(t, known(), variable)
+		}
+		verify(t, filepath.Base(unit), text)
+	}
+}
+
+// verify has systemd read a unit, where there is systemd. Elsewhere, as on a Mac,
+// nobody could run it.
+func verify(t *testing.T, name, text string) {
+	t.Helper()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Logf("no systemd-analyze here: %s is checked by its text alone", name)
+		return
+	}
+	here := filepath.Join(t.TempDir(), strings.Replace(name, "@.", "@1.", 1))
+	require.NoError(t, os.WriteFile(here, []byte(strings.ReplaceAll(text, "/usr/local/bin/weir", binary)), 0o600))
+	out, err := exec.Command(analyze, "verify", "--man=no", "--recursive-errors=no", here).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.NotContains(t, string(out), filepath.Base(here), "systemd has something to say")
+}

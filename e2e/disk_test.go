@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// disk is one in memory that can be made too small for what is on it.
+type disk struct {
+	t   *testing.T
+	dir string
+}
+
+// roomy is its size in bytes while nothing is wrong; it takes memory only for
+// what is on it.
+const roomy = 4 << 30
+
+// newDisk makes one. The error says why there is none: it takes the right to
+// mount.
+func newDisk(t *testing.T) (*disk, error) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir-disk-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })  //nolint:errcheck // a temporary folder
+	require.NoError(t, os.Chmod(dir, 0o755)) // the server's account passes through
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=755", roomy), "weir-disk", dir).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("mount a small disk: %w: %.200s", err, out)
+	}
+	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() }) //nolint:errcheck // nothing is left on it
+	return &disk{t, dir}, nil
+}
+
+// fill leaves next to nothing.
+func (d *disk) fill() {
+	d.t.Helper()
+	var err error
+	for range 20 { // it grows meanwhile
+		var s syscall.Statfs_t
+		require.NoError(d.t, syscall.Statfs(d.dir, &s))
+		used := int64(s.Blocks-s.Bfree) * int64(s.Bsize)
+		if err = d.resize(used + 64<<10); err == nil {
+			return
+		}
+	}
+	require.NoError(d.t, err)
+}
+
+// free gives the room back.
+func (d *disk) free() {
+	d.t.Helper()
+	require.NoError(d.t, d.resize(roomy))
+}
+
+func (d *disk) resize(size int64) error {
+	out, err := exec.Command("mount", "-o", fmt.Sprintf("remount,size=%d", size), d.dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("resize the disk: %w: %.200s", err, out)
+	}
+	return nil
+}

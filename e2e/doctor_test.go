@@ -1,0 +1,490 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/ops/doctor"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// careful is a server that would survive a crash, unlike those of the other
+// tests: the doctor finds nothing wrong with it.
+func careful(t *testing.T) *devpg.Server {
+	t.Helper()
+	server, err := devpg.Start(context.Background(), devpg.Options{Fsync: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
+	executes(t, server.URL("weir"), `ALTER SYSTEM SET idle_in_transaction_session_timeout = '10min'`, `SELECT pg_reload_conf()`)
+	return server
+}
+
+// executes runs statements, each by itself.
+func executes(t *testing.T, database string, statements ...string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), database)
+	require.NoError(t, err)
+	defer conn.Close(t.Context()) //nolint:errcheck // it is over
+	for _, sql := range statements {
+		_, err := conn.Exec(t.Context(), sql)
+		require.NoError(t, err, sql)
+	}
+}
+
+// examined are the doctor's findings.
+func examined(t *testing.T, env []string, args ...string) (found []doctor.Finding, code int) {
+	t.Helper()
+	stdout, stderr, code := weir(t, env, append([]string{"doctor", "--json"}, args...)...)
+	var answer struct {
+		Level    doctor.Level
+		Findings []doctor.Finding
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &answer), stdout+stderr)
+	require.Equal(t, answer.Level == doctor.Fail, code == 1, "only what fails is an exit code")
+	return answer.Findings, code
+}
+
+// of are the findings of one check.
+func of(found []doctor.Finding, check string) (some []doctor.Finding) {
+	for _, f := range found {
+		if f.Check == check {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+// finding is the one finding of a check.
+func finding(t *testing.T, found []doctor.Finding, check string) doctor.Finding {
+	t.Helper()
+	some := of(found, check)
+	require.Len(t, some, 1, "%s in %+v", check, found)
+	return some[0]
+}
+
+// TestDoctorFindsNothing where all is well, and says so of everything.
+func TestDoctorFindsNothing(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: 100, HistorySpan: time.Hour, Password: "only for Weir"})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	server := careful(t)
+	env := append(follower(n, server.URL("weir")), "WEIR_PDS="+n.PDSURL(), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_APP_PASSWORD=only for Weir")
+	succeed(t, env, "migrate")
+	serve := start(t, env, "serve")
+	becomes(t, serve.operators(t), "quiet")
+	stop := live(t, n, 100)
+	defer stop()
+	found, code := examined(t, env)
+	require.Zero(t, code, "%+v", found)
+	allWell(t, found)
+	for _, check := range []string{"configuration", "version", "database", "migrations", "version of Postgres", "clock of Postgres", "setting fsync", "setting max_connections",
+		"lease", "old transactions", "replication slots", "indexes", "pooler", "dictionary", "jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(),
+		"directory " + n.Address(), "login"} {
+		finding(t, found, check)
+	}
+	require.Contains(t, finding(t, found, "lease").Says, "holds the lease")
+	text := succeed(t, env, "doctor")
+	for line := range strings.Lines(text) {
+		require.Regexp(t, `^(ok |warn +disk)`, line, "a line each:\n%s", text)
+	}
+	require.GreaterOrEqual(t, strings.Count(text, "\n"), len(found))
+}
+
+// TestDoctorsSettings: each setting that hurts is named, with a statement that
+// mends it.
+func TestDoctorsSettings(t *testing.T) {
+	t.Parallel()
+	n := network(t, 50)
+	server := careful(t)
+	database := server.URL("weir")
+	env := follower(n, database)
+	succeed(t, env, "migrate")
+	hurts := map[string]doctor.Level{"fsync = off": doctor.Fail, "full_page_writes = off": doctor.Fail, "synchronous_commit = off": doctor.Warn, "autovacuum = off": doctor.Fail,
+		"track_counts = off": doctor.Fail, "work_mem = '64kB'": doctor.Warn, "max_wal_size = '64MB'": doctor.Warn, "checkpoint_timeout = '30s'": doctor.Warn,
+		"lock_timeout = '1s'": doctor.Warn}
+	ofDatabase := map[string]doctor.Level{"statement_timeout = '500ms'": doctor.Fail, "default_transaction_isolation = 'repeatable read'": doctor.Fail,
+		"session_replication_role = replica": doctor.Fail, "TimeZone = 'Europe/Berlin'": doctor.Warn, "idle_session_timeout = '1min'": doctor.Warn}
+	var statements []string
+	for set := range hurts {
+		statements = append(statements, `ALTER SYSTEM SET `+set)
+	}
+	for set, level := range ofDatabase {
+		statements = append(statements, `ALTER DATABASE weir SET `+set)
+		hurts[set] = level
+	}
+	executes(t, database, append(statements, `ALTER DATABASE weir CONNECTION LIMIT 20`, `SELECT pg_reload_conf()`)...)
+	var found []doctor.Finding
+	require.Eventually(t, func() bool {
+		found, _ = examined(t, env)
+		return finding(t, found, "setting fsync").Level == doctor.Fail
+	}, time.Minute, time.Millisecond, "the server reads its configuration again in its own time")
+	var mend []string
+	for set, level := range hurts {
+		name, _, _ := strings.Cut(set, " ")
+		f := finding(t, found, "setting "+name)
+		require.Equal(t, level, f.Level, "%+v", f)
+		require.Regexp(t, `^ALTER (SYSTEM|DATABASE "weir") SET `+name+` = `, f.Do)
+		mend = append(mend, strings.Split(f.Do, "; ")...)
+	}
+	f := finding(t, found, "setting max_connections")
+	require.Equal(t, doctor.Fail, f.Level, "%+v", f)
+	require.Contains(t, f.Do, "CONNECTION LIMIT")
+	executes(t, database, append(mend, `ALTER DATABASE weir CONNECTION LIMIT -1`)...)
+	require.Eventually(t, func() bool {
+		found, _ = examined(t, env)
+		return finding(t, found, "setting fsync").Level == doctor.OK
+	}, time.Minute, time.Millisecond)
+	for _, f := range found {
+		if strings.HasPrefix(f.Check, "setting ") {
+			require.Equal(t, doctor.OK, f.Level, "what the doctor said was done: %+v", f)
+		}
+	}
+}
+
+// TestDoctorsDatabase: what is in the database and around it.
+func TestDoctorsDatabase(t *testing.T) {
+	t.Parallel()
+	n := network(t, 50)
+	server := careful(t)
+	database := server.URL("weir")
+	env := follower(n, database)
+	found, code := examined(t, env)
+	require.Equal(t, 1, code)
+	require.Equal(t, "weir migrate", finding(t, found, "migrations").Do)
+
+	succeed(t, env, "migrate")
+	executes(t, database, `SELECT pg_create_physical_replication_slot('forgotten', true)`,
+		`INSERT INTO watches (target, kind) VALUES ('a.example', 'account'), ('a.example', 'follows')`,
+		`UPDATE streams SET lease_owner = 'dead'`)
+	conn, err := pgx.Connect(t.Context(), database)
+	require.NoError(t, err)
+	defer conn.Close(t.Context()) //nolint:errcheck // it is over
+	_, err = conn.Exec(t.Context(), `CREATE UNIQUE INDEX CONCURRENTLY broken ON watches (target)`)
+	require.ErrorContains(t, err, "unique")
+	found, code = examined(t, env)
+	require.Zero(t, code, "%+v", found)
+	require.Contains(t, finding(t, found, "replication slots").Do, "pg_drop_replication_slot('forgotten')")
+	require.Contains(t, finding(t, found, "indexes").Says, "broken is invalid")
+	require.Contains(t, finding(t, found, "lease").Says, "never read")
+
+	executes(t, database, `CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0`)
+	found, code = examined(t, follower(n, server.URL("ascii")))
+	require.Equal(t, 1, code)
+	require.Contains(t, finding(t, found, "encoding").Says, "SQL_ASCII")
+
+	found, _ = examined(t, follower(n, relabelled(t, database)))
+	require.Equal(t, doctor.OK, finding(t, found, "pooler").Level)
+	require.Contains(t, finding(t, found, "pooler").Says, "keeps sessions")
+}
+
+// allWell demands that everything but the disk, which is the machine's, is well.
+func allWell(t *testing.T, found []doctor.Finding) {
+	t.Helper()
+	for _, f := range found {
+		if f.Check != "disk" {
+			require.Equal(t, doctor.OK, f.Level, "%+v", f)
+		}
+	}
+}
+
+// TestDoctorUnderLeastPrivilege: with the roles of deploy/roles.sql everything is
+// well, directly and through a pooler; what others do is counted, and what is
+// hidden from the role is said; a role that cannot do its work is found.
+func TestDoctorUnderLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	server := careful(t)
+	database := server.URL("weir")
+	withRoles(t, database)
+	app := as(t, "weir_app", database)
+	found, code := examined(t, follower(n, app))
+	require.Equal(t, 1, code)
+	require.Contains(t, finding(t, found, "role").Do, "weir migrate")
+	succeed(t, follower(n, as(t, "weir_owner", database)), "migrate")
+	withRoles(t, database) // as after an upgrade
+	env := follower(n, app)
+	serve := start(t, env, "serve")
+	becomes(t, serve.operators(t), "quiet")
+
+	found, code = examined(t, env)
+	require.Zero(t, code, "%+v", found)
+	allWell(t, found)
+	require.Equal(t, "weir_app may do what Weir does; migrations and indexes are left to weir_owner", finding(t, found, "role").Says)
+	require.Contains(t, finding(t, found, "old transactions").Says, "those of others are hidden")
+	through := append(follower(n, pooled(t, app)), "WEIR_POOLER=transaction")
+	found, code = examined(t, through)
+	require.Zero(t, code, "%+v", found)
+	allWell(t, found)
+
+	owner := open(t, as(t, "weir_owner", database))
+	for range 3 {
+		conn, err := owner.Acquire(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(conn.Release)
+	}
+	found, _ = examined(t, env)
+	require.Regexp(t, `, ([3-9]|\d\d+) are others' `, finding(t, found, "setting max_connections").Says)
+
+	executes(t, database, `REVOKE EXECUTE ON FUNCTION ensure_post_partition FROM weir_app`)
+	found, code = examined(t, env)
+	require.Equal(t, 1, code)
+	require.Contains(t, finding(t, found, "role").Says, "EXECUTE on ensure_post_partition")
+	executes(t, database, `REVOKE UPDATE ON streams FROM weir_app`)
+	found, _ = examined(t, env)
+	require.Contains(t, finding(t, found, "role").Says, "UPDATE on streams")
+}
+
+// TestDoctorThroughPgBouncer: whether there is one, in which mode, and what
+// WEIR_POOLER says of it. Only what does not work fails, and all else is as it is
+// without one.
+func TestDoctorThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	database := careful(t).URL("weir")
+	succeed(t, follower(n, database), "migrate")
+	serve := start(t, follower(n, database), "serve")
+	becomes(t, serve.operators(t), "quiet")
+	transaction, session := pooled(t, database), pooledIn(t, "session", database)
+	for name, c := range map[string]struct {
+		database, variable string
+		level              doctor.Level
+		says               string
+	}{
+		"none":                       {database, "none", doctor.OK, "none, and notifications arrive"},
+		"none, and the variable":     {database, "transaction", doctor.OK, "none, though"},
+		"transactions":               {transaction, "none", doctor.Fail, "keeps no sessions"},
+		"transactions, as is said":   {transaction, "transaction", doctor.OK, "asks nothing of its sessions"},
+		"sessions":                   {session, "none", doctor.OK, "keeps sessions"},
+		"sessions, and the variable": {session, "transaction", doctor.OK, "asks nothing of its sessions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, code := examined(t, append(follower(n, c.database), "WEIR_POOLER="+c.variable))
+			f := finding(t, found, "pooler")
+			require.Equal(t, c.level, f.Level, "%+v", f)
+			require.Contains(t, f.Says, c.says)
+			require.Equal(t, c.level == doctor.Fail, code == 1)
+			allWell(t, slices.DeleteFunc(found, func(f doctor.Finding) bool { return f.Check == "pooler" }))
+			if c.level == doctor.Fail {
+				require.Contains(t, f.Do, "WEIR_POOLER=transaction")
+			}
+		})
+	}
+}
+
+// relabelled leads to the same database through something that gives sessions
+// other names, as poolers do.
+func relabelled(t *testing.T, database string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	require.NoError(t, err)
+	behind := u.Host
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() }) //nolint:errcheck // it is over
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go relabel(client, behind)
+		}
+	}()
+	u.Host = l.Addr().String()
+	return u.String()
+}
+
+// relabel passes everything on, but the session's number.
+func relabel(client net.Conn, behind string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", behind)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go io.Copy(server, client) //nolint:errcheck // it ends with the other direction
+	messages := pgproto3.NewFrontend(server, nil)
+	for {
+		m, err := messages.Receive()
+		if err != nil {
+			return
+		}
+		if key, is := m.(*pgproto3.BackendKeyData); is {
+			key.ProcessID += 100_000
+		}
+		out, err := m.Encode(nil)
+		if err != nil {
+			return
+		}
+		if _, err := client.Write(out); err != nil {
+			return
+		}
+	}
+}
+
+// TestDoctorsNetwork: a wrong clock, an AppView that is broken, a Jetstream that
+// is gone; and nothing of the stream is touched.
+func TestDoctorsNetwork(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	env := follower(n, database)
+	consume := start(t, env, "consume")
+	becomes(t, consume.operators(t), "quiet")
+	apart := 10 * time.Minute
+	wrong := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", time.Now().Add(apart).UTC().Format(http.TimeFormat))
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	t.Cleanup(wrong.Close)
+	before := texts(t, pool, `SELECT concat_ws(' ', cursor, epoch, lease_owner, anchor) FROM streams`)
+	host := strings.TrimPrefix(wrong.URL, "http://")
+	found, code := examined(t, append(env, "WEIR_APPVIEW="+wrong.URL, "WEIR_JETSTREAM=ws://127.0.0.1:1,"+n.URL()))
+	require.Equal(t, 1, code)
+	require.Equal(t, doctor.Fail, finding(t, found, "appview "+host).Level)
+	f := finding(t, found, "clock of appview "+host)
+	require.Equal(t, doctor.Fail, f.Level)
+	require.Regexp(t, `^(9m59|10m0).* ahead of`, f.Says)
+	require.Equal(t, doctor.Warn, finding(t, found, "jetstream 127.0.0.1:1").Level, "another one answers")
+	require.Equal(t, doctor.OK, finding(t, found, "jetstream "+n.Address()).Level)
+
+	executes(t, database, `UPDATE streams SET last_event_at = now() + interval '1 hour'`)
+	found, _ = examined(t, env)
+	require.Equal(t, doctor.Fail, finding(t, found, "clock of the newest event").Level)
+
+	consume.kill()
+	n.Stop()
+	found, code = examined(t, env)
+	require.Equal(t, 1, code)
+	f = finding(t, found, "jetstream "+n.Address())
+	require.Equal(t, doctor.Fail, f.Level)
+	require.Contains(t, f.Says, "refused")
+	require.Equal(t, before, texts(t, pool, `SELECT concat_ws(' ', cursor, epoch, lease_owner, anchor) FROM streams`))
+	require.NoError(t, n.Restart())
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_expires_at < now()`) == 1 }, time.Minute, 5*time.Millisecond)
+	found, _ = examined(t, env)
+	require.Contains(t, finding(t, found, "lease").Says, "has fallen silent")
+}
+
+// TestDoctorIsNotKeptWaiting by those who accept and say nothing.
+func TestDoctorIsNotKeptWaiting(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { silent.Close() }) //nolint:errcheck // it is over
+	at := silent.Addr().String()
+	began := time.Now()
+	found, code := examined(t, []string{"DATABASE_URL=postgres://u:p@" + at + "/x?sslmode=disable", "WEIR_JETSTREAM=ws://" + at, "WEIR_APPVIEW=http://" + at,
+		"WEIR_DIRECTORY=http://" + at, "WEIR_DICTIONARY_URL=http://" + at}, "--within", "2s")
+	require.Equal(t, 1, code)
+	require.Less(t, time.Since(began), 20*time.Second)
+	for _, check := range []string{"database", "jetstream " + at, "appview " + at, "directory " + at} {
+		require.Equal(t, doctor.Fail, finding(t, found, check).Level)
+	}
+}
+
+// TestNoSecretIsPrinted, wherever it was written and whatever is wrong.
+func TestNoSecretIsPrinted(t *testing.T) {
+	t.Parallel()
+	n := network(t, 20)
+	good := append(follower(n, schematest.NewURL(t)), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_PDS="+n.PDSURL(), "WEIR_APP_PASSWORD=s3cret-app", "WEIR_OPS_TOKEN=s3cret-token")
+	password := regexp.MustCompile(`:([^:@]+)@`).FindStringSubmatch(good[0])[1]
+	for name, env := range map[string][]string{
+		"all is well":     good,
+		"wrong password":  append(good, "DATABASE_URL=postgres://u:s3cret@127.0.0.1:1/x"),
+		"a DSN":           append(good, "DATABASE_URL=host=127.0.0.1 port=1 password=s3cret"),
+		"in the query":    append(good, "DATABASE_URL=postgres://u@127.0.0.1:1/x?sslpassword=s3cret"),
+		"broken URL":      append(good, "DATABASE_URL=postgres://u:s3cret@h:port/x"),
+		"in other URLs":   append(good, "WEIR_JETSTREAM=ws://u:s3cret@"+n.Address(), "WEIR_APPVIEW=http://u:s3cret@"+n.Address(), "WEIR_DIRECTORY=http://u:s3cret@"+n.Address(), "WEIR_DICTIONARY_URL=http://u:s3cret@"+n.Address()+"/nothing/here"),
+		"a misspelt name": append(good, "WEIR_APP_PASWORD=s3cret"),
+		"half a login":    append(good, "WEIR_IDENTIFIER="),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, args := range []string{"config", "doctor --within 5s", "doctor --json --within 5s"} {
+				stdout, stderr, _ := weir(t, env, strings.Fields(args)...)
+				require.NotContains(t, stdout+stderr, "s3cret", args)
+				require.NotContains(t, stdout+stderr, password, args)
+			}
+		})
+	}
+}
+
+// TestSecretsAreMarked: a variable that sounds like one is masked.
+func TestSecretsAreMarked(t *testing.T) {
+	t.Parallel()
+	sounds := regexp.MustCompile(`PASSWORD|TOKEN|SECRET|WEBHOOK|KEY$`)
+	fields := reflect.TypeFor[app.Config]()
+	marked := 0
+	for i := range fields.NumField() {
+		tag := fields.Field(i).Tag
+		if sounds.MatchString(tag.Get("env")) {
+			require.Equal(t, "true", tag.Get("secret"), tag.Get("env"))
+			marked++
+		}
+	}
+	require.Positive(t, marked)
+}
+
+// TestConfigIsPrinted as it holds: every variable, its value and where it is from.
+func TestConfigIsPrinted(t *testing.T) {
+	t.Parallel()
+	out := succeed(t, []string{"WEIR_WORKERS=3", "WEIR_APP_PASSWORD=x", "WEIR_IDENTIFIER=y", "WEIR_IMAGE_BASE="}, "config")
+	require.Regexp(t, `WEIR_WORKERS +environment +3\n`, out)
+	require.Regexp(t, `WEIR_LEASE_TTL +default +10s\n`, out)
+	require.Regexp(t, `WEIR_APP_PASSWORD +environment +\(set\)\n`, out)
+	require.Regexp(t, `WEIR_IMAGE_BASE +environment *\n`, out)
+	require.Equal(t, reflect.TypeFor[app.Config]().NumField()+1, strings.Count(out, "\n"), fmt.Sprint(out))
+}
+
+// TestConfigRefusesWhatServeRefuses, and prints the rest all the same. An address
+// that a running weir has taken is no mistake.
+func TestConfigRefusesWhatServeRefuses(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]string{
+		"WEIR_LISTEN": "nonsense", "WEIR_OPS_LISTEN": "127.0.0.1:99999", "WEIR_JETSTREAM": "nonsense", "WEIR_APPVIEW": "nonsense", "WEIR_IMAGE_BASE": "ftp://x",
+	} {
+		stdout, stderr, code := weir(t, []string{name + "=" + wrong}, "config")
+		require.Equal(t, 1, code, name)
+		require.Contains(t, stderr, wrong)
+		require.Contains(t, stdout, name)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	succeed(t, []string{"WEIR_LISTEN=" + taken.Addr().String(), "WEIR_OPS_LISTEN=" + taken.Addr().String()}, "config")
+}
+
+// TestVariablesOfTheTestsAreNoMistakes: whoever sets one of those that
+// CONTRIBUTING.md lists starts the binary with it too.
+func TestVariablesOfTheTestsAreNoMistakes(t *testing.T) {
+	t.Parallel()
+	var env []string
+	for _, name := range regexp.MustCompile("`(WEIR_[A-Z_]+)`").FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1) {
+		env = append(env, name[1]+"=")
+	}
+	require.Greater(t, len(env), 5)
+	succeed(t, env, "config")
+}

@@ -1,0 +1,380 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// followNetwork is a simulated one whose hub follows so many.
+func followNetwork(t *testing.T, follows int) *simnet.Net {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 600, Follows: follows, History: 8000, HistorySpan: 3 * time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	return n
+}
+
+// follower is the environment of a process that asks the network's services too.
+func follower(n *simnet.Net, database string) []string {
+	return append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_CALL_SPACING=0s")
+}
+
+// current are the posts that stand at the end of the log, of these accounts.
+func current(n *simnet.Net, dids []string) []string {
+	posts := map[string]bool{}
+	for _, e := range n.Log().Entries() {
+		if e.Kind == "commit" && e.Collection == "app.bsky.feed.post" && slices.Contains(dids, e.DID) {
+			posts[e.DID+"/"+e.Rkey] = e.Operation != "delete"
+		}
+	}
+	var all []string
+	for post, there := range posts {
+		if there {
+			all = append(all, post)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func stored(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	return texts(t, pool, `SELECT did || '/' || rkey FROM posts`)
+}
+
+// watched are the followed accounts.
+func watched(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	return texts(t, pool, `SELECT DISTINCT did FROM watched`)
+}
+
+// texts are the answers of a query, sorted.
+func texts(t *testing.T, pool *pgxpool.Pool, sql string) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql)
+	require.NoError(t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	slices.Sort(all)
+	return all
+}
+
+func active(n *simnet.Net, dids []string) []string {
+	return slices.DeleteFunc(slices.Clone(dids), func(did string) bool {
+		a, ok := n.Account(did)
+		return !ok || a.Status != ""
+	})
+}
+
+// settled waits until no job but the process's own periodic ones is left, and the
+// second reads of new follows, which are due in a minute.
+func settled(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'cancelled', 'discarded')
+			AND NOT (kind = 'request_backfill' AND state = 'scheduled')`)
+		return err == nil && left == 0
+	}, 2*time.Minute, 20*time.Millisecond)
+}
+
+// TestWatchFillsThePage: a watch at the first start brings the accounts, their
+// past and their present; who is unfollowed stops counting at once.
+func TestWatchFillsThePage(t *testing.T) {
+	t.Parallel()
+	watchFillsThePage(t, func(string) []string { return nil })
+}
+
+// watchFillsThePage runs Weir with more in its environment, which depends on the
+// database.
+func watchFillsThePage(t *testing.T, more func(database string) []string) {
+	t.Helper()
+	n := followNetwork(t, 60)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	hub := n.Hub()
+	env := slices.Concat(follower(n, database), more(database), []string{"WEIR_WATCH=" + hub.Handle})
+	serve := start(t, env, "serve")
+	followed := n.Follows(hub.DID)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM follows`) == len(followed)
+	}, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == len(followed)
+	}, time.Minute, 20*time.Millisecond)
+	settled(t, pool)
+	require.Equal(t, current(n, active(n, followed)), stored(t, pool), "the past of those who can be read")
+	require.Equal(t, len(followed)-len(active(n, followed)), count(t, pool, `SELECT count(*) FROM accounts WHERE feed_problem <> ''`), "the others are said to be unavailable")
+	require.NotEmpty(t, rankedLinks(t, env, "6h", time.Now().Add(time.Minute).UTC().Format(time.RFC3339)))
+
+	// The present: only the followed are stored.
+	stop := live(t, n, 300)
+	before := count(t, pool, `SELECT count(*) FROM posts`)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > before+20 }, time.Minute, 20*time.Millisecond)
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watched AS w WHERE w.did = p.did)`))
+
+	// A new follow brings its past, and its present without a hole between them.
+	var someone string
+	for _, a := range n.Accounts() {
+		if !slices.Contains(followed, a.DID) && a.DID != hub.DID && a.Status == "" && len(current(n, []string{a.DID})) > 5 {
+			someone = a.DID
+			break
+		}
+	}
+	require.NoError(t, n.Follow(hub.DID, someone))
+	succeed(t, env, "watch", "sync")
+	require.Eventually(t, func() bool {
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND feed_read_at IS NOT NULL`, someone)) == 1
+	}, time.Minute, 20*time.Millisecond)
+	stop()
+	last := n.Log().Last().Seq
+	require.Eventually(t, func() bool {
+		// Whoever is followed writes something last, so that the cursor passes the rest.
+		_, err := n.PostNow(someone, "the last one")
+		require.NoError(t, err)
+		return count(t, pool, `SELECT cursor FROM streams`) > int(last)
+	}, time.Minute, 50*time.Millisecond)
+	settled(t, pool)
+	require.Subset(t, stored(t, pool), current(n, []string{someone})[:5])
+	mine := func(all []string) []string {
+		return slices.DeleteFunc(all, func(post string) bool { return post[:len(someone)] != someone })
+	}
+	require.Eventually(t, func() bool {
+		return slices.Equal(mine(current(n, []string{someone})), mine(stored(t, pool)))
+	}, time.Minute, 50*time.Millisecond, "neither a hole nor a double")
+
+	// Whoever is unfollowed no longer counts.
+	require.Positive(t, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s'`, someone)))
+	require.NoError(t, n.Unfollow(hub.DID, someone))
+	succeed(t, env, "watch", "sync")
+	require.Eventually(t, func() bool {
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM watched WHERE did = '%s'`, someone)) == 0
+	}, time.Minute, 20*time.Millisecond)
+	require.Contains(t, succeed(t, env, "watch", "list"), hub.Handle)
+	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+}
+
+// TestGapIsClosedFromTheFeeds: the server has forgotten what happened while the
+// consumer was down.
+func TestGapIsClosedFromTheFeeds(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 40)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	hub := n.Hub()
+	env := append(follower(n, database), "WEIR_WATCH="+hub.DID, "WEIR_GAP_THRESHOLD=1ms")
+	serve := start(t, env, "serve")
+	followed := n.Follows(hub.DID)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == len(followed)
+	}, time.Minute, 20*time.Millisecond)
+	settled(t, pool)
+	stop := live(t, n, 300)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) > 0 }, time.Minute, 20*time.Millisecond)
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+	stop()
+	n.Play(2000)
+	require.NoError(t, n.Do(simnet.TooOld))
+	n.Play(300)
+	serve = start(t, env, "serve")
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL`) == 1 }, time.Minute, 20*time.Millisecond)
+	settled(t, pool)
+	require.Equal(t, current(n, active(n, followed)), slices.DeleteFunc(stored(t, pool), func(post string) bool {
+		return !slices.Contains(current(n, active(n, followed)), post)
+	}))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM gaps WHERE how_closed LIKE 'the posts of % accounts were compared%' AND accounts > 0`))
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+}
+
+// TestThreeProcessesShareTheLimit: whatever the number of workers, the services
+// see ten calls at once at most, a tenth of a second apart; and a process that
+// is killed in the middle of a feed loses and doubles nothing.
+//
+// It is about milliseconds, and so the other tests wait for it.
+func TestThreeProcessesShareTheLimit(t *testing.T) {
+	n := followNetwork(t, 40)
+	n.SetLatency(1500 * time.Millisecond) // so that the ten are needed
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	hub := n.Hub()
+	env := append(follower(n, database), "WEIR_CALL_SPACING=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=15s", "WEIR_JOB_TIMEOUT=12s")
+	var processes []*process
+	for range 3 {
+		processes = append(processes, start(t, env, "work"))
+	}
+	succeed(t, env, "watch", "add", hub.Handle)
+	followed := n.Follows(hub.DID)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed'`) > 3
+	}, time.Minute, 5*time.Millisecond)
+	processes[0].kill()
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL OR feed_problem <> ''`) >= len(followed)
+	}, 2*time.Minute, 50*time.Millisecond)
+	settled(t, pool)
+	require.Equal(t, current(n, active(n, followed)), stored(t, pool))
+	t.Logf("the services saw %d calls, at most %d at once and at least %s apart", len(n.Calls()), n.MaxConcurrent(), n.MinGap())
+	require.LessOrEqual(t, n.MaxConcurrent(), 10)
+	require.Greater(t, n.MaxConcurrent(), 4)
+	require.GreaterOrEqual(t, n.MinGap(), 100*time.Millisecond)
+}
+
+// TestFiftyThousandFollows are more than one connection can ask for: five
+// streams ask for ten thousand each, and then one for the whole network, which
+// is filtered here.
+func TestFiftyThousandFollows(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.New(simnet.Config{Seed: 13, Accounts: 600, Crowd: 50_300, History: 1000, HistorySpan: time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	for _, a := range n.Accounts()[:300] { // half of those who write
+		require.NoError(t, n.Unfollow(n.Crowded().DID, a.DID))
+	}
+	followed := map[string]bool{}
+	for _, did := range n.Follows(n.Crowded().DID) {
+		followed[did] = true
+	}
+	require.Len(t, followed, 50_000)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	// Their pasts are of no interest here: the queue is paused, as in River UI.
+	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
+	require.NoError(t, err)
+	s := &sharded{t: t, net: n, pool: pool, env: append(follower(n, database), "WEIR_WATCH="+n.Crowded().Handle)}
+	first := s.start(schema.ShardsAuto, 10_000)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM stream_accounts`) == 50_000 }, 2*time.Minute, 100*time.Millisecond)
+	require.Equal(t, 50_000, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 4`))
+	s.streams(5)
+	require.Equal(t, 5, count(t, pool, `SELECT count(*) FROM (SELECT FROM stream_accounts GROUP BY stream HAVING count(*) = 10000) AS full_ones`))
+	require.Eventually(t, func() bool {
+		full := slices.DeleteFunc(n.Asked(), func(dids int) bool { return dids != 10_000 })
+		return len(full) >= 5
+	}, time.Minute, 10*time.Millisecond)
+	said := len(n.Log().Entries())
+	stop := live(t, n, 500)
+	more := func() {
+		posts := count(t, pool, `SELECT count(*) FROM posts`)
+		require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > posts+100 }, time.Minute, 20*time.Millisecond)
+	}
+	more()
+	require.Equal(t, 10_000, slices.Max(n.Asked()))
+	require.NotContains(t, n.Asked(), 0, "the whole network was asked for")
+	first.kill()
+	second := s.start(schema.ShardsNetwork, 10_000)
+	s.streams(1)
+	more()
+	require.Contains(t, n.Asked(), 0)
+	third := s.start(schema.ShardsAuto, 10_000) // beside the second, which follows
+	s.streams(5)
+	more()
+	stop()
+
+	strangers := 0
+	mine := map[string]bool{} // posts made while all were followed: whether they stand
+	for _, e := range n.Log().Entries()[said:] {
+		key := e.DID + "/" + e.Rkey
+		switch {
+		case e.Kind != "commit" || e.Collection != schema.PostCollection:
+		case !followed[e.DID]:
+			strangers++
+		case e.Operation == "create":
+			mine[key] = true
+		case e.Operation == "delete" && mine[key]:
+			mine[key] = false
+		}
+	}
+	require.Positive(t, strangers, "or the test shows nothing")
+	var want []string
+	for post, stands := range mine {
+		if stands {
+			want = append(want, post)
+		}
+	}
+	slices.Sort(want)
+	require.Eventually(t, func() bool {
+		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { _, known := mine[post]; return !known }))
+	}, time.Minute, 100*time.Millisecond)
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watched AS w WHERE w.did = p.did)`))
+	require.Equal(t, 10_000, slices.Max(n.Asked()))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
+	for _, p := range []*process{second, third} {
+		p.signal(syscall.SIGTERM)
+		require.Zero(t, p.wait(t, time.Minute))
+	}
+}
+
+// TestKillWhileFollowing kills the process in follow syncs and backfills,
+// while the accounts go on posting: in the end the tables hold what
+// those who are followed have written, neither less nor more.
+func TestKillWhileFollowing(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 60)
+	n.SetLatency(30 * time.Millisecond) // so that there is something to kill
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	hub := n.Hub()
+	env := append(follower(n, database), "WEIR_WATCH="+hub.Handle, "WEIR_KEEP=24h")
+	stop := live(t, n, 200)
+	for range 3 {
+		serve := start(t, env, "serve")
+		serve.page(t)
+		// Somewhere between its first call and its last.
+		calls := len(n.Calls())
+		wanted := calls + 3 + rand.IntN(40)
+		require.Eventually(t, func() bool { return len(n.Calls()) >= wanted }, time.Minute, time.Millisecond)
+		serve.kill()
+	}
+	serve := start(t, env, "serve")
+	require.Eventually(t, func() bool {
+		left, err := tryCount(pool, `SELECT count(*) FROM watched AS w WHERE NOT EXISTS (SELECT FROM accounts AS a
+			WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))`)
+		return err == nil && left == 0 && count(t, pool, `SELECT count(*) FROM watched`) > 0
+	}, 4*time.Minute, 50*time.Millisecond)
+	stop()
+	// Accounts that were hidden for a while are named again by the next listing.
+	followed := slices.Sorted(slices.Values(active(n, n.Follows(hub.DID))))
+	asked := time.Now()
+	succeed(t, env, "watch", "sync")
+	require.Eventually(t, func() bool {
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM watches WHERE synced_at >= to_timestamp(%d / 1000000.0)`, asked.UnixMicro())) == 1 &&
+			count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
+	}, 4*time.Minute, 50*time.Millisecond)
+	// The cursor passes what was played once somebody followed writes after it.
+	require.Subset(t, watched(t, pool), followed)
+	last, err := n.PostNow(followed[0], "the last one")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s' AND rkey = '%s'`, last.DID, last.Rkey)) == 1
+	}, time.Minute, 20*time.Millisecond)
+	want := current(n, followed)
+	ours := slices.DeleteFunc(stored(t, pool), func(post string) bool {
+		did, _, _ := strings.Cut(post, "/")
+		return !slices.Contains(followed, did)
+	})
+	without := func(a, b []string) []string {
+		return slices.DeleteFunc(slices.Clone(a), func(post string) bool { return slices.Contains(b, post) })
+	}
+	require.Empty(t, without(want, ours), "missing")
+	require.Empty(t, without(ours, want), "not deleted")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+}

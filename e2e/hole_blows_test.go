@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+// holes are what a server with a short retention does to who is away for a few
+// seconds: shorter than WEIR_GAP_THRESHOLD, by far.
+func holes() []blow {
+	consumers := fleet()[:2]
+	return []blow{
+		{"short retention, after SIGKILL of the consumers", func(c *chaos) {
+			c.away(func() {
+				for _, name := range consumers {
+					c.kill(name)
+				}
+			}, func() { c.relaunchAll(consumers...) })
+		}},
+		{"short retention, after SIGTERM of the consumers", func(c *chaos) {
+			c.away(func() {
+				for _, name := range consumers {
+					c.member(name).signal(syscall.SIGTERM)
+				}
+				for _, name := range consumers {
+					require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
+				}
+			}, func() { c.relaunchAll(consumers...) })
+		}},
+		{"short retention, after no way to Jetstream", func(c *chaos) { c.away(c.stream.down, c.stream.up) }},
+	}
+}
+
+func (c *chaos) relaunchAll(names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		c.relaunch(name)
+	}
+}
+
+// forget has the server forget what happened while it let nobody in.
+func (c *chaos) forget() {
+	c.t.Helper()
+	c.away(c.refuse, c.accept)
+}
+
+func (c *chaos) accept() { require.NoError(c.t, c.net.Do(simnet.Accept)) }
+
+// away has nobody read for a while, of which the server then remembers the end
+// at most. One account hides before, and shows itself again meanwhile.
+func (c *chaos) away(leave, back func()) {
+	c.t.Helper()
+	c.stop()
+	c.show(c.friends[1])
+	require.NoError(c.t, c.net.Deactivate(c.friends[1]))
+	c.hole(c.caught(), leave, back)
+}
+
+// show makes an account an active one.
+func (c *chaos) show(did string) {
+	c.t.Helper()
+	if a, _ := c.net.Account(did); a.Status != "" {
+		require.NoError(c.t, c.net.Reactivate(did))
+	}
+}
+
+// hole has nobody read from an event on, the last one that was committed. What
+// happens then is of every kind, by chance and by hand, and the server forgets
+// it. That a gap is recorded is for the judge to see.
+func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
+	c.t.Helper()
+	away, between := c.friends[1], c.friends[2]
+	leave()
+	c.stop = live(c.t, c.net, chaosRate)
+	time.Sleep(max(0, time.Until(time.UnixMicro(after.TimeUS)))) // where the server's clock was ahead
+	c.post("nobody will read this")
+	c.show(away)
+	require.NoError(c.t, c.net.Deactivate(between))
+	require.NoError(c.t, c.net.Reactivate(between))
+	for _, did := range []string{away, between} {
+		_, err := c.net.PostNow(did, "back again", "https://forgotten.example/back")
+		require.NoError(c.t, err)
+	}
+	c.change()
+	for until := time.Now().Add(time.Duration(1500+c.random.IntN(1500)) * time.Millisecond); time.Now().Before(until); {
+		c.post("nor this")
+		time.Sleep(100 * time.Millisecond)
+	}
+	clamped := c.net.Fired()[simnet.TooOld]
+	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // so that in a silence more is forgotten than the threshold there
+	var h hole
+	for _, e := range c.net.Log().Entries() {
+		if e.Seq <= after.Seq || e.Seq >= first {
+			continue
+		}
+		c.lost[e] = true
+		if e.DID == c.friends[0] {
+			h.to = time.UnixMicro(e.TimeUS)
+			if h.from.IsZero() {
+				h.from = h.to
+			}
+		}
+	}
+	require.False(c.t, h.from.IsZero(), "the server has forgotten nothing")
+	c.holes = append(c.holes, h)
+	back()
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, time.Minute, 20*time.Millisecond, "nobody asks for what the server has forgotten")
+}
+
+// post has the first friend post, with a link.
+func (c *chaos) post(text string) *simnet.Entry {
+	c.t.Helper()
+	e, err := c.net.PostNow(c.friends[0], text, fmt.Sprintf("https://forgotten.example/%d", len(c.posted)))
+	require.NoError(c.t, err)
+	c.posted = append(c.posted, e)
+	return e
+}
+
+// change edits and deletes posts: of before the hole, where there are any, and
+// of inside it.
+func (c *chaos) change() {
+	c.t.Helper()
+	for range 2 {
+		gone, edited := c.post("soon gone"), c.post("soon another")
+		if before := len(c.posted) - 2; before >= 2 {
+			gone, edited = c.posted[0], c.posted[1]
+			c.posted = c.posted[2:]
+		} else {
+			c.posted = c.posted[:before]
+		}
+		require.NoError(c.t, c.net.DeleteRecord(uriOf(gone)))
+		_, err := c.net.EditPost(uriOf(edited), "another", "https://forgotten.example/edited")
+		require.NoError(c.t, err)
+	}
+}
+
+func uriOf(e *simnet.Entry) string { return "at://" + e.DID + "/" + e.Collection + "/" + e.Rkey }

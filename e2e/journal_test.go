@@ -1,0 +1,32 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPrioritiesAreForTheJournalAlone: JOURNAL_STREAM is inherited, and tells
+// whose it is.
+func TestPrioritiesAreForTheJournalAlone(t *testing.T) {
+	t.Parallel()
+	for begins, inode := range map[string]uint64{"<3>weir: DATABASE_URL": 0, "weir: DATABASE_URL": 1} {
+		stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+		require.NoError(t, err)
+		defer stderr.Close()
+		var s syscall.Stat_t
+		require.NoError(t, syscall.Fstat(int(stderr.Fd()), &s))
+		cmd := exec.Command(binary, "work")
+		cmd.Env = []string{"WEIR_HOME=" + t.TempDir(), fmt.Sprintf("JOURNAL_STREAM=%d:%d", s.Dev, s.Ino+inode)}
+		cmd.Stderr = stderr
+		require.Error(t, cmd.Run())
+		wrote, err := os.ReadFile(stderr.Name())
+		require.NoError(t, err)
+		require.Regexp(t, "^"+begins, string(wrote))
+	}
+}

@@ -1,0 +1,269 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+const judgedPost = "app.bsky.feed.post"
+
+var judgedEnd = time.Date(2026, 7, 4, 15, 0, 0, 0, time.UTC)
+
+// judged is a truth of a few thousand events, and a database that holds it.
+func judged(t *testing.T) (truth, *pgxpool.Pool) {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: judgedEnd})
+	require.NoError(t, err)
+	tr := fold(n.Log().Entries(), judgedPost)
+	pool := schematest.New(t)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
+	return tr, pool
+}
+
+// store makes a database hold the truth, with a job that is done.
+func (tr truth) store(ctx context.Context, tx pgx.Tx) error {
+	q := &pgx.Batch{}
+	for k, r := range tr.records {
+		q.Queue(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+			k.collection, k.did, k.rkey, r.rev, r.cid, r.createdAt, json.RawMessage(r.record))
+	}
+	for k, r := range tr.tombstones {
+		q.Queue(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, k.collection, k.did, k.rkey, r.rev)
+	}
+	for k, r := range tr.accounts {
+		q.Queue(`INSERT INTO accounts (did, handle, status) VALUES ($1, nullif($2, ''), $3)`, string(k), r.handle, r.status)
+	}
+	for k, s := range tr.shares {
+		q.Queue(`INSERT INTO links (url, site, first_seen) VALUES ($1, 'a site', now()) ON CONFLICT DO NOTHING`, k.url)
+		q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, $4, $5 FROM links WHERE url = $6`,
+			k.collection, k.did, k.rkey, s.how, s.at, k.url)
+	}
+	q.Queue(putJob, "process_posts", "completed")
+	return tx.SendBatch(ctx, q).Close()
+}
+
+const (
+	putJob = `
+INSERT INTO river_job (kind, state, args, max_attempts, finalized_at)
+VALUES ($1, $2::river_job_state, '{}', 25, CASE WHEN $2 IN ('completed', 'discarded', 'cancelled') THEN now() END)`
+	putLetter = `
+INSERT INTO dead_letters (key, stage, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
+VALUES ('\x00', 'process', 'did:plc:a', 'r', 'it is broken', '', 0, now(), now())`
+	putGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now(), now())`
+)
+
+func TestJudgeFindsNoProblemInTheTruth(t *testing.T) {
+	t.Parallel()
+	tr, pool := judged(t)
+	problems, err := tr.problems(t.Context(), pool, judgedEnd)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	require.Greater(t, len(tr.records), 1500)
+	require.Greater(t, len(tr.tombstones), 50)
+	require.Greater(t, len(tr.accounts), 10)
+	require.Greater(t, len(tr.shares), 400)
+	require.Greater(t, len(tr.ranking(judgedEnd, time.Hour, 0)), 5)
+}
+
+// breakage is one row of a database made wrong.
+type breakage struct {
+	name string
+	sql  string
+	args []any
+	want []string // the problems, as requireProblems takes them
+}
+
+// TestJudgeReportsWhatIsBroken breaks one thing at a time, and asks that the
+// judge names it, and complains of no other table.
+func TestJudgeReportsWhatIsBroken(t *testing.T) {
+	t.Parallel()
+	tr, pool := judged(t)
+	for _, b := range slices.Concat(brokenRecords(t, tr), brokenShares(t, tr), brokenAccounts(t, tr), brokenWork()) {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			tx, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer tx.Rollback(context.Background()) //nolint:errcheck // what was broken is not kept
+			tag, err := tx.Exec(t.Context(), b.sql, b.args...)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, tag.RowsAffected(), "one thing is broken")
+			problems, err := tr.compare(t.Context(), tx, judgedEnd)
+			require.NoError(t, err)
+			requireProblems(t, b.want, problems)
+		})
+	}
+}
+
+const whereKey = ` WHERE collection = $1 AND did = $2 AND rkey = $3`
+
+func keyArgs(k recordKey, more ...any) []any {
+	return append([]any{k.collection, k.did, k.rkey}, more...)
+}
+
+func brokenRecords(t *testing.T, tr truth) []breakage {
+	t.Helper()
+	record := first(t, tr.records, func(_ recordKey, r recordRow) bool { return len(r.links) > 0 })
+	deleted := first(t, tr.tombstones, func(recordKey, tombstoneRow) bool { return true })
+	in, of, gone := "records: "+record.String(), tr.records[record], "tombstones: "+deleted.String()
+	const update, bury = `UPDATE records SET `, `UPDATE tombstones SET `
+	return []breakage{
+		{"a record is missing", `DELETE FROM records` + whereKey, keyArgs(record),
+			[]string{in + ": expected rev " + of.rev + ", cid " + of.cid + "..., found no row"}},
+		{"a record is of an old revision", update + `rev = '222'` + whereKey, keyArgs(record),
+			[]string{in + `: rev: expected "` + of.rev + `", found "222"`}},
+		{"a record has another cid", update + `cid = 'bafy'` + whereKey, keyArgs(record),
+			[]string{in + `: cid: expected "` + of.cid + `", found "bafy"`}},
+		{"a record was made at another time", update + `created_at = created_at + interval '1 ms'` + whereKey, keyArgs(record),
+			[]string{in + `: created_at: expected "` + of.createdAt.UTC().Format(time.RFC3339Nano) + `", found "`}},
+		{"a record has another text", update + `record = jsonb_set(record, '{text}', '"not this"')` + whereKey, keyArgs(record),
+			[]string{in + `: record.text: expected "...", found "not this"`}},
+		{"a record has a field too many", update + `record = record || '{"more": null}'` + whereKey, keyArgs(record),
+			[]string{in + `: record.more: expected none, found null`}},
+		{"a record lost a field", update + `record = record - 'langs'` + whereKey, keyArgs(record),
+			[]string{in + `: record.langs: expected ["en"], found none`}},
+		{"a deleted record is back",
+			`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, '222', 'bafy', now(), '{}')`,
+			keyArgs(deleted), []string{"records: " + deleted.String() + ": expected no row, found rev 222"}},
+		{"a record is of a collection that is not stored", update + `collection = 'app.bsky.feed.like'` + whereKey, keyArgs(record),
+			[]string{in + ": expected rev", "records: app.bsky.feed.like/" + record.did + "/" + record.rkey + ": expected no row"}},
+		{"a tombstone is missing", `DELETE FROM tombstones` + whereKey, keyArgs(deleted),
+			[]string{gone + ": expected rev " + tr.tombstones[deleted].rev + ", found no row"}},
+		{"a tombstone is of another revision", bury + `rev = '222'` + whereKey, keyArgs(deleted),
+			[]string{gone + `: rev: expected "` + tr.tombstones[deleted].rev + `", found "222"`}},
+		{"a tombstone lies on a record", `INSERT INTO tombstones VALUES ($1, $2, $3, '222', now())`, keyArgs(record),
+			[]string{"tombstones: " + record.String() + ": expected no row, found rev 222"}},
+	}
+}
+
+func brokenShares(t *testing.T, tr truth) []breakage {
+	t.Helper()
+	lone := first(t, tr.shares, tr.countsAlone)
+	other := first(t, tr.shares, func(k shareKey, _ shareRow) bool { return k.url != lone.url })
+	bare := first(t, tr.records, func(k recordKey, r recordRow) bool {
+		return len(r.links) == 0 && tr.visible(k.did) && !tr.hasShared(k.did, lone.url)
+	})
+	how, at := tr.shares[lone].how, tr.shares[lone].at.UTC().Format(time.RFC3339Nano)
+	otherHow := map[string]string{"post": "quote", "quote": "post"}[how]
+	in := "shares: " + lone.String()
+	const update = `UPDATE shares SET `
+	return []breakage{
+		{"a share is missing", `DELETE FROM shares` + whereKey, keyArgs(lone.recordKey),
+			[]string{in + ": expected how " + how + ", shared_at " + at + ", found no row", "ranking: 24 h to"}},
+		{"a share too many", `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, 'post', $4 FROM links WHERE url = $5`,
+			keyArgs(bare, judgedEnd.Add(-time.Minute), lone.url),
+			[]string{"shares: " + bare.String() + " of " + lone.url + ": expected no row, found how post",
+				"ranking: 1 h to", "ranking: 3 h to", "ranking: 6 h to", "ranking: 12 h to", "ranking: 24 h to"}},
+		{"a share of another link", update + `link_id = (SELECT id FROM links WHERE url = $4)` + whereKey, keyArgs(lone.recordKey, other.url),
+			[]string{in + ": expected", "shares: " + lone.recordKey.String() + " of " + other.url + ": expected no row", "ranking: 24 h to"}},
+		{"a share is of another kind", update + `how = $4` + whereKey, keyArgs(lone.recordKey, otherHow),
+			[]string{in + `: how: expected "` + how + `", found "` + otherHow}},
+		{"a share is of another time", update + `shared_at = shared_at - interval '2 days'` + whereKey, keyArgs(lone.recordKey),
+			[]string{in + `: shared_at: expected "` + at + `", found`, "ranking: 24 h to"}},
+		{"a link is missing, and its shares", `DELETE FROM links WHERE url = $1`, []any{lone.url},
+			[]string{"links: " + lone.url + ": expected a row, found no row", "shares: ", "ranking: "}},
+		{"a link that nobody ever shared", `INSERT INTO links (url, site, first_seen) VALUES ('https://invented.example/', '', now())`, nil,
+			[]string{"links: https://invented.example/: expected no row, found a row"}},
+	}
+}
+
+func brokenAccounts(t *testing.T, tr truth) []breakage {
+	t.Helper()
+	hidden := accountKey(first(t, tr.shares, func(k shareKey, _ shareRow) bool { return !tr.visible(k.did) }).did)
+	named := first(t, tr.accounts, func(k accountKey, a accountRow) bool { return a.handle != "" && !a.stranger && tr.visible(string(k)) })
+	in := "accounts: " + string(named)
+	return []breakage{
+		{"the status of an account is stale", `UPDATE accounts SET status = 'active' WHERE did = $1`, []any{string(hidden)},
+			[]string{"accounts: " + string(hidden) + `: status: expected "` + tr.accounts[hidden].status + `", found "active"`, "ranking: 24 h to"}},
+		{"the handle of an account is stale", `UPDATE accounts SET handle = 'old.example' WHERE did = $1`, []any{string(named)},
+			[]string{in + `: handle: expected "` + tr.accounts[named].handle + `", found "old.example"`}},
+		{"the handle of an account is unknown", `UPDATE accounts SET handle = NULL WHERE did = $1`, []any{string(named)},
+			[]string{in + `: handle: expected "` + tr.accounts[named].handle + `", found ""`}},
+		{"an account is missing", `DELETE FROM accounts WHERE did = $1`, []any{string(named)},
+			[]string{in + `: expected handle "` + tr.accounts[named].handle + `"..., found no row`}},
+		{"an account was invented", `INSERT INTO accounts (did) VALUES ('did:plc:nobody')`, nil,
+			[]string{`accounts: did:plc:nobody: expected no row, found handle "", status active`}},
+	}
+}
+
+func brokenWork() []breakage {
+	all := []breakage{
+		{"a job of another kind waits", putJob, []any{"expire", "available"}, nil},
+		{"a dead letter", putLetter, nil, []string{"dead_letters: rows: expected 0, found 1...process did:plc:a/r it is broken"}},
+		{"a gap, though it was closed", putGap, nil, []string{"gaps: rows: expected 0, found 1...too old"}},
+	}
+	for _, state := range []string{"available", "pending", "scheduled", "running", "retryable", "discarded", "cancelled"} {
+		all = append(all, breakage{"a job is " + state, putJob, []any{"process_posts", state},
+			[]string{"queue: job ...: expected completed, found " + state + " after 0 attempts"}})
+	}
+	return all
+}
+
+// requireProblems asks for a problem of every description, in which "..." is
+// anything, and for none about another table.
+func requireProblems(t *testing.T, want, problems []string) {
+	t.Helper()
+	tables := map[string]bool{}
+	for _, w := range want {
+		table, _, _ := strings.Cut(w, ": ")
+		tables[table] = true
+		begin, end, _ := strings.Cut(w, "...")
+		describes := func(p string) bool { return strings.HasPrefix(p, begin) && strings.Contains(p[len(begin):], end) }
+		require.True(t, slices.ContainsFunc(problems, describes), "no problem is %q:\n%s", w, strings.Join(problems, "\n"))
+	}
+	for _, p := range problems {
+		table, _, _ := strings.Cut(p, ": ")
+		require.True(t, tables[table], "the table was not touched: %s", p)
+	}
+}
+
+func (tr truth) hasShared(did, url string) bool {
+	for k := range tr.shares {
+		if k.did == did && k.url == url {
+			return true
+		}
+	}
+	return false
+}
+
+func (tr truth) visible(did string) bool {
+	a, ok := tr.accounts[accountKey(did)]
+	return !ok || a.status == "active"
+}
+
+// countsAlone says whether a share is the only one of its post, by an account
+// that shared its link in no other, so that the ranking cannot be right without it.
+func (tr truth) countsAlone(key shareKey, _ shareRow) bool {
+	for k := range tr.shares {
+		if k != key && (k.recordKey == key.recordKey || k.did == key.did && k.url == key.url) {
+			return false
+		}
+	}
+	return tr.visible(key.did)
+}
+
+// first is the first key, by its name, of a row that was asked for.
+func first[K comparable, R any](t *testing.T, rows map[K]R, wanted func(K, R) bool) K {
+	t.Helper()
+	keys := slices.SortedFunc(maps.Keys(rows), func(a, b K) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	for _, key := range keys {
+		if wanted(key, rows[key]) {
+			return key
+		}
+	}
+	require.Fail(t, "the network has no such thing: take another seed")
+	panic("unreachable")
+}

@@ -1,0 +1,418 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/simnet"
+)
+
+// truth is what the tables must hold after a log of the simulated network. It
+// shares no code with what it judges: the rules are written here once more, from
+// the comments of the migrations.
+type truth struct {
+	records    map[recordKey]recordRow
+	tombstones map[recordKey]tombstoneRow
+	accounts   map[accountKey]accountRow
+	shares     map[shareKey]shareRow
+	everShared map[string]bool // the URLs of every revision, also of those no longer there
+
+	parkedExpected int // rows of dead_letters
+	gapsExpected   int // rows of gaps, closed ones too
+}
+
+// rankedLinks is one line of the ranking.
+type ranked struct {
+	URL     string
+	Sharers int // distinct accounts
+}
+
+// fold reads a log, which holds everything that happened once and in its true
+// order. Records of the collections are stored, app.bsky.feed.post where none is
+// given; handles and statuses are of every account of the stream.
+func fold(entries []*simnet.Entry, collections ...string) truth {
+	if len(collections) == 0 {
+		collections = []string{"app.bsky.feed.post"}
+	}
+	tr := truth{
+		records:    map[recordKey]recordRow{},
+		tombstones: map[recordKey]tombstoneRow{},
+		accounts:   map[accountKey]accountRow{},
+		shares:     map[shareKey]shareRow{},
+		everShared: map[string]bool{},
+	}
+	for _, e := range entries {
+		switch e.Kind {
+		case "commit":
+			if slices.Contains(collections, e.Collection) {
+				tr.commit(e)
+			}
+		case "account", "identity":
+			tr.account(e)
+		default:
+			panic(fmt.Sprintf("entry %d is of kind %q, which the judge does not know", e.Seq, e.Kind))
+		}
+	}
+	tr.strangers(entries)
+	for key, r := range tr.records {
+		for _, url := range r.links {
+			tr.shares[shareKey{key, url}] = shareRow{how: howShared(r.record), at: r.createdAt}
+		}
+	}
+	return tr
+}
+
+func (tr truth) commit(e *simnet.Entry) {
+	key := recordKey{e.Collection, e.DID, e.Rkey}
+	switch e.Operation {
+	case "create", "update":
+		at := e.CreatedAt // the author's claim, never later than the event that brought it
+		if event := time.UnixMicro(e.TimeUS); at.After(event) {
+			at = event
+		}
+		tr.records[key] = recordRow{rev: e.Rev, cid: e.CID, createdAt: at.Truncate(time.Microsecond), record: e.Record, links: e.Links}
+		for _, url := range e.Links {
+			tr.everShared[url] = true
+		}
+	case "delete":
+		delete(tr.records, key)
+		tr.tombstones[key] = tombstoneRow{e.Rev} // it stays when the record comes back
+	default:
+		panic(fmt.Sprintf("entry %d is the operation %q, which the judge does not know", e.Seq, e.Operation))
+	}
+}
+
+func (tr truth) account(e *simnet.Entry) {
+	row, ok := tr.accounts[accountKey(e.DID)]
+	if !ok {
+		row.status = "active"
+	}
+	switch {
+	case e.Kind == "identity":
+		row.handle = cmp.Or(e.Handle, row.handle)
+	case e.Active:
+		row.status = "active"
+	default:
+		row.status = cmp.Or(e.Status, "inactive")
+	}
+	tr.accounts[accountKey(e.DID)] = row
+}
+
+// strangers marks the accounts of which nothing that is stored still was written
+// before they told their handle.
+func (tr truth) strangers(entries []*simnet.Entry) {
+	stored, known := map[recordKey]bool{}, map[accountKey]bool{}
+	wrote := map[accountKey]int{} // records that are never deleted again
+	for _, e := range entries {
+		key := recordKey{e.Collection, e.DID, e.Rkey}
+		if _, ok := tr.records[key]; ok && e.Kind == "commit" && e.Collection == "app.bsky.feed.post" {
+			switch {
+			case e.Operation == "delete":
+				wrote[accountKey(e.DID)] -= map[bool]int{true: 1}[stored[key]]
+				stored[key] = false
+			case !stored[key]:
+				wrote[accountKey(e.DID)]++
+				stored[key] = true
+			}
+		}
+		if e.Kind == "identity" && wrote[accountKey(e.DID)] > 0 {
+			known[accountKey(e.DID)] = true
+		}
+	}
+	for did, row := range tr.accounts {
+		row.stranger = !known[did]
+		tr.accounts[did] = row
+	}
+}
+
+// howShared tells a post of its own from one that quotes another.
+func howShared(record []byte) string {
+	var post struct {
+		Embed struct {
+			Type string `json:"$type"`
+		} `json:"embed"`
+	}
+	if err := json.Unmarshal(record, &post); err != nil {
+		panic(fmt.Sprintf("the network made a post that is no JSON: %v", err))
+	}
+	if strings.HasPrefix(post.Embed.Type, "app.bsky.embed.record") { // or recordWithMedia
+		return "quote"
+	}
+	return "post"
+}
+
+// ranking ranks the links shared after end-window and not after end: by how many
+// visible accounts shared them, then by the last of these shares, then by URL.
+// At most limit lines; all of them when limit is 0.
+func (tr truth) ranking(end time.Time, window time.Duration, limit int) []ranked {
+	end = end.Truncate(time.Microsecond) // as Postgres does
+	sharers, last := map[string]map[string]bool{}, map[string]time.Time{}
+	for key, s := range tr.shares {
+		account, known := tr.accounts[accountKey(key.did)]
+		if s.at.After(end) || !s.at.After(end.Add(-window)) || known && account.status != "active" {
+			continue
+		}
+		if sharers[key.url] == nil {
+			sharers[key.url] = map[string]bool{}
+		}
+		sharers[key.url][key.did] = true
+		if s.at.After(last[key.url]) {
+			last[key.url] = s.at
+		}
+	}
+	lines := make([]ranked, 0, len(sharers))
+	for url, dids := range sharers {
+		lines = append(lines, ranked{url, len(dids)})
+	}
+	slices.SortFunc(lines, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(b.Sharers, a.Sharers), last[b.URL].Compare(last[a.URL]), cmp.Compare(a.URL, b.URL))
+	})
+	if limit > 0 && len(lines) > limit {
+		lines = lines[:limit]
+	}
+	return lines
+}
+
+// problems compares the database with the truth, rankings at end included, and
+// answers the differences in words, about twenty at most; none when it holds
+// what it must. The error is for a database that could not be read.
+func (tr truth) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time) ([]string, error) {
+	var problems []string
+	// One snapshot: a worker that still writes must not look like a difference
+	// between two tables.
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, pool, snapshot, func(tx pgx.Tx) (err error) {
+		problems, err = tr.compare(ctx, tx, end)
+		return err
+	})
+	return problems, err
+}
+
+func (tr truth) compare(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+	found, err := tr.differences(ctx, tx, end)
+	return shorten(found), err
+}
+
+// compareAll leaves nothing out.
+func (tr truth) compareAll(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+	found, err := tr.differences(ctx, tx, end)
+	return slices.Concat(found...), err
+}
+
+// differences are those of each table that has any.
+func (tr truth) differences(ctx context.Context, tx pgx.Tx, end time.Time) (found [][]string, err error) {
+	checks := []func(context.Context, pgx.Tx) ([]string, error){
+		tr.compareRecords, tr.compareTombstones, tr.compareAccounts, tr.compareShares, tr.compareLinks,
+		func(ctx context.Context, tx pgx.Tx) ([]string, error) { return tr.compareRankings(ctx, tx, end) },
+		unfinishedJobs, tr.compareLetters, tr.compareGaps,
+	}
+	for _, check := range checks {
+		lines, err := check(ctx, tx)
+		if err != nil {
+			return nil, err
+		}
+		if len(lines) > 0 {
+			found = append(found, lines)
+		}
+	}
+	return found, nil
+}
+
+// shorten gives every table an equal part of twenty lines, so that a table full
+// of differences hides no other.
+func shorten(found [][]string) []string {
+	var all []string
+	for _, lines := range found {
+		if most := 20 / len(found); len(lines) > most {
+			more := len(lines) - most
+			lines = lines[:most]
+			lines[most-1] += fmt.Sprintf(" (and %d more like it)", more)
+		}
+		all = append(all, lines...)
+	}
+	return all
+}
+
+func (tr truth) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	const sql = `SELECT collection, did, rkey, rev, cid, created_at, record::text FROM records`
+	want := maps.Clone(tr.records)
+	maps.DeleteFunc(want, func(k recordKey, _ recordRow) bool { return tr.gone(k.did) })
+	return compareTable(ctx, tx, "records", want, sql, func(rows pgx.Rows) (k recordKey, r recordRow, err error) {
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &r.rev, &r.cid, &r.createdAt, &r.record)
+		if _, ok := tr.records[k]; ok && tr.gone(k.did) {
+			want[k] = r // an edit that came with the deletion in one batch was never stored
+		}
+		return k, r, err
+	})
+}
+
+// gone is true of an account that is deleted at the end. Its records stay until
+// the purge; those that came with the deletion in one batch were never stored.
+func (tr truth) gone(did string) bool { return tr.accounts[accountKey(did)].status == "deleted" }
+
+// allow adds a row that may be there, for it is.
+func allow[K comparable, R any](want, all map[K]R, key K) {
+	if r, ok := all[key]; ok {
+		want[key] = r
+	}
+}
+
+func (tr truth) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	const sql = `SELECT collection, did, rkey, rev FROM tombstones`
+	return compareTable(ctx, tx, "tombstones", tr.tombstones, sql, func(rows pgx.Rows) (k recordKey, r tombstoneRow, err error) {
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &r.rev)
+		return k, r, err
+	})
+}
+
+func (tr truth) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	const sql = `SELECT did, coalesce(handle, ''), status FROM accounts`
+	want := maps.Clone(tr.accounts)
+	maps.DeleteFunc(want, func(_ accountKey, r accountRow) bool { return r.stranger && r.status == "active" })
+	return compareTable(ctx, tx, "accounts", want, sql, func(rows pgx.Rows) (k accountKey, r accountRow, err error) {
+		err = rows.Scan(&k, &r.handle, &r.status)
+		allow(want, tr.accounts, k)
+		return k, r, err
+	})
+}
+
+func (tr truth) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	const sql = `
+SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
+FROM shares AS s
+LEFT JOIN links AS l ON l.id = s.link_id`
+	want := maps.Clone(tr.shares)
+	maps.DeleteFunc(want, func(k shareKey, _ shareRow) bool { return tr.gone(k.did) })
+	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at)
+		if tr.gone(k.did) && tr.everShared[k.url] {
+			want[k] = r
+		}
+		return k, r, err
+	})
+}
+
+// compareLinks asks for a link of every share. A link may outlive its last share,
+// or never have had a row where the post was gone before it was processed.
+func (tr truth) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	want := map[linkKey]linkRow{}
+	for key := range tr.shares {
+		if !tr.gone(key.did) {
+			want[linkKey(key.url)] = linkRow{}
+		}
+	}
+	const sql = `SELECT url FROM links`
+	return compareTable(ctx, tx, "links", want, sql, func(rows pgx.Rows) (k linkKey, r linkRow, err error) {
+		err = rows.Scan(&k)
+		if tr.everShared[string(k)] {
+			want[k] = r // allowed, and here it is
+		}
+		return k, r, err
+	})
+}
+
+func (tr truth) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+	var lines []string
+	for _, hours := range []int{1, 3, 6, 12, 24} {
+		window := time.Duration(hours) * time.Hour
+		found, err := foundRanking(ctx, tx, end, window)
+		if err != nil {
+			return nil, err
+		}
+		want := tr.ranking(end, window, 0)
+		for i := range max(len(want), len(found)) { // the first difference moves what is below it
+			expected, actual := place(want, i), place(found, i)
+			if expected != actual {
+				lines = append(lines, fmt.Sprintf("ranking: %d h to %s, place %d: expected %s, found %s",
+					hours, end.UTC().Format(time.RFC3339Nano), i+1, expected, actual))
+				break
+			}
+		}
+	}
+	return lines, nil
+}
+
+func place(lines []ranked, i int) string {
+	if i >= len(lines) {
+		return "nothing"
+	}
+	return fmt.Sprintf("%s by %d", lines[i].URL, lines[i].Sharers)
+}
+
+func foundRanking(ctx context.Context, tx pgx.Tx, end time.Time, window time.Duration) ([]ranked, error) {
+	const sql = `
+SELECT each.url, count(*)
+FROM (
+    SELECT l.url AS url, s.did AS did, max(s.shared_at) AS at
+    FROM links AS l
+    JOIN shares AS s ON s.link_id = l.id
+    LEFT JOIN accounts AS a ON a.did = s.did
+    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active'
+    GROUP BY l.url, s.did
+) AS each
+GROUP BY each.url
+ORDER BY count(*) DESC, max(each.at) DESC, each.url COLLATE "C"`
+	end = end.Truncate(time.Microsecond)
+	rows, err := tx.Query(ctx, sql, end.Add(-window), end)
+	if err != nil {
+		return nil, fmt.Errorf("rank the links for the judge: %w", err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ranked])
+	if err != nil {
+		return nil, fmt.Errorf("rank the links for the judge: %w", err)
+	}
+	return lines, nil
+}
+
+// unfinishedJobs names the jobs that still have to be worked, and those that
+// were given up.
+func unfinishedJobs(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	const sql = `
+SELECT 'queue: job ' || id || ': expected completed, found ' || state || ' after ' || attempt || ' attempts'
+       || coalesce(': ' || (errors[array_length(errors, 1)] ->> 'error'), '')
+FROM river_job
+WHERE kind = 'process_posts' AND state <> 'completed'
+ORDER BY id`
+	return describe(ctx, tx, "river_job", sql)
+}
+
+func (tr truth) compareLetters(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	const sql = `SELECT concat_ws(' ', stage, concat_ws('/', collection, did, rkey), cause, nullif(path, '')) FROM dead_letters ORDER BY id`
+	return compareCount(ctx, tx, "dead_letters", tr.parkedExpected, sql)
+}
+
+func (tr truth) compareGaps(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	const sql = `SELECT concat_ws(' ', stream, from_at, to_at, reason) FROM gaps ORDER BY id`
+	return compareCount(ctx, tx, "gaps", tr.gapsExpected, sql)
+}
+
+// compareCount asks for a number of rows, whatever is in them.
+func compareCount(ctx context.Context, tx pgx.Tx, table string, want int, sql string) ([]string, error) {
+	rows, err := describe(ctx, tx, table, sql)
+	if err != nil || len(rows) == want {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("%s: rows: expected %d, found %d, such as %.500q", table, want, len(rows), rows[:min(len(rows), 3)])}, nil
+}
+
+// describe reads rows that are a line of text each.
+func describe(ctx context.Context, tx pgx.Tx, table, sql string) ([]string, error) {
+	rows, err := tx.Query(ctx, sql)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", table, err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", table, err)
+	}
+	return lines, nil
+}

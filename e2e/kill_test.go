@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// killing is a network, a database and a process between them.
+type killing struct {
+	t       *testing.T
+	net     *simnet.Net
+	server  *devpg.Server
+	env     []string
+	process *process
+	kills   int
+	parked  int  // dead letters to expect
+	purges  bool // deleted accounts, whose rows are then not judged
+}
+
+func newKilling(t *testing.T) *killing {
+	t.Helper()
+	n := busyNetwork(t)
+	server := schematest.Server(t)
+	return begin(t, n, server, server.URL("weir"), server.URL("weir"))
+}
+
+func busyNetwork(t *testing.T) *simnet.Net {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), Accounts: 300, History: 2000, HistorySpan: time.Hour})
+	require.NoError(t, err)
+	startNetwork(t, n)
+	return n
+}
+
+// begin migrates by one URL and serves by another.
+func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
+	t.Helper()
+	k := &killing{t: t, net: n, server: server}
+	small := []string{"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_EVERY=50ms"} // small ones by insertion, large ones by COPY
+	k.env = slices.Concat(reads(n, serve), small, env)
+	succeed(t, slices.Concat(k.env, []string{"DATABASE_URL=" + migrate}), "migrate")
+	k.process = start(t, k.env, "serve")
+	t.Cleanup(k.explain)
+	return k
+}
+
+// explain says where a test that failed has left everything.
+func (k *killing) explain() {
+	if !k.t.Failed() {
+		return
+	}
+	var text string
+	err := open(k.t, k.server.URL("weir")).QueryRow(context.Background(), `
+SELECT (SELECT json_agg(s) FROM streams AS s) || E'\n' ||
+       (SELECT json_agg(j) FROM (SELECT kind, state, attempted_by[1], count(*), max(errors::text) FROM river_job GROUP BY 1, 2, 3) AS j)`).Scan(&text)
+	k.t.Logf("the last event is %+v\n%s\n%v", k.net.Log().Last(), text, err)
+}
+
+// progress waits until so many more commits have moved the cursor: a blow must
+// meet a system at work.
+func (k *killing) progress(commits int) {
+	k.t.Helper()
+	pool := open(k.t, k.server.URL("weir"))
+	defer pool.Close()
+	seen, last := 0, -1
+	require.Eventually(k.t, func() bool {
+		cursor, err := tryCount(pool, `SELECT cursor FROM streams`)
+		if err == nil && cursor != last {
+			last = cursor
+			seen++
+		}
+		return seen > commits
+	}, 2*time.Minute, 3*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
+}
+
+// lastAsked is the latest event that a stream of posts delivers: a like after it
+// never comes.
+func lastAsked(n *simnet.Net) *simnet.Entry {
+	for _, e := range slices.Backward(n.Log().Entries()) {
+		if e.Kind != "commit" || e.Collection == "app.bsky.feed.post" {
+			return e
+		}
+	}
+	return nil
+}
+
+// drain waits until everything played has been committed and processed.
+func (k *killing) drain(pool *pgxpool.Pool) {
+	k.t.Helper()
+	last := lastAsked(k.net)
+	require.Eventually(k.t, func() bool {
+		n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE anchor ->> 'rev' = '%s' OR last_event_at >= to_timestamp(%d / 1000000.0)`, last.Rev, last.TimeUS))
+		if err != nil || n == 0 {
+			return false
+		}
+		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
+		return err == nil && left == 0
+	}, 3*time.Minute, 50*time.Millisecond, "not drained: %s", tail(k.process.stderr.String(), 2000))
+}
+
+// judge drains, stops the process and compares.
+func (k *killing) judge() {
+	t := k.t
+	t.Helper()
+	pool := open(t, k.server.URL("weir"))
+	k.drain(pool)
+	k.process.signal(syscall.SIGTERM)
+	require.Zero(t, k.process.wait(t, time.Minute))
+
+	truth := fold(k.net.Log().Entries(), "app.bsky.feed.post")
+	truth.parkedExpected = k.parked
+	if k.purges {
+		k.forget(&truth, pool)
+	}
+	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
+	problems, err := truth.problems(t.Context(), pool, end)
+	require.NoError(t, err)
+	require.Empty(t, problems, strings.Join(problems, "\n"))
+	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
+		want := truth.ranking(end, window, 1000)
+		got := rankedLinks(t, k.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
+		require.Len(t, got, len(want))
+		require.NotEmpty(t, want)
+		for i := range want {
+			require.Equal(t, want[i].URL, got[i].URL, "place %d", i+1)
+			require.Equal(t, want[i].Sharers, got[i].Sharers, "place %d", i+1)
+		}
+	}
+	t.Logf("equal: %d events, %d posts, %d shares", len(k.net.Log().Entries()), count(t, pool, `SELECT count(*) FROM posts`), count(t, pool, `SELECT count(*) FROM shares`))
+}

@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// resident is how many bytes of memory a process has.
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	found := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
+	require.NotNil(t, found)
+	kilobytes, err := strconv.Atoi(string(found[1]))
+	require.NoError(t, err)
+	return kilobytes << 10
+}
+
+// TestBodiesThatNeverComeHoldNothing: sockets that announce a body and never send
+// it are closed, on both listeners, and the memory stays what it was.
+func TestBodiesThatNeverComeHoldNothing(t *testing.T) {
+	t.Parallel()
+	web := start(t, []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info"}, "web")
+	page, operators := strings.TrimSuffix(web.page(t), "/"), web.operators(t)
+	for _, url := range []string{page + "/", operators + "/health"} {
+		for range 20 {
+			_, err := get(url)
+			require.NoError(t, err)
+		}
+	}
+	before := resident(t, web.cmd.Process.Pid)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // they were open for 150 s
+	defer cancel()
+	for url, path := range map[string]string{page: "/", operators: "/health"} {
+		address := strings.TrimPrefix(url, "http://")
+		closed := make(chan error, 500)
+		for range cap(closed) {
+			c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() }) //nolint:errcheck // it is closed already
+			fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept-Encoding: gzip\r\nContent-Length: 100000\r\n\r\n", path, address)
+			go func() {
+				_, err := io.Copy(io.Discard, c)
+				closed <- err
+			}()
+		}
+		for range cap(closed) {
+			select {
+			case <-closed:
+			case <-ctx.Done():
+				require.Fail(t, "some are open", "%s after 30 s: %d MB more", url, (resident(t, web.cmd.Process.Pid)-before)>>20)
+			}
+		}
+	}
+	require.Less(t, resident(t, web.cmd.Process.Pid)-before, 64<<20)
+	web.signal(syscall.SIGTERM)
+	require.Zero(t, web.wait(t, time.Minute))
+}
+
+// TestListenersKnowTheirHosts that are configured, those of probes, and no other.
+// What is for operators is on their listener alone.
+func TestListenersKnowTheirHosts(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve"}
+	web := start(t, env, "web")
+	page, operators := strings.TrimSuffix(web.page(t), "/"), web.operators(t)
+	code := func(url, host string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		require.NoError(t, err)
+		request.Host = host
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, "nosniff", response.Header.Get("X-Content-Type-Options"), url)
+		require.Equal(t, "same-origin", response.Header.Get("Cross-Origin-Resource-Policy"), url)
+		return response.StatusCode
+	}
+	for url, want := range map[string]int{
+		page + "/": 200, page + "/deadletters": 404, page + "/metrics": 404, page + "/health": 404, page + "/debug/pprof/": 404,
+		operators + "/livez": 200, operators + "/readyz": 200, operators + "/metrics": 200, operators + "/deadletters": 200, operators + "/debug/pprof/": 404,
+	} {
+		require.Equal(t, http.StatusMisdirectedRequest, code(url, "rebound.example"), url)
+		for _, host := range []string{"", "localhost:8080", "weir.example", "serve:8081"} {
+			require.Equal(t, want, code(url, host), "%s of %q", url, host)
+		}
+	}
+	succeed(t, append(env, "WEIR_OPS_LISTEN="+strings.TrimPrefix(operators, "http://")), "healthcheck", "--ready")
+	web.signal(syscall.SIGTERM)
+	require.Zero(t, web.wait(t, time.Minute))
+}

@@ -1,0 +1,43 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// TestCatchingUpTakesLittleMemory: a server sends plain frames far faster than
+// they can be stored.
+func TestCatchingUpTakesLittleMemory(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.New(simnet.Config{Seed: 9, Accounts: 2000, History: 130_000})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	url := schematest.NewURL(t)
+	pool := open(t, url)
+	consume := start(t, append(reads(n, url), "WEIR_COMPRESS=false"), "consume")
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM records`) >= 40_000
+	}, 2*time.Minute, 20*time.Millisecond)
+	require.Less(t, peakMemory(t, consume.cmd.Process.Pid), 150.0, "MB")
+}
+
+// peakMemory is the most resident memory that a process has held, in MB.
+func peakMemory(t *testing.T, pid int) (megabytes float64) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	_, after, found := strings.Cut(string(text), "VmHWM:")
+	require.True(t, found)
+	_, err = fmt.Sscan(after, &megabytes)
+	require.NoError(t, err)
+	return megabytes / 1024
+}

@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// series is a line of /metrics.
+type series struct {
+	name   string
+	labels map[string]string
+}
+
+var (
+	sample = regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? \S+$`)
+	label  = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
+)
+
+func scrape(t testing.TB, operators string) (all []series) {
+	t.Helper()
+	_, page := look(t, operators+"/metrics", "")
+	for _, m := range sample.FindAllStringSubmatch(page, -1) {
+		s := series{m[1], map[string]string{}}
+		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+			s.labels[l[1]] = l[2]
+		}
+		all = append(all, s)
+	}
+	require.Equal(t, len(all), len(regexp.MustCompile(`(?m)^[^#\n]`).FindAllString(page, -1)), "every line is read")
+	return all
+}
+
+// hostile are frames such as a stranger could have sent, with his name wherever
+// a word can be put.
+func hostile(i int) (frames []string) {
+	name := fmt.Sprintf("mallory%d", i)
+	now := time.Now()
+	rev := syntax.NewTIDFromTime(now, uint(i)).String()
+	commit := func(did, operation, collection, rkey, rev, record string) string {
+		return fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":%q,"collection":%q,"rkey":%q,"record":%s,"cid":"bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa"}}`,
+			did, now.UnixMicro(), rev, operation, collection, rkey, record)
+	}
+	author, post := "did:web:"+name+".example", "app.bsky.feed.post"
+	text := fmt.Sprintf(`{"$type":"app.bsky.feed.post","text":"https://%s.example/\"} weir_up{mallory=\"1","createdAt":%q}`, name, now.UTC().Format(time.RFC3339))
+	return []string{
+		commit(author, "create", post, rev, rev, text),
+		commit(author, "create", "com."+name+".thing", rev, rev, `{"$type":"com.`+name+`.thing"}`),
+		commit(author, name, post, rev, rev, text),
+		commit(author, "create", post, name+"/"+name, rev, text),
+		commit(author, "create", post, rev, name, text),
+		commit(name, "create", post, rev, rev, text),
+		commit(author, "create", post, rev, rev, `"`+name+`"`),
+		fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":%q,%q:{}}`, author, now.UnixMicro(), name, name),
+		fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":"identity","identity":{"did":%q,"handle":"%s.example","seq":1,"time":"2026-01-01T00:00:00Z"}}`, author, now.UnixMicro(), author, name),
+		fmt.Sprintf(`{"did":%q,"time_us":%d,"kind":"account","account":{"active":false,"did":%q,"status":%q,"seq":1,"time":"2026-01-01T00:00:00Z"}}`, author, now.UnixMicro(), author, name),
+		name + ` is no JSON`,
+	}
+}
+
+// TestStrangersMakeNoLabels: whatever the network sends, and whoever asks for the
+// page, no metric has more series than our own words allow, and none of them
+// holds a stranger's.
+func TestStrangersMakeNoLabels(t *testing.T) {
+	t.Parallel()
+	const strangers, most = 300, 60
+	n := followNetwork(t, 20)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	serve := start(t, append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_CALL_SPACING=0s"), "serve")
+	at, page := serve.operators(t), serve.page(t)
+	becomes(t, at, "quiet")
+	for i := range strangers {
+		for _, frame := range hostile(i) {
+			n.Inject([]byte(frame))
+		}
+	}
+	for _, fault := range []simnet.Fault{simnet.Garbage, simnet.NotUTF8, simnet.Duplicate, simnet.Stale, simnet.Oversized, simnet.Cut} {
+		require.NoError(t, n.Do(fault))
+	}
+	for i := range strangers {
+		look(t, fmt.Sprintf("%smallory%d?window=mallory%d", page, i, i), "")
+	}
+	require.Eventually(t, func() bool {
+		reached, err := tryCount(pool, fmt.Sprintf(`SELECT (SELECT count(*) >= %[1]d FROM links WHERE url LIKE '%%mallory%%')::int + (SELECT count(*) >= 4 * %[1]d FROM dead_letters)::int`, strangers))
+		return err == nil && reached == 2
+	}, 2*time.Minute, 50*time.Millisecond, "the flood did not arrive")
+	becomes(t, at, "quiet")
+
+	counted, ignored := map[string]map[string]bool{}, false
+	for _, s := range scrape(t, at) {
+		delete(s.labels, "le") // the buckets of a histogram
+		for name, value := range s.labels {
+			require.NotContains(t, strings.ToLower(value), "mallory", "%s{%s}", s.name, name)
+			require.Regexp(t, `^[\w .:/()+-]*$`, value, "%s{%s}", s.name, name)
+			require.LessOrEqual(t, len(value), 80, "%s{%s}", s.name, name)
+		}
+		ignored = ignored || s.name == "weir_consumer_events_total" && s.labels["kind"] == "ignored" && s.labels["collection"] == "other"
+		if counted[s.name] == nil {
+			counted[s.name] = map[string]bool{}
+		}
+		counted[s.name][fmt.Sprint(s.labels)] = true
+	}
+	require.True(t, ignored, "the collections of strangers are counted as one")
+	require.Greater(t, len(counted), 50)
+	for name, of := range counted {
+		require.LessOrEqual(t, len(of), most, "%s: %v", name, slices.Sorted(maps.Keys(of)))
+	}
+}
+
+// documented is a name that one of the documents wants to be told, and where
+// Weir tells it: a selector of a series, `health` and a field of the report, or an alert.
+type documented struct {
+	document, name string
+	metrics        []string // such as weir_queue_jobs{queue="backfill"}
+	field          string   // of /health
+	alert          string   // of the rules, with its severity and what its expression holds
+	severity, expr string
+}
+
+// everyName is every metric, field and threshold that the three documents name.
+func everyName() []documented {
+	const adr, resume, layers = "adr-005-jetstream-firehose", "jetstream-reconnection-and-resume", "layers-firehose-ingestion-pipeline"
+	return []documented{
+		{document: adr, name: "WebSocket connection uptime (%)", metrics: []string{`weir_stream_connected`}},
+		{document: adr, name: "Events processed per second (rate)", metrics: []string{`weir_consumer_events_total`}},
+		{document: adr, name: "Backfill queue depth (count)", metrics: []string{`weir_queue_jobs{queue="backfill",state="available"}`, `weir_queue_jobs{queue="backfill",state="scheduled"}`}},
+		{document: adr, name: "Database size", metrics: []string{`weir_database_bytes`}},
+		{document: adr, name: "Latency: Jetstream event to database insert (p50, p99)", metrics: []string{`weir_consumer_event_age_seconds_bucket`, `weir_consumer_event_to_row_seconds_bucket`}},
+		{document: adr, name: "Cursor lag: current time - last cursor time", metrics: []string{`weir_stream_last_event_age_seconds`, `weir_stream_lag_seconds`}},
+		{document: adr, name: "status", field: "status"},
+		{document: adr, name: "websocket_connected", field: "websocket_connected"},
+		{document: adr, name: "last_event_seconds_ago", field: "last_event_seconds_ago"},
+		{document: adr, name: "cursor_time_us", field: "cursor_time_us"},
+		{document: adr, name: "follows_count", field: "follows_count"},
+		{document: adr, name: "backfill_queue_depth", field: "backfill_queue_depth"},
+		{document: adr, name: "WebSocket disconnected > 5 minutes", metrics: []string{`weir_stream_state_seconds`, `weir_stream_state{state="reconnecting"}`}, alert: "WeirDisconnected", severity: "critical", expr: "> 300"},
+		{document: adr, name: "No events received > 2 minutes", metrics: []string{`weir_stream_state{state="stalled"}`}, alert: "WeirNoEvents", severity: "critical", expr: `state="stalled"`},
+		{document: adr, name: "Backfill queue > 50 items", metrics: []string{`weir_queue_jobs{queue="backfill"}`}, alert: "WeirBackfillsWait", severity: "warning", expr: "> 50"},
+		{document: adr, name: "Database size > 3 GB", metrics: []string{`weir_database_limit_bytes`}, alert: "WeirDatabaseLarge", severity: "warning", expr: "3 * 1024 ^ 3"},
+		{document: adr, name: "Failed reconnects > 10 attempts", metrics: []string{`weir_stream_failed_tries`}, alert: "WeirReconnectsFail", severity: "warning", expr: "> 10"},
+
+		{document: resume, name: "indexer_reconnection_attempts_total", metrics: []string{`weir_jetstream_connects_total{outcome="accepted"}`, `weir_jetstream_connects_total{outcome="failed"}`}},
+		{document: resume, name: "indexer_reconnection_success_total", metrics: []string{`weir_jetstream_connects_total{outcome="accepted"}`}},
+		{document: resume, name: "indexer_pending_messages", metrics: []string{`weir_consumer_buffer_bytes`, `weir_queue_jobs{queue="process",state="available"}`}},
+		{document: resume, name: "indexer_processing_lag_seconds", metrics: []string{`weir_stream_lag_seconds`, `weir_consumer_event_age_seconds_count`}},
+		{document: resume, name: "max reconnection attempts reached - alerting required", metrics: []string{`weir_jetstream_failed_tries`, `weir_stream_failed_tries`}, alert: "WeirReconnectsFail", severity: "warning"},
+
+		{document: layers, name: "layers_firehose_cursor_lag_seconds", metrics: []string{`weir_stream_last_event_age_seconds`, `weir_stream_lag_seconds`}},
+		{document: layers, name: "layers_firehose_events_processed_total{collection}", metrics: []string{`weir_consumer_events_total{collection="app.bsky.feed.post",kind="write"}`}},
+		{document: layers, name: "layers_firehose_events_filtered_total", metrics: []string{`weir_consumer_events_total{collection="other",kind="ignored"}`}},
+		{document: layers, name: "layers_firehose_validation_failures_total{stage}", metrics: []string{`weir_consumer_parked_total{stage="decode"}`, `weir_consumer_parked_total{stage="commit"}`, `weir_process_parked_total`}},
+		{document: layers, name: "layers_firehose_queue_depth{queue}", metrics: []string{`weir_queue_jobs{queue="process"}`, `weir_queue_jobs{queue="network"}`, `weir_queue_jobs{queue="backfill"}`, `weir_queue_jobs{queue="maintenance"}`, `weir_queue_jobs{queue="alerts"}`}},
+		{document: layers, name: "DLQ inflow", metrics: []string{`weir_dead_letters_new`, `weir_dead_letters{stage="decode"}`, `weir_dead_letters{stage="commit"}`, `weir_dead_letters{stage="job"}`}},
+		{document: layers, name: "cursor_lag_seconds > 60", alert: "WeirLag", severity: "warning", expr: "weir_stream_lag_seconds) > 60"},
+		{document: layers, name: "cursor_lag_seconds > 300", metrics: []string{`weir_lag_limit_seconds`}, alert: "WeirLagCritical", severity: "critical", expr: "vector(300)"},
+		{document: layers, name: "queue_depth > 10000 (any queue)", metrics: []string{`weir_queue_limit_jobs`}, alert: "WeirQueueDeep", severity: "warning", expr: "vector(10000)"},
+		{document: layers, name: "validation_failures_total spike", metrics: []string{`weir_dead_letters_new`}, alert: "WeirDeadLetters", severity: "warning", expr: "weir_dead_letters_new) > 10"},
+	}
+}
+
+// TestEveryDocumentedNameIsTold by a running Weir, by its report or by its rules.
+func TestEveryDocumentedNameIsTold(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 20)
+	database := schematest.NewURL(t)
+	env := append(reads(n, database), "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
+	serve := start(t, env, "serve")
+	at := serve.operators(t)
+	stop := live(t, n, 100)
+	defer stop()
+	n.Inject([]byte(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":` + fmt.Sprint(time.Now().UnixMicro()) +
+		`,"kind":"commit","commit":{"rev":"3mptdaeh36222","operation":"create","collection":"com.example.thing","rkey":"x","record":{"$type":"com.example.thing"},"cid":"bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa"}}`))
+	rules, err := os.ReadFile(rulesFile)
+	require.NoError(t, err)
+	_, report := look(t, at+"/health", "")
+	for _, d := range everyName() {
+		about := d.document + ": " + d.name
+		require.True(t, d.metrics != nil || d.field != "" || d.alert != "", about)
+		for _, wanted := range d.metrics {
+			require.Eventually(t, func() bool { return exposes(scrape(t, at), wanted) }, time.Minute, 50*time.Millisecond, "%s: nothing is %s", about, wanted)
+		}
+		if d.field != "" {
+			require.Regexp(t, `(?m)"`+d.field+`":`, report, about)
+		}
+		if d.alert != "" {
+			rule := regexp.MustCompile(`(?s)- alert: ` + d.alert + `\n.*?severity: (\w+)`).FindStringSubmatch(string(rules))
+			require.NotNil(t, rule, about)
+			require.Equal(t, d.severity, rule[1], about)
+			require.Contains(t, rule[0], d.expr, about)
+		}
+	}
+}
+
+// exposes answers whether a selector's series is among those scraped.
+func exposes(all []series, selector string) bool {
+	name, labels, _ := strings.Cut(selector, "{")
+	wanted := label.FindAllStringSubmatch(labels, -1)
+	return slices.ContainsFunc(all, func(s series) bool {
+		return s.name == name && !slices.ContainsFunc(wanted, func(l []string) bool { return s.labels[l[1]] != l[2] })
+	})
+}

@@ -1,0 +1,330 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+const (
+	rulesFile     = "../deploy/prometheus/weir.rules.yml"
+	dashboardFile = "../deploy/grafana/weir.json"
+)
+
+// tool finds one of Prometheus's binaries; `make prometheus` provides them.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	path, err := filepath.Abs("../.weir/prometheus/usr/bin/" + name)
+	require.NoError(t, err)
+	require.FileExists(t, path, "run `make prometheus`, which provides it")
+	return path
+}
+
+// TestRules runs the unit tests of the alerts.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// TestLimitsAreTheSameEverywhere: in the metrics that the rules compare with, in
+// /health, and in the alerts of the workers.
+func TestLimitsAreTheSameEverywhere(t *testing.T) {
+	t.Parallel()
+	database := schematest.NewURL(t)
+	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_EVERY=0", "WEIR_ALERT_EVERY=1s"), "serve")
+	at := serve.operators(t)
+	_, page := look(t, at+"/metrics", "")
+	for _, line := range []string{"weir_lag_limit_seconds 420", "weir_queue_limit_jobs 77", "weir_database_limit_bytes 1000", "weir_audit_limit_seconds +Inf"} {
+		require.Contains(t, page, "\n"+line+"\n")
+	}
+	_, report := look(t, at+"/health", "")
+	require.Contains(t, report, "WeirDatabaseLarge")
+	pool := open(t, database)
+	execute(t, database, `INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'elsewhere' FROM generate_series(1, 78);
+		INSERT INTO river_queue (name, updated_at) VALUES ('elsewhere', now())`)
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep' AND about = 'elsewhere'`) == 2
+	}, time.Minute, 50*time.Millisecond)
+}
+
+// TestHighestQueueLimitCanBePassed: where counting stops, a queue is deep by any
+// limit that is allowed.
+func TestHighestQueueLimitCanBePassed(t *testing.T) {
+	t.Parallel()
+	database := schematest.NewURL(t)
+	limited := func(limit int) []string {
+		return []string{"DATABASE_URL=" + database, fmt.Sprint("WEIR_QUEUE_LIMIT=", limit)}
+	}
+	fill := func(jobs int) {
+		execute(t, database, fmt.Sprintf(`INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'process' FROM generate_series(1, %d)`, jobs))
+	}
+	const highest = schema.CountedJobs
+	fill(highest)
+	stdout, _, _ := weir(t, limited(highest), "status")
+	require.NotContains(t, stdout, "WeirQueueDeep")
+	fill(1)
+	stdout, _, _ = weir(t, limited(highest), "status")
+	require.Contains(t, stdout, "WeirQueueDeep 50001 or more jobs wait in queue process")
+	_, stderr, code := weir(t, limited(highest+1), "status")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "WEIR_QUEUE_LIMIT must be 2 to 50000")
+}
+
+// dashboard is what is checked of Grafana's JSON.
+type dashboard struct {
+	SchemaVersion int `json:"schemaVersion"`
+	Templating    struct {
+		List []struct {
+			Name  string          `json:"name"`
+			Type  string          `json:"type"`
+			Query json.RawMessage `json:"query"`
+		} `json:"list"`
+	} `json:"templating"`
+	Panels []panel `json:"panels"`
+}
+
+type panel struct {
+	ID         int    `json:"id"`
+	Type       string `json:"type"`
+	Title      string `json:"title"`
+	Datasource source `json:"datasource"`
+	Grid       struct {
+		H, W, X, Y int
+	} `json:"gridPos"`
+	FieldConfig struct {
+		Defaults struct {
+			Unit string `json:"unit"`
+		} `json:"defaults"`
+	} `json:"fieldConfig"`
+	Targets []struct {
+		Expr       string `json:"expr"`
+		Datasource source `json:"datasource"`
+	} `json:"targets"`
+}
+
+type source struct {
+	UID string `json:"uid"`
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	raw, err := os.ReadFile(dashboardFile)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &d))
+	return d
+}
+
+// TestDashboardIsLaidOut in rows without overlaps, "Expect zero" first, every
+// panel with a unit, a question, and the data source that the person chooses.
+func TestDashboardIsLaidOut(t *testing.T) {
+	t.Parallel()
+	d := readDashboard(t)
+	require.GreaterOrEqual(t, d.SchemaVersion, 39)
+	require.Equal(t, "datasource", d.Templating.List[0].Type)
+	require.Equal(t, "Expect zero", d.Panels[0].Title)
+	ids, cells := map[int]bool{}, map[[2]int]string{}
+	for _, p := range d.Panels {
+		require.False(t, ids[p.ID], "%s has another's id", p.Title)
+		ids[p.ID] = true
+		require.LessOrEqual(t, p.Grid.X+p.Grid.W, 24, p.Title)
+		for x := p.Grid.X; x < p.Grid.X+p.Grid.W; x++ {
+			for y := p.Grid.Y; y < p.Grid.Y+p.Grid.H; y++ {
+				require.Empty(t, cells[[2]int{x, y}], "%s lies on another panel", p.Title)
+				cells[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		require.NotEmpty(t, p.FieldConfig.Defaults.Unit, p.Title)
+		require.NotEmpty(t, p.Targets, p.Title)
+		require.Equal(t, "${datasource}", p.Datasource.UID, p.Title)
+		for _, target := range p.Targets {
+			require.Equal(t, "${datasource}", target.Datasource.UID, p.Title)
+		}
+	}
+}
+
+// server is a Prometheus that scrapes one process every second.
+type server struct{ url string }
+
+func startPrometheus(t *testing.T, scraped string) server {
+	t.Helper()
+	dir := t.TempDir()
+	rules, err := filepath.Abs(rulesFile)
+	require.NoError(t, err)
+	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs: [{job_name: weir, static_configs: [{targets: [%q]}]}]\n",
+		rules, strings.TrimPrefix(scraped, "http://"))
+	require.NoError(t, os.WriteFile(dir+"/prometheus.yml", []byte(config), 0o600))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := l.Addr().String()
+	require.NoError(t, l.Close())
+	cmd := exec.Command(tool(t, "prometheus"), "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address="+address)
+	var out lockedBuffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill() //nolint:errcheck // it has ended already
+		cmd.Wait()         //nolint:errcheck // killed
+		if t.Failed() {
+			t.Log(tail(out.String(), 4000))
+		}
+	})
+	s := server{"http://" + address}
+	require.Eventually(t, func() bool { return s.answers(`weir_build_info`) == nil }, time.Minute, 50*time.Millisecond, "it never scraped")
+	return s
+}
+
+// ask reads an answer of Prometheus's API.
+func (s server) ask(path string, into any) error {
+	response, err := http.Get(s.url + path)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	raw, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, raw)
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// answers is nil where an expression has an answer with a number in it.
+func (s server) answers(expr string) error {
+	var answer struct {
+		Data struct {
+			Result []struct {
+				Value [2]any `json:"value"`
+			} `json:"result"`
+		} `json:"data"`
+	}
+	if err := s.ask("/api/v1/query?query="+url.QueryEscape(expr), &answer); err != nil {
+		return err
+	}
+	for _, r := range answer.Data.Result {
+		if r.Value[1] != "NaN" {
+			return nil
+		}
+	}
+	return fmt.Errorf("no data: %s", expr)
+}
+
+var (
+	selector = regexp.MustCompile(`\b((?:weir|process|go)_[a-z0-9_]+)(\{[^}]*\})?`)
+	matcher  = regexp.MustCompile(`(\w+)=~?"([^"]*)"`)
+)
+
+// selectors are the series that an expression asks for, a word a selector:
+// state=~"a|b" is two.
+func selectors(expr string) (found []string) {
+	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
+		labels := matcher.FindAllStringSubmatch(m[2], -1)
+		if len(labels) == 0 {
+			found = append(found, m[1])
+		}
+		for _, label := range labels {
+			for word := range strings.SplitSeq(label[2], "|") {
+				found = append(found, fmt.Sprintf(`%s{%s=~%q}`, m[1], label[1], word))
+			}
+		}
+	}
+	return found
+}
+
+// TestAlertsAndDashboardAskForWhatIsThere: a real Prometheus scrapes a running
+// Weir; every panel has data, every rule can be evaluated, and every metric and
+// every word in their expressions is one that Weir tells.
+func TestAlertsAndDashboardAskForWhatIsThere(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 20)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	n.SetRate(simnet.Rate{Calls: 100_000})
+	env := append(follower(n, database), "WEIR_WATCH="+n.Hub().Handle)
+	weir := start(t, env, "serve")
+	at := weir.operators(t)
+	stop := live(t, n, 100)
+	defer stop()
+	_, err := pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('elsewhere', now(), now())`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
+		VALUES (now(), now(), now(), now(), 20, 0, 1000, 0, 0, 0, 1, true)`)
+	require.NoError(t, err)
+	s := startPrometheus(t, at)
+	settled(t, pool)
+
+	var wanted, asked []string
+	for _, p := range readDashboard(t).Panels {
+		for _, target := range p.Targets {
+			expr := strings.NewReplacer("$__rate_interval", "1m", "$stream", ".*", "$job", ".*").Replace(target.Expr)
+			wanted, asked = append(wanted, expr), append(asked, expr)
+		}
+	}
+	var rules struct {
+		Data struct {
+			Groups []struct {
+				Rules []struct{ Name, Query, Health string }
+			}
+		}
+	}
+	wanted = append(wanted, `ALERTS{alertname="WeirQueuePaused"}`)
+	require.Eventually(t, func() bool {
+		require.NoError(t, s.ask("/api/v1/rules", &rules))
+		for _, r := range rules.Data.Groups[0].Rules {
+			if r.Health != "ok" {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, 100*time.Millisecond, "%+v", rules)
+	for _, r := range rules.Data.Groups[0].Rules {
+		asked = append(asked, r.Query)
+	}
+	require.Greater(t, len(asked), 60)
+
+	succeed(t, env, "watch", "sync") // calls and jobs, after the first scrape
+	for _, expr := range wanted {
+		require.Eventually(t, func() bool { return s.answers(expr) == nil }, time.Minute, 50*time.Millisecond, expr)
+	}
+	_, page := look(t, at+"/metrics", "")
+	for _, expr := range asked {
+		for _, series := range selectors(expr) {
+			if s.answers(series) != nil {
+				require.True(t, inHelp(page, series), "nothing is, or is said to be, %s, of %s", series, expr)
+			}
+		}
+	}
+}
+
+// inHelp answers whether the help of a selector's metric names its word: some,
+// such as panicked, nobody can wait for.
+func inHelp(page, series string) bool {
+	name, labels, _ := strings.Cut(series, "{")
+	word := matcher.FindStringSubmatch(labels)
+	help := regexp.MustCompile(`(?m)^# HELP ` + strings.TrimSuffix(name, "_count") + ` (.*)$`).FindStringSubmatch(page)
+	return word != nil && help != nil && regexp.MustCompile(`\b`+regexp.QuoteMeta(word[2])+`\b`).MatchString(help[1])
+}

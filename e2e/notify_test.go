@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// systemd is the socket that it listens on.
+type systemd struct {
+	t      *testing.T
+	conn   *net.UnixConn
+	path   string
+	status string // the last one it was told
+}
+
+func newSystemd(t *testing.T) *systemd {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir-notify-") // a socket's path is short
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return &systemd{t: t, conn: conn, path: path}
+}
+
+// hear is the next message that says more than a status; "" when none comes in
+// time.
+func (s *systemd) hear(within time.Duration) string {
+	s.t.Helper()
+	for deadline := time.Now().Add(within); ; {
+		if state, heard := s.read(deadline); state != "" || !heard {
+			return state
+		}
+	}
+}
+
+// read takes the status from the next message, and answers what else it says.
+func (s *systemd) read(deadline time.Time) (state string, heard bool) {
+	s.t.Helper()
+	require.NoError(s.t, s.conn.SetReadDeadline(deadline))
+	message := make([]byte, 4096)
+	n, err := s.conn.Read(message)
+	if err != nil {
+		require.ErrorIs(s.t, err, os.ErrDeadlineExceeded)
+		return "", false
+	}
+	state, status, told := strings.Cut("\n"+string(message[:n]), "\nSTATUS=")
+	if told {
+		require.NotContains(s.t, status, "\n", "systemd shows one line")
+		s.status = status
+	}
+	return strings.TrimPrefix(state, "\n"), true
+}
+
+// hearStatus listens until the status begins with these words.
+func (s *systemd) hearStatus(words string) {
+	s.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !strings.HasPrefix(s.status, words); {
+		_, heard := s.read(deadline)
+		require.True(s.t, heard, "the status is %q, not %q", s.status, words)
+	}
+}
+
+// TestEveryPartTellsSystemd that it is ready, that it lives, and that it stops.
+func TestEveryPartTellsSystemd(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"serve", "consume", "work", "web"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			s := newSystemd(t)
+			env := append(reads(network(t, 50), schematest.NewURL(t)), "NOTIFY_SOCKET="+s.path, "WATCHDOG_USEC=4000000")
+			p := start(t, env, command)
+			require.Equal(t, "READY=1", s.hear(time.Minute))
+			require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))
+			p.signal(syscall.SIGTERM)
+			require.Eventually(t, func() bool { return s.hear(time.Second) == "STOPPING=1" }, time.Minute, time.Millisecond)
+			require.Contains(t, s.status, "stopping")
+			require.Zero(t, p.wait(t, time.Minute))
+		})
+	}
+}
+
+// TestFailedStartEndsUnderSystemd, which starts the process again: it does not
+// wait for the end of a start that nobody makes any more.
+func TestFailedStartEndsUnderSystemd(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	database := schematest.NewURL(t)
+	for _, command := range []string{"serve", "consume", "work", "web"} {
+		env := append(reads(network(t, 50), database), "NOTIFY_SOCKET="+newSystemd(t).path, "WATCHDOG_USEC=4000000", "WEIR_OPS_LISTEN="+taken.Addr().String())
+		_, stderr, code := weir(t, env, command)
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, "choose another address, or off")
+	}
+}
+
+// TestConsumerWithoutTheLeaseIsReady: it stands by, and a start that waited for
+// the lease would never end.
+func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
+	t.Parallel()
+	n, database := network(t, 50), schematest.NewURL(t)
+	s := newSystemd(t)
+	for range 2 {
+		start(t, append(reads(n, database), "NOTIFY_SOCKET="+s.path), "consume")
+		require.Equal(t, "READY=1", s.hear(time.Minute))
+	}
+}
+
+// TestStatusSaysHowItIs: what systemctl status shows is the verdict of weir
+// status, and it says when the database is away, and that it is back.
+func TestStatusSaysHowItIs(t *testing.T) {
+	t.Parallel()
+	s := newSystemd(t)
+	n, direct := network(t, 50), schematest.NewURL(t)
+	defer live(t, n, 20)()
+	between := newProxy(t, "Postgres", hostOf(t, direct))
+	database := strings.Replace(direct, hostOf(t, direct), between.Listen, 1)
+	start(t, append(reads(n, database), "NOTIFY_SOCKET="+s.path), "serve")
+	s.hearStatus("healthy: live")
+	between.down()
+	s.hearStatus("unhealthy: unknown; the database does not answer: ")
+	between.up()
+	s.hearStatus("healthy: live")
+}
+
+// TestStuckConsumerIsSilent: while its heartbeat hangs nothing is told to
+// systemd, which would restart it; and it is heard again when it goes on. The
+// rest of the process lives all the time.
+func TestStuckConsumerIsSilent(t *testing.T) {
+	t.Parallel()
+	s := newSystemd(t)
+	database := schematest.NewURL(t)
+	env := append(reads(network(t, 50), database), "NOTIFY_SOCKET="+s.path, "WATCHDOG_USEC=4000000", "WEIR_LEASE_TTL=1h")
+	serve := start(t, env, "serve")
+	require.Equal(t, "READY=1", s.hear(time.Minute))
+	require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))
+
+	tx, err := open(t, database).Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it was
+	_, err = tx.Exec(t.Context(), `SELECT FROM streams FOR UPDATE`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return s.hear(8*time.Second) == "" }, time.Minute, time.Millisecond, "two beats are missing")
+	require.Contains(t, serve.stderr.String(), "not_at_work")
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))
+}

@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/workers"
+)
+
+// TestPausedQueueWaits: River UI's button stops the queue and nothing else, with
+// and without a pooler; posts are committed meanwhile, and worked off when the
+// queue goes on.
+func TestPausedQueueWaits(t *testing.T) {
+	t.Parallel()
+	for _, pooler := range []string{"none", "transaction"} {
+		t.Run("pooler "+pooler, func(t *testing.T) {
+			t.Parallel()
+			n, database := network(t, 200), schematest.NewURL(t)
+			pool := open(t, database)
+			env := append(reads(n, database), "WEIR_POOLER="+pooler)
+			if pooler == "transaction" {
+				env = append(env, "DATABASE_URL="+pooled(t, database))
+			}
+			start(t, env, "serve")
+			done := func() int {
+				return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed'`)
+			}
+			waiting := func() int {
+				return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'available'`)
+			}
+			require.Eventually(t, func() bool { return done() > 0 }, time.Minute, 10*time.Millisecond)
+
+			ui, err := workers.Queue(pool, slog.New(slog.DiscardHandler))
+			require.NoError(t, err)
+			require.NoError(t, ui.QueuePause(t.Context(), jobs.QueueProcess, nil))
+			stop := live(t, n, 200)
+			at := count(t, pool, `SELECT count(*) FROM posts`)
+			before, since := done(), waiting()
+			require.Eventually(t, func() bool {
+				now, piled := done(), waiting()
+				if now != before { // the workers have not heard of it yet
+					before, since = now, piled
+				}
+				return piled > since+30 // of which there are ten a second: they look every second
+			}, time.Minute, 10*time.Millisecond, "the queue is paused")
+			require.Greater(t, count(t, pool, `SELECT count(*) FROM posts`), at, "the stream is not")
+
+			require.NoError(t, ui.QueueResume(t.Context(), jobs.QueueProcess, nil))
+			stop()
+			require.Eventually(t, func() bool { return waiting() == 0 && done() > before+30 }, time.Minute, 10*time.Millisecond)
+		})
+	}
+}
+
+// TestWorkOnlySomeQueues: what is named is worked, and what does not exist is
+// refused.
+func TestWorkOnlySomeQueues(t *testing.T) {
+	t.Parallel()
+	n, database := network(t, 500), schematest.NewURL(t)
+	pool := open(t, database)
+	finished := func(kind string) int {
+		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = '`+kind+`' AND state = 'completed'`)
+	}
+	start(t, reads(n, database), "consume")
+	work := start(t, reads(n, database), "work", "--queues", "network,maintenance")
+	require.Eventually(t, func() bool { return finished("sync_follows") > 0 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 300 }, time.Minute, 10*time.Millisecond)
+	require.Zero(t, finished("process_posts"))
+	start(t, reads(n, database), "work", "--queues", "process")
+	require.Eventually(t, func() bool { return finished("process_posts") > 0 }, time.Minute, 10*time.Millisecond)
+	work.kill()
+
+	_, stderr, code := weir(t, reads(n, database), "work", "--queues", "proces")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, `"proces" is no queue: expected some of alerts, backfill, maintenance, network, process`)
+}

@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// move is one advance of the cursor, as the database saw it.
+type move struct {
+	Who    string `json:"who"`
+	Epoch  int64  `json:"epoch"`
+	Cursor int64  `json:"cursor"`
+}
+
+// TestPausedConsumerCommitsNothing stops a consumer past its lease, has another
+// take over, and lets the first go on: what it had read and not committed stays
+// uncommitted.
+//
+// Two things hold it back: the fence in the commit, and the heartbeat that
+// learns of the lost lease. It passes with the heartbeat made deaf, and fails
+// when advance_stream does not ask for the epoch either.
+func TestPausedConsumerCommitsNothing(t *testing.T) {
+	t.Parallel()
+	n := network(t, 5000)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	_, err := pool.Exec(t.Context(), `
+CREATE TABLE moves (n bigint GENERATED ALWAYS AS IDENTITY, who text, epoch bigint, cursor bigint);
+CREATE FUNCTION moved() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO moves (who, epoch, cursor) VALUES (current_setting('application_name'), NEW.epoch, NEW.cursor);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DISTINCT FROM NEW.cursor) EXECUTE FUNCTION moved()`)
+	require.NoError(t, err)
+	env := func(name string) []string {
+		return append(reads(n, database+"&application_name="+name), "WEIR_BATCH_EVENTS=20", "WEIR_BATCH_EVERY=10ms")
+	}
+	stop := live(t, n, 500)
+	first := start(t, env("first"), "consume")
+	moves := func(who string) int { return count(t, pool, `SELECT count(*) FROM moves WHERE who = '`+who+`'`) }
+	require.Eventually(t, func() bool { return moves("first") > 20 }, time.Minute, 5*time.Millisecond)
+	first.signal(syscall.SIGSTOP)
+	second := start(t, env("second"), "consume")
+	require.Eventually(t, func() bool { return moves("second") > 20 }, time.Minute, 5*time.Millisecond, "it takes over")
+	paused := moves("first")
+	first.signal(syscall.SIGCONT)
+	require.Eventually(t, func() bool {
+		return strings.Contains(first.stderr.String(), "lease_lost") || moves("first") > paused
+	}, time.Minute, 5*time.Millisecond)
+	before := moves("second")
+	require.Eventually(t, func() bool { return moves("second") > before+20 }, time.Minute, 5*time.Millisecond)
+	stop()
+
+	var raw []byte
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT json_agg(json_build_object('who', who, 'epoch', epoch, 'cursor', cursor) ORDER BY n) FROM moves`).Scan(&raw))
+	var all []move
+	require.NoError(t, json.Unmarshal(raw, &all))
+	taken := false
+	for i, m := range all {
+		taken = taken || m.Who == "second"
+		if taken {
+			require.Equal(t, "second", m.Who, "commit %d of %d", i+1, len(all))
+		}
+	}
+
+	// The second one dies, and the first takes over in its turn.
+	second.kill()
+	last := lastAsked(n)
+	require.Eventually(t, func() bool {
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 1
+	}, time.Minute, 20*time.Millisecond)
+	require.Equal(t, 3, count(t, pool, `SELECT max(epoch) FROM streams`))
+	first.signal(syscall.SIGTERM)
+	require.Zero(t, first.wait(t, time.Minute))
+	succeed(t, append(reads(n, database), "WEIR_COLLECTIONS=app.bsky.feed.post"), "trending")
+	truth := fold(n.Log().Entries(), "app.bsky.feed.post")
+	maps.DeleteFunc(truth.records, func(k recordKey, _ recordRow) bool { return truth.gone(k.did) })
+	require.Equal(t, len(truth.records), count(t, pool, `SELECT count(*) FROM records WHERE did NOT IN (SELECT did FROM accounts WHERE status = 'deleted')`))
+}
+
+// TestPausedWorkerHoldsNothingUp stops a worker in the middle of its
+// transaction, with a post locked that is then deleted: the stream goes on
+// without waiting for the worker.
+func TestPausedWorkerHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	env := reads(n, database)
+	consume, work := start(t, env, "consume"), start(t, env, "work")
+	waits := func(sql string, because string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return count(t, pool, sql) == 1 }, time.Minute, 10*time.Millisecond, because)
+	}
+	last := lastAsked(n)
+	waits(fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)
+		AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed')`, last.TimeUS), "everything is processed")
+
+	// The worker has locked the post when it comes to the shares, and waits there.
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `LOCK TABLE shares IN SHARE MODE`)
+	require.NoError(t, err)
+	e, err := n.PostNow(someone(t, n), "a post", "https://a.example/")
+	require.NoError(t, err)
+	const others = `datname = current_database() AND pid <> pg_backend_pid()`
+	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND `+others, "the worker waits")
+	work.signal(syscall.SIGSTOP)
+	require.NoError(t, tx.Commit(t.Context()))
+	waits(`SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND `+others, "the worker is stopped in its transaction")
+
+	require.NoError(t, n.DeleteRecord("at://"+e.DID+"/"+e.Collection+"/"+e.Rkey))
+	waits(fmt.Sprintf(`SELECT count(*) FROM tombstones WHERE did = '%s' AND rkey = '%s'`, e.DID, e.Rkey), "the stream waits for the stopped worker")
+	work.signal(syscall.SIGCONT)
+	waits(`SELECT CASE WHEN NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed') THEN 1 ELSE 0 END`, "the job is worked again")
+	truth := fold(n.Log().Entries())
+	problems, err := truth.problems(t.Context(), pool, time.Now())
+	require.NoError(t, err)
+	require.Empty(t, problems, strings.Join(problems, "\n"))
+	for _, p := range []*process{consume, work} {
+		p.signal(syscall.SIGTERM)
+		require.Zero(t, p.wait(t, time.Minute))
+	}
+}
+
+// someone is an account that may write.
+func someone(t *testing.T, n *simnet.Net) string {
+	t.Helper()
+	for _, a := range n.Accounts() {
+		if a.Status == "" {
+			return a.DID
+		}
+	}
+	require.Fail(t, "nobody may write")
+	return ""
+}

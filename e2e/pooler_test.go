@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// findPgBouncer looks where scripts/pgbouncer.sh puts it.
+func findPgBouncer(t *testing.T) string {
+	t.Helper()
+	if path, err := exec.LookPath("pgbouncer"); err == nil {
+		return path
+	}
+	for _, path := range []string{"/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer", filepath.Join(project, ".weir/pgbouncer/pgbouncer")} {
+		if _, err := os.Stat(path); err == nil {
+			path, err = filepath.Abs(path)
+			require.NoError(t, err)
+			return path
+		}
+	}
+	require.Fail(t, "PgBouncer is missing: `make pgbouncer` installs it")
+	return ""
+}
+
+// pooled starts a PgBouncer in transaction mode before a database, with few
+// connections to it, and answers the way through it.
+func pooled(t *testing.T, database string) string {
+	t.Helper()
+	return pooledIn(t, "transaction", database)
+}
+
+// pooledIn is pooled in another of PgBouncer's modes.
+func pooledIn(t *testing.T, mode, database string) string {
+	t.Helper()
+	to, err := url.Parse(database)
+	require.NoError(t, err)
+	password, _ := to.User.Password()
+	size := 6
+	if mode == "session" {
+		size = 60 // each client keeps one
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	dir, err := os.MkdirTemp("", "weir-pgbouncer-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755)) // root gives it to somebody else
+	ini := filepath.Join(dir, "pgbouncer.ini")
+	require.NoError(t, os.WriteFile(ini, fmt.Appendf(nil, `
+[databases]
+weir = host=%s port=%s dbname=%s user=%s password='%s'
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %s
+unix_socket_dir =
+auth_type = any
+pool_mode = %s
+default_pool_size = %d
+max_client_conn = 500
+`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, port, mode, size), 0o644))
+
+	args := []string{ini}
+	if os.Geteuid() == 0 { // it refuses to be root
+		nobody, err := user.Lookup("nobody")
+		require.NoError(t, err)
+		args = append([]string{"-u", nobody.Username}, args...)
+	}
+	cmd := exec.Command(findPgBouncer(t), args...)
+	var output lockedBuffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	require.NoError(t, cmd.Start())
+	exited := make(chan struct{})
+	go func() {
+		cmd.Wait() //nolint:errcheck // its log says more
+		close(exited)
+	}()
+	t.Cleanup(func() {
+		cmd.Process.Kill() //nolint:errcheck // it has ended already
+		<-exited
+		if t.Failed() {
+			t.Log(tail(output.String(), 2000))
+		}
+	})
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			conn.Close() //nolint:errcheck // only looked
+		}
+		return err == nil
+	}, 20*time.Second, 10*time.Millisecond, "PgBouncer does not listen")
+	return "postgres://weir@127.0.0.1:" + port + "/weir?sslmode=disable"
+}
+
+// TestThroughPgBouncer: in transaction mode, with a sixth of the connections that
+// Weir opens, everything is as it is without: migrations, kills, retention, a
+// watch that is added while the stream runs.
+//
+// It has been seen to fail without WEIR_POOLER: prepared statements are not there.
+func TestThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	n, server := busyNetwork(t), schematest.Server(t)
+	through := pooled(t, server.URL("weir"))
+	k := begin(t, n, server, through, through, "WEIR_POOLER=transaction")
+	stop := live(t, k.net, 800)
+	for range 2 {
+		k.progress(8)
+		k.process.kill()
+		k.process = start(t, k.env, "serve")
+	}
+	k.progress(8)
+	direct := open(t, server.URL("weir"))
+	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = 'weir' AND application_name = 'weir'`
+	require.Positive(t, count(t, direct, sessions))
+	require.LessOrEqual(t, count(t, direct, sessions), 6, "many share few")
+	require.Zero(t, count(t, direct, `SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND a.state = 'idle'`), "no session keeps a lock")
+	stop()
+	k.judge()
+}
+
+// TestWatchesThroughPgBouncer: without LISTEN, whom a watch brings reaches the
+// running consumer before their past is read.
+func TestWatchesThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	watchFillsThePage(t, func(database string) []string {
+		return []string{"DATABASE_URL=" + pooled(t, database), "WEIR_POOLER=transaction"}
+	})
+}

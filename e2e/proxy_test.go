@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// proxy stands between the processes and a server of theirs.
+type proxy struct {
+	t      *testing.T
+	server *toxiproxy.ApiServer // which serves nothing: it holds the log
+	*toxiproxy.Proxy
+	accepted *atomic.Int64 // connections so far
+}
+
+func newProxy(t *testing.T, name, upstream string) *proxy {
+	t.Helper()
+	zerolog.SetGlobalLevel(zerolog.InfoLevel) // a toxic traces every packet
+	accepted := &atomic.Int64{}
+	log := zerolog.New(io.Discard).Hook(zerolog.HookFunc(func(_ *zerolog.Event, _ zerolog.Level, message string) {
+		if message == "Accepted client" {
+			accepted.Add(1)
+		}
+	}))
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), log)
+	p := &proxy{t: t, server: server, Proxy: toxiproxy.NewProxy(server, name, "127.0.0.1:0", upstream), accepted: accepted}
+	require.NoError(t, p.Start())
+	t.Cleanup(func() { p.Stop() })
+	return p
+}
+
+// cut ends every connection, and has itself seen one end.
+func (p *proxy) cut() {
+	p.t.Helper()
+	witness := p.dial()
+	defer witness.Close()
+	p.Stop()
+	require.NoError(p.t, witness.SetReadDeadline(time.Now().Add(10*time.Second)))
+	_, err := witness.Read(make([]byte, 1))
+	require.Error(p.t, err)
+	require.NotErrorIs(p.t, err, os.ErrDeadlineExceeded, "%s: the connection outlives the proxy", p.Name)
+	require.NoError(p.t, p.Start())
+}
+
+// down is without a server until up. Nobody is let in meanwhile.
+func (p *proxy) down() {
+	p.t.Helper()
+	p.Stop()
+	_, err := net.DialTimeout("tcp", p.Listen, 5*time.Second)
+	require.Error(p.t, err, "%s: it lets somebody in", p.Name)
+}
+
+func (p *proxy) up() {
+	p.t.Helper()
+	require.NoError(p.t, p.Start())
+}
+
+// renew ends every connection and begins anew, with these toxics and no others.
+// A toxic that is put into a living connection, or taken from it, may hold it
+// up or drop what it held back, and TCP does not do that.
+func (p *proxy) renew(toxics ...string) {
+	p.t.Helper()
+	p.Stop()
+	p.Proxy = toxiproxy.NewProxy(p.server, p.Name, p.Listen, p.Upstream)
+	for _, toxic := range toxics {
+		_, err := p.Toxics.AddToxicJson(strings.NewReader(toxic))
+		require.NoError(p.t, err)
+	}
+	require.NoError(p.t, p.Start())
+}
+
+// returned waits until somebody has come back since there were so many.
+func (p *proxy) returned(before int64) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool { return p.accepted.Load() > before }, time.Minute, 10*time.Millisecond, "%s: nobody comes back", p.Name)
+}
+
+func (p *proxy) dial() net.Conn {
+	p.t.Helper()
+	conn, err := net.DialTimeout("tcp", p.Listen, 5*time.Second)
+	require.NoError(p.t, err)
+	return conn
+}

@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// as is the way to a database as another role.
+func as(t *testing.T, role, database string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	require.NoError(t, err)
+	u.User = url.UserPassword(role, "secret of "+role)
+	return u.String()
+}
+
+// withRoles makes the roles of deploy/roles.sql in a database, or looks after them.
+func withRoles(t *testing.T, database string) {
+	t.Helper()
+	execute(t, database, read(t, "deploy/roles.sql"))
+	execute(t, database, `ALTER ROLE weir_owner PASSWORD 'secret of weir_owner'; ALTER ROLE weir_app PASSWORD 'secret of weir_app'`)
+}
+
+// TestLeastPrivilege: the owner migrates; the role that owns nothing serves, is
+// killed, serves again, and loses nothing; partitions come and go; and what it
+// does not need it may not do.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	server := schematest.Server(t)
+	database := server.URL("weir")
+	withRoles(t, database)
+	k := begin(t, busyNetwork(t), server, as(t, "weir_owner", database), as(t, "weir_app", database))
+	withRoles(t, database) // as after an upgrade
+	stop := live(t, k.net, 800)
+	for range 2 {
+		k.progress(8)
+		k.process.kill()
+		k.process = start(t, k.env, "serve")
+	}
+	k.progress(8)
+	stop()
+	k.judge()
+	require.Contains(t, k.process.stderr.String(), "indexes_left_to_the_owner")
+
+	app, owner := open(t, as(t, "weir_app", database)), open(t, as(t, "weir_owner", database))
+	day := time.Now().AddDate(1, 0, 0)
+	part := day.UTC().Truncate(schema.PartitionSpan).Format("posts_20060102_15")
+	partitioned(t, app, day)
+	require.Positive(t, count(t, owner, `SELECT count(*) FROM pg_class WHERE relname = '`+part+`' AND relowner = 'weir_owner'::regrole`))
+	require.Eventually(t, func() bool {
+		dropped, err := schema.DropPostPartition(t.Context(), app, part)
+		return err == nil && dropped
+	}, time.Minute, time.Millisecond)
+	_, err := schema.ExpireLinks(t.Context(), app, schema.LinkRule{Now: time.Now(), Window: time.Hour, Grace: time.Hour, Keep: 5}, 100)
+	require.NoError(t, err)
+
+	for _, sql := range []string{
+		`DROP TABLE posts`, `ALTER TABLE streams ADD COLUMN x int`, `CREATE TABLE x (y int)`, `CREATE TEMPORARY TABLE x (y int)`, `TRUNCATE records`,
+		`ALTER FUNCTION drop_post_partition(text) SECURITY INVOKER`, `UPDATE weir_migration SET version = 1`, `DELETE FROM river_migration`,
+		`CREATE ROLE x`, `SELECT * FROM pg_authid`, `COPY records TO PROGRAM 'cat'`, `SET ROLE weir_owner`,
+	} {
+		_, err := app.Exec(t.Context(), sql)
+		var refused *pgconn.PgError
+		require.ErrorAs(t, err, &refused, sql)
+		require.Equal(t, "42501", refused.Code, "%s: %v", sql, err)
+	}
+	_, err = owner.Exec(t.Context(), `CREATE ROLE stranger LOGIN`)
+	require.Error(t, err, "the owner makes no roles")
+	execute(t, database, `CREATE ROLE stranger LOGIN PASSWORD 'secret of stranger'`)
+	for _, sql := range []string{`SELECT * FROM posts`, `SELECT drop_post_partition('posts_20260101_00')`, `CREATE TABLE public.x (y int)`} {
+		_, err := open(t, as(t, "stranger", database)).Exec(t.Context(), sql)
+		require.ErrorContains(t, err, "permission denied", sql)
+	}
+}

@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// nextBinary is the binary of the next version: this one, and a migration that it
+// alone knows.
+func nextBinary(t *testing.T) (path string, version int) {
+	t.Helper()
+	dir := t.TempDir()
+	folder, err := filepath.Abs(filepath.Join(project, "schema/migrations"))
+	require.NoError(t, err)
+	known, err := filepath.Glob(filepath.Join(folder, "*.sql"))
+	require.NoError(t, err)
+	version = len(known) + 1
+	migration, overlay := filepath.Join(dir, "next.sql"), filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(migration, []byte(`ALTER TABLE accounts ADD COLUMN next text; ALTER TABLE streams ADD COLUMN next int NOT NULL DEFAULT 1;`), 0o600))
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(folder, fmt.Sprintf("%04d_next.sql", version)): migration}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(overlay, text, 0o600))
+	path = filepath.Join(dir, "weir")
+	build := exec.Command("go", append([]string{"build", "-overlay", overlay}, buildArguments(path, "../cmd/weir")[1:]...)...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return path, version
+}
+
+// TestRollingRestart: the next version migrates while this one serves, and this
+// one goes on; both run side by side, one at the stream and both at the jobs;
+// this one ends, and the next takes over. From the migration on this version is
+// not started any more, and says why.
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	next, version := nextBinary(t)
+	k := newKilling(t)
+	stop := live(t, k.net, 800)
+	k.progress(5)
+	migrate := startProgram(t, next, k.env, "migrate")
+	require.Zero(t, migrate.wait(t, time.Minute), migrate.stderr.String())
+	k.progress(5)
+
+	_, refusal, code := weir(t, k.env, "serve")
+	require.Equal(t, 1, code)
+	require.Contains(t, refusal, fmt.Sprintf("the database is at weir migration %d, this binary knows %d at most: run the newer binary", version, version-1))
+
+	after := startProgram(t, next, k.env, "serve")
+	require.Eventually(t, func() bool {
+		return count(t, open(t, k.server.URL("weir")), `SELECT count(DISTINCT attempted_by[1]) FROM river_job WHERE kind = 'process_posts' AND state = 'completed'`) == 2
+	}, time.Minute, 50*time.Millisecond, "both work")
+	require.Contains(t, after.stderr.String(), "waiting_for_lease")
+	k.process.signal(syscall.SIGTERM)
+	require.Zero(t, k.process.wait(t, time.Minute))
+	k.process = after
+	k.progress(5)
+	stop()
+	require.Equal(t, 2, count(t, open(t, k.server.URL("weir")), `SELECT max(epoch) FROM streams`))
+	execute(t, k.server.URL("weir"), fmt.Sprintf(`DELETE FROM weir_migration WHERE version = %d`, version)) // the judge asks this version
+	k.judge()
+}

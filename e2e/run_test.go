@@ -1,0 +1,175 @@
+// Package e2e tests whole processes: the real binary against a real Postgres,
+// killed, paused, upgraded and cut off, with an oracle that knows what the tables
+// must hold. It holds tests only.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+)
+
+// binary is the real one, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "weir-binary-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+		binary = filepath.Join(dir, "weir")
+		build := exec.Command("go", buildArguments(binary, "../cmd/weir")...)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			panic(string(out))
+		}
+		return m.Run()
+	}())
+}
+
+// buildArguments make go build what the Dockerfile does, with CGO_ENABLED=0:
+// what is tested is what is deployed.
+func buildArguments(out, what string) []string {
+	return []string{"build", "-trimpath", "-ldflags=-s -w", "-o", out, what}
+}
+
+// process is a run of the binary.
+type process struct {
+	cmd    *exec.Cmd
+	stdout lockedBuffer
+	stderr lockedBuffer
+	exited chan struct{}
+}
+
+// start runs the binary with nothing in its environment but what is given.
+func start(t testing.TB, env []string, args ...string) *process {
+	t.Helper()
+	return startProgram(t, binary, env, args...)
+}
+
+func startProgram(t testing.TB, program string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0"}, env...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		p.cmd.Wait() //nolint:errcheck // the exit code says it
+		close(p.exited)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("weir %s wrote:\n%s%s", strings.Join(args, " "), p.stdout.String(), tail(p.stderr.String(), 4000))
+		}
+	})
+	return p
+}
+
+func (p *process) signal(s syscall.Signal) { p.cmd.Process.Signal(s) } //nolint:errcheck // it has ended already
+
+// kill is what the kernel does to a process that gets no warning.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.exited
+}
+
+// wait is the exit code; the test fails when the process does not end in time.
+func (p *process) wait(t testing.TB, within time.Duration) int {
+	t.Helper()
+	select {
+	case <-p.exited:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(within):
+		require.Fail(t, "the process does not end", p.stderr.String())
+		return -1
+	}
+}
+
+// weir runs the binary to its end.
+func weir(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	p := start(t, env, args...)
+	code = p.wait(t, time.Minute)
+	return p.stdout.String(), p.stderr.String(), code
+}
+
+// succeed runs the binary, which must not fail.
+func succeed(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	stdout, stderr, code := weir(t, env, args...)
+	require.Zero(t, code, stderr)
+	return stdout
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+func open(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(context.Background(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func execute(t *testing.T, url, sql string) {
+	t.Helper()
+	_, err := open(t, url).Exec(context.Background(), sql)
+	require.NoError(t, err)
+}
+
+func count(t *testing.T, pool *pgxpool.Pool, sql string) int {
+	t.Helper()
+	n, err := tryCount(pool, sql)
+	require.NoError(t, err, sql)
+	return n
+}
+
+func tryCount(pool *pgxpool.Pool, sql string) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var n int
+	err := pool.QueryRow(ctx, sql).Scan(&n)
+	return n, err
+}
+
+// testdata is a file of the recordings that lie beside the project, where they do.
+func testdata(name string) (string, bool) {
+	dir := os.Getenv("WEIR_TESTDATA")
+	if dir == "" {
+		return "", false
+	}
+	path := filepath.Join(dir, name)
+	_, err := os.Stat(path)
+	return path, !errors.Is(err, os.ErrNotExist)
+}

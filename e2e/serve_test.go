@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// network is a simulated one with so many events behind it.
+func network(t *testing.T, history int) *simnet.Net {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: history, HistorySpan: time.Hour})
+	require.NoError(t, err)
+	startNetwork(t, n)
+	return n
+}
+
+// startNetwork lets it listen on a port below those that the kernel gives to
+// outgoing connections: when it restarts, none of the many here has taken it.
+func startNetwork(t *testing.T, n *simnet.Net) {
+	t.Helper()
+	var err error
+	for range 50 {
+		if err = n.Start(fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))); err == nil {
+			break
+		}
+	}
+	require.NoError(t, err)
+	t.Cleanup(n.Stop)
+}
+
+// reads is the environment of a process that reads a simulated network into a
+// database, and keeps everything: the judges know of no retention.
+func reads(n *simnet.Net, database string) []string {
+	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
+		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=2s", "WEIR_RESCUE_AFTER=3s",
+		"WEIR_LOG_LEVEL=info", "WEIR_KEEP=0"}
+}
+
+func get(url string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+var address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/`)
+
+// page is where the process serves its page.
+func (p *process) page(t *testing.T) string {
+	t.Helper()
+	var url string
+	require.Eventually(t, func() bool {
+		url = address.FindString(p.stdout.String() + p.stderr.String())
+		return url != ""
+	}, time.Minute, 10*time.Millisecond)
+	return url
+}
+
+// TestDemoShowsRankedLinks with no configuration, of a person's network, and
+// leaves nothing behind.
+func TestDemoShowsRankedLinks(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	env := []string{"WEIR_HOME=" + home, "WEIR_LISTEN=" + taken.Addr().String()}
+	demo := start(t, env, "demo")
+	url := demo.page(t)
+	require.Contains(t, demo.stdout.String(), taken.Addr().String()+" (WEIR_LISTEN) is taken: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
+	_, refused, code := weir(t, env, "dev")
+	require.Equal(t, 1, code, "dev takes no other address")
+	require.Contains(t, refused, "listen on WEIR_LISTEN="+taken.Addr().String())
+	require.Contains(t, refused, "set WEIR_LISTEN to another address")
+	require.Eventually(t, func() bool {
+		page, err := get(url)
+		return err == nil && strings.Contains(page, ".example/")
+	}, time.Minute, 50*time.Millisecond)
+	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "it finds the demo's Postgres")
+	require.Regexp(t, `follows +hub\.example +\d+ .*ago`, succeed(t, env, "watch", "list"))
+	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
+	found, code := examined(t, env)
+	require.Zero(t, code, "a throwaway server and a network of its own are no faults: %+v", found)
+	require.Contains(t, finding(t, found, "configuration").Says, "this is a weir demo")
+	for _, f := range found {
+		require.NotRegexp(t, `^(jetstream|appview|directory) `, f.Check)
+	}
+	_, refused, code = weir(t, env, "audit")
+	require.Equal(t, 1, code)
+	require.Contains(t, refused, "only the demo itself reaches its simulated network")
+	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a refused audit is none")
+	demo.signal(syscall.SIGINT)
+	require.Zero(t, demo.wait(t, time.Minute))
+	require.Contains(t, demo.stdout.String(), "stopping: what was read is committed")
+	require.NoDirExists(t, home+"/demo")
+}
+
+// TestUnreachableJetstreamIsSaid, on the page and in the log, and retried.
+func TestUnreachableJetstreamIsSaid(t *testing.T) {
+	t.Parallel()
+	url := schematest.NewURL(t)
+	n := network(t, 200)
+	env := reads(n, url)
+	n.Stop()
+	serve := start(t, env, "serve")
+	page := serve.page(t)
+	require.Eventually(t, func() bool {
+		html, err := get(page)
+		return err == nil && strings.Contains(strings.ToLower(html), "not connected")
+	}, time.Minute, 50*time.Millisecond)
+	require.Contains(t, serve.stderr.String(), "connection refused")
+	require.Regexp(t, `^degraded: never connected\n`, succeed(t, env, "status"))
+	require.NoError(t, n.Restart())
+	pool := open(t, url)
+	require.Eventually(t, func() bool {
+		state, err := tryCount(pool, `SELECT count(*) FROM streams WHERE state IN ('live', 'quiet', 'catching_up')`)
+		return err == nil && state == 1
+	}, time.Minute, 50*time.Millisecond, "it kept trying")
+	serve.signal(syscall.SIGTERM)
+	require.Zero(t, serve.wait(t, time.Minute))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL`))
+}
+
+// TestMistakesAreOneSentence: each ends the command at once, says what to do,
+// and nothing else.
+func TestMistakesAreOneSentence(t *testing.T) {
+	t.Parallel()
+	database := schematest.NewURL(t)
+	for want, c := range map[string]struct {
+		env  []string
+		args string
+	}{
+		"DATABASE_URL is not set and no `weir dev` or `weir demo` runs here": {nil, "serve"},
+		"DATABASE_URL cannot be read: expected postgres://":                  {[]string{"DATABASE_URL=postgres://u:secret@h:port/x"}, "serve"},
+		"DATABASE_URL does not lead to a database":                           {[]string{"DATABASE_URL=postgres://u:secret@127.0.0.1:1/x"}, "serve"},
+		"password authentication failed":                                     {[]string{"DATABASE_URL=" + regexp.MustCompile(`:[^:@]+@`).ReplaceAllString(database, ":secret@")}, "serve"},
+		"did you mean WEIR_BATCH_EVENTS?":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENT=5"}, "serve"},
+		"WEIR_WORKERS must be 1 or more":                                     {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
+		"WEIR_BATCH_EVERY cannot be read":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVERY=fast"}, "consume"},
+		"something that is no URL":                                           {[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve"},
+		"is no Jetstream endpoint":                                           {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
+		"the webhook's address is no URL":                                    {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve"},
+		`the webhook's format is "smoke"`:                                    {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=https://hooks.example/secret", "WEIR_ALERT_FORMAT=smoke"}, "work"},
+		"WEIR_ALERT_EVERY must be 1s to 1m":                                  {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_EVERY=1h"}, "work"},
+		"WEIR_BUFFER_BYTES":                                                  {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
+		"WEIR_WORKERS":                                                       {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=x"}, "work"},
+		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "replay ."},
+		"--account is for accounts":                                          {[]string{"DATABASE_URL=" + database}, "watch add --account https://bsky.app/profile/alice.example/lists/3kabc"},
+		`"nonsense" is no Jetstream endpoint`:                                {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
+		"WEIR_COLLECTIONS takes whole names":                                 {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*"}, "consume"},
+		`"post" is no collection`:                                            {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
+		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
+		`WEIR_HOSTS: "https://weir.example" is not a host`:                   {[]string{"DATABASE_URL=" + database, "WEIR_HOSTS=weir.test,https://weir.example"}, "web"},
+		"--window is 2h0m0s: expected 1h, 3h, 6h, 12h or 24h":                {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
+		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "replay nowhere.jsonl"},
+	} {
+		t.Run(c.args+": "+want, func(t *testing.T) {
+			t.Parallel()
+			_, stderr, code := weir(t, c.env, strings.Fields(c.args)...)
+			require.Equal(t, 1, code)
+			require.Contains(t, stderr, want)
+			require.Equal(t, 1, strings.Count(strings.TrimSpace(stderr), "\n")+1, stderr)
+			require.NotContains(t, stderr, "secret")
+		})
+	}
+}
+
+func TestUnknownCommandIsAnError(t *testing.T) {
+	t.Parallel()
+	_, stderr, code := weir(t, nil, "serv")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, `unknown command "serv"`)
+	require.Contains(t, stderr, "serve")
+}
+
+// TestUnmigratedDatabaseNamesTheCommand to run.
+func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
+	t.Parallel()
+	server := schematest.Server(t)
+	env := []string{"DATABASE_URL=" + server.URL("weir")}
+	_, stderr, code := weir(t, env, "serve")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "run `weir migrate`")
+	succeed(t, env, "migrate")
+	succeed(t, env, "migrate")
+	require.Contains(t, succeed(t, env, "trending"), "no link was shared")
+}
+
+// TestOneSpellingOfAWatch: however an account is named, it is one watch, and can
+// be removed by any of its names.
+func TestOneSpellingOfAWatch(t *testing.T) {
+	t.Parallel()
+	database := schematest.NewURL(t)
+	env := []string{"DATABASE_URL=" + database, "WEIR_APPVIEW=http://127.0.0.1:1"}
+	for _, name := range []string{"alice.example", "ALICE.example", "@alice.example", "https://bsky.app/profile/alice.example", "at://alice.example"} {
+		succeed(t, env, "watch", "add", name)
+	}
+	pool := open(t, database)
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM watches`))
+	require.Contains(t, succeed(t, env, "watch", "remove", "@Alice.example"), "the whole network is followed now")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM watches`))
+}
+
+// TestReplayOfAPipeEndsWithASignal, and says that it is not complete.
+func TestReplayOfAPipeEndsWithASignal(t *testing.T) {
+	t.Parallel()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	database := schematest.NewURL(t)
+	held, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer held.Close()
+	replay := start(t, []string{"DATABASE_URL=" + database}, "replay", pipe)
+	pool := open(t, database)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`) == 1 }, time.Minute, 5*time.Millisecond)
+	replay.signal(syscall.SIGTERM)
+	require.Equal(t, 1, replay.wait(t, time.Minute))
+	require.Contains(t, replay.stderr.String(), "stopped before the end of the recording")
+}
+
+// TestDictionaryIsKept after the first download: a later start needs no network
+// for it.
+func TestDictionaryIsKept(t *testing.T) {
+	t.Parallel()
+	n := network(t, 300)
+	database := schematest.NewURL(t)
+	pool := open(t, database)
+	first := start(t, reads(n, database), "consume")
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > 0 }, time.Minute, 10*time.Millisecond)
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dictionaries`))
+	first.signal(syscall.SIGTERM)
+	require.Zero(t, first.wait(t, time.Minute))
+	n.Play(200)
+	second := start(t, append(reads(n, database), "WEIR_DICTIONARY_URL=http://127.0.0.1:1/"), "consume")
+	last := n.Log().Last().Seq
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) == int(last) }, time.Minute, 10*time.Millisecond)
+	require.NotContains(t, second.stderr.String(), "plain_frames")
+}

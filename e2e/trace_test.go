@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/ops/trace"
+)
+
+// TestTrace follows one post and its link through everything that can become of
+// them.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	n, pool, env, _ := followedForLong(t)
+	database := strings.TrimPrefix(env[0], "DATABASE_URL=")
+	did, _ := someoneBusy(t, n, pool, 1)
+	e, err := n.PostNow(did, "look", "https://story.example/a?utm_source=somewhere")
+	require.NoError(t, err)
+	uri := "at://" + did + "/app.bsky.feed.post/" + e.Rkey
+	where := fmt.Sprintf(` WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`+where) == 1 }, time.Minute, 10*time.Millisecond)
+	settled(t, pool)
+	record := func(name string) (r trace.Record, text string) {
+		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trace", "--json", name)), &r))
+		return r, succeed(t, env, "trace", name)
+	}
+	page := func(name string) (l trace.Link, text string) {
+		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trace", "--json", name)), &l))
+		return l, succeed(t, env, "trace", name)
+	}
+
+	// It counts.
+	r, text := record(uri)
+	require.Equal(t, "It counts in 1h, 3h, 6h, 12h, 24h.", r.Says)
+	require.Equal(t, e.Rev, r.Stored.Rev)
+	require.Equal(t, e.CID, r.Stored.CID)
+	require.True(t, r.Account.Followed)
+	require.Len(t, r.Shares, 1)
+	require.Equal(t, "https://story.example/a", r.Shares[0].URL)
+	require.Equal(t, "process_posts", r.Jobs[0].Kind)
+	require.Equal(t, "completed", r.Jobs[0].State)
+	require.Equal(t, "backfill_account", r.Jobs[len(r.Jobs)-1].Kind)
+	require.Contains(t, text, "stream      jetstream at")
+	a, ok := n.Account(did)
+	require.True(t, ok)
+	byHandle, _ := record("https://bsky.app/profile/" + a.Handle + "/post/" + e.Rkey)
+	require.Equal(t, r.URI, byHandle.URI)
+	l, text := page("HTTPS://Story.example:443/a?utm_source=elsewhere")
+	require.Equal(t, "https://story.example/a", l.URL)
+	require.Contains(t, l.Says, "ranked in 5 of 5 windows; 0 of its 1")
+	require.Positive(t, l.Ranks[0].Rank)
+	require.Contains(t, text, "counts in 1h")
+
+	// It does not, for its account, its follow or its age.
+	executes(t, database, fmt.Sprintf(`INSERT INTO accounts (did, status) VALUES ('%s', 'takendown') ON CONFLICT (did) DO UPDATE SET status = 'takendown'`, did))
+	r, _ = record(uri)
+	require.Equal(t, "It does not count in any window: its account is takendown.", r.Says)
+	l, text = page("https://story.example/a")
+	require.Contains(t, l.Says, "ranked in 0 of 5 windows; 1 of its 1")
+	require.Contains(t, text, "does not count: its account is takendown")
+	executes(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watched WHERE did = '`+did+`'`, `DELETE FROM watched WHERE did = '`+did+`'`)
+	r, _ = record(uri)
+	require.Equal(t, "It does not count in any window: no watch brings its account.", r.Says)
+	missing, _ := record("at://" + did + "/app.bsky.feed.post/" + "3k2222222222a")
+	require.Equal(t, "It is not stored: no watch brings its account.", missing.Says)
+	executes(t, database, `INSERT INTO watched SELECT * FROM aside`, `UPDATE shares SET shared_at = now() - interval '2 hours'`+where)
+	r, _ = record(uri)
+	require.Equal(t, "It counts in 3h, 6h, 12h, 24h.", r.Says)
+	executes(t, database, `UPDATE shares SET shared_at = now() - interval '30 hours'`+where)
+	r, _ = record(uri)
+	require.Contains(t, r.Says, "It does not count in any window: it was shared 30h0m")
+
+	// Its job waits; it could not be processed; what strangers wrote is harmless.
+	executes(t, database, `DELETE FROM shares`+where, fmt.Sprintf(`INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)
+		VALUES ('process_posts', '{"posts": ["%s/%s"]}', 25, 1, 'process', 'scheduled', now() + interval '1 hour', 3, ARRAY['{"error": "it broke"}'::jsonb])`, did, e.Rkey))
+	r, text = record(uri)
+	require.Regexp(t, `^It does not count yet: job \d+ is scheduled, at attempt 3 of 25.$`, r.Says)
+	require.Contains(t, text, "it broke")
+	executes(t, database, `DELETE FROM river_job WHERE state = 'scheduled'`, fmt.Sprintf(`INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
+		VALUES ('k', 'process', 'app.bsky.feed.post', '%s', '%s', E'no\x1b[31m links', '', 0, now(), now())`, did, e.Rkey))
+	r, text = record(uri)
+	require.Contains(t, r.Says, "it could not be processed")
+	require.NotContains(t, text, "\x1b")
+	require.Contains(t, text, "[31m links")
+	executes(t, database, `DELETE FROM dead_letters`)
+	r, _ = record(uri)
+	require.Contains(t, r.Says, "It shares a link and has no share")
+
+	// It was deleted.
+	require.NoError(t, n.DeleteRecord(uri))
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM tombstones`+where) == 1 }, time.Minute, 10*time.Millisecond)
+	r, text = record(uri)
+	require.Nil(t, r.Stored)
+	require.Equal(t, "It does not count: it was deleted, and a tombstone says so.", r.Says)
+	require.Contains(t, text, "tombstone   rev ")
+
+	// It was never there.
+	hours := func(h int) string {
+		return syntax.NewTID(time.Now().Add(time.Duration(h)*time.Hour).UnixMicro(), 3).String()
+	}
+	ago, ahead := "at://"+did+"/app.bsky.feed.post/"+hours(-2), "at://"+did+"/app.bsky.feed.post/"+hours(2)
+	r, text = record(ago)
+	require.Contains(t, r.Says, "nothing says why")
+	require.Contains(t, text, "completed jobs are removed after an hour")
+	r, _ = record(ahead)
+	require.Contains(t, r.Says, "the stream has not been read as far")
+	executes(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
+		`INSERT INTO audit_faults SELECT id, '`+did+`', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
+		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,
+		`UPDATE gaps SET closed_at = NULL, how_closed = NULL`)
+	r, text = record(ago)
+	require.Contains(t, text, "the test says so")
+	require.Len(t, r.Gaps, 1)
+	require.Len(t, r.Faults, 1)
+	l, _ = page("https://nobody.example/shared/this")
+	require.Nil(t, l.Stored)
+	require.Contains(t, l.Says, "It is not ranked")
+	old, _, _ := weir(t, append(env, "WEIR_KEEP=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
+	require.Contains(t, old, "older than WEIR_KEEP")
+}
+
+// TestTraceMistakes are one sentence.
+func TestTraceMistakes(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"nonsense", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
+		_, stderr, code := weir(t, nil, "trace", name)
+		require.Equal(t, 1, code, name)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+		require.NotContains(t, stderr, "DATABASE_URL", "it is said before anything is asked")
+	}
+}

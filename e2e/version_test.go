@@ -1,0 +1,13 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestVersionIsPrinted by the binary; a build from a checkout names its commit.
+func TestVersionIsPrinted(t *testing.T) {
+	t.Parallel()
+	require.Regexp(t, `^weir \S+\ncommit .+\ngo1\.\d+\S*\nschema [1-9]\d* \([a-z_]+\), River's [1-9]\d*\n$`, succeed(t, nil, "version"))
+}

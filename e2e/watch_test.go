@@ -1,0 +1,44 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestWatchAddSaysWhatItIsOf: a target that does not exist is refused, and one that
+// cannot be looked up is added and said to be unchecked.
+func TestWatchAddSaysWhatItIsOf(t *testing.T) {
+	t.Parallel()
+	n := followNetwork(t, 40)
+	database := schematest.NewURL(t)
+	pool, env := open(t, database), follower(n, database)
+	hub := n.Hub()
+	list, err := n.MakeList(hub.DID, n.Follows(hub.DID)[:7]...)
+	require.NoError(t, err)
+	watches := func() int { return count(t, pool, `SELECT count(*) FROM watches`) }
+
+	said := succeed(t, env, "watch", "add", hub.Handle)
+	require.Contains(t, said, "watching "+hub.Handle+" (follows): "+hub.DID+", "+hub.Handle)
+	require.Contains(t, said, ", follows 40 accounts\n")
+	require.Contains(t, succeed(t, env, "watch", "add", hub.Handle), "is watched already")
+	require.Contains(t, succeed(t, env, "watch", "add", "--account", n.Follows(hub.DID)[0]), "(account): "+n.Follows(hub.DID)[0]+", ")
+	require.Contains(t, succeed(t, env, "watch", "add", list), "(list): a list of 7 accounts\n")
+	require.Equal(t, 3, watches())
+
+	for _, target := range []string{"nobody.example", "did:plc:zzzzzzzzzzzzzzzzzzzzzzzz", "at://" + hub.DID + "/app.bsky.graph.list/3kaaaaaaaaa2a",
+		"at://" + hub.DID + "/app.bsky.graph.starterpack/3kaaaaaaaaa2a"} {
+		stdout, stderr, code := weir(t, env, "watch", "add", target)
+		require.Equal(t, 1, code, stdout)
+		require.Contains(t, stderr, target+" is not watched: it does not exist, or is not shown")
+		require.NotContains(t, stdout, "watching")
+	}
+	require.Equal(t, 3, watches())
+
+	n.Stop()
+	said = succeed(t, env, "watch", "add", "nobody.example")
+	require.Contains(t, said, "watching nobody.example (follows)\nit could not be checked: ")
+	require.Equal(t, 4, watches())
+}

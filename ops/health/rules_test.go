@@ -1,0 +1,86 @@
+package health
+
+import (
+	"fmt"
+
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+// rule is an alerting rule of Prometheus.
+type rule struct {
+	Alert         string            `yaml:"alert"`
+	For           time.Duration     `yaml:"for"`
+	KeepFiringFor time.Duration     `yaml:"keep_firing_for"`
+	Labels        map[string]string `yaml:"labels"`
+	Annotations   map[string]string `yaml:"annotations"`
+}
+
+func rules(t *testing.T) map[string]rule {
+	t.Helper()
+	raw, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
+	require.NoError(t, err)
+	var file struct {
+		Groups []struct {
+			Rules []rule `yaml:"rules"`
+		} `yaml:"groups"`
+	}
+	require.NoError(t, yaml.Unmarshal(raw, &file))
+	found := map[string]rule{}
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			require.NotContains(t, found, r.Alert)
+			found[r.Alert] = r
+		}
+	}
+	return found
+}
+
+// judged are the severities of the conditions as this package's source has them.
+func judged(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, file := range []string{"conditions.go", "health.go"} {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(`(?:add\(|Name: )"(Weir\w+)", (?:Severity: )?(Warning|Critical)`).FindAllStringSubmatch(string(source), -1) {
+			found[m[1]] = map[string]string{"Warning": Warning, "Critical": Critical}[m[2]]
+		}
+		for _, name := range regexp.MustCompile(`"Weir\w+"`).FindAllString(string(source), -1) {
+			require.Contains(t, found, name[1:len(name)-1], "a condition is named in a way that this test does not read")
+		}
+	}
+	return found
+}
+
+// TestEveryConditionHasItsRule of the same name, severity and patience, and an
+// entry in the runbook; and every rule has its condition.
+func TestEveryConditionHasItsRule(t *testing.T) {
+	t.Parallel()
+	conditions, held := judged(t), Held()
+	want, got := map[string]string{}, map[string]string{}
+	for name, severity := range conditions {
+		want[name] = fmt.Sprint(severity, " after ", held[name])
+	}
+	runbook, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	for name, r := range rules(t) {
+		got[name] = fmt.Sprint(r.Labels["severity"], " after ", r.For)
+		require.Equal(t, GoneFor, r.KeepFiringFor, name)
+		require.NotEmpty(t, r.Annotations["summary"], name)
+		require.NotEmpty(t, r.Annotations["description"], name)
+		require.Regexp(t, `/docs/operations\.md#`+strings.ToLower(name)+`$`, r.Annotations["runbook_url"])
+		require.Regexp(t, `(?m)^### `+name+`$`, string(runbook))
+	}
+	require.Equal(t, want, got)
+	for name := range held {
+		require.Contains(t, conditions, name)
+	}
+	require.Len(t, held, len(conditions))
+}

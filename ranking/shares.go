@@ -1,0 +1,193 @@
+// Package ranking holds what comes of the links that accounts share: shares,
+// links with their cards, and the queries that rank them. It owns the tables
+// links and shares.
+package ranking
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// Share is one link in one record, with the card the record gives it.
+type Share struct {
+	schema.Key
+	URL      string // normalised
+	Site     string
+	How      string // post, quote or repost
+	SharedAt time.Time
+	Card     Card
+}
+
+// Card describes a link.
+type Card struct {
+	Title       string
+	Description string
+	Image       string
+	From        string    // the AT-URI of the post that gave it
+	At          time.Time // when that post was first stored
+}
+
+// Sharing answers which of the records have shares.
+func Sharing(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
+	const sql = `
+SELECT DISTINCT s.collection, s.did, s.rkey
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+JOIN shares AS s ON s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey`
+	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
+	return schema.All(ctx, db, "read which records share", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey)
+}
+
+// ReplaceShares makes the shares of the records exactly these, in one round
+// trip: the links that are new, the cards that are better, the shares added and
+// those no longer there. The caller holds the locks of the records.
+func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares []Share, now time.Time) error {
+	q := &pgx.Batch{}
+	queueLinks(q, shares, now)
+	queueShares(q, records, shares)
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("write shares: %w", err)
+	}
+	return nil
+}
+
+// insertLinks adds the links that are not there, in the order of their URLs.
+const insertLinks = `
+INSERT INTO links (url, site, first_seen)
+SELECT i.url, i.site, $3
+FROM unnest($1::text[], $2::text[]) AS i (url, site)
+WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.url = i.url)
+ORDER BY i.url
+ON CONFLICT (url) DO NOTHING`
+
+// EnsureLinks adds the links that are not there yet, in a transaction as short
+// as can be: while a popular link is new, everybody who shares it waits for the
+// one who adds it. ReplaceShares would add them too.
+func EnsureLinks(ctx context.Context, db schema.DB, shares []Share, now time.Time) error {
+	links := distinctLinks(shares)
+	if len(links) == 0 {
+		return nil
+	}
+	url, site := make(pgtype.FlatArray[string], len(links)), make(pgtype.FlatArray[string], len(links))
+	for i, s := range links {
+		url[i], site[i] = s.URL, s.Site
+	}
+	if _, err := db.Exec(ctx, insertLinks, url, site, now); err != nil {
+		return fmt.Errorf("add links: %w", err)
+	}
+	return nil
+}
+
+// distinctLinks is one share per URL, the one with the earliest card; sorted, so
+// that transactions that meet on links lock them in one order.
+func distinctLinks(shares []Share) []*Share {
+	best := make(map[string]*Share, len(shares))
+	for i := range shares {
+		s := &shares[i]
+		if old, ok := best[s.URL]; !ok || s.Card.before(old.Card) {
+			best[s.URL] = s
+		}
+	}
+	links := make([]*Share, 0, len(best))
+	for _, s := range best {
+		links = append(links, s)
+	}
+	slices.SortFunc(links, func(a, b *Share) int { return cmp.Compare(a.URL, b.URL) })
+	return links
+}
+
+func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
+	links := distinctLinks(shares)
+	n := len(links)
+	if n == 0 {
+		return
+	}
+	column := func(of func(*Share) string) pgtype.FlatArray[string] {
+		all := make(pgtype.FlatArray[string], n)
+		for i, s := range links {
+			all[i] = of(s)
+		}
+		return all
+	}
+	url := column(func(s *Share) string { return s.URL })
+	q.Queue(insertLinks, url, column(func(s *Share) string { return s.Site }), now)
+
+	// The earliest stored post with a card describes the link, whatever the
+	// order in which posts are processed; and its edits are followed. The rows
+	// are locked in one order by everybody.
+	const describe = `
+WITH better AS (
+    SELECT l.id, i.title, i.description, i.image, i.card_from, i.card_at
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (url, title, description, image, card_from, card_at)
+    JOIN links AS l ON l.url = i.url
+    WHERE i.title <> ''
+      AND CASE
+          WHEN l.card_from = i.card_from
+              THEN (l.title, l.description, l.image, l.card_at) IS DISTINCT FROM (i.title, i.description, i.image, i.card_at)
+          ELSE l.card_at IS NULL OR (i.card_at, i.card_from) < (l.card_at, l.card_from)
+      END
+    ORDER BY l.url
+    FOR NO KEY UPDATE OF l
+)
+UPDATE links AS l
+SET title = b.title, description = b.description, image = b.image, card_from = b.card_from, card_at = b.card_at
+FROM better AS b
+WHERE l.id = b.id`
+	at := make(pgtype.FlatArray[time.Time], n)
+	for i, s := range links {
+		at[i] = s.Card.At
+	}
+	q.Queue(describe, url, column(func(s *Share) string { return schema.Text(s.Card.Title) }), column(func(s *Share) string { return schema.Text(s.Card.Description) }),
+		column(func(s *Share) string { return schema.Text(s.Card.Image) }), column(func(s *Share) string { return s.Card.From }), at)
+}
+
+// before says whether a card goes before another: a described link before a
+// bare one, then the earlier.
+func (c Card) before(other Card) bool {
+	if (c.Title == "") != (other.Title == "") {
+		return c.Title != ""
+	}
+	return cmp.Or(c.At.Compare(other.At), cmp.Compare(c.From, other.From)) < 0
+}
+
+func queueShares(q *pgx.Batch, records []schema.Key, shares []Share) {
+	n := len(shares)
+	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return shares[i].Key })
+	url, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	at := make(pgtype.FlatArray[time.Time], n)
+	for i := range shares {
+		s := &shares[i]
+		url[i], how[i], at[i] = s.URL, s.How, s.SharedAt
+	}
+	const remove = `
+DELETE FROM shares AS s
+USING unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
+WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey
+  AND NOT EXISTS (
+      SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, url)
+      JOIN links AS l ON l.url = i.url
+      WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.link_id
+  )`
+	if len(records) > 0 {
+		oldCollection, oldDID, oldRkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
+		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, url)
+	}
+	const insert = `
+INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at)
+SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (collection, did, rkey, url, how, shared_at)
+JOIN links AS l ON l.url = i.url
+ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
+SET how = excluded.how, shared_at = excluded.shared_at
+WHERE (s.how, s.shared_at) IS DISTINCT FROM (excluded.how, excluded.shared_at)`
+	if n > 0 {
+		q.Queue(insert, collection, did, rkey, url, how, at)
+	}
+}
