@@ -267,6 +267,9 @@ func (c Config) ListenPage() (net.Listener, error) {
 	return l, nil
 }
 
+// Projections are those of this program.
+func (p App) Projections() *workers.Projections { return p.projections }
+
 // Config is what the process was configured with.
 func (p App) Config() Config { return p.cfg }
 

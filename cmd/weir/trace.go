@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/trace"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
@@ -100,7 +99,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 			say("  error", "%s", e)
 		}
 	}
-	if !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Kind == (jobs.ProcessPosts{}).Kind() }) {
+	if !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Records > 0 }) {
 		say("job", "none that processes it, among the newest %d: completed jobs are removed after an hour", schema.TracedJobs)
 	}
 	for _, l := range r.Letters {

@@ -227,7 +227,7 @@ func (r *Record) shared() string {
 // unshared speaks for a record that is stored and shares nothing.
 func (r *Record) unshared() string {
 	for _, j := range r.Jobs {
-		if j.Kind == "process_posts" && j.FinalizedAt == nil {
+		if j.Records > 0 && j.FinalizedAt == nil {
 			return fmt.Sprintf("It does not count yet: job %d is %s, at attempt %d of %d.", j.ID, j.State, j.Attempt, j.Most)
 		}
 	}
