@@ -26,10 +26,13 @@ func (c Config) Connections() int32 {
 func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p := App{cfg: cfg, pool: pool, projections: workers.NewProjections(jobs.Links()), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner()}
+	p := App{cfg: cfg, pool: pool, projections: standard(), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner()}
 	sayTraceErrors(p.log)
 	return p
 }
+
+// standard are the projections of Weir itself.
+func standard() *workers.Projections { return workers.NewProjections(jobs.Links()) }
 
 // WithProjection is the app with one more projection. add gives it the worker of
 // the projection's jobs.
