@@ -58,6 +58,13 @@ func (p App) RunAll(ctx context.Context, l net.Listener) error {
 	return g.Wait()
 }
 
+// Run runs everything, with a listener for the page and one for operators.
+func (p App) Run(ctx context.Context) error {
+	return p.WithListener(func(l net.Listener) error {
+		return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
+	})
+}
+
 // WithOps registers the projections, and runs f with the endpoints for operators
 // beside it until f ends, or another program registers other projections. reads
 // says whether f runs a consumer.
