@@ -24,6 +24,7 @@ import (
 type Projections struct {
 	all        []projection
 	registered atomic.Bool
+	watchEvery time.Duration
 }
 
 // projection is one of them, with what is asked for at every commit.
@@ -35,7 +36,7 @@ type projection struct {
 
 // NewProjections gathers them. Each name and each kind of job comes once.
 func NewProjections(all ...jobs.Projection) *Projections {
-	p := &Projections{}
+	p := &Projections{watchEvery: watchEvery}
 	for _, one := range all {
 		args := one.Job(jobs.Batch{})
 		queue := jobs.QueueProcess
@@ -89,7 +90,7 @@ const watchEvery = 5 * time.Second
 // Watch returns an error once the database has other projections than these, and
 // nil at the end of ctx.
 func (p *Projections) Watch(ctx context.Context, pool *pgxpool.Pool) error {
-	for sleep(ctx, watchEvery) == nil {
+	for sleep(ctx, p.watchEvery) == nil {
 		err := p.Check(ctx, pool)
 		if _, ok := errors.AsType[*schema.OutdatedError](err); ok {
 			return err

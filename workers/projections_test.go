@@ -245,6 +245,9 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	older := registered(t, pool)
 	newer := words(t, pool)
+	older.watchEvery = time.Millisecond
+	ended := make(chan error, 1)
+	go func() { ended <- older.Watch(t.Context(), pool) }()
 	require.ErrorContains(t, newAuthorOf(t, pool).commit(newer, schema.Batch{Writes: notes("1", "early")}), "before the projections are registered")
 	require.NoError(t, newer.Register(t.Context(), pool, log))
 	a := newAuthorOf(t, pool)
@@ -254,7 +257,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	err := NewProjections(jobs.Links()).Register(t.Context(), pool, log)
 	require.ErrorAs(t, err, &outdated)
 	require.ErrorContains(t, err, `"words", which this program lacks: run the program that has it, or remove the projection by `+"`weir projection remove words`")
-	require.ErrorAs(t, older.Check(t.Context(), pool), &outdated, "one that runs already ends")
+	require.ErrorAs(t, <-ended, &outdated, "one that runs already ends")
 	queue, err := Queue(pool, log)
 	require.NoError(t, err)
 	require.ErrorAs(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
