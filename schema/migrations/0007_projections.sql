@@ -1,4 +1,4 @@
--- What is made of the records: each projection is registered, and gets a job for every batch that wrote records it reads.
+-- Projections: what is made of the stored records.
 
 CREATE TABLE projections (
     name          text COLLATE "C" PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
@@ -40,9 +40,3 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION run_projection IS 'Has every stored record of a projection''s collections projected again, in the background; returns the id of the job that does it.';
-
-ALTER TABLE dead_letters ADD COLUMN projection text;
-CREATE INDEX dead_letters_projection ON dead_letters (projection) WHERE projection IS NOT NULL;
-UPDATE dead_letters SET projection = 'links' WHERE stage = 'process';
-
-COMMENT ON COLUMN dead_letters.projection IS 'Of a record that cannot be projected: the projection that fails. A retry goes through it.';
