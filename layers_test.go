@@ -22,6 +22,8 @@ func layers() map[string][]string {
 		"app":      {"bluesky", "collection", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "schema", "web", "workers"},
 		"e2e":      {},
 
+		"examples/likes": {"app", "jobs", "schema", "workers"},
+
 		"consumer":           {"schema"},
 		"consumer/jetstream": {"consumer"},
 		"consumer/recording": {"consumer"},

@@ -21,7 +21,6 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
@@ -41,6 +40,9 @@ type App struct {
 	owner   string // names this process in leases and jobs
 	stored  collection.Registry
 	life    *life // nil: nobody asks
+
+	projections *workers.Projections
+	more        []func(workers.Bundle) // add the workers of further projections
 }
 
 // owner is a name that no other process has.
@@ -78,14 +80,24 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pool, cfg.Enqueue, cfg.Wanted, cfg.Label = p.pool, workers.Enqueue(queue, cfg.Stream), p.stored.Stores, p.stored.Label
+	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections.Rows(), p.stored.Stores
+	cfg.Label = p.stored.Label
+	leased := cfg.Leased
+	cfg.Leased = func(ctx context.Context) error {
+		err := p.projections.Check(ctx, p.pool)
+		if err == nil && leased != nil {
+			err = leased(ctx)
+		}
+		return err
+	}
 	cfg.Owner, cfg.Logger, cfg.Tracer, cfg.Keep = p.owner, p.log, p.tracer, p.postRetention()
 	return consumer.New(cfg)
 }
 
-// depth counts the jobs that wait for what the stream brings.
+// depth counts the jobs that wait for what the stream brings, in the queue of a
+// projection that has most.
 func (p App) depth(ctx context.Context, most int) (int, error) {
-	return schema.QueueDepth(ctx, p.pool, jobs.QueueProcess, most)
+	return schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), most)
 }
 
 // wires are the formats whose dead letters this binary reads, for one goroutine.
@@ -157,6 +169,12 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
+	cfg.Projections = p.projections
+	cfg.More = func(b workers.Bundle) {
+		for _, add := range p.more {
+			add(b)
+		}
+	}
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
@@ -200,8 +218,9 @@ func (p App) replayLetters(keep workers.Retention) (func(context.Context, []sche
 		followed := &follows{}
 		followed.take(schema.Shard{Followed: now}, nil)
 		replay := consumer.Replay{
-			Config: consumer.Config{Pool: p.pool, Enqueue: workers.Enqueue(queue, ""), Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
-			Wires:  p.wires(),
+			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Projections: p.projections.Rows(),
+				Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
+			Wires: p.wires(),
 		}
 		// Tombstones expire by this clock too.
 		agreed, err := schema.AgreedTime(ctx, p.pool, time.Now())
@@ -266,6 +285,9 @@ func (c Config) ListenPage() (net.Listener, error) {
 	}
 	return l, nil
 }
+
+// Projections are those of this program.
+func (p App) Projections() *workers.Projections { return p.projections }
 
 // Config is what the process was configured with.
 func (p App) Config() Config { return p.cfg }

@@ -16,10 +16,13 @@ func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sche
 	if err != nil {
 		return schema.Audit{}, nil, err
 	}
+	if err := p.register(ctx); err != nil {
+		return schema.Audit{}, nil, err
+	}
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
 		return schema.Audit{}, nil, err
 	}
-	a.Pool, a.API, a.Client, a.Log, a.Collections = p.pool, api, queue, p.log, p.stored
+	a.Pool, a.API, a.Client, a.Projections, a.Log, a.Collections = p.pool, api, queue, p.projections, p.log, p.stored
 	return a.Audit(ctx)
 }

@@ -79,14 +79,14 @@ type Config struct {
 
 	// Jobs
 
-	// How many process_posts jobs run at once in this process.
+	// How many jobs of each queue of the projections run at once in this process.
 	Workers int `env:"WEIR_WORKERS" envDefault:"8"`
 	// A job that takes longer is ended and retried.
 	JobTimeout time.Duration `env:"WEIR_JOB_TIMEOUT" envDefault:"1m"`
 	// When the jobs of a killed process are started again.
 	RescueAfter time.Duration `env:"WEIR_RESCUE_AFTER" envDefault:"5m"`
-	// Alert when more jobs than this are waiting in a queue. With so many process_posts
-	// jobs the stream is paused.
+	// Alert when more jobs than this are waiting in a queue. With so many in the
+	// queue of a projection the stream is paused.
 	QueueLimit int `env:"WEIR_QUEUE_LIMIT" envDefault:"10000"`
 
 	// Accounts and their records

@@ -11,7 +11,6 @@ import (
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/consumer/recording"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
@@ -19,6 +18,9 @@ import (
 // Ingest commits every event of a recording, and works the jobs that come of
 // it: then it ends when none is left that could be worked now. Or with ctx.
 func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool) error {
+	if err := p.register(ctx); err != nil {
+		return err
+	}
 	if !work {
 		return p.commitAll(ctx, name, lines)
 	}
@@ -40,7 +42,7 @@ func (p App) drained(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		left, err := schema.UnfinishedJobs(ctx, p.pool, jobs.ProcessPosts{}.Kind())
+		left, err := schema.UnfinishedJobs(ctx, p.pool, p.projections.Kinds()...)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"net"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,7 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // Connections is the size of a process's pool: the workers' transactions, those
@@ -23,9 +26,26 @@ func (c Config) Connections() int32 {
 func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p := App{cfg: cfg, pool: pool, log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry()}
+	p := App{cfg: cfg, pool: pool, projections: standard(), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry()}
 	sayTraceErrors(p.log)
 	return p
+}
+
+// standard are the projections of Weir itself.
+func standard() *workers.Projections { return workers.NewProjections(jobs.Links()) }
+
+// WithProjection is the app with one more projection. add gives it the worker of
+// the projection's jobs.
+func (p App) WithProjection(projection jobs.Projection, add func(workers.Bundle)) App {
+	p.projections = p.projections.With(projection)
+	p.more = append(slices.Clip(p.more), add)
+	return p
+}
+
+// register writes the projections down in the database. Whoever stores records
+// does it first.
+func (p App) register(ctx context.Context) error {
+	return p.projections.Register(ctx, p.pool, p.log)
 }
 
 // RunAll runs the consumer, the workers and the page, and stops them all
@@ -38,24 +58,35 @@ func (p App) RunAll(ctx context.Context, l net.Listener) error {
 	return g.Wait()
 }
 
-// WithOps runs f with the endpoints for operators beside it, and ends them
-// when f ends. reads says whether f runs a consumer.
+// Run runs everything, with a listener for the page and one for operators.
+func (p App) Run(ctx context.Context) error {
+	return p.WithListener(func(l net.Listener) error {
+		return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
+	})
+}
+
+// WithOps registers the projections, and runs f with the endpoints for operators
+// beside it until f ends, or another program registers other projections. reads
+// says whether f runs a consumer.
 func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) error) error {
 	if reads { // a mistake in what to read is said alone, before anything runs
 		if err := p.checkSource(); err != nil {
 			return err
 		}
 	}
+	if err := p.register(ctx); err != nil {
+		return err
+	}
 	l, err := p.listenForOperators()
 	if err != nil {
 		return err
 	}
-	if l == nil {
-		return f(ctx)
-	}
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, done := context.WithCancel(ctx)
-	g.Go(func() error { return p.operate(ctx, l, reads) })
+	g.Go(func() error { return p.projections.Watch(ctx, p.pool) })
+	if l != nil {
+		g.Go(func() error { return p.operate(ctx, l, reads) })
+	}
 	g.Go(func() error {
 		defer done()
 		return f(ctx)

@@ -29,10 +29,12 @@ type committer struct {
 	pool    *pgxpool.Pool
 	enqueue Enqueue
 	lease   schema.Lease
-	log     *slog.Logger
-	metrics *metrics
-	named   func(collection string) string // in metrics
-	tracer  trace.Tracer
+
+	projections schema.Projections
+	log         *slog.Logger
+	metrics     *metrics
+	named       func(collection string) string // in metrics
+	tracer      trace.Tracer
 
 	// alone: another stream may bring the same accounts, as beside a recording.
 	alone bool
@@ -110,7 +112,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Alone = c.position, c.alone
+	write.Position, write.Alone, write.Projections = c.position, c.alone, c.projections
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {

@@ -43,16 +43,19 @@ type Config struct {
 	Source  Source
 	Pool    *pgxpool.Pool
 	Enqueue Enqueue
-	Wanted  func(collection string) bool   // which collections are stored
-	Label   func(collection string) string // how metrics count a collection that is stored; nil: by its name
-	Follows func(did string) bool          // whose events are applied; nil: everyone's
+	// Projections say which rows go with a record that is deleted.
+	Projections schema.Projections
+	Wanted      func(collection string) bool   // which collections are stored
+	Label       func(collection string) string // how metrics count a collection that is stored; nil: by its name
+	Follows     func(did string) bool          // whose events are applied; nil: everyone's
 
 	// Shard says that others make and remove the stream's row. The consumer waits
 	// while there is none.
 	Shard bool
 	// Leased is called each time the lease was taken, before the first
 	// connection, and again until it succeeds. Whom to follow is asked for here:
-	// who gives accounts to this stream ends its lease in the same transaction.
+	// who gives accounts to this stream ends its lease in the same transaction. A
+	// *schema.OutdatedError ends the consumer: it must store nothing.
 	Leased func(context.Context) error
 
 	// With more than MaxDepth jobs waiting the stream is left alone until half
@@ -250,11 +253,13 @@ func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
 // connections works one connection after another. work bounds the commits,
 // stop the reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.Afresh}
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.Afresh}
 	if c.cfg.Afresh {
 		commits.position = schema.Position{}
 	}
-	c.leased(stop)
+	if err := c.leased(stop); err != nil {
+		return errors.Join(err, lease.Release(work, c.cfg.Pool))
+	}
 	anew := false
 	for stop.Err() == nil {
 		if c.depth.Load() > 0 {
@@ -301,16 +306,21 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	return nil
 }
 
-// leased calls Config.Leased until it succeeds or ctx ends.
-func (c *Consumer) leased(ctx context.Context) {
+// leased calls Config.Leased until it succeeds or ctx ends. Its error says that
+// this program is outdated.
+func (c *Consumer) leased(ctx context.Context) error {
 	for c.cfg.Leased != nil && ctx.Err() == nil {
 		err := c.cfg.Leased(ctx)
 		if err == nil {
-			return
+			return nil
 		}
-		c.log.Warn("follows_not_read", "cause", err)
+		if _, ok := errors.AsType[*schema.OutdatedError](err); ok {
+			return err
+		}
+		c.log.Warn("stream_not_started", "cause", err)
 		sleep(ctx, c.cfg.LeasePoll)
 	}
+	return nil
 }
 
 // heartbeat renews the lease and writes down the stream's state until ctx ends

@@ -36,7 +36,7 @@ type Replay struct {
 // again is open again, with its first cause and its last. The error is of the
 // database.
 func (r *Replay) Run(ctx context.Context, letters []schema.Letter) error {
-	c := &committer{pool: r.Pool, enqueue: r.Enqueue, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+	c := &committer{pool: r.Pool, enqueue: r.Enqueue, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	batches := map[string]*batch{}
 	var order []*batch
 	now := time.Now()

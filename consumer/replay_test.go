@@ -182,7 +182,7 @@ func TestReplayOfWhatWasDeletedSaysSo(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, played(t, pool, []string{refusable(1), refusable(2)}, nil).Run(t.Context()))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{{Key: schema.Key{Collection: schema.PostCollection, DID: "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", Rkey: "r1"}, Rev: rev(3), At: time.Now()}})
+		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{{Key: schema.Key{Collection: schema.PostCollection, DID: "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", Rkey: "r1"}, Rev: rev(3), At: time.Now()}}, nil)
 	}))
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)

@@ -3,13 +3,20 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/recording"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -65,4 +72,22 @@ func TestRemovedShardIsNotMadeAgain(t *testing.T) {
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams`))
 	stop()
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams`))
+}
+
+// TestOutdatedProgramGivesItsLeaseBack and ends: another has projections that it
+// lacks.
+func TestOutdatedProgramGivesItsLeaseBack(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	outdated := &schema.OutdatedError{Name: "words", Missing: true}
+	c, err := consumer.New(consumer.Config{
+		Stream: "s", Wire: "jetstream", Pool: pool, Owner: "me", Source: &recording.Source{Lines: strings.NewReader(""), Wire: jetstream.Wire(nil)},
+		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
+		Wanted:  func(string) bool { return true },
+		Leased:  func(context.Context) error { return outdated },
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	require.ErrorIs(t, c.Run(t.Context()), outdated)
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND epoch = 1`))
 }

@@ -99,7 +99,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	require.Zero(t, code, "%+v", found)
 	allWell(t, found)
 	for _, check := range []string{"configuration", "version", "database", "migrations", "version of Postgres", "clock of Postgres", "setting fsync", "setting max_connections",
-		"lease", "old transactions", "replication slots", "indexes", "pooler", "dictionary", "jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(),
+		"projections", "lease", "old transactions", "replication slots", "indexes", "pooler", "dictionary", "jetstream " + n.Address(), "appview " + n.Address(), "clock of appview " + n.Address(),
 		"directory " + n.Address(), "login", "collections"} {
 		finding(t, found, check)
 	}

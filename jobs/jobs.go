@@ -6,19 +6,18 @@ package jobs
 
 import "github.com/riverqueue/river/rivertype"
 
-// The queues. A queue is worked by its own set of workers, and can be paused by
-// itself.
+// The queues, beside those of the projections. A queue is worked by its own set
+// of workers, and can be paused by itself.
 const (
-	QueueProcess     = "process"
 	QueueNetwork     = "network"  // follow lists, requests, gaps: short jobs that ask somebody else
 	QueueBackfill    = "backfill" // one account's feed a job
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
 )
 
-// Queues are all of them.
+// Queues are all of them, without those of the projections.
 func Queues() []string {
-	return []string{QueueProcess, QueueNetwork, QueueBackfill, QueueMaintenance, QueueAlerts}
+	return []string{QueueNetwork, QueueBackfill, QueueMaintenance, QueueAlerts}
 }
 
 // unfinished are the states of a job that is still to do something; of a unique

@@ -6,6 +6,10 @@ import (
 	"github.com/riverqueue/river"
 )
 
+// QueueProcess is the queue of ProcessPosts, and of projections that name no
+// other.
+const QueueProcess = "process"
+
 // ProcessPosts projects the posts that one commit of a stream wrote into links
 // and shares. It names the records and carries none: the worker reads what is
 // stored when it runs.
@@ -34,4 +38,18 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 		opts.Tags = []string{"feed"}
 	}
 	return opts
+}
+
+// Links is the projection of posts into the links that they share.
+func Links() Projection {
+	return Projection{
+		Name: "links", Collections: []string{"app.bsky.feed.post"}, Tables: []string{"shares"},
+		Job: func(b Batch) river.JobArgs {
+			job := ProcessPosts{Posts: make([]string, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream}
+			for i, r := range b.Records {
+				job.Posts[i] = r.DID + "/" + r.Rkey
+			}
+			return job
+		},
+	}
 }

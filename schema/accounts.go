@@ -12,13 +12,19 @@ import (
 
 // neededAccount is one row where the account s.did is followed or something of
 // it is stored: a look into one index after the other, until one has a row.
-const neededAccount = `
+func (p Projections) neededAccount() string {
+	sql := `
     SELECT 1 FROM watched AS w WHERE w.did = s.did
-    UNION ALL
-    SELECT 1 FROM shares AS h WHERE h.did = s.did
-    UNION ALL
+    UNION ALL`
+	for _, table := range p.AllTables() {
+		sql += `
+    SELECT 1 FROM ` + pgx.Identifier{table}.Sanitize() + ` AS p WHERE p.did = s.did
+    UNION ALL`
+	}
+	return sql + `
     SELECT 1 FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did
     LIMIT 1`
+}
 
 // accountWord is what a batch says of an account. A zero time: it does not say.
 type accountWord struct {
@@ -61,7 +67,7 @@ func (b *Batch) queueAccounts(q *pgx.Batch) {
 	}
 	// An identity event without a handle says that something changed, not
 	// that the handle is gone.
-	const sql = `
+	sql := `
 INSERT INTO accounts AS a (did, status, status_at, handle, handle_at)
 SELECT s.did, s.status, s.status_at, nullif(s.handle, ''), s.handle_at
 FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::boolean[])
@@ -70,7 +76,7 @@ CROSS JOIN LATERAL (
     SELECT 1 WHERE s.needed
     UNION ALL
     SELECT 1 FROM accounts AS k WHERE k.did = s.did
-    UNION ALL` + neededAccount + `
+    UNION ALL` + b.Projections.neededAccount() + `
 ) AS needed
 ORDER BY s.n
 ON CONFLICT (did) DO UPDATE
@@ -104,11 +110,11 @@ type ExpiredAccounts struct {
 
 // ExpireAccounts looks at the rows of accounts whose time has come, at most
 // limit, and deletes those that nothing needs: not followed, with no post and no
-// share stored, and active; or not active since before a moment, from which on
+// row of a projection stored, and active; or not active since before a moment, from which on
 // no replay brings anything back, and purged where they are deleted. No rows
 // looked at means that none is due.
-func ExpireAccounts(ctx context.Context, db DB, now, before time.Time, limit int) (ExpiredAccounts, error) {
-	const sql = `
+func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
+	sql := `
 WITH due AS MATERIALIZED (
     SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at FROM accounts AS a
     WHERE a.check_at <= $1
@@ -118,7 +124,7 @@ WITH due AS MATERIALIZED (
     SELECT s.did,
            s.status <> 'active' AND NOT (coalesce(s.status_at, '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
-           OR EXISTS (SELECT FROM (` + neededAccount + `) AS any_of_it OFFSET 0) AS needed
+           OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0) AS needed
     FROM due AS s
 ), kept AS (
     UPDATE accounts AS a SET check_at = $1 + $3::interval FROM judged AS j WHERE a.did = j.did AND j.needed

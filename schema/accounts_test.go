@@ -96,7 +96,7 @@ func TestNoPageIsStoredBesideTheDeletionOfItsAccount(t *testing.T) {
 func expireAccounts(t *testing.T, pool *pgxpool.Pool, now time.Time) (gone int) {
 	t.Helper()
 	for {
-		done, err := schema.ExpireAccounts(t.Context(), pool, now, now.Add(-7*day), 3)
+		done, err := schema.ExpireAccounts(t.Context(), pool, linksProjection(), now, now.Add(-7*day), 3)
 		require.NoError(t, err)
 		require.LessOrEqual(t, done.LookedAt, 3)
 		if done.LookedAt == 0 {

@@ -156,8 +156,8 @@ ORDER BY 3`
 // DeleteRecords deletes records that no stream deleted, under the same rules: a
 // tombstone stays, and what is newer than it does too. It comes before whatever
 // else the transaction locks.
-func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
-	b := Batch{Deletions: deletions}
+func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections) error {
+	b := Batch{Deletions: deletions, Projections: projections}
 	q := &pgx.Batch{}
 	b.accounts().queue(q, true)
 	b.queueTombstones(q)

@@ -63,6 +63,8 @@ type Batch struct {
 	Gap         *Gap
 	Position    Position
 
+	Projections Projections // whose tables lose the rows of deleted records
+
 	Alone bool // another stream may bring the same accounts: it waits until this batch is committed
 }
 
@@ -310,9 +312,10 @@ WHERE excluded.rev > t.rev`
 }
 
 // queueDeletions deletes records, whose rows queueWrites has locked, and then
-// their shares. That is a statement after the deletion, not part of it: the lock
-// was waited for while a worker projected the record, and only a later snapshot
-// sees what that worker wrote. Dead letters forget the records, too.
+// their rows in the projections' tables. That is a statement after the deletion,
+// not part of it: the lock was waited for while a worker projected the record,
+// and only a later snapshot sees what that worker wrote. Dead letters forget the
+// records, too.
 func (b *Batch) queueDeletions(q *pgx.Batch) {
 	n := len(b.Deletions)
 	if n == 0 {
@@ -322,14 +325,6 @@ func (b *Batch) queueDeletions(q *pgx.Batch) {
 DELETE FROM records AS r
 USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, did, rkey, rev)
 WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev AND r.rkey BETWEEN $5 AND $6`
-	const shares = `
-DELETE FROM shares AS s
-USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
-WHERE s.collection = d.collection AND s.did = d.did AND s.rkey = d.rkey
-  AND NOT EXISTS (
-      SELECT FROM records AS r
-      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5
-  )`
 	const letters = `
 UPDATE dead_letters AS l
 SET ` + cleared + `
@@ -343,7 +338,9 @@ WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.ra
 	}
 	from, to := b.deletedRkeys()
 	q.Queue(records, keys.collection, keys.did, keys.rkey, rev, from, to)
-	q.Queue(shares, keys.collection, keys.did, keys.rkey, from, to)
+	for _, table := range b.Projections.tablesOf(keys.collection) {
+		q.Queue(fmt.Sprintf(deleteProjected, pgx.Identifier{table}.Sanitize()), keys.collection, keys.did, keys.rkey, from, to)
+	}
 	q.Queue(letters, keys.collection, keys.did, keys.rkey)
 }
 

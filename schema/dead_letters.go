@@ -3,7 +3,6 @@ package schema
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -44,6 +43,8 @@ type DeadLetter struct {
 	Raw      []byte
 	Final    bool // no retry can succeed: only the beginning of Raw is kept
 	At       time.Time
+
+	Projection string // that fails, at StageProcess
 }
 
 // insertDeadLetter looks at no more rows than the bounds allow, in the indexes
@@ -62,7 +63,7 @@ WITH bounds AS MATERIALIZED (
                    WHERE t.collection = $4::text AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
            OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone
 )
-INSERT INTO dead_letters AS d (key, stage, wire, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen)
+INSERT INTO dead_letters AS d (key, stage, wire, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen, projection)
 SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        $2::text,
        $20::text,
@@ -77,7 +78,8 @@ SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        CASE WHEN b.counted OR b.gone THEN '' WHEN b.cut THEN substr($11::bytea, 1, $18::int) ELSE $11::bytea END,
        CASE WHEN b.gone THEN 0 ELSE $12::bigint END,
        $13::timestamptz,
-       $13::timestamptz
+       $13::timestamptz,
+       nullif($21::text, '')
 FROM bounds AS b
 ON CONFLICT (key) DO UPDATE
 SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
@@ -97,9 +99,11 @@ SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
 const cleared = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
 
 // An event without its input cannot be replayed: nobody need look at it again.
+// The job that retries a record succeeds whether or not its record fails again.
 const replayFailed = `
 UPDATE dead_letters
-SET state      = CASE WHEN stage IN ('decode', 'commit') AND raw_bytes = 0 THEN 'dismissed' ELSE 'open' END,
+SET job        = NULL,
+    state      = CASE WHEN stage IN ('decode', 'commit') AND raw_bytes = 0 THEN 'dismissed' ELSE 'open' END,
     state_at   = $3,
     last_seen  = greatest(last_seen, $3),
     last_cause = $2,
@@ -149,7 +153,7 @@ func (d *DeadLetter) why() string {
 
 func (d *DeadLetter) args(stream string) []any {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n", d.Stage, d.Key.Collection, d.Key.DID, d.Key.Rkey)
+	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n%s\n", d.Stage, d.Projection, d.Key.Collection, d.Key.DID, d.Key.Rkey)
 	h.Write(d.Raw)
 	if d.Wire != "" {
 		fmt.Fprintf(h, "\n%s", d.Wire)
@@ -165,7 +169,7 @@ func (d *DeadLetter) args(stream string) []any {
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
 	return []any{h.Sum(nil), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
 		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
-		counted[:], letterRoom, largeLetters, cutRaw, d.Rev, d.Wire}
+		counted[:], letterRoom, largeLetters, cutRaw, d.Rev, d.Wire, d.Projection}
 }
 
 // Text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
@@ -216,6 +220,7 @@ type Letter struct {
 	Rkey       string     `json:"rkey,omitempty"`
 	Kind       string     `json:"kind,omitempty"` // of a job, as are Queue and Job
 	Queue      string     `json:"queue,omitempty"`
+	Projection string     `json:"projection,omitempty"` // of a record that it could not project
 	Job        *int64     `json:"job,omitempty"`
 	Cause      string     `json:"cause"` // the first one, with Path, Expected and Received where they are known
 	Path       string     `json:"path,omitempty"`
@@ -259,6 +264,7 @@ const letterColumns = `
        coalesce(d.rkey, '')         AS rkey,
        coalesce(d.kind, '')         AS kind,
        coalesce(d.queue, '')        AS queue,
+       coalesce(d.projection, '')   AS projection,
        d.job                        AS job,
        d.cause                      AS cause,
        d.path                       AS path,
@@ -356,20 +362,16 @@ func LettersReplayed(ctx context.Context, db DB, ids []int64) error {
 	return nil
 }
 
-// LockAsked locks a letter whose replay is asked for; false where somebody else
-// has taken it up.
-func LockAsked(ctx context.Context, tx pgx.Tx, id int64) (bool, error) {
-	const sql = `SELECT true FROM dead_letters WHERE id = $1 AND state = 'replaying' AND job IS NULL FOR UPDATE`
-	ok, err := one(ctx, tx, fmt.Sprintf("lock dead letter %d", id), pgx.RowTo[bool], sql, id)
-	if errors.Is(err, ErrNoRows) {
-		return false, nil
-	}
-	return ok, err
+// LockAsked locks dead letters whose retry is asked for, and returns those of
+// them that nobody else has taken up.
+func LockAsked(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
+	const sql = `SELECT id FROM dead_letters WHERE id = ANY ($1) AND state = 'replaying' AND job IS NULL ORDER BY id FOR UPDATE`
+	return all(ctx, tx, "lock dead letters", pgx.RowTo[int64], sql, ids)
 }
 
-// ReplayedBy writes down that a job replays a letter, and marks the job so that
-// its end settles the letter. It answers false where the job has ended already.
-func ReplayedBy(ctx context.Context, tx pgx.Tx, id, job int64, tag string) (bool, error) {
+// ReplayedBy records that a job retries dead letters, and marks the job so that
+// its end settles them. It returns false where the job has ended already.
+func ReplayedBy(ctx context.Context, tx pgx.Tx, ids []int64, job int64, tag string) (bool, error) {
 	const sql = `
 WITH marked AS (
     UPDATE river_job
@@ -377,12 +379,19 @@ WITH marked AS (
     WHERE id = $2 AND state IN ` + unfinished + `
     RETURNING id
 )
-UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = $1`
-	done, err := tx.Exec(ctx, sql, id, job, tag)
+UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = ANY ($1)`
+	done, err := tx.Exec(ctx, sql, ids, job, tag)
 	if err != nil {
-		return false, fmt.Errorf("write down the job that replays dead letter %d: %w", id, err)
+		return false, fmt.Errorf("record that job %d retries dead letters: %w", job, err)
 	}
 	return done.RowsAffected() > 0, nil
+}
+
+// RetriedBy is the dead letter of a record that a job retries; 0 where it retries
+// none.
+func RetriedBy(ctx context.Context, db DB, job int64, k Key) (id int64, err error) {
+	const sql = `SELECT coalesce(min(id), 0) FROM dead_letters WHERE job = $1 AND collection = $2 AND did = $3 AND rkey = $4 AND state = 'replaying'`
+	return one(ctx, db, "find the dead letter that the job retries", pgx.RowTo[int64], sql, job, k.Collection, k.DID, k.Rkey)
 }
 
 // ReplayLetter asks for the replay of a letter, as the SQL function

@@ -151,7 +151,7 @@ func TestDeadLetterForgetsWhatIsDeleted(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c", "d"}, kept())
 	must(apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("a", "3")}}))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{deletion("b", "3")})
+		return schema.DeleteRecords(t.Context(), tx, []schema.Deletion{deletion("b", "3")}, linksProjection())
 	}))
 	require.Equal(t, []string{"c", "d"}, kept())
 	execute(t, pool, `DELETE FROM dead_letters WHERE rkey IN ('a', 'b')`)

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,7 +29,8 @@ const (
 	CountedOthers = 10_000 // that run, and that are for later
 )
 
-// Queues reads how full these queues are, and those that a worker has served.
+// Queues reads how full these queues are, those of the projections, and those
+// that a worker has served.
 func Queues(ctx context.Context, db DB, names []string) ([]Queue, error) {
 	const sql = `
 SELECT q.name                                  AS name,
@@ -38,15 +40,17 @@ SELECT q.name                                  AS name,
        count_jobs(q.name, 'retryable', $2 + 1) AS retryable,
        count_jobs(q.name, 'scheduled', $3 + 1) AS scheduled,
        oldest_job(q.name)                      AS oldest
-FROM (SELECT unnest($1::text[]) UNION SELECT name FROM river_queue) AS q (name)
+FROM (SELECT unnest($1::text[]) UNION SELECT queue FROM projections UNION SELECT name FROM river_queue) AS q (name)
 LEFT JOIN river_queue AS r ON r.name = q.name
 ORDER BY q.name`
 	return all(ctx, db, "read the queues", pgx.RowToStructByName[Queue], sql, names, CountedJobs, CountedOthers)
 }
 
-// QueueDepth counts the jobs of a queue that could be worked now, up to most.
-func QueueDepth(ctx context.Context, db DB, queue string, most int) (int, error) {
-	return one(ctx, db, "count the jobs of queue "+queue, pgx.RowTo[int], `SELECT count_jobs($1, 'available', $2)`, queue, most)
+// DeepestQueue counts the jobs of each queue that could be worked now, up to
+// most, and returns the largest of these numbers.
+func DeepestQueue(ctx context.Context, db DB, queues []string, most int) (int, error) {
+	const sql = `SELECT coalesce(max(count_jobs(q.name, 'available', $2)), 0) FROM unnest($1::text[]) AS q (name)`
+	return one(ctx, db, "count the jobs of "+strings.Join(queues, ", "), pgx.RowTo[int], sql, queues, most)
 }
 
 // Totals are single figures of the whole database.

@@ -61,7 +61,7 @@ CROSS JOIN generate_series(1, $1::int) AS n`
 			require.LessOrEqual(t, read, 2*(schema.CountedJobs+1)+4*len(queues))
 			for queue, want := range map[string]int{"process": 1001, "alerts": 0} {
 				require.LessOrEqual(t, jobsRead(t, pool, func(tx pgx.Tx) {
-					depth, err := schema.QueueDepth(t.Context(), tx, queue, 1001)
+					depth, err := schema.DeepestQueue(t.Context(), tx, []string{queue}, 1001)
 					require.NoError(t, err)
 					require.Equal(t, want, depth)
 				}), 1001)

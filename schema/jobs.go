@@ -16,12 +16,12 @@ type Unfinished struct {
 	Waiting int // for another try
 }
 
-// UnfinishedJobs counts the jobs of a kind that are not done.
-func UnfinishedJobs(ctx context.Context, db DB, kind string) (Unfinished, error) {
+// UnfinishedJobs counts the jobs of some kinds that are not done.
+func UnfinishedJobs(ctx context.Context, db DB, kinds ...string) (Unfinished, error) {
 	const sql = `
 SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'running')) AS ready,
        count(*) FILTER (WHERE state IN ('retryable', 'scheduled'))          AS waiting
 FROM river_job
-WHERE kind = $1 AND state IN ` + unfinished
-	return one(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kind)
+WHERE kind = ANY ($1) AND state IN ` + unfinished
+	return one(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kinds)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// purgeable is true of an account, $1, whose records and shares have to go: it
+// purgeable is true of an account, $1, whose records, and what was made of them, have to go: it
 // is deleted, or a watch lost it and none brings it. It stands in the statement
 // that deletes, for both may change at any time.
 const purgeable = ` (
@@ -47,8 +47,9 @@ type Stay struct {
 
 // PurgeRecords deletes records of an account that is to be purged, at most
 // limit of posts and of others. Those of a deleted account all go; of another
-// one, those of collections without an entry stay too. Their shares go afterwards,
-// for a worker may be writing them while it holds the record.
+// one, those of collections without an entry stay too. The rows of
+// projections go afterwards, for a worker may be writing them while it holds the
+// record.
 func PurgeRecords(ctx context.Context, db DB, did string, stay []Stay, limit int) (int, error) {
 	const posts = `
 DELETE FROM posts
@@ -90,13 +91,13 @@ WHERE ctid = ANY (ARRAY(
 	return n + m, err
 }
 
-// PurgeShares deletes shares of an account that is to be purged, whatever their
-// age, at most limit.
-func PurgeShares(ctx context.Context, db DB, did string, limit int) (int, error) {
+// PurgeProjected deletes rows that a projection made of an account's records, in
+// one of its tables, whatever their age, at most limit.
+func PurgeProjected(ctx context.Context, db DB, table, did string, limit int) (int, error) {
 	const sql = `
-DELETE FROM shares
-WHERE ctid = ANY (ARRAY(SELECT s.ctid FROM shares AS s WHERE s.did = $1 AND` + purgeable + `LIMIT $2 FOR UPDATE OF s SKIP LOCKED))`
-	return deleteSome(ctx, db, "purge the shares of "+did, sql, did, limit)
+DELETE FROM %[1]s
+WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM %[1]s AS p WHERE p.did = $1 AND` + purgeable + `LIMIT $2 FOR UPDATE OF p SKIP LOCKED))`
+	return deleteSome(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, limit)
 }
 
 // PurgeDeadLetters clears the inputs of dead letters of an account that is to be
@@ -113,10 +114,12 @@ WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.
 // profile of a deleted one goes, and it is purged once more after again, when no
 // replay can bring anything back any longer. An account that is to be kept after
 // all is forgotten here too. done is false where something is left.
-func FinishPurge(ctx context.Context, db DB, did string, now time.Time, again time.Duration) (done bool, err error) {
-	const nothing = ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1)
-  AND NOT EXISTS (SELECT FROM shares WHERE did = $1) `
-	const deleted = `
+func FinishPurge(ctx context.Context, db DB, projections Projections, did string, now time.Time, again time.Duration) (done bool, err error) {
+	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1)`
+	for _, table := range projections.AllTables() {
+		nothing += ` AND NOT EXISTS (SELECT FROM ` + pgx.Identifier{table}.Sanitize() + ` WHERE did = $1)`
+	}
+	deleted := `
 UPDATE accounts
 SET handle       = NULL,
     display_name = NULL,
@@ -126,7 +129,7 @@ SET handle       = NULL,
     purged_for   = coalesce(status_at, '-infinity')
 WHERE did = $1 AND status = 'deleted' AND` + nothing
 	const revived = `UPDATE accounts SET purge_at = NULL WHERE did = $1 AND status <> 'deleted' AND purge_at IS NOT NULL`
-	const unwatched = `
+	unwatched := `
 DELETE FROM unwatched
 WHERE did = $1
   AND (` + nothing + ` OR NOT` + purgeable + `)`

@@ -24,14 +24,14 @@ func purge(t *testing.T, db schema.DB, now time.Time) []string {
 			require.LessOrEqual(t, n, 2)
 		}
 		for n := 1; n > 0; {
-			n, err = schema.PurgeShares(t.Context(), db, did, 1)
+			n, err = schema.PurgeProjected(t.Context(), db, "shares", did, 1)
 			require.NoError(t, err)
 		}
 		for n := 1; n > 0; {
 			n, err = schema.PurgeDeadLetters(t.Context(), db, did, 1)
 			require.NoError(t, err)
 		}
-		done, err := schema.FinishPurge(t.Context(), db, did, now, 7*day)
+		done, err := schema.FinishPurge(t.Context(), db, linksProjection(), did, now, 7*day)
 		require.NoError(t, err)
 		require.True(t, done)
 	}
@@ -161,7 +161,7 @@ func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", nil, 10)
 	require.NoError(t, err)
 	require.Zero(t, n)
-	done, err := schema.FinishPurge(t.Context(), pool, "did:plc:a", noon(), day)
+	done, err := schema.FinishPurge(t.Context(), pool, linksProjection(), "did:plc:a", noon(), day)
 	require.NoError(t, err)
 	require.False(t, done)
 	require.NoError(t, worker.Commit(t.Context()))

@@ -51,10 +51,10 @@ CREATE TABLE alerts (
 CREATE TABLE audit_faults (
     audit_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL, -- Empty: the fault is of the whole account.
     rkey text COLLATE "C" NOT NULL, -- Empty: the fault is of the whole account.
     fault text NOT NULL, -- missing, extra, stale: as counted in audits; unread: the account could not be compared.
     detail text DEFAULT ''::text NOT NULL,
-    collection text COLLATE "C" NOT NULL, -- Empty where the whole account is meant.
     CONSTRAINT audit_faults_pkey PRIMARY KEY (audit_id, did, collection, rkey),
     CONSTRAINT audit_faults_audit_id_fkey FOREIGN KEY (audit_id) REFERENCES audits(id) ON DELETE CASCADE,
     CONSTRAINT audit_faults_fault_check CHECK (fault = ANY (ARRAY['missing'::text, 'extra'::text, 'stale'::text, 'unread'::text]))
@@ -112,6 +112,7 @@ CREATE TABLE dead_letters (
     rkey text,
     kind text, -- Of a job: its kind.
     queue text, -- Of a job: its queue.
+    projection text, -- Of a record that cannot be projected: the projection that fails. A retry goes through it.
     job bigint, -- The id of the failed job, or of the job that replays this dead letter. NULL while a replay is asked for.
     cause text NOT NULL, -- Why it failed the first time, with path, expected and received if they are known.
     last_cause text DEFAULT ''::text NOT NULL, -- Why it failed the last time. Empty: it failed once.
@@ -133,6 +134,7 @@ CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT
 CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND stage <> 'job'::text;
 CREATE INDEX dead_letters_last_seen ON dead_letters USING btree (last_seen);
 CREATE INDEX dead_letters_nameless ON dead_letters USING btree (id) WHERE did IS NULL AND stage <> 'job'::text;
+CREATE INDEX dead_letters_projection ON dead_letters USING btree (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_replaying ON dead_letters USING btree (id) WHERE state = 'replaying'::text;
 
@@ -246,6 +248,21 @@ CREATE VIEW post_partitions AS
      CROSS JOIN LATERAL ( SELECT "substring"(bound.bound, 'FROM \(''([^'']*)''\)'::text) COLLATE "C" AS lower,
             "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
   WHERE i.inhparent = 'posts'::regclass::oid AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
+
+-- The projections of this database, as the process registered them that started last. A process whose binary lacks one refuses to start.
+CREATE TABLE projections (
+    name text COLLATE "C" NOT NULL,
+    collections text[] NOT NULL, -- The collections whose records it reads: names, and prefixes such as pub.layers.*
+    kind text NOT NULL, -- The kind of its jobs: a commit adds one for the records it wrote.
+    queue text NOT NULL, -- The queue of its jobs.
+    tables text[] NOT NULL, -- Its tables with the columns collection, did and rkey: their rows are deleted in the transaction that deletes the record.
+    registered_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was registered, or last changed.
+    CONSTRAINT projections_pkey PRIMARY KEY (name),
+    CONSTRAINT projections_kind_key UNIQUE (kind),
+    CONSTRAINT projections_collections_check CHECK (cardinality(collections) > 0),
+    CONSTRAINT projections_name_check CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'::text)
+);
+CREATE TRIGGER projection_removed BEFORE DELETE ON projections FOR EACH ROW EXECUTE FUNCTION keep_projection();
 
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
@@ -795,6 +812,20 @@ BEGIN
     UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $function$;
 
+-- Refuses to delete a projection that has unfinished jobs; dismisses its dead letters.
+CREATE OR REPLACE FUNCTION public.keep_projection()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF EXISTS (SELECT FROM river_job WHERE kind = OLD.kind AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')) THEN
+        RAISE EXCEPTION 'projection % has unfinished % jobs', OLD.name, OLD.kind
+            USING ERRCODE = '55006', HINT = 'Run the program that has the projection until they are finished, or delete them first, as in River UI.';
+    END IF;
+    UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE projection = OLD.name AND state IN ('open', 'replaying');
+    RETURN OLD;
+END $function$;
+
 -- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.
 CREATE OR REPLACE FUNCTION public.note_ended_job()
  RETURNS trigger
@@ -960,6 +991,19 @@ BEGIN
         PERFORM ask_for_replays();
     END IF;
     RETURN answer;
+END $function$;
+
+-- Has every stored record of a projection's collections projected again, in the background; returns the id of the job that does it.
+CREATE OR REPLACE FUNCTION public.run_projection(name text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM FROM projections AS p WHERE p.name = run_projection.name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no projection %', coalesce(quote_literal(left(name, 100)), 'NULL') USING ERRCODE = '22023', HINT = 'SELECT name FROM projections';
+    END IF;
+    RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name));
 END $function$;
 
 -- Has the members of a new or changed watch read at once.

@@ -73,54 +73,6 @@ func FindDID(ctx context.Context, db DB, handle string) (string, error) {
 	return one(ctx, db, "look for the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
 }
 
-// TracedShare is a share with what decides whether it counts.
-type TracedShare struct {
-	Collection string    `json:"collection"`
-	DID        string    `json:"did"`
-	Rkey       string    `json:"rkey"`
-	Handle     string    `json:"handle,omitempty"`
-	URL        string    `json:"url"`
-	How        string    `json:"how"`
-	SharedAt   time.Time `json:"shared_at"`
-	Status     string    `json:"status"`
-	Followed   bool      `json:"followed"`
-}
-
-const tracedShares = `
-SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url, s.how AS how, s.shared_at AS shared_at,
-       coalesce(a.status, 'active') AS status,
-       NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did) AS followed
-FROM shares AS s
-JOIN links AS l ON l.id = s.link_id
-LEFT JOIN accounts AS a ON a.did = s.did `
-
-// SharesOfRecord are the links that a record shares.
-func SharesOfRecord(ctx context.Context, db DB, k Key) ([]TracedShare, error) {
-	return all(ctx, db, "read the shares of the record", pgx.RowToStructByName[TracedShare],
-		tracedShares+`WHERE s.collection = $1 AND s.did = $2 AND s.rkey = $3 ORDER BY l.url`, k.Collection, k.DID, k.Rkey)
-}
-
-// SharesOfLink are the latest shares of a link, at most limit.
-func SharesOfLink(ctx context.Context, db DB, link int64, limit int) ([]TracedShare, error) {
-	return all(ctx, db, "read the shares of the link", pgx.RowToStructByName[TracedShare], tracedShares+`WHERE s.link_id = $1 ORDER BY s.shared_at DESC, s.did LIMIT $2`, link, limit)
-}
-
-// Link is a page that was shared.
-type Link struct {
-	ID        int64      `json:"id"`
-	URL       string     `json:"url"`
-	Title     string     `json:"title"`
-	CardFrom  string     `json:"card_from"` // AT-URI of the post that described it; empty: none did
-	CardAt    *time.Time `json:"card_at"`
-	FirstSeen time.Time  `json:"first_seen"`
-}
-
-// FindLink reads a link by its normalised URL; ErrNoRows where nobody shared it.
-func FindLink(ctx context.Context, db DB, url string) (Link, error) {
-	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, card_at AS card_at, first_seen AS first_seen FROM links WHERE url = $1`
-	return one(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, url)
-}
-
 // TracedJob is a job that has to do with a record or its account.
 type TracedJob struct {
 	ID          int64      `json:"id"`
@@ -128,7 +80,7 @@ type TracedJob struct {
 	State       string     `json:"state"`
 	Attempt     int        `json:"attempt"`
 	Most        int        `json:"max_attempts"`
-	Posts       int        `json:"posts"` // of its batch
+	Records     int        `json:"records"` // of its batch
 	CreatedAt   time.Time  `json:"created_at"`
 	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
 	FinalizedAt *time.Time `json:"finalized_at,omitempty"`
@@ -141,21 +93,24 @@ type TracedJob struct {
 // their arguments, for it would triple the cost of every job.
 const TracedJobs = 50_000
 
-// JobsOf lists the newest jobs that process a record or read its account's past,
-// the newest first, at most twenty.
+// JobsOf lists the newest jobs of projections that name a record, in one of the
+// ways that jobs name records, and of its account's feed, the newest first, at
+// most twenty.
 func JobsOf(ctx context.Context, db DB, k Key) ([]TracedJob, error) {
 	const sql = `
 SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS most,
-       CASE WHEN j.kind = 'process_posts' THEN jsonb_array_length(j.args -> 'posts') ELSE 0 END AS posts,
+       CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records', j.args -> 'posts')) ELSE 0 END AS records,
        j.created_at AS created_at, j.attempted_at AS attempted_at, j.finalized_at AS finalized_at, coalesce(j.attempted_by, '{}') AS by,
        ARRAY(SELECT e ->> 'error' FROM unnest(j.errors) AS e) AS errors,
        CASE WHEN j.metadata = '{}' THEN '' ELSE left(j.metadata::text, 4000) END AS metadata
-FROM (SELECT * FROM river_job ORDER BY id DESC LIMIT $3) AS j
-WHERE $4 = 'app.bsky.feed.post' AND j.kind = 'process_posts' AND j.args -> 'posts' ? ($1 || '/' || $2)
-   OR j.kind = 'backfill_account' AND j.args ->> 'did' = $1
+FROM (SELECT * FROM river_job ORDER BY id DESC LIMIT $4) AS j
+WHERE j.kind = ANY (ARRAY(SELECT p.kind FROM projections AS p))
+      AND CASE WHEN jsonb_typeof(j.args -> 'records') = 'array' THEN j.args -> 'records' ? ($2 || '/' || $1 || '/' || $3)
+               WHEN jsonb_typeof(j.args -> 'posts') = 'array' THEN $1 = 'app.bsky.feed.post' AND j.args -> 'posts' ? ($2 || '/' || $3) END
+   OR j.kind = 'backfill_account' AND j.args ->> 'did' = $2
 ORDER BY j.id DESC
 LIMIT 20`
-	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.DID, k.Rkey, TracedJobs, k.Collection)
+	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.Collection, k.DID, k.Rkey, TracedJobs)
 }
 
 // TracedLetter is a dead letter of a record.

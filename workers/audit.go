@@ -27,6 +27,8 @@ type Auditor struct {
 	Client *river.Client[pgx.Tx] // enqueues the processing of what was repaired
 	Log    *slog.Logger
 
+	Projections *Projections // of what was repaired
+
 	Accounts    int                 // how many, by chance; 0: all
 	Window      time.Duration       // how far back, for rkeys that say when their records were written
 	Collections collection.Registry // what is stored, and for how long: nothing older is missed; empty: posts, for ever
@@ -187,7 +189,7 @@ func (x *accountAudit) repository() *repository {
 	if stored.Empty() {
 		stored = collection.Of(collection.Entry{Pattern: schema.PostCollection})
 	}
-	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored}
+	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections}
 }
 
 // compare lists the repository, and compares each page with what is stored, as

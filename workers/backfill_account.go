@@ -40,6 +40,8 @@ type BackfillAccount struct {
 	fromPDS bool // read the account's own server instead of the AppView
 	stored  collection.Registry
 
+	projections *Projections
+
 	patience time.Duration // how long to read before others get their turn: less than the job may take
 }
 
@@ -93,7 +95,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		at.State = "poll"
 	}
 	since := back(job.Args.Since, job.Priority, feed.Newest)
-	repo := &repository{pool: w.pool, api: w.api, did: job.Args.DID, stored: w.stored}
+	repo := &repository{pool: w.pool, api: w.api, did: job.Args.DID, stored: w.stored, projections: w.projections}
 	started := time.Now()
 	log := jobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
@@ -232,7 +234,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		}
 		place.Posts += len(written)
 		place.Links += links(writes, written)
-		if err := Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, written, time.Time{}); err != nil {
+		if err := w.projections.Enqueue(river.ClientFromContext[pgx.Tx](ctx), "")(ctx, tx, written, time.Time{}); err != nil {
 			return err
 		}
 		_, err = river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, place)

@@ -111,7 +111,7 @@ func (h *hook) got() []string {
 // whose path is a secret, in JSON.
 func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *Client {
 	t.Helper()
-	cfg := Config{Pool: pool, ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertEvery: 50 * time.Millisecond}
+	cfg := Config{Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertEvery: 50 * time.Millisecond}
 	if url != "" {
 		var err error
 		cfg.Webhook, err = NewWebhook(url+"/sesame", "")

@@ -83,7 +83,7 @@ func TestStopDoesNotWaitForOthers(t *testing.T) {
 		Retries: []time.Duration{time.Hour}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	client, err := New(Config{Pool: pool, ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler), Stopping: ctx.Done()})
+	client, err := New(Config{Pool: pool, Projections: registered(t, pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler), Stopping: ctx.Done()})
 	require.NoError(t, err)
 	require.NoError(t, client.Start(ctx))
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('alice.example')`)

@@ -75,6 +75,7 @@ type Expire struct {
 	log     *slog.Logger
 	keep    Retention
 	stored  collection.Registry // the retention of each collection but posts; what has no entry stays
+	made    schema.Projections
 	expired *prometheus.CounterVec
 	budget  time.Duration // of one run
 	tries   int           // to get a lock
@@ -88,7 +89,7 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, budget: 3 * time.Minute, tries: busyTries, indexed: !cfg.KeepIndexes,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections.Rows(), budget: 3 * time.Minute, tries: busyTries, indexed: !cfg.KeepIndexes,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
 			Help: "What retention has deleted: partitions for post_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
@@ -268,10 +269,17 @@ func (r *expiry) account(did string) error {
 	records := func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
 		return schema.PurgeRecords(ctx, db, did, r.stay(), limit)
 	}
-	for _, step := range []struct {
+	type step struct {
 		what  string
 		purge func(context.Context, schema.DB, string, int) (int, error)
-	}{{"purged_records", records}, {"purged_shares", schema.PurgeShares}, {"purged_dead_letters", schema.PurgeDeadLetters}} {
+	}
+	steps := []step{{"purged_records", records}}
+	for _, table := range r.made.AllTables() {
+		steps = append(steps, step{"purged_" + table, func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
+			return schema.PurgeProjected(ctx, db, table, did, limit)
+		}})
+	}
+	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}) {
 		err := r.batches(step.what, func(limit int) (looked, gone int, err error) {
 			gone, err = step.purge(r.ctx, r.pool, did, limit)
 			return gone, gone, err
@@ -280,7 +288,7 @@ func (r *expiry) account(did string) error {
 			return err
 		}
 	}
-	done, err := schema.FinishPurge(r.ctx, r.pool, did, r.now, r.keep.Tombstones)
+	done, err := schema.FinishPurge(r.ctx, r.pool, r.made, did, r.now, r.keep.Tombstones)
 	if err == nil && !done {
 		r.log.Warn("purge_unfinished", "did", did)
 	}
@@ -298,7 +306,7 @@ func (r *expiry) stay() (all []schema.Stay) {
 // unneeded deletes the rows of accounts that nothing needs.
 func (r *expiry) unneeded(before time.Time) error {
 	return r.batches("accounts", func(limit int) (looked, gone int, err error) {
-		done, err := schema.ExpireAccounts(r.ctx, r.pool, r.now, before, limit)
+		done, err := schema.ExpireAccounts(r.ctx, r.pool, r.made, r.now, before, limit)
 		return done.LookedAt, done.Gone, err
 	})
 }

@@ -173,7 +173,7 @@ func cleanJobs(b *testing.B, pool *pgxpool.Pool) {
 	b.Helper()
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
-	client, err := New(Config{Pool: pool, ID: "cleaner", Logger: slog.New(slog.DiscardHandler)})
+	client, err := New(Config{Pool: pool, Projections: registered(b, pool), ID: "cleaner", Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(b, err)
 	require.NoError(b, client.Start(ctx))
 	require.Eventually(b, func() bool {

@@ -45,7 +45,7 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 	api := apiOf(t, n)
 	r := &rig{t: t, net: n, pool: schematest.New(t), api: api}
 	t.Cleanup(r.explain)
-	cfg := Config{Pool: r.pool, ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}
+	cfg := Config{Pool: r.pool, Projections: registered(t, r.pool), ID: t.Name(), Bluesky: api, Logger: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&cfg)
 	}

@@ -75,7 +75,7 @@ func TestEveryKindSaysWhatItDid(t *testing.T) {
 	r.logsOf("send_alert", "msg=alert_sent name=WeirLag about=s resolved=false format=json")
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE metadata::text LIKE '%sesame%'`))
 
-	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: postKey("did:plc:a", "1"), Cause: "x", At: time.Now()}).Park(t.Context(), r.pool, ""))
+	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now()}).Park(t.Context(), r.pool, ""))
 	r.execute(`SELECT replay_dead_letters()`)
 	r.logsOf("replay_dead_letters", "msg=dead_letters_replayed letters=1 first=1 last=1 passed=1 failed_again=0 under_way=0")
 

@@ -1,18 +1,12 @@
 package workers
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/riverqueue/river"
@@ -29,63 +23,40 @@ import (
 // twice changes nothing the second time.
 type ProcessPosts struct {
 	river.WorkerDefaults[jobs.ProcessPosts]
-	pool   *pgxpool.Pool
-	log    *slog.Logger
-	posts  prometheus.Counter
-	parked *prometheus.CounterVec
-	delay  prometheus.Histogram
-	whole  prometheus.Histogram
+	*Projector
+	delay prometheus.Histogram
+	whole prometheus.Histogram
 
-	// project is link.InPost.
-	project func(did string, record []byte) (link.Post, error)
+	// find is link.InPost.
+	find func(did string, record []byte) (link.Post, error)
 }
 
-func newProcessPosts(cfg Config) *ProcessPosts {
+func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 	f := promauto.With(cfg.Registerer)
 	seconds := prometheus.ExponentialBuckets(0.005, 1.7, 20)
-	w := &ProcessPosts{
-		pool: cfg.Pool,
-		log:  cfg.Logger,
-		posts: f.NewCounter(prometheus.CounterOpts{Name: "weir_process_posts_total",
-			Help: "Posts projected into links and shares."}),
-		parked: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_process_parked_total",
-			Help: "Records that could not be projected, set aside in dead_letters, by collection and cause: unreadable, panicked (a bug), or refused (by the database). Expect zero."},
-			[]string{"collection", "cause"}),
+	return &ProcessPosts{
+		Projector: projector,
 		delay: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_row_to_ranking_seconds",
 			Help: "From the commit of a batch to its links counting.", Buckets: seconds}),
 		whole: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_event_to_ranking_seconds",
 			Help: "From the arrival of a batch's first event to its links counting.", Buckets: seconds}),
-		project: link.InPost,
+		find: link.InPost,
 	}
-	for _, cause := range []string{causeUnreadable, causePanicked, causeRefused} {
-		w.parked.WithLabelValues(schema.PostCollection, cause) // so that the first one is an increase
-	}
-	return w
 }
 
-// Why a record is parked, in metrics.
-const (
-	causeUnreadable = "unreadable"
-	causePanicked   = "panicked"
-	causeRefused    = "refused"
-)
-
-// errPanicked is in the error of a projection that panicked.
-var errPanicked = errors.New("finding its links failed")
-
-// Work projects the job's posts.
+// Work projects the job's posts. Most share nothing: Projector.Project would lock
+// them all.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
 	p, err := w.projected(ctx, postKeys(job.Args.Posts))
 	if err != nil {
 		return err
 	}
-	for i := range p.letters {
-		w.parked.WithLabelValues(p.letters[i].Key.Collection, p.causes[i]).Inc()
-		if err := p.letters[i].Park(ctx, w.pool, ""); err != nil {
+	for _, f := range p.failures {
+		if err := w.park(ctx, job.JobRow, f); err != nil {
 			return err
 		}
 	}
-	w.posts.Add(float64(p.posts))
+	w.metrics.records.WithLabelValues(w.name).Add(float64(p.posts))
 	w.delay.Observe(max(0, time.Since(job.CreatedAt).Seconds()))
 	if !job.Args.Arrived.IsZero() {
 		w.whole.Observe(max(0, time.Since(job.Args.Arrived).Seconds()))
@@ -94,23 +65,23 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 }
 
 // projected projects posts and writes what they share. Those that cannot be are
-// the letters of the projection.
-func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*projection, error) {
+// its failures.
+func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*sharing, error) {
 	posts, err := schema.Posts(ctx, w.pool, keys)
 	if err != nil {
 		return nil, err
 	}
-	sharing, err := ranking.Sharing(ctx, w.pool, keys)
+	before, err := ranking.Sharing(ctx, w.pool, keys)
 	if err != nil {
 		return nil, err
 	}
-	p := &projection{worker: w, log: jobLog(ctx, w.log), posts: len(posts), shares: map[schema.Key][]ranking.Share{}, revs: map[schema.Key]string{}}
+	p := &sharing{worker: w, posts: len(posts), shares: map[schema.Key][]ranking.Share{}, revs: map[schema.Key]string{}}
 	for i := range posts {
 		p.add(&posts[i])
 	}
 	// A post that shares nothing and has never shared needs no lock: a job that
 	// saw another revision of it holds its own.
-	for _, key := range sharing {
+	for _, key := range before {
 		p.touch(key)
 	}
 	if err := ranking.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
@@ -122,7 +93,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*proje
 // write stores what the posts under keys share. When the database refuses it
 // for what is in it, the posts are written one by one and the one at fault is
 // parked.
-func (w *ProcessPosts) write(ctx context.Context, p *projection, keys []schema.Key) error {
+func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -134,7 +105,7 @@ func (w *ProcessPosts) write(ctx context.Context, p *projection, keys []schema.K
 		return err
 	}
 	if len(keys) == 1 {
-		p.park(keys[0], nil, causeRefused, fmt.Errorf("store its links: %w", err))
+		p.failed(keys[0], nil, fmt.Errorf("store its links: %w", err))
 		return nil
 	}
 	for _, key := range keys {
@@ -147,7 +118,7 @@ func (w *ProcessPosts) write(ctx context.Context, p *projection, keys []schema.K
 
 // replace is the transaction: lock, look again at what has changed since it was
 // read, write.
-func (w *ProcessPosts) replace(ctx context.Context, p *projection, keys []schema.Key) error {
+func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Key) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		locked, err := schema.LockPosts(ctx, tx, keys)
 		if err != nil {
@@ -188,25 +159,23 @@ func (w *ProcessPosts) replace(ctx context.Context, p *projection, keys []schema
 	})
 }
 
-// projection is what the posts of one job share.
-type projection struct {
-	worker  *ProcessPosts
-	posts   int // those that are stored
-	log     *slog.Logger
-	shares  map[schema.Key][]ranking.Share // only of those that share, or did
-	revs    map[schema.Key]string          // the revision projected
-	letters []schema.DeadLetter
-	causes  []string // of the letters, as they are counted
+// sharing is what the posts of one job share.
+type sharing struct {
+	worker   *ProcessPosts
+	posts    int                            // those that are stored
+	shares   map[schema.Key][]ranking.Share // only of those that share, or did
+	revs     map[schema.Key]string          // the revision projected
+	failures []failure
 }
 
-func (p *projection) touch(key schema.Key) {
+func (p *sharing) touch(key schema.Key) {
 	if _, ok := p.shares[key]; !ok {
 		p.shares[key] = nil
 	}
 }
 
 // all are the shares of every post.
-func (p *projection) all() []ranking.Share {
+func (p *sharing) all() []ranking.Share {
 	var shares []ranking.Share
 	for _, s := range p.shares {
 		shares = append(shares, s...)
@@ -215,7 +184,7 @@ func (p *projection) all() []ranking.Share {
 }
 
 // keys are the records to write, sorted: concurrent jobs lock in one order.
-func (p *projection) keys() []schema.Key {
+func (p *sharing) keys() []schema.Key {
 	keys := make([]schema.Key, 0, len(p.shares))
 	for key := range p.shares {
 		keys = append(keys, key)
@@ -224,16 +193,12 @@ func (p *projection) keys() []schema.Key {
 }
 
 // add projects one post, replacing an earlier revision of it.
-func (p *projection) add(post *schema.Post) {
+func (p *sharing) add(post *schema.Post) {
 	key := postKey(post.DID, post.Rkey)
 	p.revs[key] = post.Rev
-	found, err := p.worker.find(post)
+	found, err := p.worker.links(post)
 	if err != nil {
-		why := causeUnreadable
-		if errors.Is(err, errPanicked) {
-			why = causePanicked
-		}
-		p.park(key, post.Record, why, err)
+		p.failed(key, post.Record, err)
 		return
 	}
 	if len(found.Links) == 0 {
@@ -257,22 +222,14 @@ func (p *projection) add(post *schema.Post) {
 	p.shares[key] = shares
 }
 
-func (p *projection) park(key schema.Key, record []byte, why string, cause error) {
-	p.log.Warn("post_parked", "did", key.DID, "rkey", key.Rkey, "cause", cause)
-	p.letters = append(p.letters, schema.DeadLetter{Stage: schema.StageProcess, Key: key, Rev: p.revs[key], Cause: cause.Error(), Raw: record, At: time.Now()})
-	p.causes = append(p.causes, why)
+func (p *sharing) failed(key schema.Key, record []byte, cause error) {
+	p.failures = append(p.failures, failure{Key: key, rev: p.revs[key], raw: record, cause: cause})
 }
 
-// find reads the links of a post. One post that makes it panic must not take
-// the rest of the batch along.
-func (w *ProcessPosts) find(post *schema.Post) (found link.Post, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			w.log.Error("projection_panic", "did", post.DID, "rkey", post.Rkey, "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("%w: %v", errPanicked, r)
-		}
-	}()
-	return w.project(post.DID, post.Record)
+// links reads the links of a post.
+func (w *ProcessPosts) links(post *schema.Post) (found link.Post, err error) {
+	defer w.recovered(&err)
+	return w.find(post.DID, post.Record)
 }
 
 func postKey(did, rkey string) schema.Key {
@@ -289,10 +246,4 @@ func postKeys(names []string) []schema.Key {
 		}
 	}
 	return sortedKeys(keys)
-}
-
-// sortedKeys are keys in the order in which they are locked, each once.
-func sortedKeys(keys []schema.Key) []schema.Key {
-	slices.SortFunc(keys, func(a, b schema.Key) int { return cmp.Or(cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey)) })
-	return slices.Compact(keys)
 }

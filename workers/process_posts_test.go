@@ -33,6 +33,7 @@ type author struct {
 }
 
 func newAuthor(t *testing.T, pool *pgxpool.Pool) author {
+	registered(t, pool) // which ends leases
 	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -42,6 +43,7 @@ func newAuthor(t *testing.T, pool *pgxpool.Pool) author {
 func (a author) apply(b schema.Batch) {
 	a.t.Helper()
 	require.NoError(a.t, pgx.BeginFunc(a.t.Context(), a.pool, func(tx pgx.Tx) error {
+		b.Projections = NewProjections(jobs.Links()).Rows()
 		_, err := b.Apply(a.t.Context(), tx, a.lease, false)
 		return err
 	}))
@@ -67,7 +69,12 @@ func (a author) delete(rkey, rev string) {
 }
 
 func worker(pool *pgxpool.Pool) *ProcessPosts {
-	return newProcessPosts(Config{Pool: pool, Logger: slog.New(slog.DiscardHandler)})
+	return measured(pool, nil)
+}
+
+func measured(pool *pgxpool.Pool, r prometheus.Registerer) *ProcessPosts {
+	log := slog.New(slog.DiscardHandler)
+	return newProcessPosts(Config{Registerer: r}, newProjector("links", pool, log, newProjectorMetrics(r)))
 }
 
 func work(ctx context.Context, w *ProcessPosts, rkeys ...string) error {
@@ -121,7 +128,7 @@ func TestLateWorkerWritesWhatIsStoredNow(t *testing.T) {
 	a, late := newAuthor(t, pool), worker(pool)
 	a.post("1", "1", "https://old.example/")
 	read, goOn := make(chan bool), make(chan bool)
-	late.project = func(did string, record []byte) (link.Post, error) {
+	late.find = func(did string, record []byte) (link.Post, error) {
 		if read != nil {
 			read <- true
 			<-goOn
@@ -235,11 +242,11 @@ func TestOnePostThatFailsIsParked(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	registry := prometheus.NewRegistry()
-	a, w := newAuthor(t, pool), newProcessPosts(Config{Pool: pool, Logger: slog.New(slog.DiscardHandler), Registerer: registry})
+	a, w := newAuthor(t, pool), measured(pool, registry)
 	for _, rkey := range []string{"error", "good", "panic", "refused"} {
 		a.post(rkey, "1", "https://"+rkey+".example/")
 	}
-	w.project = func(did string, record []byte) (link.Post, error) {
+	w.find = func(did string, record []byte) (link.Post, error) {
 		post, err := link.InPost(did, record)
 		require.NoError(t, err)
 		switch post.Links[0].URL {
@@ -259,8 +266,8 @@ func TestOnePostThatFailsIsParked(t *testing.T) {
 	parked, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	require.Equal(t, []string{"error", "panic", "refused"}, parked)
-	require.Equal(t, map[string]float64{"unreadable app.bsky.feed.post": 1, "panicked app.bsky.feed.post": 1, "refused app.bsky.feed.post": 1},
-		samples(t, registry, "weir_process_parked_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
+	require.Equal(t, map[string]float64{"unreadable links": 1, "panicked links": 1, "refused links": 1},
+		samples(t, registry, "weir_projector_parked_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
 }
 
 // TestJobIsWorkedThroughTheQueue goes the whole way: enqueued in the
@@ -270,7 +277,7 @@ func TestJobIsWorkedThroughTheQueue(t *testing.T) {
 	pool := schematest.New(t)
 	a := newAuthor(t, pool)
 	log := slog.New(slog.DiscardHandler)
-	client, err := New(Config{Pool: pool, ID: "test", Logger: log})
+	client, err := New(Config{Pool: pool, Projections: registered(t, pool), ID: "test", Logger: log})
 	require.NoError(t, err)
 	done, cancel := client.Subscribe(river.EventKindJobCompleted, river.EventKindJobFailed)
 	defer cancel()
@@ -280,7 +287,9 @@ func TestJobIsWorkedThroughTheQueue(t *testing.T) {
 
 	a.post("1", "1", "https://x.example/")
 	written := []schema.Key{postKey("did:plc:a", "1"), {Collection: "app.bsky.feed.like", DID: "did:plc:a", Rkey: "2"}}
-	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return Enqueue(queue, "")(t.Context(), tx, written, time.Time{}) }))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return registered(t, pool).Enqueue(queue, "")(t.Context(), tx, written, time.Time{})
+	}))
 	event := <-done
 	require.Equal(t, river.EventKindJobCompleted, event.Kind)
 	require.JSONEq(t, `{"posts":["did:plc:a/1"]}`, string(event.Job.EncodedArgs))

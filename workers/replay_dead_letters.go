@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,18 +17,19 @@ import (
 )
 
 // ReplayDeadLetters tries again the dead letters that somebody asked for, first
-// parked first: events by the stream's way, records by ProcessPosts's, jobs by
-// enqueueing them anew. A letter leaves the state "replaying" in the transaction
+// parked first: events by the stream's way, records by a job of the projection
+// that failed, jobs by enqueueing them anew. A letter leaves the state "replaying" in the transaction
 // that settles it, so that a killed worker goes on where it stood; whatever is
 // replayed twice changes nothing the second time.
 type ReplayDeadLetters struct {
 	river.WorkerDefaults[jobs.ReplayDeadLetters]
 	pool     *pgxpool.Pool
 	log      *slog.Logger
-	posts    *ProcessPosts
 	events   func(context.Context, []schema.Letter) error
 	args     decoders
 	patience time.Duration // how long to go on before others get their turn: less than the job may take
+
+	projections *Projections
 }
 
 const (
@@ -83,37 +86,42 @@ func (w *ReplayDeadLetters) replay(ctx context.Context, letters []schema.Letter)
 	return w.records(ctx, records)
 }
 
-// records projects the posts of letters as they are stored now. One that is no
-// longer stored has nothing to project.
+// records adds one job for the records of each projection. A job reads what is
+// stored when it runs: a record that is gone has nothing to project. A dead letter
+// that stands for many names no record, and needs nothing.
 func (w *ReplayDeadLetters) records(ctx context.Context, letters []schema.Letter) error {
-	if len(letters) == 0 {
-		return nil
-	}
-	keys := make([]schema.Key, len(letters))
+	var nameless []int64
+	byName := map[string][]*schema.Letter{}
 	for i := range letters {
-		keys[i] = letters[i].Key()
-	}
-	p, err := w.posts.projected(ctx, sortedKeys(keys))
-	if err != nil {
-		return err
-	}
-	failed := map[schema.Key]schema.DeadLetter{}
-	for _, l := range p.letters {
-		failed[l.Key] = l
-	}
-	var done []int64
-	for i := range letters {
-		again, ok := failed[letters[i].Key()]
-		if !ok {
-			done = append(done, letters[i].ID)
+		if letters[i].Rkey == "" {
+			nameless = append(nameless, letters[i].ID)
 			continue
 		}
-		again.ID = letters[i].ID
-		if err := again.Park(ctx, w.pool, ""); err != nil {
+		byName[letters[i].Projection] = append(byName[letters[i].Projection], &letters[i])
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		p, err := w.projections.named(name)
+		if err != nil {
+			for _, l := range byName[name] {
+				again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
+				if err := again.Park(ctx, w.pool, ""); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		ids, keys := make([]int64, len(byName[name])), make([]schema.Key, len(byName[name]))
+		for i, l := range byName[name] {
+			ids[i], keys[i] = l.ID, l.Key()
+		}
+		if err := w.enqueue(ctx, ids, p.Job(jobs.Batch{Records: p.of(sortedKeys(keys))})); err != nil {
 			return err
 		}
 	}
-	return schema.LettersReplayed(ctx, w.pool, done)
+	if len(nameless) == 0 {
+		return nil
+	}
+	return schema.LettersReplayed(ctx, w.pool, nameless)
 }
 
 // job enqueues the job of a letter anew, or marks the unfinished one that does
@@ -123,20 +131,21 @@ func (w *ReplayDeadLetters) job(ctx context.Context, letter *schema.Letter) erro
 	if decode, ok := w.args[letter.Kind]; ok {
 		var args river.JobArgs
 		if args, err = decode(letter.Raw); err == nil {
-			return w.enqueue(ctx, letter.ID, args)
+			return w.enqueue(ctx, []int64{letter.ID}, args)
 		}
 	}
 	again := schema.DeadLetter{ID: letter.ID, Cause: err.Error(), At: time.Now()}
 	return again.Park(ctx, w.pool, "")
 }
 
-func (w *ReplayDeadLetters) enqueue(ctx context.Context, letter int64, args river.JobArgs) error {
+// enqueue adds the job that retries dead letters. Its end settles them.
+func (w *ReplayDeadLetters) enqueue(ctx context.Context, ids []int64, args river.JobArgs) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		asked, err := schema.LockAsked(ctx, tx, letter)
-		for marked := false; asked && !marked && err == nil; { // again where the job that does the same ends meanwhile
+		asked, err := schema.LockAsked(ctx, tx, ids)
+		for marked := len(asked) == 0; !marked && err == nil; { // again where the job that does the same ends meanwhile
 			var id int64
-			if id, err = enqueueAnew(ctx, tx, args); err == nil {
-				marked, err = schema.ReplayedBy(ctx, tx, letter, id, jobs.TagDeadLetter)
+			if id, err = enqueueAnew(ctx, tx, w.projections, args); err == nil {
+				marked, err = schema.ReplayedBy(ctx, tx, asked, id, jobs.TagDeadLetter)
 			}
 		}
 		return err
@@ -145,8 +154,8 @@ func (w *ReplayDeadLetters) enqueue(ctx context.Context, letter int64, args rive
 
 // enqueueAnew adds a job as whoever adds such jobs does, and answers its id, or
 // that of the unfinished one which makes it superfluous.
-func enqueueAnew(ctx context.Context, tx pgx.Tx, args river.JobArgs) (int64, error) {
-	result, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, nil)
+func enqueueAnew(ctx context.Context, tx pgx.Tx, projections *Projections, args river.JobArgs) (int64, error) {
+	result, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, projections.optsOf(args.Kind()))
 	if err != nil {
 		return 0, fmt.Errorf("enqueue %s: %w", args.Kind(), err)
 	}

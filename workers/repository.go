@@ -26,6 +26,8 @@ type repository struct {
 	did    string
 	stored collection.Registry
 
+	projections *Projections
+
 	names []string // of the collections; nil: not asked for yet
 	cut   bool     // there are more
 }
@@ -286,7 +288,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 	}
 	// In a transaction of their own: each locks its rows in their order.
 	if len(deletions) > 0 {
-		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return schema.DeleteRecords(ctx, tx, deletions) }); err != nil {
+		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return schema.DeleteRecords(ctx, tx, deletions, r.projections.Rows()) }); err != nil {
 			return err
 		}
 	}
@@ -295,7 +297,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 		if err != nil {
 			return err
 		}
-		if err := Enqueue(client, "")(ctx, tx, written, time.Time{}); err != nil || also == nil {
+		if err := r.projections.Enqueue(client, "")(ctx, tx, written, time.Time{}); err != nil || also == nil {
 			return err
 		}
 		return also(tx)

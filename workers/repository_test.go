@@ -54,7 +54,7 @@ func (r *rig) posts(did string) (all []schema.SourceRecord) {
 // audits compares every followed account.
 func (r *rig) audits(repair bool) schema.Audit {
 	r.t.Helper()
-	a := Auditor{Pool: r.pool, API: r.api, Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour, Repair: repair}
+	a := Auditor{Pool: r.pool, API: r.api, Projections: registered(r.t, r.pool), Log: slog.New(slog.DiscardHandler), Window: 24 * time.Hour, Repair: repair}
 	if r.client != nil {
 		a.Client = r.client.Client
 	}
@@ -408,7 +408,7 @@ func TestRepositoryDatesWhatOurClocksCannot(t *testing.T) {
 			found := compared{faults: []schema.Fault{{DID: alice, Collection: schema.PostCollection, Rkey: rkey, Fault: schema.FaultMissing}}, listed: map[string]schema.SourceRecord{
 				rkey: {Rkey: rkey, CID: "c", Record: fmt.Appendf(nil, `{"text": "x", "createdAt": %q}`, c.made.Format(time.RFC3339Nano))}}}
 			rev := syntax.NewTID(c.rev.UnixMicro(), 0).String()
-			require.NoError(t, (&repository{pool: pool, did: alice}).repair(t.Context(), queue, rev, found, nil))
+			require.NoError(t, (&repository{pool: pool, did: alice, projections: registered(t, pool)}).repair(t.Context(), queue, rev, found, nil))
 			var stored time.Time
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT created_at FROM posts WHERE rkey = $1`, rkey).Scan(&stored))
 			require.WithinDuration(t, c.stored, stored, time.Minute)

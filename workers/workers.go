@@ -36,8 +36,10 @@ type riverDriver = riverpgxv5.Driver
 // Config is what the workers of one process need.
 type Config struct {
 	Pool        *pgxpool.Pool
+	Projections *Projections  // registered
+	More        func(Bundle)  // adds the workers of further projections; may be nil
 	ID          string        // names this process in river_job.attempted_by
-	Process     int           // process_posts at once; 8 when zero
+	Process     int           // jobs of each of the projections' queues at once; 8 when zero
 	JobTimeout  time.Duration // 1 min when zero
 	RescueAfter time.Duration // 5 min when zero: how long a killed process's jobs stay "running"
 	Bluesky     *bluesky.Client
@@ -59,7 +61,7 @@ type Config struct {
 	Limits      health.Limits // where well ends, for the alerts
 	AlertEvery  time.Duration // 30 s when zero: how often what is not well is looked for
 	Webhook     *Webhook      // who is told; nil: nobody
-	ProcessOnly bool          // work process_posts and nothing else, and leave the rest to other processes
+	ProcessOnly bool          // work the projections' queues and nothing else, and leave the rest to other processes
 	// Stopping is closed when the process begins to stop. Jobs that wait for
 	// other people's services end at once then, and go on in another process.
 	Stopping   <-chan struct{}
@@ -81,26 +83,34 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.keeps()})
 	}
-	known := bundle{workers: river.NewWorkers(), args: decoders{}, log: cfg.Logger}
+	known := Bundle{workers: river.NewWorkers(), args: decoders{}, pool: cfg.Pool, log: cfg.Logger, metrics: newProjectorMetrics(cfg.Registerer)}
 	asking := known // who asks other people's services, and may be cut short
 	asking.stopping = cfg.Stopping
-	posts := newProcessPosts(cfg)
-	add(known, posts)
-	add(asking, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
-	add(asking, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	add(asking, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2})
-	add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
-	add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, posts: posts, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
-	add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
-	add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
+	Add(known, newProcessPosts(cfg, known.Projector(jobs.Links().Name)))
+	if cfg.More != nil {
+		cfg.More(known)
+	}
+	for _, row := range cfg.Projections.Rows() {
+		if _, ok := known.args[row.Kind]; !ok {
+			return nil, fmt.Errorf("projection %q: there is no worker for its jobs, %s", row.Name, row.Kind)
+		}
+	}
+	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: runRecords, patience: cfg.JobTimeout / 2})
+	Add(asking, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
+	Add(asking, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
+	Add(asking, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
+	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	Add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
+	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
+	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
 		if err != nil {
 			return nil, err
 		}
-		add(known, expire)
+		Add(known, expire)
 	}
-	add(asking, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
+	Add(asking, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
 		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true}})
 	queues, err := queues(cfg)
 	if err != nil {
@@ -144,19 +154,27 @@ func riverIndexes() []string {
 	return []string{"river_job_kind", "river_job_pkey", "river_job_prioritized_fetching_index", "river_job_state_and_finalized_at_index", "river_job_unique_idx"}
 }
 
-// bundle is the workers of a client.
-type bundle struct {
+// Bundle is the workers of a client.
+type Bundle struct {
 	workers  *river.Workers
 	args     decoders
+	pool     *pgxpool.Pool
 	log      *slog.Logger
+	metrics  *projectorMetrics
 	stopping <-chan struct{}
+}
+
+// Projector is the common part of the worker of the projection of a name.
+func (b Bundle) Projector(name string) *Projector {
+	return newProjector(name, b.pool, b.log, b.metrics)
 }
 
 // decoders read the arguments of jobs, by kind, as they are stored.
 type decoders map[string]func(args []byte) (river.JobArgs, error)
 
-// add registers a worker, whose jobs end by the one rule.
-func add[T river.JobArgs](b bundle, w river.Worker[T]) {
+// Add adds a worker. Its jobs end by the one rule, are measured and traced, and
+// those that fail for good become dead letters, as all of them.
+func Add[T river.JobArgs](b Bundle, w river.Worker[T]) {
 	river.AddWorker[T](b.workers, ruled[T]{w, b.log, b.stopping})
 	var none T
 	b.args[none.Kind()] = func(args []byte) (river.JobArgs, error) {
@@ -190,15 +208,19 @@ func (c Config) keeps() time.Duration {
 // queues are those that this process works, and how many jobs of each at once.
 func queues(cfg Config) (map[string]river.QueueConfig, error) {
 	all := map[string]river.QueueConfig{
-		jobs.QueueProcess:     queue(cfg.Process),
 		jobs.QueueNetwork:     queue(4),
 		jobs.QueueBackfill:    queue(cfg.Backfill),
 		jobs.QueueMaintenance: queue(1),
 		jobs.QueueAlerts:      queue(4), // a webhook that hangs leaves room for the next check
 	}
+	for _, name := range cfg.Projections.Queues() {
+		if _, ok := all[name]; !ok {
+			all[name] = queue(cfg.Process)
+		}
+	}
 	wanted := cfg.Queues
 	if cfg.ProcessOnly {
-		wanted = []string{jobs.QueueProcess}
+		wanted = cfg.Projections.Queues()
 	}
 	if len(wanted) == 0 {
 		return all, nil
@@ -269,27 +291,6 @@ func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, er
 			return dropped, nil
 		}
 		dropped += len(result.Jobs)
-	}
-}
-
-// Enqueue adds the jobs for the records that a commit wrote, in its
-// transaction: one job for all the posts among them. A retried or edited post
-// is simply processed again. stream is which one brought them, if any.
-func Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
-	return func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
-		job := jobs.ProcessPosts{Arrived: arrived, Stream: stream}
-		for _, key := range written {
-			if key.Collection == schema.PostCollection {
-				job.Posts = append(job.Posts, key.DID+"/"+key.Rkey)
-			}
-		}
-		if len(job.Posts) == 0 {
-			return nil
-		}
-		if _, err := client.InsertTx(ctx, tx, job, nil); err != nil {
-			return fmt.Errorf("enqueue %s: %w", job.Kind(), err)
-		}
-		return nil
 	}
 }
 

@@ -191,6 +191,7 @@ func printLetter(w io.Writer, l *schema.Letter) error {
 	}
 	line("about", about(l))
 	line("queue", l.Queue)
+	line("projection", l.Projection)
 	if l.Job != nil {
 		line("job", strconv.FormatInt(*l.Job, 10))
 	}

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -97,7 +96,7 @@ func report(ctx context.Context, p app.App, w io.Writer) error {
 		for _, m := range family.GetMetric() {
 			name := family.GetName()
 			for _, label := range m.GetLabel() {
-				if label.GetName() != "collection" { // summed up
+				if label.GetName() != "collection" && label.GetName() != "projection" { // summed up
 					name += "/" + label.GetValue()
 				}
 			}
@@ -108,10 +107,10 @@ func report(ctx context.Context, p app.App, w io.Writer) error {
 	fmt.Fprintf(w, "writes %.0f, deletes %.0f, accounts %.0f, identities %.0f, ignored %.0f, parked %.0f, characters replaced %.0f\n",
 		events("write"), events("delete"), events("account"), events("identity"), events("ignored"),
 		counts["weir_consumer_parked_total/decode"]+counts["weir_consumer_parked_total/commit"], counts["weir_consumer_replaced_characters_total"])
-	left, err := schema.UnfinishedJobs(ctx, p.Pool(), jobs.ProcessPosts{}.Kind())
+	left, err := schema.UnfinishedJobs(ctx, p.Pool(), p.Projections().Kinds()...)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "posts processed %.0f, jobs left %d\n", counts["weir_process_posts_total"], left.Ready+left.Waiting)
+	fmt.Fprintf(w, "records projected %.0f, jobs left %d\n", counts["weir_projector_records_total"], left.Ready+left.Waiting)
 	return nil
 }

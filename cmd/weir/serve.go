@@ -34,11 +34,7 @@ func partsCommand(use, short string, run func(context.Context, app.App) error) *
 }
 
 func serveCommand() *cobra.Command {
-	return partsCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error {
-		return p.WithListener(func(l net.Listener) error {
-			return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
-		})
-	}, app.PartConsumer, app.PartWorkers, app.PartPage))
+	return partsCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.PartConsumer, app.PartWorkers, app.PartPage))
 }
 
 func consumeCommand() *cobra.Command {

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-social/weir/app"
-	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/trace"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
@@ -97,12 +96,12 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 		say("share", "%s %s of %s: %s", s.How, s.URL, at(s.SharedAt), verdicts(s.Windows))
 	}
 	for _, j := range r.Jobs {
-		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.Most, j.Posts, at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
+		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.Most, j.Records, at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
 		for _, e := range j.Errors {
 			say("  error", "%s", e)
 		}
 	}
-	if strings.Contains(r.URI, "/"+schema.PostCollection+"/") && !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Kind == (jobs.ProcessPosts{}).Kind() }) {
+	if !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Records > 0 }) {
 		say("job", "none that processes it, among the newest %d: completed jobs are removed after an hour", schema.TracedJobs)
 	}
 	for _, l := range r.Letters {

@@ -18,11 +18,13 @@ import (
 
 // Database is what is to be looked at.
 type Database struct {
-	Open   func(context.Context) (*pgxpool.Pool, error) // its error is said as it is
-	Needs  Needs
-	Stream string        // whose lease is looked at
-	Pooled bool          // WEIR_POOLER=transaction: nothing is asked of a session
-	Within time.Duration // for the connection, and again for each question
+	Open  func(context.Context) (*pgxpool.Pool, error) // its error is said as it is
+	Needs Needs
+	// Projections are those of this program.
+	Projections schema.Projections
+	Stream      string        // whose lease is looked at
+	Pooled      bool          // WEIR_POOLER=transaction: nothing is asked of a session
+	Within      time.Duration // for the connection, and again for each question
 }
 
 // DatabaseCheck connects, and when that succeeds makes every check that needs the
@@ -42,6 +44,7 @@ func DatabaseCheck(d Database) Check {
 			Check{"settings", d.with(pool, d.settings)},
 			Check{"partitions", d.with(pool, d.partitions)},
 			Check{"collections", d.with(pool, d.collections)},
+			Check{"projections", d.with(pool, d.projections)},
 			Check{"lease", d.with(pool, d.lease)},
 			Check{"old transactions", d.with(pool, snapshots)},
 			Check{"replication slots", d.with(pool, slots)},
@@ -75,6 +78,21 @@ func migrations(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 		return []Finding{Failed("migrations", "weir migrate", err)}, nil
 	}
 	return []Finding{ok("migrations", "the database has this binary's schema")}, nil
+}
+
+// projections looks for one that this program lacks: it would not start.
+func (d Database) projections(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
+	err := schema.CheckProjections(ctx, pool, d.Projections)
+	outdated, is := errors.AsType[*schema.OutdatedError](err)
+	switch {
+	case is && outdated.Missing:
+		return []Finding{Failed("projections", "run the program that has it, or `weir projection remove "+outdated.Name+"`", err)}, nil
+	case is:
+		return []Finding{ok("projections", "those of this program are registered at its next start")}, nil
+	case err != nil:
+		return nil, err
+	}
+	return []Finding{ok("projections", "those of this program are registered")}, nil
 }
 
 // settings looks at the server: its version, its clock, its settings.

@@ -184,6 +184,7 @@ func TestReadOfARealDatabase(t *testing.T) {
 	require.Equal(t, Unhealthy, r.Status)
 	require.Equal(t, "WeirNoConsumer", r.Conditions[0].Name)
 	_, err = pool.Exec(t.Context(), `
+INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('links', '{app.bsky.feed.post}', 'process_posts', 'process', '{}');
 INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at)
 SELECT 'process_posts', '{}', 25, 1 + n % 4, 'process', 'available', now() - interval '1 hour' FROM generate_series(1, 60000) AS n;
 INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at)

@@ -72,12 +72,12 @@ type Verdict struct {
 
 // Judged is a share and what each window makes of it.
 type Judged struct {
-	schema.TracedShare
+	ranking.TracedShare
 	Windows []Verdict `json:"windows"`
 }
 
 // judge says of each window whether a share counts in it.
-func judge(s schema.TracedShare, now time.Time) Judged {
+func judge(s ranking.TracedShare, now time.Time) Judged {
 	j := Judged{TracedShare: s}
 	for _, w := range ranking.Windows() {
 		v := Verdict{Window: w.Name}
@@ -134,7 +134,7 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 	if r.Streams, err = schema.StreamStatuses(ctx, db); err != nil {
 		return r, err
 	}
-	shares, err := schema.SharesOfRecord(ctx, db, key)
+	shares, err := ranking.SharesOfRecord(ctx, db, key)
 	if err != nil {
 		return r, err
 	}
@@ -236,7 +236,7 @@ func (r *Record) shared() string {
 // unshared speaks for a record that is stored and shares nothing.
 func (r *Record) unshared() string {
 	for _, j := range r.Jobs {
-		if j.Kind == "process_posts" && j.FinalizedAt == nil {
+		if j.Records > 0 && j.FinalizedAt == nil {
 			return fmt.Sprintf("It does not count yet: job %d is %s, at attempt %d of %d.", j.ID, j.State, j.Attempt, j.Most)
 		}
 	}
@@ -269,11 +269,11 @@ type Rank struct {
 
 // Link is what is known of a link.
 type Link struct {
-	URL    string       `json:"url"`    // normalised: what shares are counted under
-	Stored *schema.Link `json:"stored"` // nil: nobody shared it, or it expired
-	Shares []Judged     `json:"shares"` // the latest, at most a thousand
-	Ranks  []Rank       `json:"ranks"`
-	Says   string       `json:"says"`
+	URL    string        `json:"url"`    // normalised: what shares are counted under
+	Stored *ranking.Link `json:"stored"` // nil: nobody shared it, or it expired
+	Shares []Judged      `json:"shares"` // the latest, at most a thousand
+	Ranks  []Rank        `json:"ranks"`
+	Says   string        `json:"says"`
 }
 
 // most bounds what is looked at of a link and a ranking.
@@ -282,14 +282,14 @@ const most = 1000
 // OfLink reads what is known of a link, by its normalised URL.
 func OfLink(ctx context.Context, db schema.DB, normalised string, now time.Time) (l Link, err error) {
 	l.URL = normalised
-	if l.Stored, err = maybe(schema.FindLink(ctx, db, normalised)); err != nil {
+	if l.Stored, err = maybe(ranking.FindLink(ctx, db, normalised)); err != nil {
 		return l, err
 	}
 	if l.Stored == nil {
 		l.Says = "It is not ranked: nobody who is followed shared it under this spelling, or it expired."
 		return l, nil
 	}
-	shares, err := schema.SharesOfLink(ctx, db, l.Stored.ID, most)
+	shares, err := ranking.SharesOfLink(ctx, db, l.Stored.ID, most)
 	if err != nil {
 		return l, err
 	}

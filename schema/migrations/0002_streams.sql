@@ -125,7 +125,7 @@ COMMENT ON TABLE gap_backfills IS 'The accounts that must still be compared with
 
 CREATE FUNCTION close_gap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
+    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id), ARRAY[tag('stream-' || NEW.stream)]);
     RETURN NULL;
 END $$;
 
@@ -147,6 +147,7 @@ CREATE TABLE dead_letters (
     rkey       text,
     kind       text,
     queue      text,
+    projection text,
     job        bigint,
     cause      text        NOT NULL,
     last_cause text        NOT NULL DEFAULT '',
@@ -162,6 +163,7 @@ CREATE TABLE dead_letters (
 CREATE INDEX dead_letters_last_seen ON dead_letters (last_seen);
 CREATE INDEX dead_letters_replaying ON dead_letters (id) WHERE state = 'replaying';
 CREATE INDEX dead_letters_job ON dead_letters (job) WHERE job IS NOT NULL;
+CREATE INDEX dead_letters_projection ON dead_letters (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_nameless ON dead_letters (id) WHERE did IS NULL AND stage <> 'job';
 CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND stage <> 'job';
@@ -174,6 +176,7 @@ COMMENT ON COLUMN dead_letters.state IS 'open; replaying: a replay was asked for
 COMMENT ON COLUMN dead_letters.wire IS 'The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.';
 COMMENT ON COLUMN dead_letters.kind IS 'Of a job: its kind.';
 COMMENT ON COLUMN dead_letters.queue IS 'Of a job: its queue.';
+COMMENT ON COLUMN dead_letters.projection IS 'Of a record that cannot be projected: the projection that fails. A retry goes through it.';
 COMMENT ON COLUMN dead_letters.job IS 'The id of the failed job, or of the job that replays this dead letter. NULL while a replay is asked for.';
 COMMENT ON COLUMN dead_letters.cause IS 'Why it failed the first time, with path, expected and received if they are known.';
 COMMENT ON COLUMN dead_letters.last_cause IS 'Why it failed the last time. Empty: it failed once.';
@@ -221,7 +224,7 @@ CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW
     EXECUTE FUNCTION note_ended_job();
 
 CREATE FUNCTION ask_for_replays() RETURNS bigint LANGUAGE sql AS $$
-    SELECT enqueue_job('replay_dead_letters', 'network', '{}')
+    SELECT enqueue_job('replay_dead_letters', 'network', '{}', ARRAY['asked-for'])
 $$;
 
 COMMENT ON FUNCTION ask_for_replays IS 'Adds a job that replays every dead letter in state replaying, and wakes a worker.';

@@ -117,7 +117,7 @@ CREATE TRIGGER watched_changed AFTER INSERT OR DELETE OR TRUNCATE ON watched FOR
 
 CREATE FUNCTION sync_watch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
+    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id), ARRAY[NEW.kind]);
     RETURN NULL;
 END $$;
 
@@ -165,7 +165,9 @@ CREATE TRIGGER watched_lost AFTER DELETE ON watched REFERENCING OLD TABLE AS gon
 -- Backfills, from SQL too.
 
 CREATE FUNCTION enqueue_request(p_args jsonb) RETURNS bigint LANGUAGE sql AS $$
-    SELECT enqueue_job('request_backfill', 'network', p_args)
+    SELECT enqueue_job('request_backfill', 'network', p_args,
+                       ARRAY[(ARRAY['gap', 'manual', 'new-follow', 'cold-start'])[(p_args ->> 'priority')::int],
+                             CASE WHEN p_args ? 'all' THEN 'every-account' ELSE 'one-account' END])
 $$;
 
 COMMENT ON FUNCTION enqueue_request IS 'Adds a job that asks for backfills, and wakes a worker.';
@@ -186,7 +188,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
 END $$;
 
-COMMENT ON FUNCTION enqueue_backfill IS 'Asks for the posts of one account, by handle or DID, as far back as given. Returns the id of the job.';
+COMMENT ON FUNCTION enqueue_backfill IS 'Asks for the records of an account, of every stored collection, by handle or DID, so far back; returns the id of the job that asks.';
 
 CREATE FUNCTION enqueue_backfill_all(back interval DEFAULT '24 hours', priority int DEFAULT 4) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
@@ -199,7 +201,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $$;
 
-COMMENT ON FUNCTION enqueue_backfill_all IS 'Asks for the posts of every followed account, as far back as given. Returns the id of the job.';
+COMMENT ON FUNCTION enqueue_backfill_all IS 'Asks for the records of every followed account, of every stored collection, so far back; returns the id of the job that asks.';
 
 -- The stream, a sync or a person makes an account active again. In each case its posts are read again.
 CREATE FUNCTION read_again() RETURNS trigger LANGUAGE plpgsql AS $$

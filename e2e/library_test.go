@@ -1,0 +1,53 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// TestLibraryExample: a program that imports Weir projects one more collection.
+// Through a kill, and with deletions, its table ends as the stored records; and
+// the binary that lacks its projection refuses the database.
+func TestLibraryExample(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "likes")
+	build := exec.Command("go", buildArguments(program, "../examples/likes")...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 200, History: 6000, HistorySpan: time.Hour, Mix: simnet.MixNetwork})
+	require.NoError(t, err)
+	startNetwork(t, n)
+	database := schematest.NewURL(t)
+	env := append(reads(n, database), "WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.like", "WEIR_BATCH_EVENTS=100")
+	pool := open(t, database)
+
+	first := startProgram(t, program, env)
+	require.Eventually(t, func() bool { n, _ := tryCount(pool, `SELECT count(*) FROM likes`); return n > 200 }, time.Minute, 5*time.Millisecond)
+	first.kill()
+	second := startProgram(t, program, env)
+	const done = `SELECT count(*) FROM records WHERE collection = 'app.bsky.feed.like' AND (SELECT state FROM streams) IN ('live', 'quiet')
+		AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'store_likes' AND state <> 'completed')`
+	require.Eventually(t, func() bool { n, _ := tryCount(pool, done); return n > 3000 }, 2*time.Minute, 20*time.Millisecond)
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM likes AS l FULL JOIN (SELECT * FROM records WHERE collection = 'app.bsky.feed.like') AS r USING (did, collection, rkey)
+		WHERE l.subject IS DISTINCT FROM r.record #>> '{subject,uri}'`))
+	require.Positive(t, count(t, pool, `SELECT count(*) FROM tombstones WHERE collection = 'app.bsky.feed.like'`), "some were deleted")
+	require.Positive(t, count(t, pool, `SELECT count(*) FROM shares`), "links are projected too")
+
+	_, refused, code := weir(t, env, "serve")
+	require.Equal(t, 1, code)
+	require.Contains(t, refused, `the database has the projection "likes", which this program lacks`)
+	require.Contains(t, succeed(t, env, "projection", "list"), "store_likes")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters`))
+	second.signal(syscall.SIGTERM)
+	require.Zero(t, second.wait(t, time.Minute))
+}

@@ -1,0 +1,58 @@
+// Command likes is Weir with one more projection: with app.bsky.feed.like among
+// WEIR_COLLECTIONS, it keeps what each like likes in a table of its own. It
+// replaces the weir binary for its database.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log"
+	"os/signal"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+type storeLikes struct{ jobs.Batch }
+
+func (storeLikes) Kind() string { return "store_likes" }
+
+type worker struct {
+	river.WorkerDefaults[storeLikes]
+	*workers.Projector
+}
+
+func (w *worker) Work(ctx context.Context, job *river.Job[storeLikes]) error {
+	return w.Project(ctx, job.JobRow, job.Args.Records, func(ctx context.Context, tx pgx.Tx, records []schema.Record) (err error) {
+		for i := 0; i < len(records) && err == nil; i++ {
+			var like struct{ Subject struct{ URI string } }
+			if err = json.Unmarshal(records[i].Record, &like); err == nil { // else this record becomes a dead letter
+				_, err = tx.Exec(ctx, `INSERT INTO likes VALUES ($1, $2, $3, $4) ON CONFLICT (did, collection, rkey) DO UPDATE SET subject = excluded.subject`,
+					records[i].DID, records[i].Collection, records[i].Rkey, like.Subject.URI)
+			}
+		}
+		return err
+	})
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := app.With(ctx, func(ctx context.Context, weir app.App) error {
+		const table = `CREATE TABLE IF NOT EXISTS likes (did text, collection text, rkey text, subject text, PRIMARY KEY (did, collection, rkey))`
+		if _, err := weir.Pool().Exec(ctx, table); err != nil {
+			return err
+		}
+		likes := jobs.Projection{Name: "likes", Collections: []string{"app.bsky.feed.like"}, Tables: []string{"likes"},
+			Job: func(b jobs.Batch) river.JobArgs { return storeLikes{b} }}
+		return weir.WithProjection(likes, func(b workers.Bundle) { workers.Add(b, &worker{Projector: b.Projector("likes")}) }).Run(ctx)
+	}); err != nil {
+		log.Fatal(err)
+	}
+}

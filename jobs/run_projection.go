@@ -1,0 +1,16 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// RunProjection has every stored record of a projection's collections projected.
+// The SQL function run_projection adds it: its fields' names are part of the
+// schema.
+type RunProjection struct {
+	Name string `json:"name"`
+}
+
+// Kind names the job.
+func (RunProjection) Kind() string { return "run_projection" }
+
+// InsertOpts are the defaults of its inserts.
+func (RunProjection) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: QueueMaintenance} }

@@ -1,0 +1,58 @@
+package ranking
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// TracedShare is a share with what decides whether it counts.
+type TracedShare struct {
+	Collection string    `json:"collection"`
+	DID        string    `json:"did"`
+	Rkey       string    `json:"rkey"`
+	Handle     string    `json:"handle,omitempty"`
+	URL        string    `json:"url"`
+	How        string    `json:"how"`
+	SharedAt   time.Time `json:"shared_at"`
+	Status     string    `json:"status"`
+	Followed   bool      `json:"followed"`
+}
+
+const tracedShares = `
+SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url, s.how AS how, s.shared_at AS shared_at,
+       coalesce(a.status, 'active') AS status,
+       NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did) AS followed
+FROM shares AS s
+JOIN links AS l ON l.id = s.link_id
+LEFT JOIN accounts AS a ON a.did = s.did `
+
+// SharesOfRecord are the links that a record shares.
+func SharesOfRecord(ctx context.Context, db schema.DB, k schema.Key) ([]TracedShare, error) {
+	return schema.All(ctx, db, "read the shares of the record", pgx.RowToStructByName[TracedShare],
+		tracedShares+`WHERE s.collection = $1 AND s.did = $2 AND s.rkey = $3 ORDER BY l.url`, k.Collection, k.DID, k.Rkey)
+}
+
+// SharesOfLink are the latest shares of a link, at most limit.
+func SharesOfLink(ctx context.Context, db schema.DB, link int64, limit int) ([]TracedShare, error) {
+	return schema.All(ctx, db, "read the shares of the link", pgx.RowToStructByName[TracedShare], tracedShares+`WHERE s.link_id = $1 ORDER BY s.shared_at DESC, s.did LIMIT $2`, link, limit)
+}
+
+// Link is a page that was shared.
+type Link struct {
+	ID        int64      `json:"id"`
+	URL       string     `json:"url"`
+	Title     string     `json:"title"`
+	CardFrom  string     `json:"card_from"` // AT-URI of the post that described it; empty: none did
+	CardAt    *time.Time `json:"card_at"`
+	FirstSeen time.Time  `json:"first_seen"`
+}
+
+// FindLink reads a link by its normalised URL; ErrNoRows where nobody shared it.
+func FindLink(ctx context.Context, db schema.DB, url string) (Link, error) {
+	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, card_at AS card_at, first_seen AS first_seen FROM links WHERE url = $1`
+	return schema.One(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, url)
+}

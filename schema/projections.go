@@ -1,0 +1,310 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Projection says what the core must know of a projection: which records it
+// reads, its jobs, and the tables that lose a row with its record.
+type Projection struct {
+	Name        string
+	Collections []string // names, and prefixes such as "pub.layers.*"
+	Kind        string   // of its jobs
+	Queue       string   // of its jobs
+	// Tables have the columns collection, did and rkey, and an index that begins
+	// with did. Their rows are deleted in the transaction that deletes the record,
+	// and with the account. A record that expires leaves them alone.
+	Tables []string
+}
+
+// Reads reports whether the projection reads the records of a collection.
+func (p *Projection) Reads(collection string) bool {
+	for _, pattern := range p.Collections {
+		if prefix, ok := strings.CutSuffix(pattern, "*"); pattern == collection || ok && strings.HasPrefix(collection, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Projection) equal(other *Projection) bool {
+	return p.Name == other.Name && p.Kind == other.Kind && p.Queue == other.Queue &&
+		slices.Equal(p.Collections, other.Collections) && slices.Equal(p.Tables, other.Tables)
+}
+
+// Projections are those of one program.
+type Projections []Projection
+
+// AllTables are the tables of all, each once.
+func (p Projections) AllTables() (tables []string) {
+	for i := range p {
+		tables = append(tables, p[i].Tables...)
+	}
+	slices.Sort(tables)
+	return slices.Compact(tables)
+}
+
+// tablesOf are those of the projections that read any of the collections.
+func (p Projections) tablesOf(collections []string) (tables []string) {
+	for i := range p {
+		last := ""
+		for _, collection := range collections { // sorted: most are of one
+			if collection != last && p[i].Reads(collection) {
+				tables = append(tables, p[i].Tables...)
+				break
+			}
+			last = collection
+		}
+	}
+	slices.Sort(tables)
+	return slices.Compact(tables)
+}
+
+// deleteProjected deletes the rows of records that are gone: a record that was
+// written again after its deletion keeps its rows.
+const deleteProjected = `
+DELETE FROM %s AS p
+USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
+WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey
+  AND NOT EXISTS (
+      SELECT FROM records AS r
+      WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5
+  )`
+
+// OutdatedError means that the database has another set of projections than this
+// program: it must not store records, for they would lack jobs.
+type OutdatedError struct {
+	Name    string // of the projection that differs
+	Missing bool   // this program lacks it
+}
+
+func (e *OutdatedError) Error() string {
+	if e.Missing {
+		return fmt.Sprintf("the database has the projection %q, which this program lacks: run the program that has it, or remove the projection by `weir projection remove %[1]s`", e.Name)
+	}
+	return fmt.Sprintf("the projection %q was changed or removed since this program started: start it again", e.Name)
+}
+
+const readProjections = `SELECT name, collections, kind, queue, tables FROM projections ORDER BY name`
+
+// CheckProjections reports an *OutdatedError unless exactly these projections are
+// registered.
+func CheckProjections(ctx context.Context, db DB, ours Projections) error {
+	registered, err := all(ctx, db, "read the projections", pgx.RowToStructByPos[Projection], readProjections)
+	if err != nil {
+		return err
+	}
+	return ours.compare(registered)
+}
+
+// HoldProjections is CheckProjections in a transaction that has stored records
+// without a lease. Nobody registers a projection until it ends.
+func HoldProjections(ctx context.Context, tx pgx.Tx, ours Projections) error {
+	q := &pgx.Batch{}
+	q.Queue(`LOCK TABLE projections IN ROW SHARE MODE`)
+	var registered []Projection
+	q.Queue(readProjections).Query(func(rows pgx.Rows) (err error) {
+		registered, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Projection])
+		return err
+	})
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("hold the projections: %w", err)
+	}
+	return ours.compare(registered)
+}
+
+// compare reports the first projection that is not the same in both.
+func (p Projections) compare(registered []Projection) error {
+	left := slices.Clone(p)
+	for i := range registered {
+		at := slices.IndexFunc(left, func(o Projection) bool { return o.Name == registered[i].Name })
+		if at < 0 {
+			return &OutdatedError{Name: registered[i].Name, Missing: true}
+		}
+		if !left[at].equal(&registered[i]) {
+			return &OutdatedError{Name: registered[i].Name}
+		}
+		left = slices.Delete(left, at, at+1)
+	}
+	if len(left) > 0 {
+		return &OutdatedError{Name: left[0].Name}
+	}
+	return nil
+}
+
+// RegisterProjections makes the registered projections these, and returns the
+// names of those that are new or changed. It returns an *OutdatedError, and
+// changes nothing, where one is registered that is not among them: a process
+// that lacks it would store records without its jobs, and River would give up
+// the jobs that it does not know.
+//
+// A new projection gets jobs for every record stored from then on: the
+// transaction waits for the commits that are under way, and ends the leases of
+// all streams, so that whoever takes one looks at the projections first. For the
+// records stored before, it adds the job that run_projection adds.
+func RegisterProjections(ctx context.Context, pool *pgxpool.Pool, ours Projections) (changed []string, err error) {
+	if err := ours.valid(); err != nil {
+		return nil, err
+	}
+	if err := CheckProjections(ctx, pool, ours); err == nil {
+		return nil, nil
+	} else if outdated, ok := errors.AsType[*OutdatedError](err); !ok || outdated.Missing {
+		return nil, err
+	}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		changed = nil
+		// Commits of streams hold their row, and take the next lock never.
+		if _, err := tx.Exec(ctx, `LOCK TABLE streams IN SHARE ROW EXCLUSIVE MODE; LOCK TABLE projections IN EXCLUSIVE MODE`); err != nil {
+			return fmt.Errorf("lock the projections: %w", err)
+		}
+		registered, err := all(ctx, tx, "read the projections", pgx.RowToStructByPos[Projection], readProjections)
+		if err != nil {
+			return err
+		}
+		for i := range ours {
+			at := slices.IndexFunc(registered, func(o Projection) bool { return o.Name == ours[i].Name })
+			if at >= 0 && registered[at].equal(&ours[i]) {
+				continue
+			}
+			if err := ours[i].register(ctx, tx); err != nil {
+				return err
+			}
+			changed = append(changed, ours[i].Name)
+		}
+		if len(changed) > 0 {
+			const fence = `UPDATE streams SET epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL WHERE lease_owner IS NOT NULL`
+			if _, err := tx.Exec(ctx, fence); err != nil {
+				return fmt.Errorf("end the leases of the streams: %w", err)
+			}
+		}
+		return CheckProjections(ctx, tx, ours) // somebody may have been faster
+	})
+	return changed, err
+}
+
+// valid reports a mistake in the projections themselves.
+func (p Projections) valid() error {
+	kinds := map[string]string{}
+	for i := range p {
+		if other, ok := kinds[p[i].Kind]; ok {
+			return fmt.Errorf("the projections %q and %q have the same kind of job, %q", other, p[i].Name, p[i].Kind)
+		}
+		kinds[p[i].Kind] = p[i].Name
+		for _, pattern := range p[i].Collections {
+			if pattern == "" || strings.Contains(strings.TrimSuffix(pattern, ".*"), "*") {
+				return fmt.Errorf("projection %q: %q is neither a collection nor a prefix such as pub.layers.*", p[i].Name, pattern)
+			}
+		}
+	}
+	return nil
+}
+
+// register writes the row, and has the records that are stored projected.
+func (p *Projection) register(ctx context.Context, tx pgx.Tx) error {
+	for _, table := range p.Tables {
+		const keyed = `
+SELECT count(*) = 3 AND bool_or(a.attname = 'did' AND EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum))
+FROM pg_attribute AS a
+WHERE a.attrelid = to_regclass(quote_ident($1)) AND a.attname IN ('collection', 'did', 'rkey') AND NOT a.attisdropped`
+		ok, err := one(ctx, tx, "look at the table "+table, pgx.RowTo[*bool], keyed, table)
+		if err != nil {
+			return err
+		}
+		if ok == nil || !*ok {
+			return fmt.Errorf("projection %q: there is no table %s with the columns collection, did and rkey, and an index that begins with did", p.Name, table)
+		}
+	}
+	const row = `
+INSERT INTO projections AS p (name, collections, kind, queue, tables) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE
+SET collections = excluded.collections, kind = excluded.kind, queue = excluded.queue, tables = excluded.tables, registered_at = now()`
+	_, err := tx.Exec(ctx, row, p.Name, p.Collections, p.Kind, p.Queue, append([]string{}, p.Tables...))
+	if err != nil {
+		return fmt.Errorf("register the projection %s: %w", p.Name, err)
+	}
+	first, err := RecordsAfter(ctx, tx, p, Key{}, 1)
+	if err != nil || len(first) == 0 {
+		return err
+	}
+	_, err = RunProjection(ctx, tx, p.Name)
+	return err
+}
+
+// RunProjection has every stored record of a projection's collections projected,
+// as the SQL function run_projection does, and returns the id of the job.
+func RunProjection(ctx context.Context, db DB, name string) (int64, error) {
+	return one(ctx, db, "run the projection", pgx.RowTo[int64], `SELECT run_projection($1)`, name)
+}
+
+// RemoveProjection forgets a projection. ErrNoRows where there is none; an error
+// where it has unfinished jobs.
+func RemoveProjection(ctx context.Context, db DB, name string) error {
+	done, err := db.Exec(ctx, `DELETE FROM projections WHERE name = $1`, name)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Hint != "" {
+		return fmt.Errorf("remove: %s: %s", refused.Message, refused.Hint)
+	}
+	if err == nil && done.RowsAffected() == 0 {
+		err = ErrNoRows
+	}
+	if err != nil {
+		return fmt.Errorf("remove the projection %s: %w", name, err)
+	}
+	return nil
+}
+
+// Registered is a projection of the database.
+type Registered struct {
+	Name         string    `json:"name"`
+	Collections  []string  `json:"collections"`
+	Kind         string    `json:"kind"`
+	Queue        string    `json:"queue"`
+	Tables       []string  `json:"tables"`
+	RegisteredAt time.Time `json:"registered_at"`
+	Running      bool      `json:"running"` // over every stored record, since it is new or somebody asked for it
+	Unfinished   int64     `json:"unfinished_jobs"`
+	DeadLetters  int64     `json:"dead_letters"`
+}
+
+// RegisteredProjections lists the projections of the database.
+func RegisteredProjections(ctx context.Context, db DB) ([]Registered, error) {
+	const sql = `
+SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
+       EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'run_projection' AND j.args ->> 'name' = p.name AND j.state IN ` + unfinished + `) AS running,
+       (SELECT count(*) FROM river_job AS j WHERE j.kind = p.kind AND j.state IN ` + unfinished + `) AS unfinished,
+       (SELECT count(*) FROM dead_letters AS d WHERE d.projection = p.name AND d.state IN ('open', 'replaying')) AS dead_letters
+FROM projections AS p
+ORDER BY p.name`
+	return all(ctx, db, "list the projections", pgx.RowToStructByPos[Registered], sql)
+}
+
+// RecordsAfter are the keys of stored records that a projection reads, in the
+// order of their keys and after one, at most limit; fewer only at the end.
+func RecordsAfter(ctx context.Context, db DB, p *Projection, after Key, limit int) (found []Key, err error) {
+	const rest = `SELECT collection, did, rkey FROM records WHERE collection = $1 AND (did, rkey) > ($2, $3) ORDER BY did, rkey LIMIT $4`
+	const next = `SELECT coalesce(min(collection), '') FROM records WHERE collection > $1`
+	for {
+		if p.Reads(after.Collection) {
+			keys, err := all(ctx, db, "read the keys of "+after.Collection, pgx.RowToStructByPos[Key], rest, after.Collection, after.DID, after.Rkey, limit-len(found))
+			if err != nil {
+				return nil, err
+			}
+			if found = append(found, keys...); len(found) == limit {
+				return found, nil
+			}
+		}
+		collection, err := one(ctx, db, "find the next collection", pgx.RowTo[string], next, after.Collection)
+		if err != nil || collection == "" {
+			return found, err
+		}
+		after = Key{Collection: collection}
+	}
+}

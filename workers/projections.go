@@ -1,0 +1,206 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// Projections are those of this program: what gets a job for the records that a
+// commit writes. Nothing can be enqueued before they are registered in the
+// database, so that no process stores records without the jobs of all.
+type Projections struct {
+	all        []projection
+	registered atomic.Bool
+	watchEvery time.Duration
+}
+
+// projection is one of them, with what is asked for at every commit.
+type projection struct {
+	jobs.Projection
+	row  schema.Projection
+	opts *river.InsertOpts
+}
+
+// NewProjections gathers them. Each name and each kind of job comes once.
+func NewProjections(all ...jobs.Projection) *Projections {
+	p := &Projections{watchEvery: watchEvery}
+	for _, one := range all {
+		args := one.Job(jobs.Batch{})
+		queue := jobs.QueueProcess
+		if own, ok := args.(river.JobArgsWithInsertOpts); ok {
+			queue = cmp.Or(own.InsertOpts().Queue, queue)
+		}
+		p.all = append(p.all, projection{
+			Projection: one,
+			row:        schema.Projection{Name: one.Name, Collections: one.Collections, Kind: args.Kind(), Queue: queue, Tables: one.Tables},
+			opts:       &river.InsertOpts{Queue: queue},
+		})
+	}
+	return p
+}
+
+// With are these and one more, to be registered.
+func (p *Projections) With(one jobs.Projection) *Projections {
+	all := make([]jobs.Projection, 0, len(p.all)+1)
+	for i := range p.all {
+		all = append(all, p.all[i].Projection)
+	}
+	return NewProjections(append(all, one)...)
+}
+
+// Register writes them down in the database. It fails where the database has a
+// projection that this program lacks. For one that is new, or reads other
+// collections than before, the records that are stored already are projected in
+// the background.
+func (p *Projections) Register(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
+	changed, err := schema.RegisterProjections(ctx, pool, p.Rows())
+	if err != nil {
+		return err
+	}
+	for _, name := range changed {
+		log.Info("projection_registered", "projection", name)
+	}
+	p.registered.Store(true)
+	return nil
+}
+
+// Check reports a *schema.OutdatedError once the database has other projections
+// than these: another program registered or removed some.
+func (p *Projections) Check(ctx context.Context, db schema.DB) error {
+	return schema.CheckProjections(ctx, db, p.Rows())
+}
+
+// watchEvery is how often Watch looks. A job waits much longer before River takes
+// it for stuck, and gives it up where its kind is not known.
+const watchEvery = 5 * time.Second
+
+// Watch returns an error once the database has other projections than these, and
+// nil at the end of ctx.
+func (p *Projections) Watch(ctx context.Context, pool *pgxpool.Pool) error {
+	for sleep(ctx, p.watchEvery) == nil {
+		err := p.Check(ctx, pool)
+		if _, ok := errors.AsType[*schema.OutdatedError](err); ok {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rows are the projections as the database knows them.
+func (p *Projections) Rows() schema.Projections {
+	if p == nil {
+		return nil
+	}
+	rows := make(schema.Projections, len(p.all))
+	for i := range p.all {
+		rows[i] = p.all[i].row
+	}
+	return rows
+}
+
+// Queues are the queues of their jobs, each once.
+func (p *Projections) Queues() (queues []string) {
+	for _, row := range p.Rows() {
+		queues = append(queues, row.Queue)
+	}
+	slices.Sort(queues)
+	return slices.Compact(queues)
+}
+
+// Kinds are the kinds of their jobs.
+func (p *Projections) Kinds() (kinds []string) {
+	for _, row := range p.Rows() {
+		kinds = append(kinds, row.Kind)
+	}
+	return kinds
+}
+
+// named is the projection of a name.
+func (p *Projections) named(name string) (*projection, error) {
+	for i := range p.all {
+		if p.all[i].Name == name {
+			return &p.all[i], nil
+		}
+	}
+	return nil, nonRetryable(fmt.Errorf("there is no projection %q", name))
+}
+
+// optsOf are the options of a projection's jobs, by their kind; nil for any other
+// kind.
+func (p *Projections) optsOf(kind string) *river.InsertOpts {
+	for i := range p.all {
+		if p.all[i].row.Kind == kind {
+			return p.all[i].opts
+		}
+	}
+	return nil
+}
+
+// of are the records among those written that the projection reads. In a batch
+// the records of a collection follow one another.
+func (p *projection) of(written []schema.Key) (records []jobs.Record) {
+	last, reads := "", false
+	for i := range written {
+		if written[i].Collection != last {
+			last = written[i].Collection
+			reads = p.row.Reads(last)
+		}
+		if !reads {
+			continue
+		}
+		if records == nil {
+			records = make([]jobs.Record, 0, len(written)-i)
+		}
+		records = append(records, jobs.Record(written[i]))
+	}
+	return records
+}
+
+// Enqueue adds the jobs for the records that a commit wrote, in its transaction:
+// for each projection one job for all the records that it reads. A record that is
+// retried or edited is simply projected again. stream is the one that brought
+// them, under whose lease the transaction is; without a stream the transaction
+// makes sure by itself that no projection is registered before it ends.
+func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+	rows := p.Rows()
+	return func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
+		if len(written) == 0 {
+			return nil
+		}
+		if !p.registered.Load() {
+			return errors.New("records cannot be stored before the projections are registered")
+		}
+		if stream == "" {
+			if err := schema.HoldProjections(ctx, tx, rows); err != nil {
+				return err
+			}
+		}
+		params := make([]river.InsertManyParams, 0, len(p.all))
+		for i := range p.all {
+			if records := p.all[i].of(written); len(records) > 0 {
+				args := p.all[i].Job(jobs.Batch{Records: records, Arrived: arrived, Stream: stream})
+				params = append(params, river.InsertManyParams{Args: args, InsertOpts: p.all[i].opts})
+			}
+		}
+		if len(params) == 0 {
+			return nil
+		}
+		if _, err := client.InsertManyTx(ctx, tx, params); err != nil {
+			return fmt.Errorf("enqueue the jobs of the projections: %w", err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,291 @@
+package workers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// registered are the projections of the weir binary.
+func registered(t testing.TB, pool *pgxpool.Pool) *Projections {
+	t.Helper()
+	p := NewProjections(jobs.Links())
+	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
+	return p
+}
+
+// countWords is the job of a projection that another program has: it counts the
+// words of notes, in a table of its own.
+type countWords struct{ jobs.Batch }
+
+func (countWords) Kind() string { return "count_words" }
+
+type wordCounter struct {
+	river.WorkerDefaults[countWords]
+	*Projector
+	broken atomic.Bool
+}
+
+func (w *wordCounter) Work(ctx context.Context, job *river.Job[countWords]) error {
+	return w.Project(ctx, job.JobRow, job.Args.Records, func(ctx context.Context, tx pgx.Tx, records []schema.Record) error {
+		for _, r := range records {
+			var note struct{ Text string }
+			if err := json.Unmarshal(r.Record, &note); err != nil {
+				return err
+			}
+			switch {
+			case strings.HasPrefix(note.Text, "bad") && w.broken.Load():
+				return errors.New("it says " + note.Text)
+			case strings.HasPrefix(note.Text, "worse") && w.broken.Load():
+				panic(note.Text)
+			}
+			const upsert = `INSERT INTO words VALUES ($1, $2, $3, $4) ON CONFLICT (did, collection, rkey) DO UPDATE SET n = excluded.n`
+			if _, err := tx.Exec(ctx, upsert, r.DID, r.Collection, r.Rkey, len(strings.Fields(note.Text))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+const layers = "pub.layers.note"
+
+func noteKey(rkey string) schema.Key {
+	return schema.Key{Collection: layers, DID: "did:plc:a", Rkey: rkey}
+}
+
+// words are the projections of the other program, and its table.
+func words(t *testing.T, pool *pgxpool.Pool) *Projections {
+	t.Helper()
+	execute(t, pool, `CREATE TABLE IF NOT EXISTS words (did text, collection text, rkey text, n int CHECK (n < 9), PRIMARY KEY (did, collection, rkey))`)
+	return NewProjections(jobs.Links(), jobs.Projection{
+		Name: "words", Collections: []string{"pub.layers.*"}, Tables: []string{"words"},
+		Job: func(b jobs.Batch) river.JobArgs { return countWords{b} },
+	})
+}
+
+// counting runs the workers of the other program.
+func counting(t *testing.T, pool *pgxpool.Pool, p *Projections) *wordCounter {
+	t.Helper()
+	w := &wordCounter{}
+	client, err := New(Config{Pool: pool, Projections: p, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Queues: append(p.Queues(), jobs.QueueNetwork, jobs.QueueMaintenance),
+		More: func(b Bundle) {
+			w.Projector = b.Projector("words")
+			Add(b, w)
+		}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, client.Start(ctx))
+	t.Cleanup(func() {
+		cancel()
+		<-client.Stopped()
+	})
+	return w
+}
+
+// commit is what the consumer does with a batch.
+func (a author) commit(p *Projections, b schema.Batch) (err error) {
+	a.t.Helper()
+	queue, err := Queue(a.pool, slog.New(slog.DiscardHandler))
+	require.NoError(a.t, err)
+	b.Projections = p.Rows()
+	return pgx.BeginFunc(a.t.Context(), a.pool, func(tx pgx.Tx) error {
+		written, err := b.Apply(a.t.Context(), tx, a.lease, true)
+		if err != nil {
+			return err
+		}
+		return p.Enqueue(queue, "s")(a.t.Context(), tx, written, time.Now())
+	})
+}
+
+func notes(rev string, texts ...string) (writes []schema.Write) {
+	for _, text := range texts {
+		rkey, _, _ := strings.Cut(text, " ")
+		writes = append(writes, schema.Write{Key: noteKey(rkey), Rev: rev, CID: "c", CreatedAt: time.Unix(100, 0), Record: fmt.Appendf(nil, `{"text":%q}`, text)})
+	}
+	return writes
+}
+
+func strs(t *testing.T, pool *pgxpool.Pool, sql string) (all []string) {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql)
+	require.NoError(t, err)
+	all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return all
+}
+
+func becomes(t *testing.T, pool *pgxpool.Pool, want []string, sql string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, time.Minute, 5*time.Millisecond, "%s: %s", want, sql)
+}
+
+const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
+
+// TestProjectionOfAnotherProgram has what links have: one job a batch, rows that
+// go in the transaction that deletes their record or with their account, dead
+// letters of single records, and their retry.
+func TestProjectionOfAnotherProgram(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	p := words(t, pool)
+	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
+	a := newAuthorOf(t, pool)
+	w := counting(t, pool, p)
+	w.broken.Store(true)
+	w1 := schema.Write{Key: postKey("did:plc:a", "post"), Rev: "1", CID: "c", CreatedAt: time.Unix(100, 0), Record: []byte(`{}`)}
+	first := append([]schema.Write{w1}, notes("1", "a b c", "bad x", "long 2 3 4 5 6 7 8 9 10", "worse x", "z")...)
+	require.NoError(t, a.commit(p, schema.Batch{Writes: first}))
+	becomes(t, pool, []string{"a 3", "z 1"}, counted)
+	require.Equal(t, []string{`count_words process ["did:plc:a/pub.layers.note/a", "did:plc:a/pub.layers.note/bad", "did:plc:a/pub.layers.note/long", "did:plc:a/pub.layers.note/worse", "did:plc:a/pub.layers.note/z"]`,
+		`process_posts process ["did:plc:a/post"]`},
+		strs(t, pool, `SELECT concat_ws(' ', kind, queue, coalesce(args -> 'records', args -> 'posts')) FROM river_job WHERE queue = 'process' ORDER BY kind`))
+	const letters = `SELECT concat_ws(' ', rkey, projection, state, count, replace(substring(cause FROM 'it says bad x|words_n_check|the projection panicked: worse x'), ' ', '_')) FROM dead_letters ORDER BY rkey`
+	becomes(t, pool, []string{"bad words open 1 it_says_bad_x", "long words open 1 words_n_check", "worse words open 1 the_projection_panicked:_worse_x"}, letters)
+
+	// Retried too early, then after the repair, and where the record is gone.
+	require.NoError(t, a.commit(p, schema.Batch{Deletions: []schema.Deletion{{Key: noteKey("worse"), Rev: "2", At: time.Unix(200, 0)}, {Key: noteKey("z"), Rev: "2", At: time.Unix(200, 0)}}}))
+	require.Equal(t, []string{"a 3"}, strs(t, pool, counted), "gone with the deletion, before any job")
+	execute(t, pool, `SELECT replay_dead_letters('process')`)
+	becomes(t, pool, []string{"bad words open 2 it_says_bad_x", "long words open 2 words_n_check", "worse words replayed 1 the_projection_panicked:_worse_x"}, letters)
+	w.broken.Store(false)
+	execute(t, pool, `ALTER TABLE words DROP CONSTRAINT words_n_check`)
+	execute(t, pool, `SELECT replay_dead_letters('process')`)
+	becomes(t, pool, []string{"a 3", "bad 2", "long 10"}, counted)
+	becomes(t, pool, []string{"replayed"}, `SELECT DISTINCT state FROM dead_letters`)
+
+	// A later edit, and the purge of the account.
+	require.NoError(t, a.commit(p, schema.Batch{Writes: notes("3", "a b")}))
+	becomes(t, pool, []string{"a 2", "bad 2", "long 10"}, counted)
+	require.NoError(t, a.commit(p, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:a", Status: "deleted", At: time.Now()}}}))
+	expire, err := newExpire(Config{Pool: pool, Projections: p, Logger: slog.New(slog.DiscardHandler)}, Retention{Forever: true})
+	require.NoError(t, err)
+	require.NoError(t, expire.Run(t.Context(), time.Now()))
+	require.Empty(t, strs(t, pool, counted))
+	require.Equal(t, []string{"deleted"}, strs(t, pool, `SELECT status FROM accounts`))
+}
+
+// newAuthorOf is an author on a database whose projections are registered.
+func newAuthorOf(t *testing.T, pool *pgxpool.Pool) author {
+	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
+	require.NoError(t, err)
+	require.True(t, ok)
+	return author{t, pool, lease}
+}
+
+// TestCommitUnderWayIsNotLeftOut: a projection is registered when the commits that
+// do not know of it have ended, and no later one passes.
+func TestCommitUnderWayIsNotLeftOut(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	before := registered(t, pool)
+	a := newAuthorOf(t, pool)
+	p := words(t, pool)
+	b := schema.Batch{Writes: notes("1", "a")}
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is committed
+	_, err = b.Apply(t.Context(), tx, a.lease, true)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)) }()
+	becomes(t, pool, []string{"1"}, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-done)
+	require.Equal(t, []string{"words"}, strs(t, pool, `SELECT args ->> 'name' FROM river_job WHERE kind = 'run_projection'`))
+	require.ErrorIs(t, a.commit(before, schema.Batch{Writes: notes("1", "b")}), schema.ErrFenced)
+}
+
+// TestNewProjectionReadsWhatIsStored: every record of its collections, once.
+func TestNewProjectionReadsWhatIsStored(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	before := registered(t, pool)
+	a := newAuthorOf(t, pool)
+	var stored []schema.Write
+	for i := range 3 * runRecords {
+		stored = append(stored, notes("1", fmt.Sprintf("r%04d x", i))...)
+	}
+	require.NoError(t, a.commit(before, schema.Batch{Writes: stored}))
+	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record)
+		SELECT c, 'did:plc:b', 'other', '1', 'c', now(), '{"text":"o"}' FROM unnest(ARRAY['pub.layer', 'pub.layers', 'pub.layers.z', 'pub.layerss']) AS c`)
+
+	p := words(t, pool)
+	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
+	counting(t, pool, p)
+	becomes(t, pool, []string{"other 1", fmt.Sprint("r ", 3*runRecords)}, `SELECT kind || ' ' || count(*) FROM (SELECT CASE n WHEN 1 THEN rkey ELSE left(rkey, 1) END AS kind FROM words) AS w GROUP BY kind ORDER BY kind`)
+	require.Equal(t, []string{"500", "500", "500", "1"}, strs(t, pool, `SELECT jsonb_array_length(args -> 'records')::text FROM river_job WHERE kind = 'count_words' ORDER BY id`))
+	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'run_projection'`)
+	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)), "again, as at every start")
+	require.Equal(t, []string{"1"}, strs(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection'`))
+	execute(t, pool, `DELETE FROM words; SELECT run_projection('words')`) // as `weir projection run`
+	becomes(t, pool, []string{fmt.Sprint(3*runRecords + 1)}, `SELECT count(*)::text FROM words`)
+}
+
+// TestProgramThatLacksAProjectionStoresNothing, and says what to do; until the
+// projection is removed, which its unfinished jobs prevent.
+func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	log := slog.New(slog.DiscardHandler)
+	older := registered(t, pool)
+	newer := words(t, pool)
+	older.watchEvery = time.Millisecond
+	ended := make(chan error, 1)
+	go func() { ended <- older.Watch(t.Context(), pool) }()
+	require.ErrorContains(t, newAuthorOf(t, pool).commit(newer, schema.Batch{Writes: notes("1", "early")}), "before the projections are registered")
+	require.NoError(t, newer.Register(t.Context(), pool, log))
+	a := newAuthorOf(t, pool)
+	require.NoError(t, a.commit(newer, schema.Batch{Writes: notes("1", "a b")}))
+
+	var outdated *schema.OutdatedError
+	err := NewProjections(jobs.Links()).Register(t.Context(), pool, log)
+	require.ErrorAs(t, err, &outdated)
+	require.ErrorContains(t, err, `"words", which this program lacks: run the program that has it, or remove the projection by `+"`weir projection remove words`")
+	require.ErrorAs(t, <-ended, &outdated, "one that runs already ends")
+	queue, err := Queue(pool, log)
+	require.NoError(t, err)
+	require.ErrorAs(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return older.Enqueue(queue, "")(t.Context(), tx, []schema.Key{noteKey("b")}, time.Time{})
+	}), &outdated, "so does what comes without a stream")
+	_, err = New(Config{Pool: pool, Projections: newer, Logger: log})
+	require.ErrorContains(t, err, `projection "words": there is no worker for its jobs, count_words`)
+
+	require.ErrorContains(t, schema.RemoveProjection(t.Context(), pool, "words"), "unfinished count_words jobs: Run the program")
+	execute(t, pool, `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'count_words'`)
+	execute(t, pool, `INSERT INTO dead_letters (key, stage, projection, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('\x00', 'process', 'words', 'x', '', 0, now(), now())`)
+	require.NoError(t, schema.RemoveProjection(t.Context(), pool, "words"))
+	require.ErrorIs(t, schema.RemoveProjection(t.Context(), pool, "words"), schema.ErrNoRows)
+	require.Equal(t, []string{"dismissed"}, strs(t, pool, `SELECT state FROM dead_letters`))
+	require.ErrorAs(t, newer.Check(t.Context(), pool), &outdated, "the one that has it would add jobs that nobody knows")
+	require.NoError(t, NewProjections(jobs.Links()).Register(t.Context(), pool, log))
+
+	// What cannot be one.
+	for want, change := range map[string]func(*jobs.Projection){
+		"there is no table nowhere with":     func(p *jobs.Projection) { p.Tables = []string{"nowhere"} },
+		"there is no table streams with":     func(p *jobs.Projection) { p.Tables = []string{"streams"} },
+		"have the same kind of job":          func(p *jobs.Projection) { p.Job = jobs.Links().Job },
+		`"*" is neither a collection nor`:    func(p *jobs.Projection) { p.Collections = []string{"*"} },
+		`"a.*.b" is neither a collection`:    func(p *jobs.Projection) { p.Collections = []string{"a.*.b"} },
+		`violates check constraint "project`: func(p *jobs.Projection) { p.Name = "Words!" },
+	} {
+		bad := newer.all[1].Projection
+		change(&bad)
+		require.ErrorContains(t, older.With(bad).Register(t.Context(), pool, log), want)
+	}
+}
