@@ -33,7 +33,7 @@ func serverAccount() (*account, error) {
 			return &account{other: true, uid: uid, gid: gid}, nil
 		}
 	}
-	return nil, errors.New("Postgres refuses to run as root, and there is no account postgres or nobody: run as another user")
+	return nil, errors.New("root cannot run Postgres, and there is no account postgres or nobody: run as another user")
 }
 
 // attributes make a process run as the account, detached from the terminal: Ctrl-C

@@ -37,7 +37,7 @@ func backfillAddCommand() *cobra.Command {
 				if all {
 					id, err := schema.RequestAllBackfills(ctx, p.Pool(), back)
 					if err == nil {
-						fmt.Fprintf(cmd.OutOrStdout(), "backfills requested by job %d\n", id)
+						fmt.Fprintf(cmd.OutOrStdout(), "backfills requested (job %d)\n", id)
 					}
 					return err
 				}
@@ -46,7 +46,7 @@ func backfillAddCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(cmd.OutOrStdout(), "backfill of %s requested by job %d\n", account, id)
+					fmt.Fprintf(cmd.OutOrStdout(), "backfill of %s requested (job %d)\n", account, id)
 				}
 				return nil
 			})

@@ -66,7 +66,7 @@ func webCommand() *cobra.Command {
 func migrateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate",
-		Short: "Migrate DATABASE_URL to this binary's schema",
+		Short: "Migrate the database at DATABASE_URL to this binary's schema",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := app.ReadConfig()
