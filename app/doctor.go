@@ -23,7 +23,7 @@ import (
 
 // Examine makes every check that the configuration allows.
 func Examine(ctx context.Context, within time.Duration) []doctor.Finding {
-	versions := doctor.Fine("version", "weir "+Version()+", "+runtime.Version())
+	versions := doctor.Passed("version", "weir "+Version()+", "+runtime.Version())
 	const do = "correct the variable: docs/configuration.md lists them all"
 	if err := CheckVariables(os.Environ()); err != nil {
 		return []doctor.Finding{versions, doctor.Failed("configuration", do, err)}
@@ -33,7 +33,7 @@ func Examine(ctx context.Context, within time.Duration) []doctor.Finding {
 		return []doctor.Finding{versions, doctor.Failed("configuration", do, err)}
 	}
 	if cfg.OfDemo() {
-		demo := doctor.Fine("configuration", "this is a weir demo: its network is its own and not looked at, and its Postgres is made to be thrown away")
+		demo := doctor.Passed("configuration", "this is a weir demo: its network is its own and not looked at, and its Postgres is made to be thrown away")
 		return append([]doctor.Finding{versions, demo}, doctor.Run(ctx, within, cfg.databaseCheck(within, cfg.pool(within), true))...)
 	}
 	return append([]doctor.Finding{versions, cfg.sane()}, doctor.Run(ctx, within, cfg.checks(within)...)...)
@@ -45,9 +45,9 @@ func (c Config) sane() doctor.Finding {
 	ip := net.ParseIP(host)
 	private := host == "localhost" || ip != nil && ip.IsLoopback()
 	if err == nil && !private && c.OpsToken == "" {
-		return doctor.Doubtful("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1", "anybody who reaches WEIR_OPS_LISTEN sees metrics and dead letters")
+		return doctor.Warned("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1", "anybody who reaches WEIR_OPS_LISTEN sees metrics and dead letters")
 	}
-	return doctor.Fine("configuration", "every variable can be read; weir config prints them")
+	return doctor.Passed("configuration", "every variable can be read; weir config prints them")
 }
 
 // checks are those of a configuration that can be read.
@@ -68,7 +68,7 @@ func (c Config) checks(within time.Duration) []doctor.Check {
 		doctor.ServiceCheck(doctor.Service{Name: "directory", Variable: "WEIR_DIRECTORY", UserAgent: userAgent, Client: ask, Lenient: true,
 			URL: strings.TrimSuffix(c.Directory, "/") + "/_health"}))
 	if c.Identifier != "" {
-		checks = append(checks, doctor.Check{Name: "login", Look: c.login})
+		checks = append(checks, doctor.Check{Name: "login", Run: c.login})
 	}
 	return checks
 }
@@ -130,5 +130,5 @@ func (c Config) login(ctx context.Context) []doctor.Finding {
 	if _, err := api.Profiles(ctx, []string{someone}); err != nil {
 		return []doctor.Finding{doctor.Failed("login", do, err)}
 	}
-	return []doctor.Finding{doctor.Fine("login", "the app password is accepted")}
+	return []doctor.Finding{doctor.Passed("login", "the app password is accepted")}
 }

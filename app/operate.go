@@ -81,7 +81,7 @@ func (c Config) hosts() (web.Hosts, error) {
 func (p App) operate(ctx context.Context, l net.Listener, reads bool) error {
 	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.Limits(), 3*time.Second), poolMetrics{p.pool}, buildInfo())
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
-	handler, err := web.Operate(web.Operations{
+	handler, err := web.OpsHandler(web.OpsConfig{
 		DB: p.pool, Check: func(ctx context.Context) error { return schema.Check(ctx, p.pool) }, Metrics: p.metrics, Limits: p.cfg.Limits(),
 		Token: p.cfg.OpsToken, Reads: reads, Owner: p.owner, Title: "Weir", Logger: p.log,
 	})

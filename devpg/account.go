@@ -11,13 +11,13 @@ import (
 	"syscall"
 )
 
-// account is who runs the server. Postgres refuses to be root.
+// account is the user who runs the server. Postgres refuses to run as root.
 type account struct {
-	other    bool // not who we are
+	other    bool // not this process's user
 	uid, gid int
 }
 
-// serverAccount is ourselves, or, for root, an account without privileges.
+// serverAccount returns this process's user or, for root, an unprivileged account.
 func serverAccount() (*account, error) {
 	if os.Geteuid() != 0 {
 		return &account{uid: os.Geteuid(), gid: os.Getegid()}, nil
@@ -33,11 +33,11 @@ func serverAccount() (*account, error) {
 			return &account{other: true, uid: uid, gid: gid}, nil
 		}
 	}
-	return nil, errors.New("no account can run Postgres, which refuses root: there is no account postgres or nobody; run as another user")
+	return nil, errors.New("root cannot run Postgres, and there is no account postgres or nobody: run as another user")
 }
 
-// attributes make a process run as the account, apart from our terminal: a
-// Ctrl-C is for us, and we stop the server in order.
+// attributes make a process run as the account, detached from the terminal: Ctrl-C
+// stops this process, which then stops the server cleanly.
 func (a *account) attributes() *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	if a.other {
@@ -46,13 +46,13 @@ func (a *account) attributes() *syscall.SysProcAttr {
 	return attributes
 }
 
-// home is the folder for the server's files: dir itself, or, where the account
-// cannot get there, one beside the machine's temporary files.
+// home returns the folder for the server's files: dir or, if the account cannot
+// reach dir, a folder for temporary files.
 func (a *account) home(dir string) (string, error) {
 	if !a.other {
 		return dir, os.Chmod(dir, 0o700)
 	}
-	if !a.enters(dir) {
+	if !a.canReach(dir) {
 		h := fnv.New64a()
 		h.Write([]byte(dir)) //nolint:errcheck // never fails
 		dir = filepath.Join("/var/tmp", fmt.Sprintf("weir-postgres-%x", h.Sum64()))
@@ -60,11 +60,11 @@ func (a *account) home(dir string) (string, error) {
 			dir = filepath.Join(os.TempDir(), filepath.Base(dir))
 		}
 	}
-	return dir, a.folder(dir)
+	return dir, a.makeFolder(dir)
 }
 
-// enters answers whether everybody may pass through the folders above dir.
-func (a *account) enters(dir string) bool {
+// canReach reports whether every user may pass through the folders above dir.
+func (a *account) canReach(dir string) bool {
 	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
 		info, err := os.Stat(above)
 		if err != nil || info.Mode().Perm()&0o001 == 0 {
@@ -76,9 +76,9 @@ func (a *account) enters(dir string) bool {
 	}
 }
 
-// folder makes a folder that only the account can enter. One that somebody else
-// has made is refused.
-func (a *account) folder(path string) error {
+// makeFolder makes a folder that only the account can enter. It refuses a folder
+// that belongs to another user.
+func (a *account) makeFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !os.IsExist(err) {
 		return fmt.Errorf("make the folder of Postgres: %w", err)
 	}
@@ -87,7 +87,7 @@ func (a *account) folder(path string) error {
 		return fmt.Errorf("make the folder of Postgres: %w", err)
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || !ok || (int(owner.Uid) != a.uid && int(owner.Uid) != os.Geteuid()) {
-		return fmt.Errorf("the folder %s belongs to somebody else: remove it, or set WEIR_HOME to another place", path)
+		return fmt.Errorf("the folder %s belongs to another user: remove it, or set WEIR_HOME to another folder", path)
 	}
 	if err := os.Chown(path, a.uid, a.gid); err != nil {
 		return fmt.Errorf("make the folder of Postgres: %w", err)
@@ -95,10 +95,10 @@ func (a *account) folder(path string) error {
 	return os.Chmod(path, 0o700)
 }
 
-// write makes a file that only the account can read.
+// write writes a file that only the account can read.
 func (a *account) write(path, text string) error {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return fmt.Errorf("write for Postgres: %w", err)
+		return fmt.Errorf("write a file for Postgres: %w", err)
 	}
 	return os.Chown(path, a.uid, a.gid)
 }

@@ -1,7 +1,8 @@
-// Package devpg runs a throwaway Postgres from the machine's own binaries, for
+// Package devpg runs a Postgres server from the binaries on this machine, for
 // development, the demo and the tests. The server listens on a socket in a
-// folder that only its user can enter, and on 127.0.0.1 at a free port with a
-// password. It ends with the process that started it, however that ends.
+// folder that only its user can enter, and on a free port of 127.0.0.1 with a
+// password. It stops when the process that started it ends, even if that process
+// is killed.
 package devpg
 
 import (
@@ -26,14 +27,14 @@ import (
 
 // Options describe a server.
 type Options struct {
-	Dir       string            // the folder of its files; a temporary one when ""
-	Ephemeral bool              // start empty, and leave nothing behind
-	Fsync     bool              // survive a crash of the machine, at the price of speed
-	Settings  map[string]string // of postgresql.conf
+	Dir       string            // the folder for its files; "": a temporary folder
+	Ephemeral bool              // start empty, and delete the files at the end
+	Fsync     bool              // survive a crash of the machine, but run slower
+	Settings  map[string]string // as in postgresql.conf
 	Logger    *slog.Logger
 }
 
-// Server is a running Postgres. Its methods are for one goroutine at a time.
+// Server is a running Postgres. Its methods are not safe for concurrent use.
 type Server struct {
 	options  Options
 	bin      string
@@ -49,16 +50,15 @@ type Server struct {
 	guard   *guard
 }
 
-// superuser is the name of the superuser, and of the database that is always
-// there.
+// superuser is the name of the superuser and of the database that Start creates.
 const superuser = "weir"
 
-// startWithin bounds a start; recovery after a kill is part of it.
-const startWithin = 60 * time.Second
+// startTimeout bounds a start, including recovery after a kill.
+const startTimeout = 60 * time.Second
 
-// Start makes the cluster where there is none and starts its server. Only one
-// process at a time can start it; what an earlier one left behind when it was
-// killed is cleared away.
+// Start creates the cluster if it does not exist and starts its server. Only one
+// process at a time can run a cluster. Start removes what an earlier process left
+// behind when it was killed.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -69,18 +69,18 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{options: o, bin: bin}
 	if err := s.prepare(ctx); err != nil {
-		return nil, errors.Join(err, s.leave())
+		return nil, errors.Join(err, s.release())
 	}
 	if err := s.launch(ctx); err != nil {
-		return nil, errors.Join(err, s.leave())
+		return nil, errors.Join(err, s.release())
 	}
-	if err := s.announce(ctx); err != nil {
+	if err := s.publish(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop(ctx))
 	}
 	return s, nil
 }
 
-// prepare makes everything the server needs but the server.
+// prepare locks the folder and creates the cluster.
 func (s *Server) prepare(ctx context.Context) error {
 	if s.options.Dir == "" {
 		dir, err := os.MkdirTemp("", "weir-postgres-")
@@ -93,17 +93,17 @@ func (s *Server) prepare(ctx context.Context) error {
 	if s.user, err = serverAccount(); err != nil {
 		return err
 	}
-	if err := s.own(); err != nil {
+	if err := s.lockFolder(); err != nil {
 		return err
 	}
-	if err := s.clear(ctx); err != nil {
+	if err := s.removeLeftovers(ctx); err != nil {
 		return err
 	}
-	return s.cluster(ctx)
+	return s.initCluster(ctx)
 }
 
-// own takes the folder for this process, and makes it if need be.
-func (s *Server) own() error {
+// lockFolder makes the folder if it does not exist, and locks it for this process.
+func (s *Server) lockFolder() error {
 	dir, err := filepath.Abs(s.options.Dir)
 	if err != nil {
 		return fmt.Errorf("find the folder of Postgres: %w", err)
@@ -125,18 +125,18 @@ func (s *Server) own() error {
 	return err
 }
 
-// data is the cluster's folder.
+// data returns the cluster's folder.
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-// cluster runs initdb where that has not been done.
-func (s *Server) cluster(ctx context.Context) error {
+// initCluster runs initdb unless a cluster exists.
+func (s *Server) initCluster(ctx context.Context) error {
 	secret := filepath.Join(s.options.Dir, "password")
 	if known, err := os.ReadFile(secret); err == nil && exists(filepath.Join(s.data(), "PG_VERSION")) {
 		s.password = string(known)
 		return nil
 	}
-	if err := os.RemoveAll(s.data()); err != nil { // an initdb that was interrupted
-		return fmt.Errorf("clear the cluster: %w", err)
+	if err := os.RemoveAll(s.data()); err != nil { // left by an interrupted initdb
+		return fmt.Errorf("remove the old cluster: %w", err)
 	}
 	s.password = rand.Text()
 	pwfile := filepath.Join(s.dir, "pwfile")
@@ -154,18 +154,18 @@ func (s *Server) cluster(ctx context.Context) error {
 	if out, err := cmd.CombinedOutput(); ctx.Err() != nil {
 		return ctx.Err()
 	} else if err != nil {
-		return fmt.Errorf("make a Postgres cluster in %s: %w\n%s", s.data(), err, out)
+		return fmt.Errorf("create a Postgres cluster in %s: %w\n%s", s.data(), err, out)
 	}
 	if err := os.WriteFile(secret, []byte(s.password), 0o600); err != nil {
-		return fmt.Errorf("keep the password of Postgres: %w", err)
+		return fmt.Errorf("store the password of Postgres: %w", err)
 	}
 	return nil
 }
 
-// launch starts the server and waits until it answers.
+// launch starts the server on a free port and waits until it accepts connections.
 func (s *Server) launch(ctx context.Context) error {
 	var err error
-	for range 3 { // a port that was free may be taken a moment later
+	for range 3 { // another process may take the free port first
 		if s.port == 0 {
 			if s.port, err = freePort(); err != nil {
 				return err
@@ -186,7 +186,7 @@ func (s *Server) start(ctx context.Context) error {
 	logPath := filepath.Join(s.options.Dir, "postgres.log")
 	output, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fmt.Errorf("open the log of Postgres: %w", err)
+		return fmt.Errorf("open the Postgres log: %w", err)
 	}
 	defer output.Close()
 
@@ -198,34 +198,34 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	exited := make(chan struct{})
 	go func() {
-		cmd.Wait() //nolint:errcheck // its log says more
+		cmd.Wait() //nolint:errcheck // the log has the cause
 		close(exited)
 	}()
 	s.process, s.exited = cmd, exited
 	if s.guard, err = newGuard(cmd.Process.Pid, s.disposable()); err != nil {
 		return errors.Join(err, s.halt(ctx, syscall.SIGQUIT))
 	}
-	if err := s.ready(ctx); err != nil {
-		text, _ := os.ReadFile(logPath) //nolint:errcheck // then the error says less
+	if err := s.waitReady(ctx); err != nil {
+		text, _ := os.ReadFile(logPath) //nolint:errcheck // without the log, the error is shorter
 		return errors.Join(fmt.Errorf("%w\n%s", err, tail(string(text), 2000)), s.halt(ctx, syscall.SIGQUIT))
 	}
 	return nil
 }
 
-// makeSockets makes the folder of the socket: beside the data, or, where that
-// path is too long for a socket's, among the temporary files.
+// makeSockets makes the folder for the socket: beside the data or, if that path is
+// too long for a socket, among the temporary files.
 func (s *Server) makeSockets() error {
-	const longest = 80 // the kernel's limit for the whole path is near 100 bytes
+	const maxFolder = 80 // bytes; the kernel limits the whole path to about 100
 	if s.sockets == "" {
 		s.sockets = filepath.Join(s.dir, "s")
 	}
-	if len(s.sockets) > longest {
+	if len(s.sockets) > maxFolder {
 		var err error
 		if s.sockets, err = os.MkdirTemp("", "weir-pg-"); err != nil {
-			return fmt.Errorf("make a folder for the socket of Postgres: %w", err)
+			return fmt.Errorf("make a folder for the Postgres socket: %w", err)
 		}
 	}
-	return s.user.folder(s.sockets)
+	return s.user.makeFolder(s.sockets)
 }
 
 func (s *Server) arguments() []string {
@@ -240,9 +240,9 @@ func (s *Server) arguments() []string {
 	return args
 }
 
-// ready waits until the server answers.
-func (s *Server) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startWithin)
+// waitReady waits until the server accepts connections.
+func (s *Server) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
 		conn, err := pgx.Connect(ctx, s.URL("postgres"))
@@ -251,7 +251,7 @@ func (s *Server) ready(ctx context.Context) error {
 		}
 		select {
 		case <-s.exited:
-			return errors.New("the Postgres server ended while it started")
+			return errors.New("the Postgres server stopped during its start")
 		case <-ctx.Done():
 			return fmt.Errorf("wait for Postgres: %w", err)
 		case <-time.After(20 * time.Millisecond):
@@ -259,45 +259,46 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 }
 
-// announce makes the database named weir, and lets other processes find it.
-func (s *Server) announce(ctx context.Context) error {
+// publish creates the database weir and writes its URL to a file where other
+// processes find it.
+func (s *Server) publish(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.URL("postgres"))
 	if err != nil {
 		return fmt.Errorf("connect to Postgres: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing left to say
-	var there bool
-	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, superuser).Scan(&there); err != nil {
-		return fmt.Errorf("look for the database: %w", err)
+	defer conn.Close(ctx) //nolint:errcheck // nothing more is sent
+	var exists bool
+	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, superuser).Scan(&exists); err != nil {
+		return fmt.Errorf("read the list of databases: %w", err)
 	}
-	if !there {
+	if !exists {
 		if _, err := conn.Exec(ctx, `CREATE DATABASE `+superuser); err != nil {
-			return fmt.Errorf("make the database: %w", err)
+			return fmt.Errorf("create the database: %w", err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(s.options.Dir, urlFile), []byte(s.URL(superuser)), 0o600); err != nil {
-		return fmt.Errorf("write down where Postgres is: %w", err)
+		return fmt.Errorf("write the URL of Postgres: %w", err)
 	}
 	return nil
 }
 
-// URL leads to one of the server's databases.
+// URL returns the connection URL of one of the server's databases.
 func (s *Server) URL(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(superuser, s.password),
 		Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)), Path: "/" + database, RawQuery: "sslmode=disable"}
 	return u.String()
 }
 
-// PID is the server's process.
+// PID returns the process ID of the server.
 func (s *Server) PID() int { return s.process.Process.Pid }
 
-// Stop ends the server: its sessions at once, its files in order. When ctx ends
-// first it is ended without order, which the next start repairs.
+// Stop shuts the server down: it ends the sessions at once and closes the files
+// cleanly. If ctx ends first, Stop kills the server, and the next start recovers.
 func (s *Server) Stop(ctx context.Context) error {
-	return errors.Join(s.halt(ctx, syscall.SIGINT), s.leave())
+	return errors.Join(s.halt(ctx, syscall.SIGINT), s.release())
 }
 
-// RestartImmediate ends the server as a crash would and starts it again at the
+// RestartImmediate stops the server as a crash would and starts it again on the
 // same port.
 func (s *Server) RestartImmediate(ctx context.Context) error {
 	if err := s.Crash(ctx); err != nil {
@@ -306,14 +307,13 @@ func (s *Server) RestartImmediate(ctx context.Context) error {
 	return s.Resume(ctx)
 }
 
-// Crash ends the server as a crash would: Resume starts it again at the same
-// port.
+// Crash stops the server as a crash would. Resume starts it again on the same port.
 func (s *Server) Crash(ctx context.Context) error { return s.halt(ctx, syscall.SIGQUIT) }
 
-// Resume starts a server that Crash has ended.
+// Resume starts a server that Crash has stopped.
 func (s *Server) Resume(ctx context.Context) error { return s.start(ctx) }
 
-// halt ends the process.
+// halt stops the process with a signal, and kills it if ctx ends first.
 func (s *Server) halt(ctx context.Context, signal syscall.Signal) error {
 	if s.process == nil {
 		return nil
@@ -332,23 +332,23 @@ func (s *Server) halt(ctx context.Context, signal syscall.Signal) error {
 		s.process.Process.Kill() //nolint:errcheck // it has ended already
 		<-s.exited
 	}
-	return fmt.Errorf("stop Postgres in order: %w", ctx.Err())
+	return fmt.Errorf("stop Postgres cleanly: %w", ctx.Err())
 }
 
-// leave gives back the folder.
-func (s *Server) leave() error {
+// release removes the disposable folders and unlocks the server's folder.
+func (s *Server) release() error {
 	var err error
 	for _, path := range s.disposable() {
 		err = errors.Join(err, os.RemoveAll(path))
 	}
-	if s.lock != nil { // else the folder is another process's
-		os.Remove(filepath.Join(s.options.Dir, urlFile)) //nolint:errcheck // may not be there
+	if s.lock != nil { // otherwise the folder belongs to another process
+		os.Remove(filepath.Join(s.options.Dir, urlFile)) //nolint:errcheck // it may not exist
 		err = errors.Join(err, s.lock.Close())
 	}
 	return err
 }
 
-// disposable are the folders that go when the server goes.
+// disposable returns the folders to delete when the server stops.
 func (s *Server) disposable() []string {
 	var paths []string
 	if s.sockets != "" {
@@ -360,8 +360,8 @@ func (s *Server) disposable() []string {
 	return paths
 }
 
-// freePort is one below those that kernels give to outgoing connections: a
-// restart at the same port must not find it taken by one.
+// freePort returns a free port below the range that kernels use for outgoing
+// connections, so that no such connection takes the port during a restart.
 func freePort() (int, error) {
 	const from, to, tries = 20_000, 32_000, 50
 	var err error
@@ -382,8 +382,8 @@ func exists(path string) bool {
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// environment is what the server gets of ours: nothing that could point it, or
-// libpq, elsewhere.
+// environment returns this process's environment without the PG* variables, which
+// could direct the server or libpq elsewhere.
 func environment() []string {
 	var kept []string
 	for _, pair := range os.Environ() {

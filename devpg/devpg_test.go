@@ -18,7 +18,7 @@ import (
 	"github.com/weir-social/weir/devpg"
 )
 
-// TestMain also plays the process that is killed: see TestEndsWithItsProcess.
+// TestMain is also the process that startAndKill starts and kills.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("DEVPG_TEST_DIR"); dir != "" {
 		server, err := devpg.Start(context.Background(), devpg.Options{Dir: dir})
@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// folder is one that the server's account can enter, when we are root: the
-// testing package's own are closed to others.
+// folder returns a folder that the server's account can enter when the tests run as
+// root. Folders from the testing package are closed to other users.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "devpg-test-")
@@ -47,17 +47,17 @@ func query(t *testing.T, url, sql string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // nothing left to say
-	var answer string
-	require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&answer))
-	return answer
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing more is sent
+	var value string
+	require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&value))
+	return value
 }
 
 func execute(t *testing.T, url, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // nothing left to say
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing more is sent
 	_, err = conn.Exec(t.Context(), sql)
 	require.NoError(t, err)
 }
@@ -103,9 +103,9 @@ func TestOneProcessRunsACluster(t *testing.T) {
 	defer first.Stop(t.Context()) //nolint:errcheck // the test is over
 	_, err = devpg.Start(t.Context(), devpg.Options{Dir: dir})
 	require.ErrorContains(t, err, "another process runs the Postgres in "+dir)
-	require.Equal(t, "1", query(t, first.URL("weir"), `SELECT '1'`), "the first is not disturbed")
+	require.Equal(t, "1", query(t, first.URL("weir"), `SELECT '1'`), "the first server still runs")
 	_, ok := devpg.Running(filepath.Dir(dir))
-	require.True(t, ok, "and is still found")
+	require.True(t, ok, "Running still finds it")
 }
 
 func TestEphemeralLeavesNothing(t *testing.T) {
@@ -117,7 +117,7 @@ func TestEphemeralLeavesNothing(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-func TestPasswordIsNeeded(t *testing.T) {
+func TestPasswordIsRequired(t *testing.T) {
 	t.Parallel()
 	server, err := devpg.Start(t.Context(), devpg.Options{})
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestPasswordIsNeeded(t *testing.T) {
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 }
 
-func TestRestartImmediateKeepsWhatWasCommitted(t *testing.T) {
+func TestRestartImmediateKeepsCommittedData(t *testing.T) {
 	t.Parallel()
 	server, err := devpg.Start(t.Context(), devpg.Options{Settings: map[string]string{"work_mem": "7MB"}})
 	require.NoError(t, err)
@@ -146,17 +146,17 @@ func TestRestartImmediateKeepsWhatWasCommitted(t *testing.T) {
 	require.Equal(t, "1", query(t, url, `SELECT count(*)::text FROM kept`), "at the same address")
 }
 
-// TestEndsWithItsProcess kills the process that started the server.
-func TestEndsWithItsProcess(t *testing.T) {
+// TestServerStopsWithItsProcess kills the process that started the server.
+func TestServerStopsWithItsProcess(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	pid := startAndKill(t, dir)
 	require.Eventually(t, func() bool { return !alive(pid) }, 30*time.Second, 20*time.Millisecond)
 }
 
-// TestStaleLockIsCleared kills the server, and has the lock that it leaves name
-// a process that lives: ours.
-func TestStaleLockIsCleared(t *testing.T) {
+// TestStaleLockIsRemoved kills the server and writes the ID of a running process,
+// its own, into the lock file that the server left behind.
+func TestStaleLockIsRemoved(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	server, err := devpg.Start(t.Context(), devpg.Options{Dir: dir})
@@ -173,7 +173,8 @@ func TestStaleLockIsCleared(t *testing.T) {
 	require.NoError(t, server.Stop(t.Context()))
 }
 
-// startAndKill has another process start a server, and kills that process.
+// startAndKill starts a server in another process, kills that process and returns
+// the server's process ID.
 func startAndKill(t *testing.T, dir string) int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -192,7 +193,7 @@ func startAndKill(t *testing.T, dir string) int {
 	return pid
 }
 
-func TestFindAnswersAServer(t *testing.T) {
+func TestFindReturnsAServer(t *testing.T) {
 	t.Parallel()
 	bin, version, err := devpg.Find()
 	require.NoError(t, err)

@@ -10,14 +10,14 @@ import (
 	"strconv"
 )
 
-// oldest is the first version of Postgres that serves.
-const oldest = 15
+// minVersion is the oldest supported version of Postgres.
+const minVersion = 15
 
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// places are the folders besides PATH in which PostgreSQL's server binaries are
-// usually found; within a pattern, the newest version first.
-func places() []string {
+// usualFolders returns the usual folders of PostgreSQL's server binaries; within
+// each pattern, the newest version is first.
+func usualFolders() []string {
 	patterns := []string{
 		"/usr/lib/postgresql/*/bin",                                          // Debian and Ubuntu
 		"/usr/pgsql-*/bin",                                                   // PGDG on Fedora and RHEL
@@ -30,16 +30,16 @@ func places() []string {
 	for _, pattern := range patterns {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
-			continue // only a malformed pattern
+			continue // a malformed pattern is the only error
 		}
-		slices.SortStableFunc(found, func(a, b string) int { return number(b) - number(a) })
+		slices.SortStableFunc(found, func(a, b string) int { return versionInPath(b) - versionInPath(a) })
 		all = append(all, found...)
 	}
 	return all
 }
 
-// number is the version in a folder's path; 0 where there is none.
-func number(path string) int {
+// versionInPath returns the version in a folder's path, or 0.
+func versionInPath(path string) int {
 	digits := regexp.MustCompile(`\d+`).FindString(path)
 	n, err := strconv.Atoi(digits)
 	if err != nil {
@@ -48,8 +48,8 @@ func number(path string) int {
 	return n
 }
 
-// Find answers the folder that holds initdb and postgres, and their major
-// version: from PATH, else from the usual places, the newest first. The error
+// Find returns the folder of initdb and postgres, and their major version. It
+// searches PATH first, then the usual folders, the newest version first. The error
 // says what to install.
 func Find() (bin string, version int, err error) {
 	var folders []string
@@ -59,27 +59,28 @@ func Find() (bin string, version int, err error) {
 		}
 	}
 	tooOld := 0
-	for _, folder := range append(folders, places()...) {
+	for _, folder := range append(folders, usualFolders()...) {
 		folder, err := filepath.Abs(folder)
 		if err != nil {
 			continue
 		}
 		v, ok := versionIn(folder)
 		switch {
-		case ok && v >= oldest:
+		case ok && v >= minVersion:
 			return folder, v, nil
 		case ok:
 			tooOld = max(tooOld, v)
 		}
 	}
 	if tooOld > 0 {
-		return "", 0, fmt.Errorf("PostgreSQL %d is installed, %d or newer is needed: `make postgres` installs one", tooOld, oldest)
+		return "", 0, fmt.Errorf("PostgreSQL %d is installed, but Weir needs %d or newer: `make postgres` installs it", tooOld, minVersion)
 	}
-	return "", 0, fmt.Errorf("PostgreSQL's server binaries (initdb, postgres) were not found: `make postgres` installs them, or install PostgreSQL %d or newer", oldest)
+	return "", 0, fmt.Errorf("PostgreSQL's server binaries (initdb, postgres) were not found: `make postgres` installs them, or install PostgreSQL %d or newer", minVersion)
 }
 
-// versionIn is the major version of the server in folder. It needs both binaries.
-func versionIn(folder string) (int, bool) {
+// versionIn returns the major version of the server in folder. ok is false unless
+// the folder holds both binaries.
+func versionIn(folder string) (version int, ok bool) {
 	if _, err := os.Stat(filepath.Join(folder, "initdb")); err != nil {
 		return 0, false
 	}

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// urlFile holds the URL of a server that runs.
+// urlFile is the name of the file that holds the URL of a running server.
 const urlFile = "url"
 
-// Running answers the URL of a server that some process runs in a folder under
-// root, the latest started first.
+// Running returns the URL of the most recently started server that runs in a folder
+// under root.
 func Running(root string) (string, bool) {
 	files, err := filepath.Glob(filepath.Join(root, "*", urlFile))
 	if err != nil {
@@ -34,18 +34,18 @@ func Running(root string) (string, bool) {
 	}
 	slices.SortFunc(files, func(a, b string) int { return started(b).Compare(started(a)) })
 	for _, file := range files {
-		if address, ok := answering(file); ok {
+		if address, ok := reachable(file); ok {
 			return address, true
 		}
 	}
 	return "", false
 }
 
-// RunningIn is Running of the one server that keeps its files in dir.
-func RunningIn(dir string) (string, bool) { return answering(filepath.Join(dir, urlFile)) }
+// RunningIn returns the URL of the server whose files are in dir, if it runs.
+func RunningIn(dir string) (string, bool) { return reachable(filepath.Join(dir, urlFile)) }
 
-// answering is the address in a file, where a server answers there.
-func answering(file string) (string, bool) {
+// reachable returns the URL in a file if a server accepts connections there.
+func reachable(file string) (address string, ok bool) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", false
@@ -58,38 +58,39 @@ func answering(file string) (string, bool) {
 	if err != nil {
 		return "", false
 	}
-	conn.Close() //nolint:errcheck // only looked
+	conn.Close() //nolint:errcheck // nothing was sent
 	return string(text), true
 }
 
-// clear removes what an earlier process left when it was killed. We hold the
-// folder's lock: a server that still runs here is nobody's.
-func (s *Server) clear(ctx context.Context) error {
+// removeLeftovers removes what an earlier process left behind when it was killed.
+// This process holds the folder's lock, so a server that still runs here has lost
+// its owner.
+func (s *Server) removeLeftovers(ctx context.Context) error {
 	pidFile := filepath.Join(s.data(), "postmaster.pid")
 	if text, err := os.ReadFile(pidFile); err == nil {
 		line, _, _ := strings.Cut(string(text), "\n")
-		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && serves(pid, s.data()) {
-			s.options.Logger.Warn("postgres_left_over", "pid", pid)
-			if err := end(ctx, pid, s.data()); err != nil {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && isServer(pid, s.data()) {
+			s.options.Logger.Warn("leftover_postgres_found", "pid", pid)
+			if err := terminate(ctx, pid, s.data()); err != nil {
 				return err
 			}
 		}
-		// A number that another process has now would keep the server from
-		// starting.
+		// Another process may have this ID now; the server would then refuse to
+		// start.
 		if err := os.Remove(pidFile); err != nil && !os.IsNotExist(err) {
-			return fmt.Errorf("clear a stale lock: %w", err)
+			return fmt.Errorf("remove a stale lock: %w", err)
 		}
 	}
 	if s.options.Ephemeral {
 		if err := os.RemoveAll(s.data()); err != nil {
-			return fmt.Errorf("clear the cluster: %w", err)
+			return fmt.Errorf("remove the old cluster: %w", err)
 		}
 	}
 	return nil
 }
 
-// serves answers whether the process is a Postgres on this cluster.
-func serves(pid int, data string) bool {
+// isServer reports whether a process is the Postgres server of this cluster.
+func isServer(pid int, data string) bool {
 	command, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {
 		if command, err = exec.Command("ps", "-o", "command=", "-p", strconv.Itoa(pid)).Output(); err != nil {
@@ -99,11 +100,12 @@ func serves(pid int, data string) bool {
 	return strings.Contains(string(command), "postgres") && strings.Contains(string(command), data)
 }
 
-func end(ctx context.Context, pid int, data string) error {
+// terminate stops a process with increasingly strong signals.
+func terminate(ctx context.Context, pid int, data string) error {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL} {
 		syscall.Kill(pid, signal) //nolint:errcheck // it has ended already
 		for range 200 {
-			if !serves(pid, data) {
+			if !isServer(pid, data) {
 				return nil
 			}
 			select {
@@ -113,12 +115,12 @@ func end(ctx context.Context, pid int, data string) error {
 			}
 		}
 	}
-	return fmt.Errorf("a Postgres from before (process %d) does not end: stop it by hand", pid)
+	return fmt.Errorf("a Postgres server from an earlier run (process %d) does not stop: stop it by hand", pid)
 }
 
-// guard is a process that outlives ours for as long as it takes to end the
-// server, however we end: it waits for the end of a pipe of which we hold the
-// other side.
+// guard is a process that stops the server when this process ends, even if this
+// process is killed: the guard waits for the end of a pipe whose other end this
+// process holds.
 type guard struct {
 	process *exec.Cmd
 	pipe    *os.File
@@ -145,12 +147,12 @@ while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
 	return &guard{process: cmd, pipe: ours}, nil
 }
 
-// dismiss ends the guard before it does anything.
+// dismiss ends the guard before it acts.
 func (g *guard) dismiss() {
 	if g == nil || g.pipe == nil {
 		return
 	}
-	g.process.Process.Kill() //nolint:errcheck // it is the only one to end it
+	g.process.Process.Kill() //nolint:errcheck // nothing else ends the guard
 	g.process.Wait()         //nolint:errcheck // killed
 	g.pipe.Close()           //nolint:errcheck // nothing was written
 	g.pipe = nil

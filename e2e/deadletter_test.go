@@ -82,14 +82,14 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 	require.Contains(t, succeed(t, env, "deadletter", "list", "--stage", "job"), "no dead letter")
 
 	work := start(t, env, "work")
-	require.Contains(t, succeed(t, env, "deadletter", "replay", strconv.FormatInt(refused.ID, 10)), fmt.Sprintf("dead letter %d is tried again by job", refused.ID))
+	require.Contains(t, succeed(t, env, "deadletter", "replay", strconv.FormatInt(refused.ID, 10)), fmt.Sprintf(" retries dead letter %d: ", refused.ID))
 	replaysEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 2 AND state = 'open' AND cause LIKE '%strict%' AND last_cause LIKE '%strict%'`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
-	require.Contains(t, succeed(t, env, "deadletter", "replay", "--all", "--stage", "commit"), "3 dead letters are tried again")
+	require.Contains(t, succeed(t, env, "deadletter", "replay", "--all", "--stage", "commit"), "3 dead letters replaying")
 	replaysEnd(t, pool)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND cause LIKE '%strict%'`))
@@ -103,7 +103,7 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 	replaysEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE id = %d AND kind = 'replay_dead_letters'`, id)))
 	require.Equal(t, int64(2), letterIn(t, listed(t, env), decode[0].ID).Count)
-	require.Contains(t, succeed(t, env, "deadletter", "replay", "--all"), "8 dead letters are tried again")
+	require.Contains(t, succeed(t, env, "deadletter", "replay", "--all"), "8 dead letters replaying")
 	replaysEnd(t, pool)
 	for _, before := range decode {
 		after := letterIn(t, listed(t, env), before.ID)
@@ -111,8 +111,8 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 		require.Greater(t, after.Count, before.Count)
 	}
 
-	require.Contains(t, succeed(t, env, "deadletter", "dismiss", strconv.FormatInt(decode[0].ID, 10)), "is dismissed")
-	require.Contains(t, succeed(t, env, "deadletter", "dismiss", "--all", "--stage", "decode"), "6 dead letters are dismissed")
+	require.Contains(t, succeed(t, env, "deadletter", "dismiss", strconv.FormatInt(decode[0].ID, 10)), " dismissed\n")
+	require.Contains(t, succeed(t, env, "deadletter", "dismiss", "--all", "--stage", "decode"), "6 dead letters dismissed")
 	require.Contains(t, succeed(t, env, "deadletter", "replay", "--all", "--stage", "decode"), "0 dead letters")
 	require.Len(t, listed(t, env, "--state", "dismissed"), 7)
 	require.Len(t, listed(t, env, "--state", "replayed"), 2)
@@ -175,17 +175,17 @@ func TestDeadLettersThatCannotBeMeantAreRefused(t *testing.T) {
 		"list --state x":            `--state is "x": expected open, replaying, replayed or dismissed`,
 		"list --limit 0":            `--limit is 0: expected 1 to 10000`,
 		"show":                      "accepts 1 arg(s)",
-		"show x":                    `"x" is no dead letter's number`,
-		"show 99999999999999999999": "is no dead letter's number",
+		"show x":                    `"x" is not the number of a dead letter`,
+		"show 99999999999999999999": "is not the number of a dead letter",
 		"show 7":                    "there is no dead letter 7",
-		"replay":                    "name dead letters by their numbers, or --all",
-		"replay 1 --all":            "name dead letters by their numbers, or --all",
+		"replay":                    "give the numbers of dead letters or --all",
+		"replay 1 --all":            "give the numbers of dead letters or --all",
 		"replay 1 -1":               "unknown shorthand flag",
-		"replay 0":                  `"0" is no dead letter's number`,
-		"replay 1 --stage job":      "--stage and --class belong to --all",
+		"replay 0":                  `"0" is not the number of a dead letter`,
+		"replay 1 --stage job":      "--stage and --class require --all",
 		"replay --all --stage x":    `--stage is "x"`,
 		"replay 7":                  "there is no dead letter 7",
-		"dismiss":                   "name dead letters by their numbers, or --all",
+		"dismiss":                   "give the numbers of dead letters or --all",
 		"dismiss 7":                 "there is no dead letter 7",
 	} {
 		t.Run(args, func(t *testing.T) {

@@ -186,7 +186,7 @@ func TestDoctorsDatabase(t *testing.T) {
 	require.Zero(t, code, "%+v", found)
 	require.Contains(t, finding(t, found, "replication slots").Do, "pg_drop_replication_slot('forgotten')")
 	require.Contains(t, finding(t, found, "indexes").Says, "broken is invalid")
-	require.Contains(t, finding(t, found, "lease").Says, "never read")
+	require.Contains(t, finding(t, found, "lease").Says, "has never been read")
 
 	executes(t, database, `CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0`)
 	found, code = examined(t, follower(n, server.URL("ascii")))
@@ -230,8 +230,8 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	found, code = examined(t, env)
 	require.Zero(t, code, "%+v", found)
 	allWell(t, found)
-	require.Equal(t, "weir_app may do what Weir does; migrations and indexes are left to weir_owner", finding(t, found, "role").Says)
-	require.Contains(t, finding(t, found, "old transactions").Says, "those of others are hidden")
+	require.Equal(t, "weir_app has every privilege that Weir needs; migrations and indexes need weir_owner", finding(t, found, "role").Says)
+	require.Contains(t, finding(t, found, "old transactions").Says, "those of other roles are hidden")
 	through := append(follower(n, pooled(t, app)), "WEIR_POOLER=transaction")
 	found, code = examined(t, through)
 	require.Zero(t, code, "%+v", found)
@@ -244,7 +244,7 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 		t.Cleanup(conn.Release)
 	}
 	found, _ = examined(t, env)
-	require.Regexp(t, `, ([3-9]|\d\d+) are others' `, finding(t, found, "setting max_connections").Says)
+	require.Regexp(t, `; others use ([3-9]|\d\d+) and `, finding(t, found, "setting max_connections").Says)
 
 	executes(t, database, `REVOKE EXECUTE ON FUNCTION ensure_post_partition FROM weir_app`)
 	found, code = examined(t, env)
@@ -272,11 +272,11 @@ func TestDoctorThroughPgBouncer(t *testing.T) {
 		says               string
 	}{
 		"none":                       {database, "none", doctor.OK, "none, and notifications arrive"},
-		"none, and the variable":     {database, "transaction", doctor.OK, "none, though"},
+		"none, and the variable":     {database, "transaction", doctor.OK, "none, although"},
 		"transactions":               {transaction, "none", doctor.Fail, "keeps no sessions"},
-		"transactions, as is said":   {transaction, "transaction", doctor.OK, "asks nothing of its sessions"},
+		"transactions, as is said":   {transaction, "transaction", doctor.OK, "keeps no state in its sessions"},
 		"sessions":                   {session, "none", doctor.OK, "keeps sessions"},
-		"sessions, and the variable": {session, "transaction", doctor.OK, "asks nothing of its sessions"},
+		"sessions, and the variable": {session, "transaction", doctor.OK, "keeps no state in its sessions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, code := examined(t, append(follower(n, c.database), "WEIR_POOLER="+c.variable))
@@ -385,7 +385,7 @@ func TestDoctorsNetwork(t *testing.T) {
 	require.NoError(t, n.Restart())
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_expires_at < now()`) == 1 }, time.Minute, 5*time.Millisecond)
 	found, _ = examined(t, env)
-	require.Contains(t, finding(t, found, "lease").Says, "has fallen silent")
+	require.Contains(t, finding(t, found, "lease").Says, "stopped renewing it")
 }
 
 // TestDoctorIsNotKeptWaiting by those who accept and say nothing.

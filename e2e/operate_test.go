@@ -121,7 +121,7 @@ func TestHealthTellsTheState(t *testing.T) {
 	require.Contains(t, succeed(t, env, "status"), "unhealthy: no consumer is running")
 	_, stderr, code := weir(t, listen, "healthcheck")
 	require.NotZero(t, code)
-	require.Contains(t, stderr, "nobody answers")
+	require.Contains(t, stderr, "no response")
 }
 
 // TestOperatorsWithoutADatabase: what is left says what is missing, and all is

@@ -63,7 +63,7 @@ func TestReplayStoresWhatTheRecordingSays(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, append(recording, large...), 0o600))
 
 	said := succeed(t, env, "replay", file)
-	require.Contains(t, said, "writes 14, deletes 2, accounts 1, identities 1, ignored 3, parked 8, characters replaced 1\n")
+	require.Contains(t, said, "writes 14, deletes 2, accounts 1, identities 1, ignored 3, dead-lettered 8, characters replaced 1\n")
 	require.Contains(t, said, "jobs left 0\n")
 	require.Equal(t, 11, count(t, pool, `SELECT count(*) FROM posts`))
 	require.Equal(t, 11, count(t, pool, `SELECT count(*) FROM records`), "a like and a stranger's collection are not kept")
@@ -101,7 +101,7 @@ func TestReplayReadsRecordings(t *testing.T) {
 	require.NoError(t, n.Log().WriteJSONL(&lines, 0))
 	file := filepath.Join(t.TempDir(), "simnet.jsonl")
 	require.NoError(t, os.WriteFile(file, lines.Bytes(), 0o600))
-	require.Contains(t, succeed(t, env, "replay", file), "parked 0")
+	require.Contains(t, succeed(t, env, "replay", file), "dead-lettered 0")
 	problems, err := fold(n.Log().Entries(), "app.bsky.feed.post").problems(t.Context(), pool, time.Now())
 	require.NoError(t, err)
 	require.Empty(t, problems)
@@ -109,7 +109,7 @@ func TestReplayReadsRecordings(t *testing.T) {
 	if file, ok := testdata("jetstream-production-152.jsonl"); ok {
 		url := schematest.NewURL(t)
 		pool, env := open(t, url), []string{"DATABASE_URL=" + url}
-		require.Contains(t, succeed(t, env, "replay", file), "writes 17, deletes 1, accounts 1, identities 1, ignored 132, parked 0, characters replaced 0\n")
+		require.Contains(t, succeed(t, env, "replay", file), "writes 17, deletes 1, accounts 1, identities 1, ignored 132, dead-lettered 0, characters replaced 0\n")
 		require.Equal(t, 17, count(t, pool, `SELECT count(*) FROM posts`))
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM tombstones WHERE did = 'did:plc:4smmjsqf6l5jkzczvw6vsrqc' AND rkey = '3mpt73z3ejc2p'`))
 		require.Zero(t, count(t, pool, `SELECT count(*) FROM accounts WHERE did = 'did:plc:hqvhxrowqbemo5e4wjnj6zao'`), "a stranger that is active")
@@ -130,7 +130,7 @@ func TestReplayReadsRecordings(t *testing.T) {
 	}
 	if file, ok := testdata("jetstream-simulated-4000.jsonl"); ok {
 		url := schematest.NewURL(t)
-		require.Contains(t, succeed(t, []string{"DATABASE_URL=" + url}, "replay", file), "parked 0")
+		require.Contains(t, succeed(t, []string{"DATABASE_URL=" + url}, "replay", file), "dead-lettered 0")
 	}
 }
 

@@ -92,7 +92,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	env := []string{"WEIR_HOME=" + home, "WEIR_LISTEN=" + taken.Addr().String()}
 	demo := start(t, env, "demo")
 	url := demo.page(t)
-	require.Contains(t, demo.stdout.String(), taken.Addr().String()+" (WEIR_LISTEN) is taken: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
+	require.Contains(t, demo.stdout.String(), taken.Addr().String()+" (WEIR_LISTEN) is in use: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
 	_, refused, code := weir(t, env, "dev")
 	require.Equal(t, 1, code, "dev takes no other address")
 	require.Contains(t, refused, "listen on WEIR_LISTEN="+taken.Addr().String())
@@ -116,7 +116,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a refused audit is none")
 	demo.signal(syscall.SIGINT)
 	require.Zero(t, demo.wait(t, time.Minute))
-	require.Contains(t, demo.stdout.String(), "stopping: what was read is committed")
+	require.Contains(t, demo.stdout.String(), "stopping: committing what was read")
 	require.NoDirExists(t, home+"/demo")
 }
 

@@ -66,9 +66,9 @@ func TestTrace(t *testing.T) {
 	require.Contains(t, text, "does not count: its account is takendown")
 	executes(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watched WHERE did = '`+did+`'`, `DELETE FROM watched WHERE did = '`+did+`'`)
 	r, _ = record(uri)
-	require.Equal(t, "It does not count in any window: no watch brings its account.", r.Says)
+	require.Equal(t, "It does not count in any window: no watch includes its account.", r.Says)
 	missing, _ := record("at://" + did + "/app.bsky.feed.post/" + "3k2222222222a")
-	require.Equal(t, "It is not stored: no watch brings its account.", missing.Says)
+	require.Equal(t, "It is not stored: no watch includes its account.", missing.Says)
 	executes(t, database, `INSERT INTO watched SELECT * FROM aside`, `UPDATE shares SET shared_at = now() - interval '2 hours'`+where)
 	r, _ = record(uri)
 	require.Equal(t, "It counts in 3h, 6h, 12h, 24h.", r.Says)
@@ -90,14 +90,14 @@ func TestTrace(t *testing.T) {
 	require.Contains(t, text, "[31m links")
 	executes(t, database, `DELETE FROM dead_letters`)
 	r, _ = record(uri)
-	require.Contains(t, r.Says, "It shares a link and has no share")
+	require.Contains(t, r.Says, "It shares a link, but has no share")
 
 	// It was deleted.
 	require.NoError(t, n.DeleteRecord(uri))
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM tombstones`+where) == 1 }, time.Minute, 10*time.Millisecond)
 	r, text = record(uri)
 	require.Nil(t, r.Stored)
-	require.Equal(t, "It does not count: it was deleted, and a tombstone says so.", r.Says)
+	require.Equal(t, "It does not count: it was deleted, and its tombstone is stored.", r.Says)
 	require.Contains(t, text, "tombstone   rev ")
 
 	// It was never there.
@@ -106,10 +106,10 @@ func TestTrace(t *testing.T) {
 	}
 	ago, ahead := "at://"+did+"/app.bsky.feed.post/"+hours(-2), "at://"+did+"/app.bsky.feed.post/"+hours(2)
 	r, text = record(ago)
-	require.Contains(t, r.Says, "nothing says why")
+	require.Contains(t, r.Says, "the reason is unknown")
 	require.Contains(t, text, "completed jobs are removed after an hour")
 	r, _ = record(ahead)
-	require.Contains(t, r.Says, "the stream has not been read as far")
+	require.Contains(t, r.Says, "the stream has not reached it")
 	executes(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
 		`INSERT INTO audit_faults (audit_id, did, collection, rkey, fault) SELECT id, '`+did+`', 'app.bsky.feed.post', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,

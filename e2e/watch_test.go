@@ -23,7 +23,7 @@ func TestWatchAddSaysWhatItIsOf(t *testing.T) {
 	said := succeed(t, env, "watch", "add", hub.Handle)
 	require.Contains(t, said, "watching "+hub.Handle+" (follows): "+hub.DID+", "+hub.Handle)
 	require.Contains(t, said, ", follows 40 accounts\n")
-	require.Contains(t, succeed(t, env, "watch", "add", hub.Handle), "is watched already")
+	require.Contains(t, succeed(t, env, "watch", "add", hub.Handle), "already watching "+hub.Handle)
 	require.Contains(t, succeed(t, env, "watch", "add", "--account", n.Follows(hub.DID)[0]), "(account): "+n.Follows(hub.DID)[0]+", ")
 	require.Contains(t, succeed(t, env, "watch", "add", list), "(list): a list of 7 accounts\n")
 	require.Equal(t, 3, watches())
@@ -32,13 +32,13 @@ func TestWatchAddSaysWhatItIsOf(t *testing.T) {
 		"at://" + hub.DID + "/app.bsky.graph.starterpack/3kaaaaaaaaa2a"} {
 		stdout, stderr, code := weir(t, env, "watch", "add", target)
 		require.Equal(t, 1, code, stdout)
-		require.Contains(t, stderr, target+" is not watched: it does not exist, or is not shown")
+		require.Contains(t, stderr, "not watching "+target+": it does not exist or is hidden")
 		require.NotContains(t, stdout, "watching")
 	}
 	require.Equal(t, 3, watches())
 
 	n.Stop()
 	said = succeed(t, env, "watch", "add", "nobody.example")
-	require.Contains(t, said, "watching nobody.example (follows)\nit could not be checked: ")
+	require.Contains(t, said, "watching nobody.example (follows)\nnot checked: ")
 	require.Equal(t, 4, watches())
 }

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// splitAuthority gives the host and the port, in normal form.
+// splitAuthority returns the normalised host and port.
 func splitAuthority(authority, scheme string) (host, port string, err error) {
 	if strings.IndexByte(authority, '@') >= 0 {
-		return "", "", errors.New("URL holds a user name")
+		return "", "", errors.New("URL contains a user name")
 	}
 	if strings.HasPrefix(authority, "[") {
 		return "", "", errors.New("host is an IP address")
@@ -37,7 +37,7 @@ func normalPort(port, scheme string) (string, error) {
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
-		return "", errors.New("port is no number from 1 to 65535")
+		return "", errors.New("port is not a number from 1 to 65535")
 	}
 	if n == 443 && scheme == "https" || n == 80 && scheme == "http" {
 		return "", nil
@@ -45,12 +45,12 @@ func normalPort(port, scheme string) (string, error) {
 	return strconv.FormatUint(n, 10), nil
 }
 
-// maxRawHost bounds the work of writing a host in ASCII, which makes it shorter
-// than a quarter at most.
+// maxRawHost bounds the work of converting a host to ASCII, which keeps at least a
+// quarter of its bytes.
 const maxRawHost = 4 * 253
 
-// normalHost gives a host that strangers can reach by name: lower-case ASCII,
-// under a top-level domain of the public internet.
+// normalHost returns a host in lower-case ASCII. It refuses hosts that are not
+// under a public top-level domain.
 func normalHost(host string) (string, error) {
 	if len(host) > maxRawHost {
 		return "", errors.New("host is longer than 253 bytes")
@@ -72,7 +72,7 @@ func normalHost(host string) (string, error) {
 		}
 		for i := range len(label) {
 			if !hostCharacter(label[i]) {
-				return "", fmt.Errorf("host holds the character %q", label[i])
+				return "", fmt.Errorf("host contains the character %q", label[i])
 			}
 		}
 	}
@@ -83,14 +83,14 @@ func normalHost(host string) (string, error) {
 	case len(last) == len(host):
 		return "", errors.New("host has no dot")
 	case !topLevel(last):
-		return "", fmt.Errorf("host ends in %q, which is no public top-level domain", last)
+		return "", fmt.Errorf("host ends in %q, which is not a public top-level domain", last)
 	}
 	return host, nil
 }
 
-// asciiHost lowers a host, and writes one with letters beyond ASCII in Punycode.
-// Plain ASCII is not put through the strict rules: hosts with an underscore or
-// with odd hyphens exist and are shared.
+// asciiHost converts a host to lower case, and to Punycode if it has letters beyond
+// ASCII. The strict rules of IDNA do not apply to plain ASCII: people share hosts
+// with underscores and odd hyphens.
 func asciiHost(host string) (string, error) {
 	ascii := true
 	for i := 0; i < len(host) && ascii; i++ {
@@ -104,7 +104,7 @@ func asciiHost(host string) (string, error) {
 	profile := idna.New(idna.MapForLookup(), idna.Transitional(false), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false))
 	out, err := profile.ToASCII(host)
 	if err != nil {
-		return "", fmt.Errorf("write host in ASCII: %w", err)
+		return "", fmt.Errorf("convert host to ASCII: %w", err)
 	}
 	return out, nil
 }
@@ -113,8 +113,8 @@ func hostCharacter(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_'
 }
 
-// numeric labels at a host's end make browsers read the whole as an IPv4
-// address, in any of its spellings (0x7f.1, 2130706433).
+// numeric reports whether a label is a number. Browsers read a host whose last
+// label is a number as an IPv4 address, in any spelling (0x7f.1, 2130706433).
 func numeric(label string) bool {
 	digits, hex := strings.CutPrefix(label, "0x")
 	for i := range len(digits) {
@@ -125,24 +125,24 @@ func numeric(label string) bool {
 	return true
 }
 
-// topLevel says whether names under a top-level domain can be reached by
-// everybody. The ending .example is the simulated network's, and documentation's.
+// topLevel reports whether a top-level domain is public. The simulated network and
+// the documentation use .example.
 func topLevel(tld string) bool {
 	switch tld {
 	case "example":
 		return true
-	case "onion", "arpa": // on the list, but not reached by name
+	case "onion", "arpa": // on the list, but without public websites
 		return false
 	}
-	// Some domains are on the list only for what lies below them ("*.ck").
+	// Some domains are on the list only as wildcards ("*.ck").
 	_, icann := publicsuffix.PublicSuffix("a." + tld)
 	return icann
 }
 
-// site is what a host is known by: its registrable domain, without "www.".
+// site returns the registrable domain of a host, without "www.".
 func site(host string) string {
 	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
-	if err != nil { // the host is a public suffix itself, such as gov.uk
+	if err != nil { // the host itself is a public suffix, such as gov.uk
 		domain = host
 	}
 	if rest := strings.TrimPrefix(domain, "www."); strings.Contains(rest, ".") {
@@ -151,7 +151,7 @@ func site(host string) string {
 	return domain
 }
 
-// isUnder says whether a host is a domain or lies below it.
+// isUnder reports whether a host is a domain or one of its subdomains.
 func isUnder(host, domain string) bool {
 	rest, ok := strings.CutSuffix(host, domain)
 	return ok && (rest == "" || strings.HasSuffix(rest, "."))

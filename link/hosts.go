@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// sharesNothing says whether a link to a host is no share of a page.
-func sharesNothing(host string) bool {
+// isExcluded reports whether links to a host do not count as shares.
+func isExcluded(host string) bool {
 	for _, domain := range [...]string{
-		// Animated pictures: the network carries them as links to their hosts.
+		// Animated pictures: posts embed them as links.
 		"tenor.com", "tenor.co", "giphy.com", "gph.is", "klipy.com", "gfycat.com",
-		// The network itself: a way to a post or a profile.
+		// The network itself: links to posts and profiles.
 		"bsky.app", "bsky.social",
 	} {
 		if isUnder(host, domain) {
@@ -20,8 +20,8 @@ func sharesNothing(host string) bool {
 	return false
 }
 
-// alias is the host that a host is another door of: "www." and "m." mean nothing
-// by themselves, so each name is listed.
+// alias returns the canonical host of a site's alternative hosts. Each host is
+// listed, because "www." and "m." prefixes have no fixed meaning.
 func alias(host string) string {
 	switch host {
 	case "youtube.com", "m.youtube.com", "youtube-nocookie.com", "www.youtube-nocookie.com":
@@ -48,8 +48,8 @@ func alias(host string) string {
 	return host
 }
 
-// secure says whether a site is known to answer at https alone.
-func secure(host string) bool {
+// httpsOnly reports whether a site serves its pages over https only.
+func httpsOnly(host string) bool {
 	for _, domain := range [...]string{"youtube.com", "youtu.be", "x.com", "facebook.com", "instagram.com", "reddit.com", "wikipedia.org"} {
 		if isUnder(host, domain) {
 			return true
@@ -58,13 +58,13 @@ func secure(host string) bool {
 	return false
 }
 
-// applyHostRules applies what is known of single sites.
+// applyHostRules applies the rules for individual sites.
 func (a *address) applyHostRules() {
 	if a.port != "" {
-		return // somebody's own server
+		return // a private server
 	}
 	a.host = alias(a.host)
-	if secure(a.host) {
+	if httpsOnly(a.host) {
 		a.scheme = "https"
 	}
 	if id := a.video(); id != "" {
@@ -72,10 +72,10 @@ func (a *address) applyHostRules() {
 		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == "v" })
 		a.query = slices.Insert(a.query, 0, newParameter("v="+id))
 	}
-	a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return tracksOn(a.host, p.name) })
+	a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return isTrackingOn(a.host, p.name) })
 }
 
-// video is the identifier of the YouTube video that the URL names, or "".
+// video returns the ID of the YouTube video that the URL leads to, or "".
 func (a *address) video() string {
 	id, path := "", strings.TrimSuffix(a.path[1:], "/")
 	switch a.host {

@@ -1,12 +1,12 @@
-// Package link finds the links that a post shares and gives each the one
-// spelling under which its shares are counted.
+// Package link finds the links that a post shares and normalises their URLs, so
+// that every spelling of a URL counts as the same link.
 //
-// It promises that normalising twice is normalising once, that a normalised URL
-// is printable ASCII, and that two pages never become one: what servers may tell
-// apart stays apart (http and https, a trailing slash, the order of parameters),
-// unless there is a rule for the site. Everything it reads was written by a
-// stranger: the work per post is bounded, and what is wrong in one field costs
-// that field. It knows no database and makes no network call.
+// Normalising is idempotent, and a normalised URL is printable ASCII. Two pages
+// never become one link: differences that a server may see (http and https, a
+// trailing slash, the order of parameters) stay, unless there is a rule for the
+// site. The input comes from strangers: the work per post is bounded, and an error
+// in one field affects only that field. The package uses no database and makes no
+// network calls.
 package link
 
 import (
@@ -17,36 +17,35 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes is the longest normalised URL.
+// MaxBytes is the maximum length of a normalised URL.
 const MaxBytes = 2048
 
-// maxRawBytes bounds what is looked at before tracking parameters are gone.
+// maxRawBytes bounds a URL before its tracking parameters are removed.
 const maxRawBytes = 16 * 1024
 
-// address is a URL taken apart: its parts are in normal form from the moment
-// they are set.
+// address holds the normalised parts of a URL.
 type address struct {
 	scheme   string // http or https
 	host     string // lower-case ASCII, no trailing dot
-	port     string // "" for the default one
+	port     string // "": the default port
 	path     string // begins with "/"
 	query    []parameter
-	fragment string // with its "#", or ""
+	fragment string // including "#", or ""
 }
 
-// Normalise gives the one spelling of a URL under which its shares are counted;
-// an error says why it is no link, and is never a reason to try again. The
-// result is an http or https URL of printable ASCII, at most MaxBytes long.
+// Normalise returns the normalised spelling of a URL, under which its shares are
+// counted: an http or https URL of printable ASCII, at most MaxBytes long. The error
+// says why the URL is not a link; it is never worth a retry.
 func Normalise(raw string) (url string, err error) {
-	a, err := take(raw)
+	a, err := parse(raw)
 	if err != nil {
 		return "", err
 	}
-	return a.spell()
+	return a.format()
 }
 
-// take takes a URL apart, and applies every rule.
-func take(raw string) (address, error) {
+// parse splits a URL into its parts and applies every rule.
+func parse(raw string) (address, error) {
 	var a address
 	if len(raw) > maxRawBytes {
 		return a, fmt.Errorf("URL of %d bytes is too long", len(raw))
@@ -77,8 +76,8 @@ func take(raw string) (address, error) {
 	return a, nil
 }
 
-// spell writes the URL in its normal form.
-func (a *address) spell() (string, error) {
+// format returns the normalised URL.
+func (a *address) format() (string, error) {
 	var b strings.Builder
 	b.WriteString(a.scheme)
 	b.WriteString("://")
@@ -101,25 +100,25 @@ func (a *address) spell() (string, error) {
 	return b.String(), nil
 }
 
-// checkCharacters refuses what browsers would quietly repair: two readers could
-// take such an URL for two different pages.
+// checkCharacters refuses characters that browsers silently repair: two programs
+// could read such a URL as two different pages.
 func checkCharacters(raw string) error {
 	if !utf8.ValidString(raw) {
 		return errors.New("URL is not valid UTF-8")
 	}
 	for _, r := range raw {
 		if unicode.IsControl(r) {
-			return errors.New("URL holds a control character")
+			return errors.New("URL contains a control character")
 		}
 		if r == '\\' {
-			return errors.New("URL holds a backslash")
+			return errors.New("URL contains a backslash")
 		}
 	}
 	return nil
 }
 
-// normalPath resolves dot segments. Empty segments stay, and so does a slash at
-// the end: servers may tell them apart.
+// normalPath resolves dot segments. Empty segments and a trailing slash stay:
+// servers may distinguish them.
 func normalPath(path string) string {
 	path = escape(path)
 	if strings.Contains(path, "/.") {
@@ -141,7 +140,7 @@ func resolveDots(path string) string {
 				kept = kept[:len(kept)-1]
 			}
 			if i == len(segments)-1 {
-				kept = append(kept, "") // what it names is a folder
+				kept = append(kept, "") // a folder: the path ends in a slash
 			}
 		default:
 			kept = append(kept, segment)
@@ -150,14 +149,14 @@ func resolveDots(path string) string {
 	return "/" + strings.Join(kept, "/")
 }
 
-// route keeps a fragment that names a page of its own ("#!/inbox", "#/inbox"),
-// and drops one that names a place on the page.
+// route keeps a fragment that selects a page ("#!/inbox", "#/inbox") and drops one
+// that selects a place on the page.
 func route(fragment string) string {
 	if !strings.HasPrefix(fragment, "!") && !strings.HasPrefix(fragment, "/") {
 		return ""
 	}
 	fragment = escape(fragment)
-	fragment, _, _ = strings.Cut(fragment, ":~:") // a highlighted text
+	fragment, _, _ = strings.Cut(fragment, ":~:") // a text fragment
 	switch fragment {
 	case "", "!", "/", "!/":
 		return ""
@@ -167,13 +166,13 @@ func route(fragment string) string {
 
 const upperHex = "0123456789ABCDEF"
 
-// escape brings percent-encoding to one spelling: characters that never need it
-// are decoded, those that do are encoded, hexadecimal digits are upper-case, and
-// a percent sign that encodes nothing is encoded itself.
+// escape normalises percent-encoding: it decodes characters that never need
+// encoding, encodes those that do, writes hexadecimal digits in upper case, and
+// encodes a percent sign that encodes nothing.
 func escape(s string) string {
 	clean := true
 	for i := 0; i < len(s) && clean; i++ {
-		clean = plain(s[i]) || delimiter(s[i])
+		clean = isPlain(s[i]) || isDelimiter(s[i])
 	}
 	if clean {
 		return s
@@ -184,11 +183,11 @@ func escape(s string) string {
 		if c == '%' && i+2 < len(s) && isHex(s[i+1]) && isHex(s[i+2]) {
 			c = unhex(s[i+1])<<4 | unhex(s[i+2])
 			i += 2
-			if plain(c) {
+			if isPlain(c) {
 				b = append(b, c)
 				continue
 			}
-		} else if plain(c) || delimiter(c) {
+		} else if isPlain(c) || isDelimiter(c) {
 			b = append(b, c)
 			continue
 		}
@@ -197,10 +196,10 @@ func escape(s string) string {
 	return string(b)
 }
 
-// plain characters mean the same encoded or not: the unreserved ones of RFC
-// 3986, and the marks that RFC 2396 held to be unreserved, which pages such as
-// "Mercury_(planet)" are shared with in both spellings.
-func plain(c byte) bool {
+// isPlain reports whether a character means the same encoded or not: the unreserved
+// characters of RFC 3986, and the unreserved marks of RFC 2396, because people share
+// pages such as "Mercury_(planet)" in both spellings.
+func isPlain(c byte) bool {
 	switch {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
 		return true
@@ -208,9 +207,9 @@ func plain(c byte) bool {
 	return strings.IndexByte("-._~!*'()", c) >= 0
 }
 
-// delimiter characters may have a meaning of their own, which encoding takes
-// from them: each stays as it was written.
-func delimiter(c byte) bool { return strings.IndexByte("/?:@$&+,;=", c) >= 0 }
+// isDelimiter reports whether a character may act as a delimiter. Encoding would
+// change its meaning, so it stays as it is written.
+func isDelimiter(c byte) bool { return strings.IndexByte("/?:@$&+,;=", c) >= 0 }
 
 func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'

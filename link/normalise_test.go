@@ -18,7 +18,7 @@ var escapedByte = regexp.MustCompile(`\\x[0-9A-F]{2}`)
 
 type rule struct{ group, input, output, reason string }
 
-// rules are those of the specification.
+// rules returns the rules of the specification.
 func rules(t testing.TB) []rule {
 	var all []rule
 	group := ""
@@ -48,7 +48,7 @@ func TestNormaliseFollowsTheSpecification(t *testing.T) {
 	require.Greater(t, len(all), 150)
 	seen := map[string]bool{}
 	for _, r := range all {
-		require.False(t, seen[r.input], "the specification holds %q twice", r.input)
+		require.False(t, seen[r.input], "the specification contains %q twice", r.input)
 		seen[r.input] = true
 		got, err := Normalise(r.input)
 		if r.reason != "" {
@@ -62,17 +62,17 @@ func TestNormaliseFollowsTheSpecification(t *testing.T) {
 	}
 }
 
-func TestLengthIsThatOfTheNormalisedURL(t *testing.T) {
+func TestLimitAppliesToTheNormalisedURL(t *testing.T) {
 	t.Parallel()
 	const root = "https://a.example/"
 	for _, c := range []struct {
 		rule, input, output string
 	}{
-		{"the longest", root + strings.Repeat("x", MaxBytes-len(root)), root + strings.Repeat("x", MaxBytes-len(root))},
+		{"the maximum length", root + strings.Repeat("x", MaxBytes-len(root)), root + strings.Repeat("x", MaxBytes-len(root))},
 		{"one byte more", root + strings.Repeat("x", MaxBytes-len(root)+1), ""},
-		{"encoding counts", root + strings.Repeat("é", 400), ""},
-		{"tracking does not", root + "?utm_source=" + strings.Repeat("x", 2*MaxBytes), root},
-		{"nobody reads a book", root + "?utm_source=" + strings.Repeat("x", maxRawBytes), ""},
+		{"encoded bytes count", root + strings.Repeat("é", 400), ""},
+		{"tracking parameters do not count", root + "?utm_source=" + strings.Repeat("x", 2*MaxBytes), root},
+		{"the raw URL is bounded too", root + "?utm_source=" + strings.Repeat("x", maxRawBytes), ""},
 		{"a label of 63 bytes", "https://" + strings.Repeat("a", 63) + ".example/", "https://" + strings.Repeat("a", 63) + ".example/"},
 		{"a label of 64 bytes", "https://" + strings.Repeat("a", 64) + ".example/", ""},
 		{"a host of more than 253 bytes", "https://" + strings.Repeat(strings.Repeat("a", 60)+".", 5) + "example/", ""},
@@ -83,11 +83,11 @@ func TestLengthIsThatOfTheNormalisedURL(t *testing.T) {
 	}
 }
 
-// requireNormal checks what holds for every normalised URL.
+// requireNormal checks the guarantees of a normalised URL.
 func requireNormal(t testing.TB, normal string) {
 	again, err := Normalise(normal)
 	require.NoError(t, err, "%q is refused the second time", normal)
-	require.Equal(t, normal, again, "normalising twice is not normalising once")
+	require.Equal(t, normal, again, "normalising is not idempotent")
 	require.LessOrEqual(t, len(normal), MaxBytes)
 	for i := range len(normal) {
 		require.True(t, normal[i] > ' ' && normal[i] < 0x7F, "%q is not printable ASCII", normal)
@@ -111,7 +111,7 @@ func FuzzNormalise(f *testing.F) {
 			return
 		}
 		requireNormal(t, normal)
-		a, err := take(raw)
+		a, err := parse(raw)
 		require.NoError(t, err)
 		require.NotEmpty(t, site(a.host))
 	})

@@ -12,58 +12,58 @@ import (
 )
 
 const (
-	maxLinks       = 25        // that a post shares: more is no sharing
-	maxList        = 1000      // facets of a post, and features of a facet, that are looked at
-	maxText        = 16 * 1024 // bytes that are searched; the network allows 3,000
+	maxLinks       = 25        // links of a post; the others do not count
+	maxList        = 1000      // facets of a post, and features of a facet, that are read
+	maxText        = 16 * 1024 // bytes of text that are searched; the network allows 3,000
 	maxTitle       = 300       // runes
 	maxDescription = 1000      // runes
 )
 
-// Card is what the person who shared a link shows of it.
+// Card is the preview of a link that its sharer attached to the post.
 type Card struct {
 	Title       string // plain text, at most 300 runes
 	Description string // plain text, at most 1000 runes
 	Image       string // "" or "blob:<did>/<cid>"
 }
 
-// Found is a link that a post shares.
-type Found struct {
+// Link is a link that a post shares.
+type Link struct {
 	URL  string // normalised
-	Card Card   // zero without one
+	Card Card   // zero without a card
 	Site string // registrable domain, in ASCII
 }
 
-// Post is what a post shares.
+// Post holds what a post shares.
 type Post struct {
-	Links []Found // at most 25, distinct by URL, in order of appearance, a card's own link last
-	Quote bool    // the post also quotes a record
+	Links []Link // at most 25, distinct by URL, in order of appearance; the card's link is last
+	Quote bool   // the post also quotes a record
 }
 
-// shared is an address somewhere in a post, as it is written there.
-type shared struct {
+// rawLink is a URL as it is written in a post.
+type rawLink struct {
 	at  int // byte of the text
 	uri string
 }
 
-// span is a range of bytes of the text, its end excluded.
+// span is a half-open range of bytes of the text.
 type span struct{ start, end int }
 
-// InPost reads the links of one app.bsky.feed.post record. The error is for a
-// record that is no JSON object; a field of a wrong type is read as absent.
+// InPost reads the links of one app.bsky.feed.post record. It returns an error for a
+// record that is not a JSON object; it ignores a field of a wrong type.
 func InPost(did string, post []byte) (Post, error) {
 	if jsontext.Value(post).Kind() != '{' {
-		return Post{}, errors.New("post is no JSON object")
+		return Post{}, errors.New("post is not a JSON object")
 	}
-	// Duplicate names and halves of surrogate pairs are on the network: others
-	// read such posts, so they share what they share.
+	// Posts with duplicate names and halves of surrogate pairs exist. Other programs
+	// show them, so their links count.
 	var r record
 	if err := json.Unmarshal(post, &r, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)); err != nil {
 		return Post{}, fmt.Errorf("read post: %w", err)
 	}
 	text := string(r.Text)
-	links, taken := facetLinks(r.Facets, len(text))
-	links = append(links, bareLinks(text, taken)...)
-	slices.SortStableFunc(links, func(a, b shared) int { return a.at - b.at })
+	links, covered := facetLinks(r.Facets, len(text))
+	links = append(links, bareLinks(text, covered)...)
+	slices.SortStableFunc(links, func(a, b rawLink) int { return a.at - b.at })
 
 	var p Post
 	for _, l := range links {
@@ -76,62 +76,61 @@ func InPost(did string, post []byte) (Post, error) {
 	return p, nil
 }
 
-// add adds a link and returns its place, or -1 if it is none.
+// add adds a link and returns its index, or -1 if the URI is not a link.
 func (p *Post) add(uri string) int {
-	a, err := take(uri)
-	if err != nil || sharesNothing(a.host) {
+	a, err := parse(uri)
+	if err != nil || isExcluded(a.host) {
 		return -1
 	}
-	url, err := a.spell()
+	url, err := a.format()
 	if err != nil {
 		return -1
 	}
-	if i := slices.IndexFunc(p.Links, func(f Found) bool { return f.URL == url }); i >= 0 {
+	if i := slices.IndexFunc(p.Links, func(l Link) bool { return l.URL == url }); i >= 0 {
 		return i
 	}
-	if len(p.Links) == maxLinks { // the card is what the post is about
+	if len(p.Links) == maxLinks { // the card's link matters more than the last one
 		p.Links = p.Links[:maxLinks-1]
 	}
-	p.Links = append(p.Links, Found{URL: url, Site: site(a.host)})
+	p.Links = append(p.Links, Link{URL: url, Site: site(a.host)})
 	return len(p.Links) - 1
 }
 
-// facetLinks are the links that the facets of a text of length bytes make, and
-// the ranges of the text that show them. A range that does not lie inside the
-// text shows nothing: its link counts, at the text's end, but it hides no bare
-// link.
-func facetLinks(facets []facet, length int) (links []shared, taken []span) {
+// facetLinks returns the links of the facets of a text with length bytes, and the
+// ranges of the text that facets cover. A link whose range is not inside the text
+// counts, at the end of the text, and covers no bare link.
+func facetLinks(facets []facet, length int) (links []rawLink, covered []span) {
 	for _, f := range facets {
 		at := f.Index.fields.span(length)
-		shows := false
+		covers := false
 		for _, feature := range f.Features {
 			switch feature.Type {
 			case "app.bsky.richtext.facet#link":
 				if len(links) < maxList {
-					links = append(links, shared{at.start, string(feature.URI)})
+					links = append(links, rawLink{at.start, string(feature.URI)})
 				}
-				shows = true
+				covers = true
 			case "app.bsky.richtext.facet#mention":
-				shows = true
+				covers = true
 			}
 		}
-		if shows { // a tag may stand inside a link that has no facet
-			taken = append(taken, at)
+		if covers { // a tag does not: it may be inside a link that has no facet
+			covered = append(covered, at)
 		}
 	}
-	return links, taken
+	return links, covered
 }
 
-// span is the range of an index, or the empty one at the text's end.
+// span returns the range of an index, or an empty range at the end of the text.
 func (i index) span(length int) span {
 	s := span{i.Start.value, i.End.value}
-	if !i.Start.is || !i.End.is || s.start < 0 || s.end <= s.start || s.end > length {
+	if !i.Start.ok || !i.End.ok || s.start < 0 || s.end <= s.start || s.end > length {
 		return span{length, length}
 	}
 	return s
 }
 
-// readEmbed adds the link of a card, and notices a quote.
+// readEmbed adds the link of a card and records a quote.
 func (p *Post) readEmbed(did string, e *embedding) {
 	switch e.Type {
 	case "app.bsky.embed.record":
@@ -158,7 +157,7 @@ func (p *Post) readExternal(did string, e *external) {
 	}
 }
 
-// image names the blob of a thumbnail.
+// image returns the name of a thumbnail's blob, or "".
 func image(did, cid string) string {
 	if did == "" || cid == "" || len(cid) > 128 {
 		return ""
@@ -171,9 +170,9 @@ func image(did, cid string) string {
 	return "blob:" + did + "/" + cid
 }
 
-// clean makes one line of a stranger's text: white space becomes single spaces,
-// control characters go, and so do those that turn the direction of what
-// follows, which would reach beyond the text on a page.
+// clean turns a stranger's text into one line: it replaces white space by single
+// spaces and removes control characters and those that change the direction of the
+// text that follows, which would affect the rest of a page.
 func clean(s string, runes int) string {
 	var b strings.Builder
 	n, space := 0, false

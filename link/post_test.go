@@ -12,7 +12,7 @@ import (
 
 const poster = "did:plc:abc"
 
-// inPost reads a post and gives the URLs it shares.
+// inPost returns the URLs that a post shares.
 func inPost(t testing.TB, record string) []string {
 	p, err := InPost(poster, []byte(record))
 	require.NoError(t, err, record)
@@ -23,14 +23,14 @@ func inPost(t testing.TB, record string) []string {
 	return urls
 }
 
-// textPost is a post with a text and the raw JSON of its other fields.
+// textPost returns a post with a text and the raw JSON of its other fields.
 func textPost(t testing.TB, text string, more ...string) string {
 	quoted, err := json.Marshal(text)
 	require.NoError(t, err)
 	return `{"$type":"app.bsky.feed.post","createdAt":"2026-07-04T14:38:06.240Z","text":` + string(quoted) + strings.Join(append([]string{""}, more...), ",") + `}`
 }
 
-// linked is a facet that links a part of a text.
+// linked returns a facet that links a part of a text.
 func linked(text, part, uri string) string {
 	start := strings.Index(text, part)
 	return fmt.Sprintf(`{"index":{"byteStart":%d,"byteEnd":%d},"features":[{"$type":"app.bsky.richtext.facet#link","uri":%q}]}`, start, start+len(part), uri)
@@ -56,7 +56,7 @@ func TestOneLinkInSeveralSpellingsIsFoundOnce(t *testing.T) {
 		`"embed":`+card("https://a.example/x?utm_source=b", ""))))
 }
 
-func TestCardFillsItsLinkWhereverItStands(t *testing.T) {
+func TestCardFillsItsLinkAnywhereInThePost(t *testing.T) {
 	t.Parallel()
 	text := "first second"
 	thumb := `,"thumb":{"$type":"blob","ref":{"$link":"bafkreiabc"},"mimeType":"image/jpeg","size":1}`
@@ -64,13 +64,13 @@ func TestCardFillsItsLinkWhereverItStands(t *testing.T) {
 		`"facets":[`+linked(text, "first", "https://www.news.example/1")+`,`+linked(text, "second", "https://b.example/2")+`]`,
 		`"embed":`+card("https://www.news.example/1?utm_source=x", `,"title":" A  title\n","description":"About\u0000 it"`+thumb))))
 	require.NoError(t, err)
-	require.Equal(t, Post{Links: []Found{
+	require.Equal(t, Post{Links: []Link{
 		{URL: "https://www.news.example/1", Site: "news.example", Card: Card{Title: "A title", Description: "About it", Image: "blob:did:plc:abc/bafkreiabc"}},
 		{URL: "https://b.example/2", Site: "b.example"},
 	}}, p)
 }
 
-func TestQuoteIsNoticedWithAndWithoutACard(t *testing.T) {
+func TestQuoteIsRecordedWithAndWithoutACard(t *testing.T) {
 	t.Parallel()
 	quoted := `{"$type":"app.bsky.embed.record","record":{"uri":"at://did:plc:x/app.bsky.feed.post/1","cid":"c"}}`
 	for _, c := range []struct {
@@ -79,9 +79,9 @@ func TestQuoteIsNoticedWithAndWithoutACard(t *testing.T) {
 	}{
 		{"a record", quoted, Post{Quote: true}},
 		{"a record with a card", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":` + card("https://a.example/", `,"title":"T"`) + `}`,
-			Post{Quote: true, Links: []Found{{URL: "https://a.example/", Site: "a.example", Card: Card{Title: "T"}}}}},
+			Post{Quote: true, Links: []Link{{URL: "https://a.example/", Site: "a.example", Card: Card{Title: "T"}}}}},
 		{"a record with pictures", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":{"$type":"app.bsky.embed.images","images":[]}}`, Post{Quote: true}},
-		{"a card alone", card("https://a.example/", ""), Post{Links: []Found{{URL: "https://a.example/", Site: "a.example"}}}},
+		{"a card alone", card("https://a.example/", ""), Post{Links: []Link{{URL: "https://a.example/", Site: "a.example"}}}},
 		{"pictures alone", `{"$type":"app.bsky.embed.images","images":[],"external":{"uri":"https://a.example/"}}`, Post{}},
 		{"a video alone", `{"$type":"app.bsky.embed.video","video":{}}`, Post{}},
 		{"an embed without a type", `{"external":{"uri":"https://a.example/"}}`, Post{}},
@@ -92,7 +92,7 @@ func TestQuoteIsNoticedWithAndWithoutACard(t *testing.T) {
 	}
 }
 
-func TestAnimatedPicturesAndTheNetworkItselfAreNotShared(t *testing.T) {
+func TestLinksToAnimatedPicturesAndTheNetworkDoNotCount(t *testing.T) {
 	t.Parallel()
 	for _, uri := range []string{
 		"https://media.tenor.com/x/cat.gif?hh=280&ww=498", "https://tenor.com/view/cat-1", "https://c.tenor.com/x.gif",
@@ -134,15 +134,15 @@ func TestCardIsCleanPlainText(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ rule, title, want string }{
 		{"white space becomes one space", "\\t a \\r\\n\\n b\\u00a0c ", "a b c"},
-		{"control characters go", "a\\u0000b\\u0007c\\u0085d", "abc d"},
-		{"turned direction goes", "a\\u202eb\\u2066c", "abc"},
+		{"control characters are removed", "a\\u0000b\\u0007c\\u0085d", "abc d"},
+		{"changes of direction are removed", "a\\u202eb\\u2066c", "abc"},
 		{"joined emoji stay", "👩‍💻", "👩‍💻"},
 		{"markup is text", "<b>&amp;", "<b>&amp;"},
 		{"half a surrogate pair is replaced", "a\\ud800b", "a\uFFFDb"},
 		{"cut to 300 runes", strings.Repeat("é", 301), strings.Repeat("é", 300)},
 		{"no space at the cut", strings.Repeat("é", 299) + " é", strings.Repeat("é", 299)},
 		{"a space before the last rune", strings.Repeat("é", 298) + " éé", strings.Repeat("é", 298) + " é"},
-		{"nothing but space", " \\n ", ""},
+		{"only white space", " \\n ", ""},
 	} {
 		p, err := InPost(poster, []byte(textPost(t, "", `"embed":`+card("https://a.example/", `,"title":"`+c.title+`","description":"`+strings.Repeat("d", 1001)+`"`))))
 		require.NoError(t, err, c.rule)
@@ -151,7 +151,7 @@ func TestCardIsCleanPlainText(t *testing.T) {
 	}
 }
 
-func TestThumbnailIsNamedOnlyByABlobsReference(t *testing.T) {
+func TestThumbnailMustReferToABlob(t *testing.T) {
 	t.Parallel()
 	for _, thumb := range []string{
 		`"bafkreiabc"`, `{"ref":"bafkreiabc"}`, `{"ref":{"$link":7}}`, `{"ref":{"$link":""}}`, `{"ref":{"$link":"../x"}}`,
@@ -159,11 +159,11 @@ func TestThumbnailIsNamedOnlyByABlobsReference(t *testing.T) {
 	} {
 		p, err := InPost(poster, []byte(textPost(t, "", `"embed":`+card("https://a.example/", `,"thumb":`+thumb))))
 		require.NoError(t, err, thumb)
-		require.Equal(t, []Found{{URL: "https://a.example/", Site: "a.example"}}, p.Links, thumb)
+		require.Equal(t, []Link{{URL: "https://a.example/", Site: "a.example"}}, p.Links, thumb)
 	}
 }
 
-func TestOneFieldOfAWrongTypeCostsOnlyThatField(t *testing.T) {
+func TestFieldOfAWrongTypeAffectsOnlyItself(t *testing.T) {
 	t.Parallel()
 	good := `{"index":{"byteStart":0,"byteEnd":4},"features":[{"$type":"app.bsky.richtext.facet#link","uri":"https://good.example/"}]}`
 	carded := card("https://card.example/", "")
@@ -195,7 +195,7 @@ func TestOneFieldOfAWrongTypeCostsOnlyThatField(t *testing.T) {
 	require.Equal(t, both, inPost(t, `{"text":null,"text":["a"],"facets":[`+good+`],"embed":`+carded+`,"langs":7,"reply":"x"}`))
 }
 
-func TestRangeThatIsNotInTheTextHidesNothing(t *testing.T) {
+func TestRangeOutsideTheTextCoversNoBareLink(t *testing.T) {
 	t.Parallel()
 	const text = "see https://bare.example/x"
 	for _, index := range []string{
@@ -207,7 +207,7 @@ func TestRangeThatIsNotInTheTextHidesNothing(t *testing.T) {
 	}
 }
 
-func TestFacetTakesTheBareLinkItTouches(t *testing.T) {
+func TestFacetReplacesTheBareLinkItOverlaps(t *testing.T) {
 	t.Parallel()
 	const text = "a https://bare.example/x b"
 	for _, c := range []struct {
@@ -229,7 +229,7 @@ func TestFacetTakesTheBareLinkItTouches(t *testing.T) {
 	}
 }
 
-func TestPostSharesAtMost25LinksAndItsCardIsOne(t *testing.T) {
+func TestPostSharesAtMost25LinksIncludingItsCard(t *testing.T) {
 	t.Parallel()
 	var facets []string
 	for i := range 10_000 {
@@ -241,7 +241,7 @@ func TestPostSharesAtMost25LinksAndItsCardIsOne(t *testing.T) {
 	require.Len(t, p.Links, maxLinks)
 	require.Equal(t, "https://a.example/0", p.Links[0].URL)
 	require.Equal(t, "https://a.example/23", p.Links[23].URL)
-	require.Equal(t, Found{URL: "https://card.example/", Site: "card.example", Card: Card{Title: "T"}}, p.Links[24])
+	require.Equal(t, Link{URL: "https://card.example/", Site: "card.example", Card: Card{Title: "T"}}, p.Links[24])
 
 	without := inPost(t, textPost(t, "here", `"facets":[`+strings.Join(facets, ",")+`]`))
 	require.Len(t, without, maxLinks)
@@ -255,7 +255,7 @@ func TestPostSharesAtMost25LinksAndItsCardIsOne(t *testing.T) {
 	require.Len(t, inPost(t, textPost(t, "here", `"facets":[{"features":[`+strings.Repeat(`{"$type":"app.bsky.richtext.facet#link","uri":"https://a.example/"},`, 5000)+`{}]}]`)), 1)
 }
 
-func TestHugeTextIsReadToItsBound(t *testing.T) {
+func TestHugeTextIsReadUpToItsLimit(t *testing.T) {
 	t.Parallel()
 	var words []string
 	for i := range 100_000 {
@@ -265,10 +265,10 @@ func TestHugeTextIsReadToItsBound(t *testing.T) {
 	filler := strings.Repeat("a.b ", maxText/4)
 	require.Empty(t, inPost(t, textPost(t, filler+"https://a.example/x")))
 	require.Equal(t, []string{"https://a.example/x"}, inPost(t, textPost(t, filler[:maxText-40]+"https://a.example/x")))
-	require.Empty(t, inPost(t, textPost(t, "https://a.example/"+strings.Repeat(")", 200_000))), "cut off in its middle")
+	require.Empty(t, inPost(t, textPost(t, "https://a.example/"+strings.Repeat(")", 200_000))), "cut off inside a link")
 }
 
-func TestWhatIsNoPostIsAnError(t *testing.T) {
+func TestInvalidPostIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, record := range []string{"", " ", "null", "7", `"x"`, "[]", "{", `{"text":"x"`, `{"text":"x"}}`, `{"text":}`, "\x00", strings.Repeat(`{"a":`, 20_000)} {
 		p, err := InPost(poster, []byte(record))
@@ -297,7 +297,7 @@ func FuzzInPost(f *testing.F) {
 		seen := map[string]bool{}
 		for _, l := range p.Links {
 			requireNormal(t, l.URL)
-			require.False(t, seen[l.URL], "%s is there twice", l.URL)
+			require.False(t, seen[l.URL], "%s is returned twice", l.URL)
 			seen[l.URL] = true
 			require.NotEmpty(t, l.Site)
 			require.LessOrEqual(t, utf8.RuneCountInString(l.Card.Title), maxTitle)

@@ -4,11 +4,11 @@ import "strings"
 
 // parameter is one part of a query.
 type parameter struct {
-	name string // lower case, as the tables spell it
-	text string // as it is written: "name=value", or "name"
+	name string // in lower case
+	text string // as it is written: "name=value" or "name"
 }
 
-// parameters are those of a query that say which page it is, in their order.
+// parameters returns the parameters of a query without tracking parameters, in order.
 func parameters(query string) []parameter {
 	var all []parameter
 	for text := range strings.SplitSeq(query, "&") {
@@ -16,7 +16,7 @@ func parameters(query string) []parameter {
 			continue
 		}
 		p := newParameter(escape(text))
-		if !tracks(p) {
+		if !isTracking(p) {
 			all = append(all, p)
 		}
 	}
@@ -33,10 +33,11 @@ func (p parameter) value() string {
 	return value
 }
 
-// tracks says whether a parameter only tells where the reader came from. Names
-// that some site gives a meaning ("ref", "source", "id", "token") are none.
-func tracks(p parameter) bool {
-	// A page whose escaping went wrong writes "&amp;utm_source=".
+// isTracking reports whether a parameter only records where the reader came from.
+// Names that have a meaning on some site ("ref", "source", "id", "token") do not
+// qualify.
+func isTracking(p parameter) bool {
+	// Pages with broken escaping write "&amp;utm_source=".
 	name := strings.TrimPrefix(p.name, "amp;")
 	if strings.HasPrefix(name, "utm_") {
 		return true
@@ -52,7 +53,7 @@ func tracks(p parameter) bool {
 		"ref_src", "ref_url", "guccounter", "guce_referrer", "guce_referrer_sig", "__twitter_impression":
 		return true
 	case "amp":
-		// The value tells the switch from, say, a shop's amplifier.
+		// The value separates the AMP switch from, for example, a shop's amplifier.
 		switch p.value() {
 		case "", "1", "true":
 			return true
@@ -63,10 +64,10 @@ func tracks(p parameter) bool {
 	return false
 }
 
-// tracksOn says the same of names that mean it on one site alone, host being
-// that site or below it. A code that opens a page of a paywalled site to the
-// reader of a gift is another one for every giver: the page is the same.
-func tracksOn(host, name string) bool {
+// isTrackingOn reports whether a parameter only records where the reader came from
+// on the site of host. It includes gift codes of paywalled sites: each giver has
+// another code for the same page.
+func isTrackingOn(host, name string) bool {
 	switch {
 	case isUnder(host, "youtube.com"):
 		switch name {

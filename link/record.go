@@ -7,8 +7,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// record is what is read of a post. Each of its types reads a value of another
-// type as its zero value, so that one wrong field costs nothing but itself.
+// record holds the fields of a post that InPost reads. Each type reads a value of a
+// wrong type as its zero value, so that a wrong field affects only itself.
 type record struct {
 	Text   str               `json:"text"`
 	Facets list[facet]       `json:"facets"`
@@ -56,7 +56,7 @@ type reference struct {
 	Link str `json:"$link"`
 }
 
-// str is a string, or "".
+// str is a string; a value of another type reads as "".
 type str string
 
 // UnmarshalJSONFrom reads a value of any type.
@@ -73,9 +73,9 @@ func (s *str) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// integer is a whole number.
+// integer is a whole number; ok is false for any other value.
 type integer struct {
-	is    bool
+	ok    bool
 	value int
 }
 
@@ -94,7 +94,7 @@ func (n *integer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// object is a JSON object, or the zero value.
+// object is a JSON object; a value of another type reads as the zero value.
 type object[T any] struct{ fields T }
 
 // UnmarshalJSONFrom reads a value of any type.
@@ -106,7 +106,7 @@ func (o *object[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return json.UnmarshalDecode(d, &o.fields)
 }
 
-// list holds the objects of a JSON array, the first maxList of its elements.
+// list holds the objects among the first maxList elements of a JSON array.
 type list[T any] []T
 
 // UnmarshalJSONFrom reads a value of any type.

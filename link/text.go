@@ -7,22 +7,21 @@ import (
 	"unicode/utf8"
 )
 
-// mayHoldLink is the quick answer for most posts.
-func mayHoldLink(text string) bool {
+// mayContainLink rules out most posts quickly.
+func mayContainLink(text string) bool {
 	return strings.IndexByte(text, '.') >= 0
 }
 
-// bareLinks are the links of a text for which its client made no facet: URLs
-// with a scheme, "www.host" and "host.tld/path". Those that touch a taken range
-// are left out.
-func bareLinks(text string, taken []span) []shared {
-	if !mayHoldLink(text) {
+// bareLinks returns the links of a text that have no facet: URLs with a scheme,
+// "www.host" and "host.tld/path". It skips those that overlap a covered range.
+func bareLinks(text string, covered []span) []rawLink {
+	if !mayContainLink(text) {
 		return nil
 	}
-	if len(text) > maxText { // at the end of a word: half a link leads elsewhere
+	if len(text) > maxText { // cut at the end of a word: half a link leads elsewhere
 		text = text[:strings.LastIndexAny(text[:maxText], " \n")+1]
 	}
-	var links []shared
+	var links []rawLink
 	for i := 0; i < len(text); {
 		if !startsWord(text, i) {
 			i++
@@ -38,17 +37,17 @@ func bareLinks(text string, taken []span) []shared {
 			continue
 		}
 		end := wordEnd(text, i)
-		if url := trim(text[i:end]); url != "" && !touches(taken, span{i, i + len(url)}) {
-			links = append(links, shared{i, prefix + url})
+		if url := trim(text[i:end]); url != "" && !overlaps(covered, span{i, i + len(url)}) {
+			links = append(links, rawLink{i, prefix + url})
 		}
 		i = end
 	}
 	return links
 }
 
-// startsWord says whether a link may begin at a byte: not inside a word, an
-// e-mail address, a handle, a path or another URI. Letters of scripts that are
-// written without spaces may stand before a link.
+// startsWord reports whether a link may begin at a byte: not inside a word, an
+// e-mail address, a handle, a path or another URI. A URL with a scheme may follow
+// a letter beyond ASCII, because some scripts are written without spaces.
 func startsWord(text string, i int) bool {
 	if !letterOrDigit(text[i]) {
 		return false
@@ -78,7 +77,7 @@ func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// hostEnd is where the host that begins at a byte would end.
+// hostEnd returns the end of a possible host that begins at a byte.
 func hostEnd(text string, i int) int {
 	for i < len(text) && (letterOrDigit(text[i]) || text[i] == '.' || text[i] == '-') {
 		i++
@@ -86,13 +85,13 @@ func hostEnd(text string, i int) int {
 	return i
 }
 
-// isBareHost says whether text[i:end] is a host that is meant as a link.
+// isBareHost reports whether text[i:end] is a host that is meant as a link.
 func isBareHost(text string, i, end int) bool {
 	host := strings.ToLower(text[i:end])
 	rest := text[end:]
 	www := strings.HasPrefix(host, "www.")
 	if www && !strings.HasPrefix(rest, "@") {
-		host = strings.TrimRight(host, ".") // the sentence's
+		host = strings.TrimRight(host, ".") // full stops of the sentence
 		if strings.Count(host, ".") < 2 {
 			return false
 		}
@@ -103,7 +102,7 @@ func isBareHost(text string, i, end int) bool {
 	return err == nil
 }
 
-// beginsPath says whether what follows a host is a path, perhaps after a port.
+// beginsPath reports whether the text after a host is a path, perhaps after a port.
 func beginsPath(rest string) bool {
 	if port, ok := strings.CutPrefix(rest, ":"); ok {
 		rest = strings.TrimLeft(port, "0123456789")
@@ -114,10 +113,9 @@ func beginsPath(rest string) bool {
 	return strings.HasPrefix(rest, "/")
 }
 
-// wordEnd is where the link that begins at a byte ends at the latest. Beyond
-// ASCII only what words and titles are written with belongs to it: no brackets,
-// quotes and full stops of other scripts, no emoji. An ellipsis does, so that
-// trim sees it.
+// wordEnd returns the latest end of a link that begins at a byte. Beyond ASCII, a
+// link contains letters, marks and numbers, but no brackets, quotes or full stops
+// of other scripts and no emoji. It may contain an ellipsis, which trim checks.
 func wordEnd(text string, i int) int {
 	for j, r := range text[i:] {
 		if r < 0x80 {
@@ -137,8 +135,8 @@ func wordEnd(text string, i int) int {
 	return len(text)
 }
 
-// trim takes the sentence's own punctuation off a link. It gives "" for one that
-// a client has shortened for display: where it leads is not known.
+// trim removes the punctuation of the sentence from the end of a link. It returns ""
+// for a link that a client has shortened for display: its target is unknown.
 func trim(url string) string {
 	if strings.Contains(url, "…") {
 		return ""
@@ -167,6 +165,6 @@ func trim(url string) string {
 	return url
 }
 
-func touches(taken []span, s span) bool {
-	return slices.ContainsFunc(taken, func(t span) bool { return t.start < s.end && s.start < t.end })
+func overlaps(covered []span, s span) bool {
+	return slices.ContainsFunc(covered, func(t span) bool { return t.start < s.end && s.start < t.end })
 }

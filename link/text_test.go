@@ -11,7 +11,7 @@ func TestBareLinksOfAText(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		rule, text string
-		want       []string // as they are written, none when empty
+		want       []string // as they are written
 	}{
 		{"with a scheme", "see https://a.example/x now", []string{"https://a.example/x"}},
 		{"any case", "HTTPS://A.Example/X", []string{"HTTPS://A.Example/X"}},
@@ -43,11 +43,11 @@ func TestBareLinksOfAText(t *testing.T) {
 		{"comma and the like", "https://a.example/x, https://a.example/y; https://a.example/z:", []string{"https://a.example/x", "https://a.example/y", "https://a.example/z"}},
 		{"question", "https://a.example/x?!", []string{"https://a.example/x"}},
 		{"dot inside", "https://a.example/x.html", []string{"https://a.example/x.html"}},
-		{"dash and underscore belong to it", "https://youtu.be/dQw4w9WgX_- ", []string{"https://youtu.be/dQw4w9WgX_-"}},
+		{"dash and underscore stay", "https://youtu.be/dQw4w9WgX_- ", []string{"https://youtu.be/dQw4w9WgX_-"}},
 		{"in parentheses", "(https://a.example/x)", []string{"https://a.example/x"}},
 		{"in parentheses, then a stop", "(see https://a.example/x).", []string{"https://a.example/x"}},
 		{"its own parentheses", "https://en.wikipedia.org/wiki/Mercury_(planet)", []string{"https://en.wikipedia.org/wiki/Mercury_(planet)"}},
-		{"both", "(https://en.wikipedia.org/wiki/Mercury_(planet)).", []string{"https://en.wikipedia.org/wiki/Mercury_(planet)"}},
+		{"parentheses inside parentheses", "(https://en.wikipedia.org/wiki/Mercury_(planet)).", []string{"https://en.wikipedia.org/wiki/Mercury_(planet)"}},
 		{"markdown", "[text](https://a.example/x) **https://a.example/y**", []string{"https://a.example/x", "https://a.example/y"}},
 		{"brackets", "[https://a.example/x]", []string{"https://a.example/x"}},
 		{"quotes", `"https://a.example/x" 'https://a.example/y' “https://a.example/z”`, []string{"https://a.example/x", "https://a.example/y", "https://a.example/z"}},
@@ -73,7 +73,7 @@ func TestBareLinksOfAText(t *testing.T) {
 		{"shortened, in parentheses", "(nytimes.com/2026/07/a-lon...)", nil},
 		{"shortened, with a scheme", "https://nytimes.com/2026/07/a-lon… https://nytimes.com/a-lon...", nil},
 		{"shortened host", "www.nytim... www.nytim…", nil},
-		{"an ellipsis that stands apart", "https://a.example/x …", []string{"https://a.example/x"}},
+		{"a separate ellipsis", "https://a.example/x …", []string{"https://a.example/x"}},
 	} {
 		var got []string
 		for _, l := range bareLinks(c.text, nil) {

@@ -5,31 +5,33 @@ import (
 	"time"
 )
 
-// moment is a time on the page. The script keeps Age up to date by the same
-// rule (age in static/page.js).
-type moment struct {
+// timestamp is a time on the page. The script updates Age with the same rule (age in
+// static/page.js).
+type timestamp struct {
 	Stamp string // for the attribute datetime, with seconds
 	Full  string // for the tooltip
 	Age   string
 }
 
-func newMoment(t, now time.Time) *moment {
+func newTimestamp(t, now time.Time) *timestamp {
 	t = t.UTC()
-	return &moment{Stamp: t.Format(time.RFC3339), Full: t.Format("2 January 2006, 15:04:05 UTC"), Age: age(now.Sub(t))}
+	return &timestamp{Stamp: t.Format(time.RFC3339), Full: t.Format("2 January 2006, 15:04:05 UTC"), Age: age(now.Sub(t))}
 }
 
-// clock is a time of day; the script writes it in the reader's own time zone.
-type clock struct {
+// clockTime is a date and time of day; the script converts it to the reader's time
+// zone.
+type clockTime struct {
 	Stamp string
 	Text  string
 }
 
-func newClock(t time.Time) clock {
+func newClockTime(t time.Time) clockTime {
 	t = t.UTC()
-	return clock{Stamp: t.Format(time.RFC3339), Text: t.Format("2 Jan, 15:04 UTC")}
+	return clockTime{Stamp: t.Format(time.RFC3339), Text: t.Format("2 Jan, 15:04 UTC")}
 }
 
-// age says how long ago something was. Clocks differ: what lies ahead is now.
+// age formats the time since an event. An event in the future is "just now", because
+// clocks differ.
 func age(d time.Duration) string {
 	switch {
 	case d < 5*time.Second:

@@ -16,24 +16,24 @@ const (
 	maxLimit     = 200
 )
 
-// trendingJSON is the answer of GET /api/v1/trending. Times are UTC. The texts
-// of links are as strangers wrote them: escape them where they are shown.
+// trendingJSON is the response of GET /api/v1/trending. Times are in UTC. The texts
+// of links come from strangers: a client must escape them.
 type trendingJSON struct {
 	Window      string                 `json:"window"`
 	GeneratedAt time.Time              `json:"generated_at"`
 	Stream      []streamJSON           `json:"stream"`
-	Gaps        []gapJSON              `json:"gaps"` // open ones that overlap the window
+	Gaps        []gapJSON              `json:"gaps"` // open gaps that overlap the window
 	Links       []ranking.TrendingLink `json:"links"`
 }
 
 type streamJSON struct {
 	Name       string     `json:"name"`
 	Host       string     `json:"host"`
-	State      string     `json:"state"`  // schema's words, or "no consumer is running"; "not connected" also where the consumer fell silent
-	Detail     string     `json:"detail"` // the state in a sentence, as the page says it
+	State      string     `json:"state"`  // as in schema; "not connected" also if the consumer's lease expired
+	Detail     string     `json:"detail"` // the state in a sentence, as on the page
 	StateSince time.Time  `json:"state_since"`
 	LastEvent  *time.Time `json:"last_event"`
-	CaughtUp   *time.Time `json:"caught_up"` // the latest moment with nothing unread
+	CaughtUp   *time.Time `json:"caught_up"` // the latest time with nothing unread
 }
 
 type gapJSON struct {
@@ -46,30 +46,30 @@ type gapJSON struct {
 func (s *server) serveTrending(w http.ResponseWriter, r *http.Request) {
 	window, limit, err := parseTrending(r.URL.RawQuery)
 	if err != nil {
-		s.refuse(w, r, http.StatusBadRequest, err.Error())
+		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
 	snap, err := s.snapshot(r.Context(), window, limit)
 	if err != nil {
-		s.unavailable(w, r)
+		s.writeUnavailable(w, r)
 		return
 	}
-	if unchanged(w, r, snap.etag) {
+	if notModified(w, r, snap.etag) {
 		return
 	}
 	writeJSON(w, http.StatusOK, snap.json())
 }
 
-// parseTrending reads the API's parameters. A misspelt one is an error: it
-// would silently give the answer to another question.
+// parseTrending reads the API's parameters. A misspelt parameter is an error, because
+// the response would silently be for other parameters.
 func parseTrending(raw string) (window, int, error) {
 	query, err := url.ParseQuery(raw)
 	if err != nil {
-		return window{}, 0, fmt.Errorf("the query cannot be read: send one like window=6h&limit=50")
+		return window{}, 0, fmt.Errorf("the query is malformed: send one like window=6h&limit=50")
 	}
 	for name := range query {
 		if name != "window" && name != "limit" {
-			return window{}, 0, fmt.Errorf("there is no parameter %q: send window and limit, or nothing", shorten(name, 40))
+			return window{}, 0, fmt.Errorf("unknown parameter %q: send window, limit or nothing", shorten(name, 40))
 		}
 	}
 	w, err := parseWindow(query)
@@ -88,20 +88,20 @@ func parseTrending(raw string) (window, int, error) {
 }
 
 func (snap *snapshot) json() trendingJSON {
-	answer := trendingJSON{
+	response := trendingJSON{
 		Window: snap.window.Name, GeneratedAt: snap.at, Links: snap.links,
 		Stream: make([]streamJSON, 0, len(snap.streams)), Gaps: make([]gapJSON, 0, len(snap.gaps)),
 	}
 	for _, st := range snap.streams {
-		answer.Stream = append(answer.Stream, streamJSON{
-			Name: st.Name, Host: st.Host, State: st.Current(), Detail: describe(st).Says,
+		response.Stream = append(response.Stream, streamJSON{
+			Name: st.Name, Host: st.Host, State: st.Current(), Detail: describe(st).Detail,
 			StateSince: st.StateSince.UTC(), LastEvent: utc(st.LastEvent), CaughtUp: utc(st.CaughtUp),
 		})
 	}
 	for _, g := range snap.gaps {
-		answer.Gaps = append(answer.Gaps, gapJSON{Stream: g.Stream, From: g.From.UTC(), To: g.To.UTC(), Reason: g.Reason})
+		response.Gaps = append(response.Gaps, gapJSON{Stream: g.Stream, From: g.From.UTC(), To: g.To.UTC(), Reason: g.Reason})
 	}
-	return answer
+	return response
 }
 
 func utc(t *time.Time) *time.Time {

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-func TestAPIAnswersTheRanking(t *testing.T) {
+func TestAPIReturnsTheRanking(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.stream("jetstream", schema.StateLive, "")
@@ -46,16 +46,16 @@ func TestAPIOfAFreshDatabaseHasEmptyLists(t *testing.T) {
 	require.JSONEq(t, `{"window":"6h","generated_at":"2026-05-04T12:00:00Z","stream":[],"gaps":[],"links":[]}`, r.get("/api/v1/trending"))
 }
 
-func TestAPIAnswersAtMostItsLimit(t *testing.T) {
+func TestAPIReturnsAtMostItsLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.exec(`WITH l AS (
 			INSERT INTO links (url, site, first_seen) SELECT 'https://a.example/' || n, 'a.example', $1 FROM generate_series(1, 250) AS n RETURNING id
 		) INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:a', 'c', 'r', id, 'post', $1 FROM l`, r.now)
 	for query, want := range map[string]int{"": 50, "?limit=1": 1, "?limit=50": 50, "?limit=200": 200} {
-		var answer trendingJSON
-		require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending"+query)), &answer))
-		require.Len(t, answer.Links, want, query)
+		var response trendingJSON
+		require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending"+query)), &response))
+		require.Len(t, response.Links, want, query)
 	}
 }
 
@@ -66,48 +66,48 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 		"window=2h":                             `window is "2h": send one of 1h, 3h, 6h, 12h, 24h`,
 		"window=":                               `window is "": send one of 1h, 3h, 6h, 12h, 24h`,
 		"window=6H":                             `window is "6H": send one of 1h, 3h, 6h, 12h, 24h`,
-		"window=1h&window=3h":                   `window is given 2 times: send it once`,
+		"window=1h&window=3h":                   `window appears 2 times: send it once`,
 		"limit=0":                               `limit is "0": send a whole number from 1 to 200`,
 		"limit=201":                             `limit is "201": send a whole number from 1 to 200`,
 		"limit=-1":                              `limit is "-1": send a whole number from 1 to 200`,
 		"limit=ten":                             `limit is "ten": send a whole number from 1 to 200`,
 		"limit=1.5":                             `limit is "1.5": send a whole number from 1 to 200`,
 		"limit=99999999999999999999":            `limit is "99999999999999999999": send a whole number from 1 to 200`,
-		"limit=1&limit=1":                       `limit is given 2 times: send it once`,
-		"windw=6h":                              `there is no parameter "windw": send window and limit, or nothing`,
-		"window=%zz":                            `the query cannot be read: send one like window=6h&limit=50`,
-		"window=6h;limit=50":                    `the query cannot be read: send one like window=6h&limit=50`,
+		"limit=1&limit=1":                       `limit appears 2 times: send it once`,
+		"windw=6h":                              `unknown parameter "windw": send window, limit or nothing`,
+		"window=%zz":                            `the query is malformed: send one like window=6h&limit=50`,
+		"window=6h;limit=50":                    `the query is malformed: send one like window=6h&limit=50`,
 		"window=" + url.QueryEscape("<script>"): `window is "<script>": send one of 1h, 3h, 6h, 12h, 24h`,
 	} {
 		rec := r.do(http.MethodGet, "/api/v1/trending?"+query)
 		require.Equal(t, http.StatusBadRequest, rec.Code, query)
-		var answer map[string]string
-		require.NoError(t, json.Unmarshal(rec.Body.Bytes(), &answer), query)
-		require.Equal(t, map[string]string{"error": want}, answer)
+		var response map[string]string
+		require.NoError(t, json.Unmarshal(rec.Body.Bytes(), &response), query)
+		require.Equal(t, map[string]string{"error": want}, response)
 		require.Equal(t, "application/json", rec.Header().Get("Content-Type"))
 	}
 }
 
-func TestDatabaseThatIsGoneGivesAClear503(t *testing.T) {
+func TestUnreachableDatabaseIsAClear503(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.pool.Close()
 	for i, target := range []string{"/", "/fragment?window=1h", "/api/v1/trending"} {
 		rec := r.do(http.MethodGet, target)
 		require.Equal(t, http.StatusServiceUnavailable, rec.Code, target)
-		require.Contains(t, rec.Body.String(), "The database does not answer", target)
-		require.NotContains(t, rec.Body.String(), "pool", "the cause is for the log")
+		require.Contains(t, rec.Body.String(), "The database does not respond", target)
+		require.NotContains(t, rec.Body.String(), "pool", "the cause is only logged")
 		require.Equal(t, "5", rec.Header().Get("Retry-After"))
 		require.Equal(t, "no-store", rec.Header().Get("Cache-Control"))
 		require.Empty(t, rec.Header().Get("ETag"))
 		require.Equal(t, i+1, r.log.count(), "one line for each")
 	}
-	var answer map[string]string
-	require.NoError(t, json.Unmarshal(r.do(http.MethodGet, "/api/v1/trending").Body.Bytes(), &answer))
-	require.Contains(t, answer["error"], "try again")
+	var response map[string]string
+	require.NoError(t, json.Unmarshal(r.do(http.MethodGet, "/api/v1/trending").Body.Bytes(), &response))
+	require.Contains(t, response["error"], "try again")
 }
 
-// hung is a database whose server has stopped answering.
+// hung is a database whose server does not respond.
 type hung struct{}
 
 func (hung) Exec(ctx context.Context, _ string, _ ...any) (pgconn.CommandTag, error) {
@@ -120,7 +120,7 @@ func (hung) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
 	return nil, ctx.Err()
 }
 
-func TestHungDatabaseIsWaitedForFiveSeconds(t *testing.T) {
+func TestHungDatabaseTimesOutAfterFiveSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler, err := Handler(Config{DB: hung{}, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})

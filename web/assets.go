@@ -15,10 +15,10 @@ import (
 //go:embed static templates
 var files embed.FS
 
-// assets are the files the page loads from us. Their addresses carry a hash of
-// all of them, so that a browser may keep them for ever.
+// assets are the static files of the page. Their URLs contain a hash of all files, so
+// that browsers can cache them for ever.
 type assets struct {
-	build string
+	build string           // the hash
 	files map[string]asset // by name
 }
 
@@ -48,7 +48,7 @@ func readAssets() (assets, error) {
 	return a, nil
 }
 
-// url is where an asset is served.
+// url returns the path of an asset.
 func (a assets) url(name string) string { return "/static/" + a.build + "/" + name }
 
 func (s *server) serveAsset(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,7 @@ func (s *server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	h.Set("Vary", "Accept-Encoding")
 	content := found.plain
-	if takesGzip(r) {
+	if acceptsGzip(r) {
 		content = found.zipped
 		h.Set("Content-Encoding", "gzip")
 	}

@@ -9,45 +9,45 @@ import (
 	"time"
 )
 
-// leastWait is how long every connection has for its first request, even when
-// too many come: the next ones wait in the kernel's queue meanwhile.
-const leastWait = 150 * time.Millisecond
+// minWait is how long every connection has for its first request, even if there are
+// too many. Meanwhile, further connections wait in the kernel's queue.
+const minWait = 150 * time.Millisecond
 
-// connections bounds how many connections a server keeps open. Where one too
-// many comes, the one that has waited longest for a whole request is closed:
-// whoever sends a request at once is answered, however many others dawdle. Only
-// where every other connection is being answered, the oldest of these ends.
+// connections limits the open connections of a server. For a new connection beyond
+// the limit, it closes the one that has waited longest for a complete request. So a
+// client that sends its request at once gets a response, even if many others are
+// slow. If all connections are being served, it closes the one served longest.
 type connections struct {
-	most int
-	log  *slog.Logger
+	limit int
+	log   *slog.Logger
 
-	mu      sync.Mutex
-	open    map[net.Conn]*list.Element
-	waiting *list.List // of connection: for the header of a request, the longest first
-	busy    *list.List // of connection: being answered, the longest first
-	told    time.Time  // when the log last said that the limit was reached
+	mu         sync.Mutex
+	open       map[net.Conn]*list.Element
+	waiting    *list.List // of connection: waiting for a request, the longest first
+	busy       *list.List // of connection: being served, the longest first
+	lastLogged time.Time  // when the reached limit was last logged
 }
 
 type connection struct {
 	net.Conn
-	since time.Time // it waits, or is answered
+	since time.Time // when it began to wait or to be served
 }
 
-func newConnections(most int, log *slog.Logger) *connections {
-	return &connections{most: most, log: log, open: make(map[net.Conn]*list.Element), waiting: list.New(), busy: list.New()}
+func newConnections(limit int, log *slog.Logger) *connections {
+	return &connections{limit: limit, log: log, open: make(map[net.Conn]*list.Element), waiting: list.New(), busy: list.New()}
 }
 
-// changed is the server's ConnState. The server tells of a new connection
-// before it accepts the next one, so the limit holds at every moment.
-func (c *connections) changed(conn net.Conn, state http.ConnState) {
+// stateChanged is the server's ConnState. The server calls it for a new connection
+// before it accepts the next one, so the limit always holds.
+func (c *connections) stateChanged(conn net.Conn, state http.ConnState) {
 	if state == http.StateNew {
-		for wait := c.makeRoom(); wait > 0; wait = c.makeRoom() {
-			time.Sleep(min(wait, leastWait/10)) // one may end by itself
+		for wait := c.evict(); wait > 0; wait = c.evict() {
+			time.Sleep(min(wait, minWait/10)) // a connection may end meanwhile
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forget(conn)
+	c.remove(conn)
 	switch state {
 	case http.StateNew, http.StateIdle:
 		c.open[conn] = c.waiting.PushBack(connection{conn, time.Now()})
@@ -56,12 +56,12 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// makeRoom closes a connection where there is no room for another one, and
-// returns how long it is too early for that.
-func (c *connections) makeRoom() time.Duration {
+// evict closes a connection if the limit is reached. If it is too early to close one,
+// evict returns how long to wait.
+func (c *connections) evict() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.open) < c.most {
+	if len(c.open) < c.limit {
 		return 0
 	}
 	at := c.waiting.Front()
@@ -69,22 +69,22 @@ func (c *connections) makeRoom() time.Duration {
 		at = c.busy.Front()
 	}
 	oldest, now := at.Value.(connection), time.Now()
-	if early := leastWait - now.Sub(oldest.since); early > 0 {
+	if early := minWait - now.Sub(oldest.since); early > 0 {
 		return early
 	}
-	c.forget(oldest.Conn)
-	oldest.Close() //nolint:errcheck // nothing was promised to it
-	if now.Sub(c.told) > time.Minute {
-		c.told = now
-		c.log.Warn("connection_limit_reached", "limit", c.most)
+	c.remove(oldest.Conn)
+	oldest.Close() //nolint:errcheck // its response is abandoned anyway
+	if now.Sub(c.lastLogged) > time.Minute {
+		c.lastLogged = now
+		c.log.Warn("connection_limit_reached", "limit", c.limit)
 	}
 	return 0
 }
 
-// forget is called with mu held.
-func (c *connections) forget(conn net.Conn) {
+// remove is called with mu held.
+func (c *connections) remove(conn net.Conn) {
 	if at, ok := c.open[conn]; ok {
-		c.waiting.Remove(at) // of the two lists, that which it is in
+		c.waiting.Remove(at) // it is in one of the lists; the other ignores it
 		c.busy.Remove(at)
 		delete(c.open, conn)
 	}

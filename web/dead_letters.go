@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	pageLetters = 100      // how many the list shows
-	maxInput    = 16 << 10 // bytes of an input that are shown
-	maxCause    = 2000
+	maxDeadLetters = 100      // rows of the list
+	maxInput       = 16 << 10 // bytes of an input that are shown
+	maxCause       = 2000     // characters
 )
 
-// lettersView is the list of dead letters.
-type lettersView struct {
+// deadLettersView is the list of dead letters.
+type deadLettersView struct {
 	Title  string
 	Stages []stageView
-	State  string // empty: those that need somebody
+	State  string // empty: open and replaying
 	States []stateView
-	Rows   []letterView
+	Rows   []deadLetterView
 	Full   bool // there may be more
 	CSS    string
 	Icon   string
 }
 
-// stageView is a stage to choose; one without a name is all of them.
+// stageView is a link to the dead letters of a stage, or of all stages.
 type stageView struct {
 	Name    string
-	Count   string // that need somebody
+	Count   string // open and replaying
 	Href    string
 	Current bool
 }
@@ -45,12 +45,12 @@ type stateView struct {
 	Current bool
 }
 
-// letterView is a dead letter, its texts made harmless.
-type letterView struct {
+// deadLetterView is a dead letter with sanitised texts.
+type deadLetterView struct {
 	schema.Letter
-	About     string
-	Seen      *moment
-	First     *moment
+	Subject   string
+	Seen      *timestamp
+	First     *timestamp
 	Cause     string
 	Path      string
 	Expected  string
@@ -58,50 +58,50 @@ type letterView struct {
 	LastCause string
 	Times     string
 	Input     string // its beginning
-	Size      string // of the whole, in bytes
+	Size      string // of the complete input, in bytes
 	Cut       bool
 }
 
-// letterPage is one dead letter.
-type letterPage struct {
-	Title  string
-	Letter letterView
-	CSS    string
-	Icon   string
+// deadLetterPage is the page of one dead letter.
+type deadLetterPage struct {
+	Title      string
+	DeadLetter deadLetterView
+	CSS        string
+	Icon       string
 }
 
-// serveLetters lists the dead letters, of a stage and in a state where they are
-// given. It is for operators: it shows what strangers wrote. Nothing can be
-// changed here: the page names the commands.
-func (s *server) serveLetters(w http.ResponseWriter, r *http.Request) {
-	f, err := parseLetters(r.URL.RawQuery)
+// serveDeadLetters lists the dead letters, optionally of one stage or state. It is for
+// operators, because it shows what strangers wrote. The page is read-only and names
+// the commands that change dead letters.
+func (s *server) serveDeadLetters(w http.ResponseWriter, r *http.Request) {
+	f, err := parseDeadLetterFilter(r.URL.RawQuery)
 	if err != nil {
-		s.refuse(w, r, http.StatusBadRequest, err.Error())
+		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	letters, err := schema.Letters(ctx, s.db, f, pageLetters)
+	found, err := schema.Letters(ctx, s.db, f, maxDeadLetters)
 	if err != nil {
-		s.noLetters(w, r, err)
+		s.deadLettersUnavailable(w, r, err)
 		return
 	}
 	counts, err := schema.CountLetters(ctx, s.db)
 	if err != nil {
-		s.noLetters(w, r, err)
+		s.deadLettersUnavailable(w, r, err)
 		return
 	}
-	page := lettersView{Title: s.title, State: f.State, Stages: stagesOf(f, counts), States: statesOf(f), Full: len(letters) == pageLetters,
+	page := deadLettersView{Title: s.title, State: f.State, Stages: stagesOf(f, counts), States: statesOf(f), Full: len(found) == maxDeadLetters,
 		CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
-	for i := range letters {
-		page.Rows = append(page.Rows, s.letter(&letters[i]))
+	for i := range found {
+		page.Rows = append(page.Rows, s.newDeadLetter(&found[i]))
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	s.render(w, http.StatusOK, "letters", page)
+	s.render(w, http.StatusOK, "dead_letters", page)
 }
 
-// serveLetter shows one dead letter with the beginning of its input.
-func (s *server) serveLetter(w http.ResponseWriter, r *http.Request) {
+// serveDeadLetter shows one dead letter with the beginning of its input.
+func (s *server) serveDeadLetter(w http.ResponseWriter, r *http.Request) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
 		s.serveNotFound(w, r)
@@ -112,30 +112,30 @@ func (s *server) serveLetter(w http.ResponseWriter, r *http.Request) {
 	found, err := schema.FindLetter(ctx, s.db, id, maxInput)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):
-		s.refuse(w, r, http.StatusNotFound, fmt.Sprintf("There is no dead letter %d: it may have expired. All of them are at /deadletters.", id))
+		s.writeError(w, r, http.StatusNotFound, fmt.Sprintf("There is no dead letter %d: it may have expired. The list is at /deadletters.", id))
 		return
 	case err != nil:
-		s.noLetters(w, r, err)
+		s.deadLettersUnavailable(w, r, err)
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	s.render(w, http.StatusOK, "letter", letterPage{Title: s.title, Letter: s.letter(&found), CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")})
+	s.render(w, http.StatusOK, "dead_letter", deadLetterPage{Title: s.title, DeadLetter: s.newDeadLetter(&found), CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")})
 }
 
-func (s *server) noLetters(w http.ResponseWriter, r *http.Request, err error) {
+func (s *server) deadLettersUnavailable(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
-		s.log.Error("dead_letters_not_read", "error", err)
+		s.log.Error("dead_letter_read_failed", "error", err)
 	}
-	s.unavailable(w, r)
+	s.writeUnavailable(w, r)
 }
 
-// parseLetters reads what the list is asked for. A misspelt parameter is an
-// error: it would silently show something else.
-func parseLetters(raw string) (schema.LetterFilter, error) {
+// parseDeadLetterFilter reads the parameters of the list. A misspelt parameter is an
+// error, because the page would silently show something else.
+func parseDeadLetterFilter(raw string) (schema.LetterFilter, error) {
 	var f schema.LetterFilter
 	query, err := url.ParseQuery(raw)
 	if err != nil {
-		return f, errors.New("the query cannot be read: leave it out, or send one like ?stage=commit")
+		return f, errors.New("the query is malformed: omit it, or send one like ?stage=commit")
 	}
 	for name := range query {
 		var field *string
@@ -146,7 +146,7 @@ func parseLetters(raw string) (schema.LetterFilter, error) {
 		case "state":
 			field, known = &f.State, schema.LetterStates()
 		default:
-			return f, fmt.Errorf("there is no parameter %q: send stage and state, or nothing", shorten(name, 40))
+			return f, fmt.Errorf("unknown parameter %q: send stage, state or nothing", shorten(name, 40))
 		}
 		if *field, err = single(query, name, ""); err != nil {
 			return f, err
@@ -158,8 +158,8 @@ func parseLetters(raw string) (schema.LetterFilter, error) {
 	return f, nil
 }
 
-// lettersURL is the list that a filter chooses.
-func lettersURL(f schema.LetterFilter) string {
+// deadLettersURL returns the URL of the list with a filter.
+func deadLettersURL(f schema.LetterFilter) string {
 	query := url.Values{}
 	if f.Stage != "" {
 		query.Set("stage", f.Stage)
@@ -178,36 +178,36 @@ func stagesOf(f schema.LetterFilter, counts []schema.StageCount) []stageView {
 	for _, c := range counts {
 		total += c.Count
 	}
-	views := []stageView{{"all", grouped(total), lettersURL(schema.LetterFilter{State: f.State}), f.Stage == ""}}
+	views := []stageView{{"all", grouped(total), deadLettersURL(schema.LetterFilter{State: f.State}), f.Stage == ""}}
 	for _, c := range counts {
-		views = append(views, stageView{c.Stage, grouped(c.Count), lettersURL(schema.LetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
+		views = append(views, stageView{c.Stage, grouped(c.Count), deadLettersURL(schema.LetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
 	}
 	return views
 }
 
 func statesOf(f schema.LetterFilter) []stateView {
-	views := []stateView{{"unsettled", lettersURL(schema.LetterFilter{Stage: f.Stage}), f.State == ""}}
+	views := []stateView{{"unsettled", deadLettersURL(schema.LetterFilter{Stage: f.Stage}), f.State == ""}}
 	for _, state := range schema.LetterStates() {
-		views = append(views, stateView{state, lettersURL(schema.LetterFilter{Stage: f.Stage, State: state}), f.State == state})
+		views = append(views, stateView{state, deadLettersURL(schema.LetterFilter{Stage: f.Stage, State: state}), f.State == state})
 	}
 	return views
 }
 
-func (s *server) letter(l *schema.Letter) letterView {
+func (s *server) newDeadLetter(l *schema.Letter) deadLetterView {
 	now := s.now()
-	view := letterView{
-		Letter: *l, Seen: newMoment(l.LastSeen, now), First: newMoment(l.FirstSeen, now), Times: grouped(int(l.Count)),
+	view := deadLetterView{
+		Letter: *l, Seen: newTimestamp(l.LastSeen, now), First: newTimestamp(l.FirstSeen, now), Times: grouped(int(l.Count)),
 		Cause: plain(l.Cause, maxCause), Path: plain(l.Path, maxDetail), Expected: plain(l.Expected, maxDetail), Received: plain(l.Received, maxDetail),
 		LastCause: plain(l.LastCause, maxCause), Input: plain(string(l.Raw), maxInput), Size: grouped(int(l.RawBytes)), Cut: l.RawBytes > int64(len(l.Raw)),
 	}
 	if view.Cause == "" {
-		view.Cause = "for no reason that can be shown"
+		view.Cause = "unknown cause"
 	}
 	switch {
 	case l.Kind != "":
-		view.About = plain(l.Kind, maxDetail)
+		view.Subject = plain(l.Kind, maxDetail)
 	case l.DID != "":
-		view.About = plain("at://"+l.Subject(), maxDetail)
+		view.Subject = plain("at://"+l.Subject(), maxDetail)
 	}
 	return view
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// letter stores a dead letter, and answers its address.
-func (r *rig) letter(stage, state, cause, raw string) string {
+// deadLetter stores a dead letter and returns its path.
+func (r *rig) deadLetter(stage, state, cause, raw string) string {
 	r.t.Helper()
 	r.exec(`INSERT INTO dead_letters (key, stage, state, collection, did, rkey, kind, cause, path, expected, received, last_cause, raw, raw_bytes, first_seen, last_seen)
 		SELECT sha256(convert_to($1 || $2 || $3 || $4, 'UTF8')), $1, $2, $3, $3, $3, CASE $1 WHEN 'job' THEN $3 END, $3, $3, $3, $3, $3, convert_to($4, 'UTF8'), length($4), $5, $5`,
@@ -22,10 +22,10 @@ func (r *rig) letter(stage, state, cause, raw string) string {
 	return fmt.Sprintf("/deadletters/%d", id)
 }
 
-// causes are the letters that a page lists.
+// causes returns the causes of the dead letters on a page.
 func (r *rig) causes(target string) (all []string) {
 	r.t.Helper()
-	for _, n := range find(r.parse(r.get(target)), class("letter")) {
+	for _, n := range find(r.parse(r.get(target)), class("dead-letter")) {
 		all = append(all, text(find(n, func(n *html.Node) bool { return n.Data == "h2" })[0]))
 	}
 	return all
@@ -33,13 +33,13 @@ func (r *rig) causes(target string) (all []string) {
 
 func TestDeadLettersAreListedByStageAndState(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).forOperators("")
-	require.Contains(t, r.get("/deadletters"), "Everything that came could be read, stored and done.")
-	r.letter("decode", "open", "a", "")
-	r.letter("commit", "replaying", "b", "")
-	r.letter("job", "dismissed", "c", "")
-	r.letter("job", "open", "d", "")
-	r.letter("process", "replayed", "e", "")
+	r := newRig(t).asOps("")
+	require.Contains(t, r.get("/deadletters"), "No failed event or job needs attention.")
+	r.deadLetter("decode", "open", "a", "")
+	r.deadLetter("commit", "replaying", "b", "")
+	r.deadLetter("job", "dismissed", "c", "")
+	r.deadLetter("job", "open", "d", "")
+	r.deadLetter("process", "replayed", "e", "")
 	require.Equal(t, []string{"d at d", "b at b", "a at a"}, r.causes("/deadletters"))
 	require.Equal(t, []string{"d at d"}, r.causes("/deadletters?stage=job"))
 	require.Equal(t, []string{"c at c"}, r.causes("/deadletters?stage=job&state=dismissed"))
@@ -51,16 +51,16 @@ func TestDeadLettersAreListedByStageAndState(t *testing.T) {
 	}
 }
 
-func TestOneDeadLetterSaysHowToReplayIt(t *testing.T) {
+func TestDeadLetterPageShowsHowToReplayIt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).forOperators("")
-	address := r.letter("commit", "open", "it is too long", `{"did":"x"}`+strings.Repeat(" y", 20000))
+	r := newRig(t).asOps("")
+	address := r.deadLetter("commit", "open", "it is too long", `{"did":"x"}`+strings.Repeat(" y", 20000))
 	page := text(find(r.parse(r.get(address)), func(n *html.Node) bool { return n.Data == "main" })[0])
-	for _, want := range []string{"it is too long", `{"did":"x"} y`, "commit, permanent", "1 time: first 1 h ago", "40,011 bytes, of which this is the beginning",
+	for _, want := range []string{"it is too long", `{"did":"x"} y`, "commit, permanent", "1 time: first 1 h ago", "40,011 bytes; only the beginning is shown",
 		"weir deadletter replay 1 ", "SELECT replay_dead_letter(1);", "SELECT dismiss_dead_letter(1);"} {
 		require.Contains(t, page, want)
 	}
-	require.Less(t, len(page), 20000, "an input is shown in part")
+	require.Less(t, len(page), 20000, "only a part of the input is shown")
 	for target, code := range map[string]int{
 		"/deadletters/2": http.StatusNotFound, "/deadletters/x": http.StatusNotFound, "/deadletters/99999999999999999999": http.StatusNotFound, "/deadletters/1/": http.StatusNotFound,
 		"/deadletters?stage=jobs": http.StatusBadRequest, "/deadletters?state=": http.StatusBadRequest, "/deadletters?stage=job&stage=job": http.StatusBadRequest,
@@ -70,26 +70,26 @@ func TestOneDeadLetterSaysHowToReplayIt(t *testing.T) {
 	}
 }
 
-// TestDeadLetterWithoutARecordNamesItsAccount: an input that cannot be decoded
-// tells the account at most.
-func TestDeadLetterWithoutARecordNamesItsAccount(t *testing.T) {
+// TestDeadLetterWithoutARecordShowsItsAccount uses an input that cannot be decoded: at
+// most its account is known.
+func TestDeadLetterWithoutARecordShowsItsAccount(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).forOperators("")
-	address := r.letter("decode", "open", "wrong type", `{}`)
+	r := newRig(t).asOps("")
+	address := r.deadLetter("decode", "open", "wrong type", `{}`)
 	r.exec(`UPDATE dead_letters SET did = 'did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', collection = NULL, rkey = NULL`)
 	page := text(find(r.parse(r.get(address)), func(n *html.Node) bool { return n.Data == "main" })[0])
 	require.Regexp(t, `at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa(\s|$)`, page)
 	require.NotContains(t, page, "aaa//")
 }
 
-// Whatever a stranger sent is why the letter is there.
+// The input of a dead letter comes from a stranger.
 func TestInputOfADeadLetterStaysText(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).forOperators("")
+	r := newRig(t).asOps("")
 	for _, hostile := range hostileTexts() {
 		hostile = strings.ReplaceAll(hostile, "\x00", "") // Postgres stores none
 		for _, stage := range []string{"commit", "job"} {
-			page := r.get(r.letter(stage, "open", hostile, hostile))
+			page := r.get(r.deadLetter(stage, "open", hostile, hostile))
 			r.audit(page)
 			require.NotContains(t, page, "\u202e")
 			require.NotContains(t, page, "\x1b")

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// audit walks a page as a browser builds it: nothing a stranger wrote may have
-// become an element, an attribute or an address that runs.
+// audit checks a page as a browser parses it: a stranger's text must not become an
+// element, an attribute or a URL that runs code.
 func (r *rig) audit(body string) {
 	r.t.Helper()
 	elements := map[string]bool{}
@@ -45,8 +45,8 @@ func hostileTexts() []string {
 	}
 }
 
-// Every column that a stranger fills, with everything a stranger may try.
-func TestWhatStrangersWriteStaysText(t *testing.T) {
+// The test fills every column that strangers control with every hostile text.
+func TestTextsOfStrangersStayText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.stream("jetstream", "not connected", "")
@@ -64,7 +64,7 @@ func TestWhatStrangersWriteStaysText(t *testing.T) {
 			body := r.get(target)
 			r.audit(body)
 			require.Len(t, find(r.parse(body), class("link")), 1)
-			require.Less(t, len(body), 12000, "a long text is cut")
+			require.Less(t, len(body), 12000, "a long text is shortened")
 			for _, override := range []string{"\u202A", "\u202B", "\u202D", "\u202E", "\u2066", "\u2067", "\u2068"} {
 				require.NotContains(t, body, override)
 			}
@@ -73,8 +73,7 @@ func TestWhatStrangersWriteStaysText(t *testing.T) {
 	}
 }
 
-// What is harmless must also be readable: escaped once, not twice, and isolated
-// from the text around it.
+// A title is escaped once, not twice, and isolated from the text around it.
 func TestHostileTitleIsShownAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -107,14 +106,14 @@ func TestOnlyHTTPLinksAreShown(t *testing.T) {
 	}
 	require.Len(t, shown, len(good))
 	for _, u := range good {
-		require.True(t, shown[u], "%s keeps its exact address: %v", u, shown)
+		require.True(t, shown[u], "%s keeps its exact URL: %v", u, shown)
 	}
 	api := r.get("/api/v1/trending")
 	require.NotContains(t, strings.ToLower(api), `"url":"javascript`)
-	require.Equal(t, 1, r.log.count(), "corruption is told, once")
+	require.Equal(t, 1, r.log.count(), "an invalid URL is logged once")
 }
 
-func TestNameThatIsNoHandleIsNotLinked(t *testing.T) {
+func TestInvalidHandleIsNotLinked(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]person{
 		"alice.example":                    {"@alice.example", "https://bsky.app/profile/alice.example"},
@@ -123,7 +122,7 @@ func TestNameThatIsNoHandleIsNotLinked(t *testing.T) {
 		"../../settings":                   {"../../settings", ""},
 		"alice.example/../x":               {"alice.example/../x", ""},
 		`a" onclick="x`:                    {`a" onclick="x`, ""},
-		"handle.invalid":                   {"handle.invalid", ""}, // the network's word for a handle that does not hold
+		"handle.invalid":                   {"handle.invalid", ""}, // the network's placeholder for an invalid handle
 		"":                                 {"", ""},
 	} {
 		require.Equal(t, want, newPerson(name), name)
@@ -163,6 +162,6 @@ func FuzzPlainTextNeverReordersOrBreaksTheLine(f *testing.F) {
 		got := plain(s, 50)
 		require.LessOrEqual(t, len([]rune(got)), 50)
 		require.False(t, strings.ContainsAny(got, "\u202A\u202B\u202C\u202D\u202E\u2066\u2067\u2068\u2069\n\r\t\x00\u2028\u2029"), "%q", got)
-		require.Equal(t, got, plain(got, 50), "cleaning twice is cleaning once")
+		require.Equal(t, got, plain(got, 50), "plain is idempotent")
 	})
 }

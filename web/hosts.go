@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Hosts are the names that a request may ask for. Loopback names, and the
-// address that the request arrived at, are always among them. Any other name
-// may lead here by DNS rebinding: a stranger's page, in the browser of somebody
-// who reaches this server, would then read it as its own.
+// Hosts are the host names that requests may use. Loopback names and the local address
+// of the connection are always allowed. Any other name could be an attack by DNS
+// rebinding: a stranger's page, opened by someone who can reach this server, would
+// read the server's responses as its own.
 type Hosts struct{ names map[string]bool }
 
 var nameSyntax = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
@@ -20,21 +20,21 @@ var nameSyntax = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
 // ParseHosts reads host names and IP addresses, without schemes or ports.
 func ParseHosts(names []string) (Hosts, error) {
 	h := Hosts{names: make(map[string]bool, len(names))}
-	for _, written := range names {
-		name := strings.TrimSuffix(strings.ToLower(strings.TrimSpace(written)), ".")
+	for _, raw := range names {
+		name := strings.TrimSuffix(strings.ToLower(strings.TrimSpace(raw)), ".")
 		if ip, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
 			name = ip.Unmap().WithZone("").String()
 		} else if !nameSyntax.MatchString(name) {
-			return Hosts{}, fmt.Errorf("%q is not a host: expected a name or an IP address alone, such as weir.example, without a scheme or a port", written)
+			return Hosts{}, fmt.Errorf("%q is not a host: expected a name or an IP address, such as weir.example, without a scheme or a port", raw)
 		}
 		h.names[name] = true
 	}
 	return h, nil
 }
 
-// allow reports whether a request asks for one of them. Every browser sends a
-// host, so a request without one is a probe's and may pass.
-func (h Hosts) allow(r *http.Request) bool {
+// allows reports whether a request uses one of the hosts. A request without a host is
+// allowed: every browser sends one, so it comes from a probe.
+func (h Hosts) allows(r *http.Request) bool {
 	if r.Host == "" {
 		return true
 	}
@@ -47,10 +47,10 @@ func (h Hosts) allow(r *http.Request) bool {
 		return false
 	}
 	ip = ip.Unmap().WithZone("")
-	return ip.IsLoopback() || ip.IsUnspecified() || h.names[ip.String()] || ip == arrivedAt(r)
+	return ip.IsLoopback() || ip.IsUnspecified() || h.names[ip.String()] || ip == localAddr(r)
 }
 
-// hostOf is the name in a Host header: no port, no brackets, in lower case.
+// hostOf returns the name in a Host header in lower case, without port and brackets.
 func hostOf(header string) string {
 	name, _, err := net.SplitHostPort(header)
 	if err != nil {
@@ -59,8 +59,8 @@ func hostOf(header string) string {
 	return strings.TrimSuffix(strings.ToLower(name), ".")
 }
 
-// arrivedAt is our own address of the request's connection.
-func arrivedAt(r *http.Request) netip.Addr {
+// localAddr returns the local address of the request's connection.
+func localAddr(r *http.Request) netip.Addr {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok {
 		return netip.Addr{}

@@ -9,14 +9,14 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// images turns stored images into URLs on one host; its zero value shows none.
+// images returns the URLs of stored images on one host. The zero value returns none.
 type images struct {
 	base   string // with {did} and {cid}
-	origin string // scheme and host, for the page's policy
+	origin string // scheme and host, for the Content-Security-Policy
 }
 
-// hostSyntax keeps a host from adding words to the policy, which knows names and
-// IPv4 addresses only.
+// hostSyntax allows host names and IPv4 addresses, so that a host cannot add further
+// words to the Content-Security-Policy.
 var hostSyntax = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]+)?$`)
 
 func parseImages(base string) (images, error) {
@@ -28,15 +28,15 @@ func parseImages(base string) (images, error) {
 		base = u.Redacted()
 	}
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || !hostSyntax.MatchString(u.Host) || u.User != nil {
-		return images{}, fmt.Errorf("the image base %q is no http or https URL on a host name or an IPv4 address: set one like https://cdn.example/{did}/{cid}, or nothing for no images", base)
+		return images{}, fmt.Errorf("the image base %q is not an http or https URL with a host name or an IPv4 address: set one like https://cdn.example/{did}/{cid}, or leave it empty for no images", base)
 	}
 	if strings.Count(base, "{did}") != 1 || strings.Count(base, "{cid}") != 1 {
-		return images{}, fmt.Errorf("the image base %q needs {did} and {cid}, each once: set one like https://cdn.example/{did}/{cid}", base)
+		return images{}, fmt.Errorf("the image base %q must contain {did} and {cid} once each: set one like https://cdn.example/{did}/{cid}", base)
 	}
 	return images{base: base, origin: u.Scheme + "://" + u.Host}, nil
 }
 
-// source is the origin as a further word of the policy's img-src.
+// source returns the origin as a further word of img-src, or "".
 func (i images) source() string {
 	if i.origin == "" {
 		return ""
@@ -44,8 +44,8 @@ func (i images) source() string {
 	return " " + i.origin
 }
 
-// url is where a stored image, blob:<did>/<cid>, is shown from; "" where there
-// is none, or where what is stored is something else.
+// url returns the URL of a stored image, blob:<did>/<cid>; "" if there is no image or
+// if it has another form.
 func (i images) url(stored string) string {
 	rest, ok := strings.CutPrefix(stored, "blob:")
 	if !ok || i.base == "" {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestImageIsShownOnlyFromASoundBlob(t *testing.T) {
+func TestOnlyAValidBlobIsShown(t *testing.T) {
 	t.Parallel()
 	cdn, err := parseImages("https://cdn.bsky.app/img/feed_thumbnail/plain/{did}/{cid}@jpeg")
 	require.NoError(t, err)
@@ -26,7 +26,7 @@ func TestImageIsShownOnlyFromASoundBlob(t *testing.T) {
 	require.Empty(t, none.source())
 }
 
-func TestImageBaseMustKeepItsHost(t *testing.T) {
+func TestImageBaseMustHaveAFixedHost(t *testing.T) {
 	t.Parallel()
 	local, err := parseImages("http://127.0.0.1:1234/blob/{did}/{cid}")
 	require.NoError(t, err)

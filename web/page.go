@@ -45,21 +45,21 @@ type liveView struct {
 	Empty    *emptyView // set where there are no links
 }
 
-// gapView is an interval the counts may lack.
+// gapView is an interval whose shares may be missing from the counts.
 type gapView struct {
-	From, To clock
+	From, To clockTime
 	Reason   string
-	Stream   string // its name, where there are several
+	Stream   string // the name of the stream, if there are several
 }
 
-// GapsVersion is the same as long as the gaps are.
+// GapsVersion returns a hash that changes with the gaps.
 func (v liveView) GapsVersion() (string, error) { return version(v.Gaps) }
 
-// linkView is one line of the ranking. Its rank is its place in the list.
+// linkView is one line of the ranking.
 type linkView struct {
-	Same        string // the place in what the client has of this very line; empty: it has to be sent
-	ID          string // the same for the same URL at every refresh
-	Version     string // the same as long as nothing but relative times changes
+	Same        string // the index of this line among those that the client has; empty: the client does not have it
+	ID          string // depends only on the URL
+	Version     string // changes with everything but relative times
 	Href        string
 	Title       string
 	Site        string
@@ -67,12 +67,12 @@ type linkView struct {
 	Image       string
 	Sharers     string
 	SharedBy    []person // the latest first
-	Last        *moment
+	Last        *timestamp
 	CardFrom    string
 }
 
 func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
-	snap, ok := s.requested(w, r)
+	snap, ok := s.requestedSnapshot(w, r)
 	if !ok {
 		return
 	}
@@ -84,49 +84,50 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 	}
 	var err error
 	if page.Live, err = newLive(snap); err != nil {
-		s.broken(w, err)
+		s.renderFailed(w, err)
 		return
 	}
-	// All that is shown, the ages in words too: a browser without scripts would
-	// otherwise keep old ones. The moment itself is no part of it.
+	// The hash includes the ages, so that a browser without scripts gets new ones, but
+	// not the time of the request.
 	shown, err := version([]any{s.assets.build, page})
 	if err != nil {
-		s.broken(w, err)
+		s.renderFailed(w, err)
 		return
 	}
-	if unchanged(w, r, `W/"`+shown+`"`) {
+	if notModified(w, r, `W/"`+shown+`"`) {
 		return
 	}
 	page.Live.At = snap.at.Format(time.RFC3339)
 	s.render(w, http.StatusOK, "page", page)
 }
 
-// maxHave bounds how many lines a client may say that it has.
+// maxHave bounds the lines in the header Weir-Have.
 const maxHave = 200
 
-// serveFragment sends what changed: the client says in the header Weir-Have
-// which versions of which lines it has, and those are not sent again.
+// serveFragment sends the changed lines. The client lists the versions of its lines in
+// the header Weir-Have, and serveFragment omits those lines.
 func (s *server) serveFragment(w http.ResponseWriter, r *http.Request) {
-	snap, ok := s.requested(w, r)
+	snap, ok := s.requestedSnapshot(w, r)
 	if !ok {
 		return
 	}
 	w.Header().Add("Vary", "Weir-Have")
-	if unchanged(w, r, snap.etag) {
+	if notModified(w, r, snap.etag) {
 		return
 	}
 	live, err := newLive(snap)
 	if err != nil {
-		s.broken(w, err)
+		s.renderFailed(w, err)
 		return
 	}
 	live.At = snap.at.Format(time.RFC3339)
-	live.leaveOut(r.Header.Get("Weir-Have"))
+	live.markKnown(r.Header.Get("Weir-Have"))
 	s.render(w, http.StatusOK, "live", live)
 }
 
-// leaveOut marks the lines that a client has, by their versions in its order.
-func (v *liveView) leaveOut(have string) {
+// markKnown marks the lines that a client has. have lists their versions in the
+// client's order.
+func (v *liveView) markKnown(have string) {
 	if have == "" {
 		return
 	}
@@ -139,22 +140,22 @@ func (v *liveView) leaveOut(have string) {
 	}
 }
 
-// requested counts the window that a page or a fragment asks for. ok is false
-// when the request has been answered.
-func (s *server) requested(w http.ResponseWriter, r *http.Request) (snap *snapshot, ok bool) {
+// requestedSnapshot returns the snapshot for a request of a page or fragment. If it
+// fails, it writes the response, and ok is false.
+func (s *server) requestedSnapshot(w http.ResponseWriter, r *http.Request) (snap *snapshot, ok bool) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		s.refuse(w, r, http.StatusBadRequest, "The query of this address cannot be read: leave it out, or send one like ?window=6h.")
+		s.writeError(w, r, http.StatusBadRequest, "The query of this address is malformed: omit it, or send one like ?window=6h.")
 		return nil, false
 	}
 	window, err := parseWindow(query)
 	if err != nil {
-		s.refuse(w, r, http.StatusBadRequest, err.Error())
+		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return nil, false
 	}
 	snap, err = s.snapshot(r.Context(), window, pageLinks)
 	if err != nil {
-		s.unavailable(w, r)
+		s.writeUnavailable(w, r)
 		return nil, false
 	}
 	return snap, true
@@ -167,7 +168,7 @@ func newLive(snap *snapshot) (liveView, error) {
 	}
 	live := liveView{ETag: snap.etag, Subtitle: subtitle(snap.follows, snap.window), Statuses: statuses}
 	for _, g := range snap.gaps {
-		view := gapView{From: newClock(g.From), To: newClock(g.To), Reason: plain(g.Reason, maxDetail)}
+		view := gapView{From: newClockTime(g.From), To: newClockTime(g.To), Reason: plain(g.Reason, maxDetail)}
 		if len(snap.streams) > 1 {
 			view.Stream = plain(g.Stream, maxName)
 		}
@@ -206,11 +207,11 @@ func newLink(l *ranking.TrendingLink, now time.Time) (linkView, error) {
 		Description: plain(l.Description, maxDescription),
 		Image:       l.Image,
 		Sharers:     grouped(l.Sharers),
-		Last:        newMoment(l.LastShared, now),
+		Last:        newTimestamp(l.LastShared, now),
 		CardFrom:    postURL(l.CardFrom),
 	}
 	if view.Title == "" {
-		view.Title = readable(u)
+		view.Title = displayURL(u)
 	}
 	if view.Site == "" {
 		view.Site = plain(u.Hostname(), maxSite)
@@ -223,17 +224,17 @@ func newLink(l *ranking.TrendingLink, now time.Time) (linkView, error) {
 	return view, nil
 }
 
-// version is a short hash of what a piece of the page shows.
+// version returns a short hash of a part of the page.
 func version(of any) (string, error) {
 	content, err := json.Marshal(of)
 	if err != nil {
-		return "", fmt.Errorf("hash a piece of the page: %w", err)
+		return "", fmt.Errorf("hash a part of the page: %w", err)
 	}
 	sum := sha256.Sum256(content)
 	return base64.RawURLEncoding.EncodeToString(sum[:6]), nil
 }
 
-// grouped writes a count with a comma between thousands.
+// grouped formats a count with commas between thousands.
 func grouped(n int) string {
 	digits := strconv.Itoa(n)
 	var b strings.Builder
@@ -246,12 +247,12 @@ func grouped(n int) string {
 	return b.String()
 }
 
-// render writes a template. It is executed whole first: a page that breaks
-// midway would be sent as if it were complete.
+// render writes a template. It executes the template before it sends anything, so that
+// an error cannot leave an incomplete page.
 func (s *server) render(w http.ResponseWriter, code int, name string, view any) {
 	var b bytes.Buffer
 	if err := s.templates.ExecuteTemplate(&b, name, view); err != nil {
-		s.broken(w, err)
+		s.renderFailed(w, err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -259,8 +260,8 @@ func (s *server) render(w http.ResponseWriter, code int, name string, view any) 
 	w.Write(b.Bytes()) //nolint:errcheck // the client has gone
 }
 
-// broken answers for a bug of ours.
-func (s *server) broken(w http.ResponseWriter, err error) {
-	s.log.Error("page_not_rendered", "error", err)
-	http.Error(w, "The page is broken; the log says why.", http.StatusInternalServerError)
+// renderFailed reports a bug in Weir.
+func (s *server) renderFailed(w http.ResponseWriter, err error) {
+	s.log.Error("page_render_failed", "error", err)
+	http.Error(w, "The page could not be rendered. The log has the error.", http.StatusInternalServerError)
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// row is what a person reads of one link.
+// row is the visible text of one link.
 type row struct {
 	title, count, last string
 }
@@ -35,7 +35,7 @@ func titles(rows []row) (all []string) {
 	return all
 }
 
-func TestLinksAreRankedBySharersThenByTheLastShareThenByURL(t *testing.T) {
+func TestLinksAreRankedBySharersThenLastShareThenURL(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.share("https://two.example/", "did:plc:aaa", 50*time.Minute)
@@ -52,7 +52,7 @@ func TestLinksAreRankedBySharersThenByTheLastShareThenByURL(t *testing.T) {
 	require.Equal(t, "1 sharer", rows[1].count)
 }
 
-func TestHiddenAccountLeavesTheCountAndTheNames(t *testing.T) {
+func TestHiddenAccountIsNeitherCountedNorNamed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.share("https://a.example/", "did:plc:aaa", time.Minute)
@@ -75,7 +75,7 @@ func TestSharerWithoutAVisibleNameIsNotNamed(t *testing.T) {
 	require.Equal(t, []row{{"Title of https://a.example/", "1 sharer", "last shared 1 min ago"}}, r.rows("/"))
 }
 
-func TestWindowEndsNowAndBeginsAfterItsLength(t *testing.T) {
+func TestWindowExcludesItsBeginningAndIncludesItsEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.share("https://future.example/", "did:plc:aaa", -time.Second)
@@ -92,10 +92,10 @@ func TestWindowEndsNowAndBeginsAfterItsLength(t *testing.T) {
 		require.Contains(t, shown, "https://now.example/")
 		require.NotContains(t, shown, "https://future.example/")
 	}
-	require.Equal(t, titles(r.rows("/?window=6h")), titles(r.rows("/")), "six hours unless asked otherwise")
+	require.Equal(t, titles(r.rows("/?window=6h")), titles(r.rows("/")), "the default is six hours")
 }
 
-func TestPageMarksTheWindowShown(t *testing.T) {
+func TestPageMarksTheCurrentWindow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	current := func(target string) string {
@@ -150,8 +150,7 @@ func TestLinkWithoutATitleIsShownByItsURL(t *testing.T) {
 	require.Equal(t, "a.example/wiki/Café?q=1", rows[0].title)
 }
 
-// A weak validator: the same ranking is not sent twice, and not one that says
-// something else is withheld.
+// The weak validator changes if and only if the ranking changes.
 func TestFragmentIsSentOnlyWhenSomethingChanged(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -161,9 +160,9 @@ func TestFragmentIsSentOnlyWhenSomethingChanged(t *testing.T) {
 		r.now.Add(-2*time.Hour), r.now.Add(-time.Hour))
 	for _, target := range []string{"/fragment?window=6h", "/api/v1/trending?window=6h"} {
 		etag := ""
-		next := func(why string, code int) {
+		next := func(reason string, code int) {
 			rec := r.do(http.MethodGet, target, "If-None-Match", `"other", `+etag)
-			require.Equal(t, code, rec.Code, why)
+			require.Equal(t, code, rec.Code, reason)
 			if code == http.StatusNotModified {
 				require.Empty(t, rec.Body.String())
 			}
@@ -181,7 +180,7 @@ func TestFragmentIsSentOnlyWhenSomethingChanged(t *testing.T) {
 		r.exec(`UPDATE streams SET last_event_at = last_event_at + interval '1 second'`)
 		next("another event", http.StatusOK)
 		r.exec(`UPDATE streams SET state_detail = state_detail || 'x'`)
-		next("another detail, which readers do not see", http.StatusNotModified)
+		next("another detail, which is not on the page", http.StatusNotModified)
 		r.exec(`UPDATE streams SET lease_expires_at = now() - interval '1 second'`)
 		next("the consumer died", http.StatusOK)
 		r.exec(`UPDATE gaps SET reason = reason || 'x'`)
@@ -193,9 +192,9 @@ func TestFragmentIsSentOnlyWhenSomethingChanged(t *testing.T) {
 	require.NotEqual(t, one.Header().Get("ETag"), other.Header().Get("ETag"))
 }
 
-// The script keeps the elements whose version is the same: a version must
-// change with what is shown, and with nothing else.
-func TestVersionsChangeWithWhatIsShown(t *testing.T) {
+// The script keeps elements with the same version, so a version must change if and only
+// if the content changes.
+func TestVersionsChangeWithTheContent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.stream("jetstream", "live", "")
@@ -227,9 +226,9 @@ func TestVersionsChangeWithWhatIsShown(t *testing.T) {
 	require.Equal(t, 1, same, "only the other link")
 }
 
-// The page carries the validator of the fragment it contains, so that the first
-// refresh costs nothing.
-func TestPageCarriesItsFragmentsValidator(t *testing.T) {
+// The page contains the validator of its fragment, so that the first refresh transfers
+// nothing.
+func TestPageContainsTheValidatorOfItsFragment(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	rec := r.do(http.MethodGet, "/?window=3h")
@@ -238,7 +237,7 @@ func TestPageCarriesItsFragmentsValidator(t *testing.T) {
 	require.Equal(t, http.StatusNotModified, r.do(http.MethodGet, "/fragment?window=3h", "If-None-Match", attr(live, "data-etag")).Code)
 }
 
-func TestCompressedAnswerKeepsItsValidator(t *testing.T) {
+func TestCompressedResponseKeepsItsValidator(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for i := range 20 {

@@ -5,36 +5,35 @@ import (
 	"strings"
 )
 
-// problemView is a page that says why there is no ranking.
+// problemView is an error page.
 type problemView struct {
 	Title   string
 	Code    int
 	Heading string
-	Says    string
+	Message string
 	CSS     string
 	Icon    string
-	Retry   bool // the page tries again by itself
+	Retry   bool // the page reloads itself
 	Home    string
 	ToHome  string
 }
 
-// refuse answers with an error, as JSON under /api/ and as a page elsewhere.
-// says tells what to send instead.
-func (s *server) refuse(w http.ResponseWriter, r *http.Request, code int, says string) {
+// writeError writes an error, as JSON under /api/ and as a page elsewhere. The message
+// says what to send instead.
+func (s *server) writeError(w http.ResponseWriter, r *http.Request, code int, message string) {
 	w.Header().Set("Cache-Control", "no-store")
 	if strings.HasPrefix(r.URL.Path, "/api/") {
-		writeJSON(w, code, map[string]string{"error": says})
+		writeJSON(w, code, map[string]string{"error": message})
 		return
 	}
 	s.render(w, code, "problem", problemView{
-		Title: s.title, Code: code, Heading: http.StatusText(code), Says: says, Retry: code == http.StatusServiceUnavailable,
+		Title: s.title, Code: code, Heading: http.StatusText(code), Message: message, Retry: code == http.StatusServiceUnavailable,
 		CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg"), Home: s.home, ToHome: s.homeName,
 	})
 }
 
-// unavailable answers for a database that did not. Where the client has gone
-// instead, nobody reads it.
-func (s *server) unavailable(w http.ResponseWriter, r *http.Request) {
+// writeUnavailable reports that the database does not respond.
+func (s *server) writeUnavailable(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Retry-After", "5")
-	s.refuse(w, r, http.StatusServiceUnavailable, "The database does not answer, so nothing can be counted. What is stored is safe; try again in a moment.")
+	s.writeError(w, r, http.StatusServiceUnavailable, "The database does not respond, so links cannot be counted. Stored data is safe; try again in a moment.")
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// versions are those of the links that a page shows, in their order.
+// versions returns the versions of the links on a page, in order.
 func (r *rig) versions(body string) (all []string) {
 	r.t.Helper()
 	for _, li := range find(r.parse(body), class("link")) {
@@ -22,8 +22,8 @@ func (r *rig) versions(body string) (all []string) {
 	return all
 }
 
-// An open page asks every few seconds: what it has already is not sent again.
-func TestRefreshSendsOnlyWhatChanged(t *testing.T) {
+// An open page refreshes every few seconds, and unchanged lines are not sent again.
+func TestRefreshSendsOnlyChangedLines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.stream("jetstream", "live", "")
@@ -36,7 +36,7 @@ func TestRefreshSendsOnlyWhatChanged(t *testing.T) {
 	require.Len(t, have, 50)
 
 	r.share("https://a.example/30", "did:plc:bbb", 0) // now the first
-	r.share("https://new.example/", "did:plc:ccc", 0) // the second; the last one falls out
+	r.share("https://new.example/", "did:plc:ccc", 0) // the second; the last one drops out
 	r.exec(`UPDATE streams SET last_event_at = last_event_at + interval '1 second'`)
 	rec := r.do(http.MethodGet, "/fragment", "Accept-Encoding", "gzip", "Weir-Have", strings.Join(have, ","), "If-None-Match", first.Header().Get("ETag"))
 	require.Equal(t, http.StatusOK, rec.Code)
@@ -46,7 +46,7 @@ func TestRefreshSendsOnlyWhatChanged(t *testing.T) {
 	now := r.versions(r.get("/"))
 	rec = r.do(http.MethodGet, "/fragment", "Weir-Have", strings.Join(have, ","))
 	lines := find(r.parse(rec.Body.String()), class("link"))
-	require.Len(t, lines, 50, "the places of all, in order")
+	require.Len(t, lines, 50, "all lines, in order")
 	sent := 0
 	for i, li := range lines {
 		if same := attr(li, "data-same"); same != "" {
@@ -70,8 +70,8 @@ func TestRefreshSendsOnlyWhatChanged(t *testing.T) {
 	}
 }
 
-// Without a script the whole page is loaded again. It is sent only when it
-// would look different, its ages included.
+// Without a script, the browser reloads the page. The page is sent only if it looks
+// different, including its ages.
 func TestPageIsSentOnlyWhenItLooksDifferent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -93,7 +93,7 @@ func TestPageIsSentOnlyWhenItLooksDifferent(t *testing.T) {
 	require.NotEqual(t, etag, r.do(http.MethodGet, "/?window=24h").Header().Get("ETag"))
 }
 
-func TestAllThatIsLargeIsCompressed(t *testing.T) {
+func TestLargeResponsesAreCompressed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for i := range 30 {
@@ -119,8 +119,8 @@ func TestAllThatIsLargeIsCompressed(t *testing.T) {
 	}
 }
 
-// An error and its addresses are for operators; readers get a sentence.
-func TestReadersGetNoAddressesOfTheNetwork(t *testing.T) {
+// Errors with their addresses are for operators; readers get a description.
+func TestReadersSeeNoNetworkAddresses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const detail = "dial tcp: lookup stream.example on 192.0.2.53:53: no such host"
@@ -135,13 +135,13 @@ func TestReadersGetNoAddressesOfTheNetwork(t *testing.T) {
 	}
 	r.exec(`UPDATE streams SET state = 'not connected'`)
 	require.Contains(t, r.get("/api/v1/trending"), `"detail":"trying again; nothing new is counted meanwhile"`)
-	r.forOperators("")
+	r.asOps("")
 	require.Contains(t, r.do(http.MethodGet, "/health").Body.String(), detail)
 }
 
-// A link that is cut off takes the focus where nobody sees it. So what holds the
-// names of sharers wraps, at any width.
-func TestNamesOfSharersAreNotCutOff(t *testing.T) {
+// A clipped link could take the focus invisibly. So the names of sharers wrap at any
+// width.
+func TestNamesOfSharersAreNotClipped(t *testing.T) {
 	t.Parallel()
 	css, err := os.ReadFile("static/page.css")
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestNamesOfSharersAreNotCutOff(t *testing.T) {
 	r.share("https://a.example/", "did:plc:aaa", time.Minute)
 	last := find(find(r.parse(r.get("/")), class("link"))[0], class("last"))
 	require.Len(t, last, 1)
-	require.Contains(t, attr(last[0].Parent, "class"), "card", "what the rule is about")
+	require.Contains(t, attr(last[0].Parent, "class"), "card", "the rules apply to the names")
 }
 
 func TestLargestLimitIsDocumented(t *testing.T) {

@@ -15,33 +15,32 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// queryTimeout bounds the queries behind one answer: nobody waits longer for a
-// page, and a database that is that slow must not collect waiting connections.
+// queryTimeout bounds the queries of one response, so that a slow database does not
+// accumulate waiting connections.
 const queryTimeout = 5 * time.Second
 
-// snapshot is what the database said for one window at one moment. It is shared
-// between requests: nobody changes it.
+// snapshot holds the ranking and the state of the streams for one window at one time.
+// Requests share it, so it is never changed.
 type snapshot struct {
 	window  window
 	at      time.Time
-	links   []ranking.TrendingLink // Image resolved to a URL or empty; every URL is http or https
+	links   []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
 	streams []schema.StreamStatus
 	gaps    []schema.Gap
 	follows schema.Following
 	etag    string
 }
 
-// snapshot counts the links of a window. Requests for the same count that come
-// while it is being made wait for it together; it is forgotten as soon as it is
-// there. A failure has been logged, once for all who waited.
+// snapshot counts the links of a window. Concurrent requests for the same count share
+// one; it is not cached afterwards. An error is logged once for all of them.
 func (s *server) snapshot(ctx context.Context, w window, limit int) (*snapshot, error) {
 	done := s.counting.DoChan(fmt.Sprintf("%s %d", w.Name, limit), func() (any, error) {
-		// The first to ask may leave while others still wait.
+		// The first client may disconnect while others still wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queryTimeout)
 		defer cancel()
 		snap, err := s.read(ctx, w, limit)
 		if err != nil {
-			s.log.Error("page_not_counted", "window", w.Name, "error", err)
+			s.log.Error("ranking_count_failed", "window", w.Name, "error", err)
 		}
 		return snap, err
 	})
@@ -56,7 +55,7 @@ func (s *server) snapshot(ctx context.Context, w window, limit int) (*snapshot, 
 	}
 }
 
-// read asks for the gaps last: one that opens meanwhile is told rather than
+// read reads the gaps after the links, so that a gap that opens meanwhile is not
 // missed.
 func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, error) {
 	snap := &snapshot{window: w, at: s.now().UTC()}
@@ -73,13 +72,13 @@ func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, erro
 	if snap.follows, err = schema.ReadFollowing(ctx, s.db); err != nil {
 		return nil, err
 	}
-	for i := range snap.streams { // what an operator is told, with hosts and addresses
+	for i := range snap.streams { // the detail is for operators: it contains addresses
 		snap.streams[i].Detail = ""
 	}
 	snap.links = make([]ranking.TrendingLink, 0, len(links))
 	for _, l := range links {
 		if _, ok := parseLink(l.URL); !ok {
-			s.corrupt.Do(func() { s.log.Error("stored_url_is_not_http", "url", l.URL) })
+			s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", l.URL) })
 			continue
 		}
 		l.Image = s.images.url(l.Image)
@@ -90,8 +89,8 @@ func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, erro
 	return snap, err
 }
 
-// etag is a weak validator: it leaves out the moment of counting and the
-// relative times, which change while what they are about does not.
+// etag returns a weak validator. It excludes the time of the count and relative times,
+// which change although the ranking does not.
 func (s *server) etag(snap *snapshot, limit int) (string, error) {
 	content, err := json.Marshal([]any{s.assets.build, snap.window.Name, limit, snap.links, snap.streams, snap.gaps, snap.follows})
 	if err != nil {
@@ -101,10 +100,11 @@ func (s *server) etag(snap *snapshot, limit int) (string, error) {
 	return `W/"` + hex.EncodeToString(sum[:12]) + `"`, nil
 }
 
-// unchanged answers 304 where the client has what etag stands for already.
-func unchanged(w http.ResponseWriter, r *http.Request, etag string) bool {
+// notModified writes status 304 and returns true if the client has the version that
+// etag identifies.
+func notModified(w http.ResponseWriter, r *http.Request, etag string) bool {
 	w.Header().Set("ETag", etag)
-	w.Header().Set("Cache-Control", "no-cache") // may be kept, must be asked about
+	w.Header().Set("Cache-Control", "no-cache") // the client may store it, but must revalidate
 	for _, header := range r.Header.Values("If-None-Match") {
 		for tag := range strings.SplitSeq(header, ",") {
 			tag = strings.TrimSpace(tag)
@@ -117,8 +117,8 @@ func unchanged(w http.ResponseWriter, r *http.Request, etag string) bool {
 	return false
 }
 
-// parseLink reads a stored URL; ok is false unless it is an absolute http or
-// https URL.
+// parseLink parses a stored URL. ok is false unless it is an absolute http or https
+// URL.
 func parseLink(raw string) (u *url.URL, ok bool) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Hostname() == "" || (u.Scheme != "http" && u.Scheme != "https") {

@@ -6,24 +6,24 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Levels colour a status.
+// A level sets the colour of a status.
 const (
-	levelGood = "good" // what is shown is up to date
-	levelWait = "wait" // it will be, by itself
-	levelBad  = "bad"  // it is not, and may need somebody
+	levelGood = "good" // the ranking is up to date
+	levelWait = "wait" // it will be, without help
+	levelBad  = "bad"  // it is not, and may need an operator
 )
 
-// statusView says in words what holds for a stream.
+// statusView describes the state of a stream.
 type statusView struct {
-	Version   string // the same as long as only the last event's time changes
+	Version   string // changes with everything but the time of the last event
 	Level     string
 	Word      string
-	Says      string
-	Stream    string // its name, where there are several
-	LastEvent *moment
+	Detail    string
+	Stream    string // the name of the stream, if there are several
+	LastEvent *timestamp
 }
 
-// newStatuses describes every stream; a database without any has never had a
+// newStatuses describes every stream. A database without streams has never had a
 // consumer.
 func newStatuses(all []schema.StreamStatus, now time.Time) ([]statusView, error) {
 	if len(all) == 0 {
@@ -40,15 +40,15 @@ func newStatuses(all []schema.StreamStatus, now time.Time) ([]statusView, error)
 			return nil, err
 		}
 		if st.LastEvent != nil {
-			view.LastEvent = newMoment(*st.LastEvent, now)
+			view.LastEvent = newTimestamp(*st.LastEvent, now)
 		}
 		views = append(views, view)
 	}
 	return views, nil
 }
 
-// describe puts a stream's state into words for a reader. The detail of it, such
-// as an error with its addresses, is for operators, who find it in /health.
+// describe describes the state of a stream for readers. The stored detail, such as an
+// error with addresses, is for operators: it is in /health.
 func describe(st schema.StreamStatus) statusView {
 	host := plain(st.Host, maxSite)
 	if host == "" {
@@ -57,36 +57,36 @@ func describe(st schema.StreamStatus) statusView {
 	var v statusView
 	switch state := st.Current(); state {
 	case schema.StateNoConsumer:
-		v = statusView{Level: levelBad, Word: "No consumer is running", Says: "nothing new is counted until one starts"}
+		v = statusView{Level: levelBad, Word: "No consumer is running", Detail: "nothing new is counted until one starts"}
 	case schema.StateLive:
-		v = statusView{Level: levelGood, Word: "Live", Says: "reading " + host}
+		v = statusView{Level: levelGood, Word: "Live", Detail: "reading " + host}
 	case schema.StateQuiet:
-		v = statusView{Level: levelGood, Word: "Quiet", Says: "connected to " + host + ", which has nothing new"}
+		v = statusView{Level: levelGood, Word: "Quiet", Detail: "connected to " + host + ", which has no new events"}
 	case schema.StateCatchingUp:
-		v = statusView{Level: levelWait, Word: "Catching up", Says: "reading what " + host + " kept meanwhile; the counts still rise"}
+		v = statusView{Level: levelWait, Word: "Catching up", Detail: "reading older events from " + host + "; the counts are still rising"}
 	case schema.StateConnecting:
-		v = statusView{Level: levelWait, Word: "Connecting", Says: "nothing new is counted until the stream answers"}
+		v = statusView{Level: levelWait, Word: "Connecting", Detail: "nothing new is counted until the stream responds"}
 	case schema.StateNoNetwork:
-		v = statusView{Level: levelBad, Word: "Not connected", Says: "trying again; nothing new is counted meanwhile"}
+		v = statusView{Level: levelBad, Word: "Not connected", Detail: "trying again; nothing new is counted meanwhile"}
 		if !st.Leased {
-			v.Says = "the consumer has fallen silent; nothing new is counted until it or another one reads on"
+			v.Detail = "the consumer has stopped responding; nothing new is counted until it or another one continues"
 		}
 	case schema.StateDraining:
-		v = statusView{Level: levelWait, Word: "Paused by backpressure", Says: "storing what was read; the stream resumes by itself"}
+		v = statusView{Level: levelWait, Word: "Paused by backpressure", Detail: "storing what was read; the stream then resumes automatically"}
 	default:
 		v = statusView{Level: levelWait, Word: plain(state, maxName)}
 	}
 	return v
 }
 
-// emptyView explains why there is no link to show.
+// emptyView explains why there are no links.
 type emptyView struct {
 	Heading string
-	Says    string
-	Longer  string // the name of a longer window to try; empty: none
+	Text    string
+	Longer  string // the name of a longer window to offer, or empty
 }
 
-// newEmpty speaks for the stream that comes nearest to bringing links.
+// newEmpty explains the state of the stream that is closest to delivering links.
 func newEmpty(all []schema.StreamStatus, w window) emptyView {
 	states := make(map[string]bool)
 	began, leased := false, false
@@ -103,22 +103,22 @@ func newEmpty(all []schema.StreamStatus, w window) emptyView {
 	switch {
 	case states[schema.StateLive] || states[schema.StateQuiet]:
 		if !began {
-			return emptyView{"Just started", "Weir is connected and listening. The first link appears here by itself, as soon as somebody shares one.", ""}
+			return emptyView{"Just started", "Weir is connected. The first link appears here as soon as somebody shares one.", ""}
 		}
-		return emptyView{nobody, "Weir is connected and listening. The next link that somebody shares appears here by itself.", longer}
+		return emptyView{nobody, "Weir is connected. The next link appears here as soon as somebody shares one.", longer}
 	case states[schema.StateCatchingUp] || states[schema.StateDraining]:
-		return emptyView{"Catching up", "Weir is reading what it has not seen yet, oldest first. Nothing of it is a link shared in " + w.Words + " so far.", longer}
+		return emptyView{"Catching up", "Weir is reading the events that it has missed, oldest first. It has not found a link shared in " + w.Words + " yet.", longer}
 	case states[schema.StateConnecting]:
-		return emptyView{"Connecting", "Weir waits for the stream to answer. Links appear here by themselves once it does and somebody shares one.", longer}
+		return emptyView{"Connecting", "Weir is waiting for the stream to respond. New links then appear here automatically.", longer}
 	case states[schema.StateNoNetwork] && leased:
-		return emptyView{"Not connected", "Weir cannot reach the stream and keeps trying; nothing needs doing here. No link shared in " + w.Words + " was stored before.", longer}
+		return emptyView{"Not connected", "Weir cannot reach the stream and keeps trying; you need not do anything. It had stored no link shared in " + w.Words + " before.", longer}
 	case states[schema.StateNoNetwork]:
-		return emptyView{"Not connected", "The consumer has fallen silent. Once it is back, or another one is started with “weir serve” or “weir consume”, this page fills by itself.", longer}
+		return emptyView{"Not connected", "The consumer has stopped responding. New links appear here once it recovers, or once you start another one with “weir serve” or “weir consume”.", longer}
 	case len(all) == 0:
-		return emptyView{"Nothing has been read yet", "Weir waits for its first consumer: “weir serve” runs everything, “weir consume” the consumer alone. This page then fills by itself.", ""}
+		return emptyView{"Nothing has been read yet", "Weir is waiting for its first consumer: “weir serve” runs everything, “weir consume” runs only the consumer. Links then appear here automatically.", ""}
 	case states[schema.StateNoConsumer]:
-		return emptyView{nobody, "No consumer is running, so nothing new is counted. Start one with “weir serve” or “weir consume”, and this page fills by itself.", longer}
+		return emptyView{nobody, "No consumer is running, so nothing new is counted. Start one with “weir serve” or “weir consume”. Links then appear here automatically.", longer}
 	default:
-		return emptyView{nobody, "The line above says what the stream is doing.", longer}
+		return emptyView{nobody, "The line above shows the state of the stream.", longer}
 	}
 }

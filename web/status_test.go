@@ -26,27 +26,27 @@ func (r *rig) empty(target string) string {
 	return text(found[0])
 }
 
-// apiState is the state of the only stream, as the API tells it.
+// apiState returns the state of the only stream, from the API.
 func (r *rig) apiState() string {
 	r.t.Helper()
-	var answer trendingJSON
-	require.NoError(r.t, json.Unmarshal([]byte(r.get("/api/v1/trending")), &answer))
-	require.Len(r.t, answer.Stream, 1)
-	return answer.Stream[0].State
+	var response trendingJSON
+	require.NoError(r.t, json.Unmarshal([]byte(r.get("/api/v1/trending")), &response))
+	require.Len(r.t, response.Stream, 1)
+	return response.Stream[0].State
 }
 
-func TestStatusSaysInWordsWhatHolds(t *testing.T) {
+func TestStatusDescribesTheStream(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		state, detail   string
 		status, heading string
 	}{
 		{schema.StateLive, "", "Live reading host.example last event 30 s ago", "Nobody shared a link in the last 6 hours"},
-		{schema.StateQuiet, "", "Quiet connected to host.example, which has nothing new last event 30 s ago", "Nobody shared a link in the last 6 hours"},
-		{schema.StateCatchingUp, "", "Catching up reading what host.example kept meanwhile; the counts still rise last event 30 s ago", "Catching up"},
-		{schema.StateConnecting, "", "Connecting nothing new is counted until the stream answers last event 30 s ago", "Connecting"},
+		{schema.StateQuiet, "", "Quiet connected to host.example, which has no new events last event 30 s ago", "Nobody shared a link in the last 6 hours"},
+		{schema.StateCatchingUp, "", "Catching up reading older events from host.example; the counts are still rising last event 30 s ago", "Catching up"},
+		{schema.StateConnecting, "", "Connecting nothing new is counted until the stream responds last event 30 s ago", "Connecting"},
 		{schema.StateNoNetwork, "dial tcp: no <such> host", "Not connected trying again; nothing new is counted meanwhile last event 30 s ago", "Not connected"},
-		{schema.StateDraining, "the buffer is full", "Paused by backpressure storing what was read; the stream resumes by itself last event 30 s ago", "Catching up"},
+		{schema.StateDraining, "the buffer is full", "Paused by backpressure storing what was read; the stream then resumes automatically last event 30 s ago", "Catching up"},
 		{"something later", "its detail", "something later last event 30 s ago", "Nobody shared a link in the last 6 hours"},
 	} {
 		t.Run(c.state, func(t *testing.T) {
@@ -60,8 +60,8 @@ func TestStatusSaysInWordsWhatHolds(t *testing.T) {
 	}
 }
 
-// A dead consumer's last words must not pass for the state of the stream.
-func TestConsumerThatFellSilentIsNotConnected(t *testing.T) {
+// The last state that a dead consumer stored is not the state of the stream.
+func TestConsumerWithAnExpiredLeaseIsNotConnected(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateConnecting, schema.StateNoNetwork} {
 		t.Run(state, func(t *testing.T) {
@@ -69,27 +69,27 @@ func TestConsumerThatFellSilentIsNotConnected(t *testing.T) {
 			r := newRig(t)
 			r.stream("jetstream", state, "an old detail")
 			r.exec(`UPDATE streams SET lease_expires_at = now() - interval '1 second'`)
-			require.Equal(t, []string{"Not connected the consumer has fallen silent; nothing new is counted until it or another one reads on last event 30 s ago"}, r.statuses())
-			require.Contains(t, r.empty("/"), "Not connected The consumer has fallen silent.")
+			require.Equal(t, []string{"Not connected the consumer has stopped responding; nothing new is counted until it or another one continues last event 30 s ago"}, r.statuses())
+			require.Contains(t, r.empty("/"), "Not connected The consumer has stopped responding.")
 			require.Equal(t, schema.StateNoNetwork, r.apiState())
 		})
 	}
 }
 
-func TestStreamThatItsConsumerLeftSaysThatNobodyReads(t *testing.T) {
+func TestReleasedStreamHasNoConsumer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	lease, ok, err := schema.TakeLease(t.Context(), r.pool, "jetstream", "jetstream", "me", time.Hour)
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, []string{"Connecting nothing new is counted until the stream answers no event yet"}, r.statuses())
+	require.Equal(t, []string{"Connecting nothing new is counted until the stream responds no event yet"}, r.statuses())
 	require.NoError(t, lease.Release(t.Context(), r.pool))
 	require.Equal(t, []string{"No consumer is running nothing new is counted until one starts no event yet"}, r.statuses())
 	require.Contains(t, r.empty("/"), "Start one with “weir serve”")
 	require.Equal(t, "no consumer is running", r.apiState())
 }
 
-func TestFreshDatabaseSaysThatNothingWasRead(t *testing.T) {
+func TestFreshDatabaseShowsThatNothingWasRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	require.Equal(t, []string{"No consumer is running nothing new is counted until one starts no event yet"}, r.statuses())
@@ -104,7 +104,7 @@ func TestEmptyWindowOffersALongerOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.stream("jetstream", schema.StateLive, "")
-	require.Contains(t, r.empty("/?window=1h"), "Look at 24h instead")
+	require.Contains(t, r.empty("/?window=1h"), "Show 24h instead")
 	require.NotContains(t, r.empty("/?window=24h"), "instead")
 	r.share("https://a.example/", "did:plc:aaa", time.Minute)
 	require.Empty(t, find(r.parse(r.get("/")), class("empty")))
@@ -117,11 +117,11 @@ func TestSeveralStreamsAreNamed(t *testing.T) {
 	r.stream("one", schema.StateNoNetwork, "")
 	require.Equal(t, []string{
 		"Not connected one trying again; nothing new is counted meanwhile last event 30 s ago",
-		"Quiet two connected to host.example, which has nothing new last event 30 s ago",
+		"Quiet two connected to host.example, which has no new events last event 30 s ago",
 	}, r.statuses())
 }
 
-func TestOpenGapInTheWindowIsTold(t *testing.T) {
+func TestOpenGapInTheWindowIsShown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	gap := func(from, to time.Duration, reason string) {
@@ -136,7 +136,7 @@ func TestOpenGapInTheWindowIsTold(t *testing.T) {
 		return text(found[0])
 	}
 	gap(5*time.Hour, 3*time.Hour, "the <b>server</b> forgot")
-	require.Equal(t, "The counts may be too low. Weir may have missed what was shared between 4 May, 07:00 UTC and 4 May, 09:00 UTC. Why "+
+	require.Equal(t, "The counts may be too low. Weir may have missed shares between 4 May, 07:00 UTC and 4 May, 09:00 UTC. Why "+
 		"4 May, 07:00 UTC – 4 May, 09:00 UTC: the <b>server</b> forgot", notice("/?window=6h"))
 	require.Empty(t, notice("/?window=3h"), "the gap ends where the window begins")
 	require.Empty(t, notice("/?window=1h"))
@@ -144,9 +144,9 @@ func TestOpenGapInTheWindowIsTold(t *testing.T) {
 	require.Contains(t, notice("/?window=12h"), "in 2 intervals of this window.")
 	require.Contains(t, notice("/?window=1h"), "another")
 
-	var answer trendingJSON
-	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending?window=6h")), &answer))
-	require.Equal(t, gapJSON{Stream: "jetstream", From: r.now.Add(-5 * time.Hour), To: r.now.Add(-3 * time.Hour), Reason: "the <b>server</b> forgot"}, answer.Gaps[0])
+	var response trendingJSON
+	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending?window=6h")), &response))
+	require.Equal(t, gapJSON{Stream: "jetstream", From: r.now.Add(-5 * time.Hour), To: r.now.Add(-3 * time.Hour), Reason: "the <b>server</b> forgot"}, response.Gaps[0])
 
 	r.exec(`UPDATE gaps SET closed_at = now()`)
 	require.Empty(t, notice("/?window=12h"))

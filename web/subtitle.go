@@ -9,21 +9,21 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// subtitle says whose links are counted, and when they were shared.
+// subtitle describes whose links are counted, and in which window.
 func subtitle(f schema.Following, w window) string {
 	shared := "The links most shared in " + w.Words
 	switch {
 	case f.Watches == 0:
 		return "The links most shared on Bluesky in " + w.Words + "."
 	case f.Accounts == 0:
-		return shared + " by followed accounts. None is followed yet: the list of accounts has not been read."
+		return shared + " by followed accounts. The list of accounts has not been read yet."
 	}
-	return shared + " by " + followed(f) + "."
+	return shared + " by " + followedAccounts(f) + "."
 }
 
-// followed names the accounts that count. Where one watch brings them, it says
-// which one.
-func followed(f schema.Following) string {
+// followedAccounts describes the accounts that count. If there is one watch, it
+// describes the watch.
+func followedAccounts(f schema.Following) string {
 	accounts := "the " + grouped(f.Accounts) + " accounts"
 	if f.Accounts == 1 {
 		accounts = "the one account"
@@ -42,7 +42,7 @@ func followed(f schema.Following) string {
 	case schema.WatchStarterPack:
 		return accounts + " in a starter pack"
 	case schema.WatchSecondDegree:
-		return fmt.Sprintf("%s followed by at least %d of those that %s follows", accounts, f.AtLeast, target)
+		return fmt.Sprintf("%s followed by at least %d of the accounts that %s follows", accounts, f.AtLeast, target)
 	default:
 		return strings.Replace(accounts, "account", "followed account", 1)
 	}

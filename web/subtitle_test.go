@@ -8,8 +8,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// The subtitle must not say "on Bluesky" where only some accounts are counted.
-func TestSubtitleSaysWhoIsCounted(t *testing.T) {
+// The subtitle must not say "on Bluesky" if only some accounts are counted.
+func TestSubtitleDescribesTheCountedAccounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	says := func() string {
@@ -36,8 +36,8 @@ func TestSubtitleSaysWhoIsCounted(t *testing.T) {
 		"by alice.example":                     {"account", "alice.example", 1},
 		"by the 52 accounts on a list":         {"list", "at://did:plc:a/app.bsky.graph.list/3k", 52},
 		"by the 52 accounts in a starter pack": {"starterpack", "at://did:plc:a/app.bsky.graph.starterpack/3k", 52},
-		"by the 52 accounts followed by at least 5 of those that alice.example follows":      {"second-degree", "alice.example", 52},
-		"by followed accounts. None is followed yet: the list of accounts has not been read": {"follows", "new.example", 0},
+		"by the 52 accounts followed by at least 5 of the accounts that alice.example follows": {"second-degree", "alice.example", 52},
+		"by followed accounts. The list of accounts has not been read yet":                     {"follows", "new.example", 0},
 	} {
 		watch(c.kind, c.target, c.members)
 		require.Equal(t, "The links most shared in the last 3 hours "+want+".", says())
@@ -46,6 +46,6 @@ func TestSubtitleSaysWhoIsCounted(t *testing.T) {
 	for i := range 3 {
 		watch("follows", fmt.Sprintf("a%d.example", i), 10*(i+1))
 	}
-	require.Equal(t, "The links most shared in the last 3 hours by the 30 followed accounts.", says(), "each counts once")
+	require.Equal(t, "The links most shared in the last 3 hours by the 30 followed accounts.", says(), "each account counts once")
 	r.audit(r.get("/"))
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// Bounds of what one link may take of the page, in characters. The style sheet
-// clamps by lines besides.
+// Limits of texts on the page, in characters. The style sheet also limits the lines.
 const (
 	maxTitle       = 240
 	maxDescription = 400
@@ -20,16 +19,15 @@ const (
 	maxDetail      = 300
 )
 
-// maxMarks is how many combining marks one letter may carry; every script
-// needs fewer, and a hundred of them paint over the neighbours.
+// maxMarks is the maximum of combining marks on one letter. Every script needs fewer;
+// a hundred of them cover the lines around them.
 const maxMarks = 6
 
-// plain is Plain of at most limit characters.
+// plain is Plain, shortened to limit characters.
 func plain(s string, limit int) string { return shorten(Plain(s), limit) }
 
-// Plain makes a stranger's string one line that cannot change how the text
-// around it is laid out, nor drive a terminal. Empty where nothing in it can be
-// seen.
+// Plain turns a stranger's text into one line that cannot change the layout of the text
+// around it or control a terminal. It returns "" if no character is visible.
 func Plain(s string) string {
 	var b strings.Builder
 	space, visible, marks := false, false, 0
@@ -38,7 +36,7 @@ func Plain(s string) string {
 		case unicode.IsSpace(r), unicode.IsControl(r), r == '\u2028', r == '\u2029':
 			space = true
 			continue
-		case reorders(r):
+		case isBidiControl(r):
 			continue
 		}
 		if marks++; !unicode.Is(unicode.M, r) {
@@ -51,7 +49,7 @@ func Plain(s string) string {
 			b.WriteByte(' ')
 		}
 		space = false
-		visible = visible || shows(r)
+		visible = visible || isVisible(r)
 		b.WriteRune(r)
 	}
 	if !visible {
@@ -60,15 +58,15 @@ func Plain(s string) string {
 	return b.String()
 }
 
-// reorders tells the characters that override the direction of text, open or
-// close an isolate, or annotate: in a title they serve only to deceive. The
-// marks of direction that right-to-left text needs are not among them.
-func reorders(r rune) bool {
+// isBidiControl reports whether a character overrides the direction of text, opens or
+// closes an isolate, or annotates. In a title, such characters only deceive. It returns
+// false for the direction marks that right-to-left text needs.
+func isBidiControl(r rune) bool {
 	return r >= '\u202A' && r <= '\u202E' || r >= '\u2066' && r <= '\u206F' || r >= '\uFFF9' && r <= '\uFFFB' || r == '\uFEFF'
 }
 
-// shows tells whether a character leaves ink.
-func shows(r rune) bool {
+// isVisible reports whether a character has a visible glyph.
+func isVisible(r rune) bool {
 	switch r {
 	case '\u115F', '\u1160', '\u3164', '\uFFA0', '\u2800': // blank letters
 		return false
@@ -85,8 +83,9 @@ func shorten(s string, limit int) string {
 	return strings.TrimRight(string(runes), " ") + "…"
 }
 
-// readable is a URL as a person reads it: no scheme, percent-encoding undone.
-func readable(u *url.URL) string {
+// displayURL formats a URL for readers: without the scheme and with percent-encoding
+// decoded.
+func displayURL(u *url.URL) string {
 	path := strings.TrimSuffix(u.EscapedPath(), "/")
 	if u.RawQuery != "" {
 		path += "?" + u.RawQuery
@@ -97,10 +96,10 @@ func readable(u *url.URL) string {
 	return plain(u.Host+path, maxURL)
 }
 
-// person is somebody who shared a link.
+// person is an account that shared a link.
 type person struct {
 	Name string
-	Href string // their profile; empty where the stored name leads to none
+	Href string // the profile; empty if the stored name is neither a handle nor a DID
 }
 
 const appBase = "https://bsky.app/profile/"
@@ -115,7 +114,7 @@ func newPerson(name string) person {
 	return person{Name: plain(name, maxName)}
 }
 
-// abbreviate keeps both ends of a DID, which is where two of them differ.
+// abbreviate keeps both ends of a DID, where DIDs differ.
 func abbreviate(did string) string {
 	const head, tail = 12, 4
 	if len(did) <= head+tail+1 {
@@ -124,7 +123,7 @@ func abbreviate(did string) string {
 	return did[:head] + "…" + did[len(did)-tail:]
 }
 
-// postURL is where a person reads a post; "" where uri names none.
+// postURL returns the web address of a post; "" if uri is not that of a post.
 func postURL(uri string) string {
 	at, err := syntax.ParseATURI(uri)
 	if err != nil || at.Collection() != "app.bsky.feed.post" || at.RecordKey() == "" {

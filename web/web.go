@@ -1,12 +1,10 @@
-// Package web shows the ranking: a page that a server renders and a small
-// script keeps fresh, and the same as JSON. It owns no data and caches none:
-// every answer is counted from the shares as they are, and only requests that
-// wait for the same count at the same moment share it.
+// Package web serves the ranking: as a page that a small script keeps up to date, and
+// as JSON. It stores and caches nothing: every response is counted from the current
+// shares, and only concurrent requests for the same count share it.
 //
-// Titles, descriptions, handles and URLs were written by strangers. They are
-// escaped by html/template, stripped of what reorders text, linked only where
-// they are http or https, and the page's policy lets nothing run but its own
-// script.
+// Titles, descriptions, handles and URLs come from strangers. html/template escapes
+// them, characters that reorder text are removed, only http and https URLs become
+// links, and the Content-Security-Policy allows no script but the page's own.
 package web
 
 import (
@@ -24,21 +22,20 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Config is what the page needs.
+// Config configures the page.
 type Config struct {
-	DB  schema.DB        // a pool: several queries run at once
-	Now func() time.Time // where a window ends
+	DB  schema.DB        // a pool: queries run concurrently
+	Now func() time.Time // the end of a window
 
-	// ImageBase is where images stored as blob:<did>/<cid> are shown from: an
-	// http or https URL with {did} and {cid} in its path or query. "": no images.
+	// ImageBase is the URL of images stored as blob:<did>/<cid>: an http or https
+	// URL with {did} and {cid} in its path or query. "": no images.
 	ImageBase string
 
 	Title  string // the name at the top of the page; "": Weir
 	Logger *slog.Logger
 }
 
-// server answers the requests. It is used by many goroutines at once; nothing
-// in it changes after Handler, but what locks itself.
+// server serves the requests. It is safe for concurrent use.
 type server struct {
 	db        schema.DB
 	now       func() time.Time
@@ -47,15 +44,15 @@ type server struct {
 	images    images
 	assets    assets
 	templates *template.Template
-	home      string             // where the name at the top of every page leads
-	homeName  string             // what is there
-	places    places             // for the pages that are made at once
-	counting  singleflight.Group // the counts that somebody waits for, by window and limit
-	corrupt   sync.Once          // the log line about a stored URL that is none
+	home      string             // the target of the name at the top of every page
+	homeName  string             // the text of the link to it
+	slots     renderSlots        // limits concurrent pages
+	counting  singleflight.Group // the running counts, by window and limit
+	corrupt   sync.Once          // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, its changing part at /fragment, and the JSON API
-// at /api/v1/trending. The error says which field of cfg to change.
+// Handler serves the page at /, its live part at /fragment, and the JSON API at
+// /api/v1/trending. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -66,15 +63,15 @@ func Handler(cfg Config) (http.Handler, error) {
 	}
 	s.home, s.homeName = "/", "To the ranking"
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", s.rendered(s.servePage))
-	mux.HandleFunc("/fragment", s.rendered(s.serveFragment))
-	mux.HandleFunc("/api/v1/trending", s.rendered(s.serveTrending))
+	mux.HandleFunc("/{$}", s.buffered(s.servePage))
+	mux.HandleFunc("/fragment", s.buffered(s.serveFragment))
+	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
-	return s.guard(mux), nil
+	return s.secure(mux), nil
 }
 
-// newServer reads what every page needs.
+// newServer loads the templates and static files.
 func newServer(cfg Config) (*server, error) {
 	images, err := parseImages(cfg.ImageBase)
 	if err != nil {
@@ -90,23 +87,24 @@ func newServer(cfg Config) (*server, error) {
 	}
 	return &server{
 		db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
-		images: images, assets: assets, templates: templates, places: make(places, pagesAtOnce),
+		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
 	}, nil
 }
 
-// guard sets the headers that every answer has, and refuses to change anything.
-func (s *server) guard(next http.Handler) http.Handler {
+// secure sets the security headers of every response and refuses all methods but GET
+// and HEAD.
+func (s *server) secure(next http.Handler) http.Handler {
 	policy := "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'" + s.images.source() +
 		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		protect(h)
+		setCommonHeaders(h)
 		h.Set("Content-Security-Policy", policy)
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			h.Set("Allow", "GET, HEAD")
-			s.refuse(w, r, http.StatusMethodNotAllowed, "Nothing can be changed here: send GET or HEAD.")
+			s.writeError(w, r, http.StatusMethodNotAllowed, "This server is read-only: send GET or HEAD.")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -114,5 +112,5 @@ func (s *server) guard(next http.Handler) http.Handler {
 }
 
 func (s *server) serveNotFound(w http.ResponseWriter, r *http.Request) {
-	s.refuse(w, r, http.StatusNotFound, "There is nothing at this address: the ranking is at /, and as JSON at /api/v1/trending.")
+	s.writeError(w, r, http.StatusNotFound, "There is nothing at this address: the ranking is at /, and as JSON at /api/v1/trending.")
 }

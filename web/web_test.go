@@ -20,7 +20,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// rig is a page over a database of its own, at a moment that stands still.
+// rig is a page with a database of its own and a fixed time.
 type rig struct {
 	t       *testing.T
 	pool    *pgxpool.Pool
@@ -61,11 +61,11 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// forOperators makes the rig ask the operators' listener from here on.
-func (r *rig) forOperators(token string) *rig {
+// asOps makes the rig use the handler for operators.
+func (r *rig) asOps(token string) *rig {
 	r.t.Helper()
 	var err error
-	r.handler, err = Operate(Operations{
+	r.handler, err = OpsHandler(OpsConfig{
 		DB: r.pool, Check: func(context.Context) error { return nil }, Metrics: prometheus.NewRegistry(), Token: token,
 		Now: func() time.Time { return r.now }, Logger: slog.New(slog.NewJSONHandler(r.log, nil)),
 	})
@@ -79,7 +79,7 @@ func (r *rig) exec(sql string, args ...any) {
 	require.NoError(r.t, err)
 }
 
-// share stores that did shared url so long before now.
+// share stores a share of url by did, ago before now.
 func (r *rig) share(url, did string, ago time.Duration) {
 	r.t.Helper()
 	r.exec(`INSERT INTO links (url, site, title, first_seen) VALUES ($1, 'site.example', 'Title of ' || $1, $2) ON CONFLICT (url) DO NOTHING`,
@@ -106,7 +106,7 @@ func (r *rig) do(method, target string, header ...string) *httptest.ResponseReco
 	return rec
 }
 
-// get answers the body of a request that must succeed.
+// get returns the body of a request that must succeed.
 func (r *rig) get(target string) string {
 	r.t.Helper()
 	rec := r.do(http.MethodGet, target)
@@ -122,7 +122,7 @@ func (r *rig) parse(body string) *html.Node {
 	return doc
 }
 
-// find lists the elements that a predicate picks, in the page's order.
+// find returns the elements that match a predicate, in document order.
 func find(doc *html.Node, pick func(*html.Node) bool) (found []*html.Node) {
 	for n := range doc.Descendants() {
 		if n.Type == html.ElementNode && pick(n) {
@@ -147,7 +147,7 @@ func attr(n *html.Node, name string) string {
 	return ""
 }
 
-// text is what a person reads in an element, on one line.
+// text returns the text of an element on one line.
 func text(n *html.Node) string {
 	var b strings.Builder
 	for c := range n.Descendants() {
@@ -158,7 +158,7 @@ func text(n *html.Node) string {
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
-func TestOnlyReadingIsAllowed(t *testing.T) {
+func TestOnlyGETAndHEADAreAllowed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, "BREW"} {
@@ -183,7 +183,7 @@ func TestUnknownPathsAreNotFound(t *testing.T) {
 		r.do(http.MethodGet, "/api/v2/trending").Body.String())
 }
 
-func TestEveryAnswerCarriesThePolicy(t *testing.T) {
+func TestEveryResponseHasThePolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for _, target := range []string{"/", "/fragment", "/api/v1/trending", "/nowhere", "/?window=2h"} {
@@ -195,7 +195,7 @@ func TestEveryAnswerCarriesThePolicy(t *testing.T) {
 	}
 }
 
-// What a page loads must be there, of the right type, and kept by browsers.
+// The files that a page loads exist, with the right type, and browsers can cache them.
 func TestAssetsOfThePageAreServed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -213,8 +213,8 @@ func TestAssetsOfThePageAreServed(t *testing.T) {
 	require.Equal(t, 4, loaded, "style, script, and the icon twice")
 }
 
-// A policy of 'self' forbids what is written into the page itself.
-func TestPageNeedsNothingThatThePolicyForbids(t *testing.T) {
+// The policy 'self' forbids inline scripts and styles.
+func TestPageHasNoInlineScriptsOrStyles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.share("https://a.example/", "did:plc:aaa", time.Minute)
@@ -229,7 +229,7 @@ func TestPageNeedsNothingThatThePolicyForbids(t *testing.T) {
 	}
 }
 
-func TestConfigurationThatCannotWorkIsRefused(t *testing.T) {
+func TestInvalidConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	good := Config{DB: r.pool, Now: time.Now, Logger: slog.New(slog.DiscardHandler)}
@@ -248,21 +248,21 @@ func TestConfigurationThatCannotWorkIsRefused(t *testing.T) {
 	}
 }
 
-// told is a context that tells when somebody begins to wait for its end.
-type told struct {
+// watchedContext reports when a goroutine begins to wait for its end.
+type watchedContext struct {
 	context.Context
 	once    sync.Once
 	waiting chan struct{}
 }
 
-func (c *told) Done() <-chan struct{} {
+func (c *watchedContext) Done() <-chan struct{} {
 	c.once.Do(func() { close(c.waiting) })
 	return c.Context.Done()
 }
 
-// Viewers who ask at the same moment wait for one count; the next one makes a
-// count of its own; and the first may leave without taking the others' along.
-func TestSimultaneousRequestsShareOneCount(t *testing.T) {
+// Concurrent requests share one count, even if the first client disconnects. The next
+// request gets a new count.
+func TestConcurrentRequestsShareOneCount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.share("https://a.example/", "did:plc:aaa", time.Minute)
@@ -290,7 +290,7 @@ func TestSimultaneousRequestsShareOneCount(t *testing.T) {
 		if i == 0 {
 			base = first
 		}
-		ctx := &told{Context: base, waiting: make(chan struct{})}
+		ctx := &watchedContext{Context: base, waiting: make(chan struct{})}
 		recorders[i] = httptest.NewRecorder()
 		req := httptest.NewRequestWithContext(ctx, http.MethodGet, "/?window=1h", nil)
 		all.Go(func() { handler.ServeHTTP(recorders[i], req) })

@@ -9,10 +9,10 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// window is a window of the ranking, in words.
+// window is a window of the ranking with its description.
 type window struct {
 	ranking.Window
-	Words string
+	Words string // such as "the last 6 hours"
 }
 
 func windows() []window {
@@ -29,7 +29,7 @@ func windows() []window {
 
 const defaultWindow = "6h"
 
-// parseWindow reads the parameter "window". The error says what to send instead.
+// parseWindow reads the parameter "window". The error lists the valid values.
 func parseWindow(query url.Values) (window, error) {
 	name, err := single(query, "window", defaultWindow)
 	if err != nil {
@@ -45,7 +45,7 @@ func parseWindow(query url.Values) (window, error) {
 	return window{}, fmt.Errorf("window is %q: send one of %s", shorten(name, 40), strings.Join(names, ", "))
 }
 
-// single reads a parameter that may be given once.
+// single reads a parameter that may appear once.
 func single(query url.Values, name, otherwise string) (string, error) {
 	switch values := query[name]; len(values) {
 	case 0:
@@ -53,6 +53,6 @@ func single(query url.Values, name, otherwise string) (string, error) {
 	case 1:
 		return values[0], nil
 	default:
-		return "", fmt.Errorf("%s is given %d times: send it once", name, len(values))
+		return "", fmt.Errorf("%s appears %d times: send it once", name, len(values))
 	}
 }

@@ -23,14 +23,14 @@ func auditCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Compare what is stored with the accounts' own repositories, and repair it where that is asked for",
+		Short: "Compare stored posts with the accounts' repositories, and optionally repair them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case auditor.Accounts < 1 || all && cmd.Flags().Changed("accounts"):
-				return errors.New("--accounts is a number from 1 on; or give --all instead")
+				return errors.New("--accounts must be 1 or more, and cannot be combined with --all")
 			case auditor.Window <= 0 || auditor.Settle < 0:
-				return errors.New("--window must be more than nothing, and --settle not negative")
+				return errors.New("--window must be positive, and --settle must not be negative")
 			case all:
 				auditor.Accounts = 0
 			}
@@ -47,16 +47,16 @@ func auditCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&auditor.Accounts, "accounts", 20, "how many accounts, by chance")
-	cmd.Flags().BoolVar(&all, "all", false, "every followed account")
-	cmd.Flags().DurationVar(&auditor.Window, "window", 24*time.Hour, "how far back")
-	cmd.Flags().DurationVar(&auditor.Settle, "settle", 30*time.Second, "how long a difference has to last to count")
-	cmd.Flags().BoolVar(&auditor.Repair, "repair", false, "repair what is found")
+	cmd.Flags().IntVar(&auditor.Accounts, "accounts", 20, "how many accounts to audit, chosen at random")
+	cmd.Flags().BoolVar(&all, "all", false, "audit every followed account")
+	cmd.Flags().DurationVar(&auditor.Window, "window", 24*time.Hour, "how far back to compare")
+	cmd.Flags().DurationVar(&auditor.Settle, "settle", 30*time.Second, "how long a difference must last to count")
+	cmd.Flags().BoolVar(&auditor.Repair, "repair", false, "repair the differences")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-// printAudit prints what was compared, what differs, and then the sum.
+// printAudit prints the compared accounts, the differences and a summary.
 func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	for _, c := range sum.Compared {
 		fmt.Fprintf(w, "compared %s  %s from %s to %s\n", web.Plain(c.DID), counts(int64(c.Records), "record", "records"), second(c.From), second(c.To))
@@ -85,4 +85,5 @@ func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	fmt.Fprintln(w)
 }
 
+// second formats a time without fractions of a second.
 func second(t time.Time) string { return t.UTC().Format(time.RFC3339) }

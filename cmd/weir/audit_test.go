@@ -10,8 +10,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestAuditIsPrinted in whole words.
-func TestAuditIsPrinted(t *testing.T) {
+func TestPrintAudit(t *testing.T) {
 	t.Parallel()
 	var w strings.Builder
 	at, score := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC), 1.0

@@ -16,7 +16,7 @@ import (
 )
 
 func backfillCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "backfill", Short: "Read accounts' feeds back in time"}
+	cmd := &cobra.Command{Use: "backfill", Short: "Read the older posts of accounts"}
 	cmd.AddCommand(backfillAddCommand(), backfillStatusCommand(), backfillCancelCommand())
 	return cmd
 }
@@ -28,16 +28,16 @@ func backfillAddCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "add [ACCOUNT…]",
-		Short: "Have the feeds of accounts read, by handle or DID, or of all that are followed",
+		Short: "Request backfills of accounts, by handle or DID, or of all followed accounts",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return fmt.Errorf("name accounts, or --all")
+				return fmt.Errorf("give accounts or --all")
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				if all {
 					id, err := schema.RequestAllBackfills(ctx, p.Pool(), back)
 					if err == nil {
-						fmt.Fprintf(cmd.OutOrStdout(), "asked for, by job %d\n", id)
+						fmt.Fprintf(cmd.OutOrStdout(), "backfills requested (job %d)\n", id)
 					}
 					return err
 				}
@@ -46,21 +46,21 @@ func backfillAddCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(cmd.OutOrStdout(), "%s is asked for, by job %d\n", account, id)
+					fmt.Fprintf(cmd.OutOrStdout(), "backfill of %s requested (job %d)\n", account, id)
 				}
 				return nil
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&back, "back", 24*time.Hour, "how far back")
-	cmd.Flags().BoolVar(&all, "all", false, "every followed account")
+	cmd.Flags().DurationVar(&back, "back", 24*time.Hour, "how far back to read")
+	cmd.Flags().BoolVar(&all, "all", false, "request a backfill of every followed account")
 	return cmd
 }
 
 func backfillStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show how far the backfills are",
+		Short: "Show the progress of the backfills",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
@@ -74,12 +74,11 @@ func backfillStatusCommand() *cobra.Command {
 	}
 }
 
-// printBackfills draws a bar over the accounts of the last hour, read and still
-// to be read.
+// printBackfills draws a progress bar of the backfills of the last hour.
 func printBackfills(w io.Writer, b schema.Backfills) error {
 	open := b.Waiting + b.Running + b.Failing
 	if open+b.Done == 0 {
-		_, err := fmt.Fprintln(w, "no feed was asked for in the last hour")
+		_, err := fmt.Fprintln(w, "no backfill was requested in the last hour")
 		return err
 	}
 	bar := progressbar.NewOptions(open+b.Done, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(40), progressbar.OptionShowCount(),
@@ -87,7 +86,7 @@ func printBackfills(w io.Writer, b schema.Backfills) error {
 	if err := bar.Set(b.Done); err != nil {
 		return err
 	}
-	words := []string{fmt.Sprintf("%d running", b.Running), fmt.Sprintf("%d waiting", b.Waiting), fmt.Sprintf("%d to be tried again", b.Failing),
+	words := []string{fmt.Sprintf("%d running", b.Running), fmt.Sprintf("%d waiting", b.Waiting), fmt.Sprintf("%d waiting for a retry", b.Failing),
 		fmt.Sprintf("%d posts found", b.Posts)}
 	if rate := float64(b.LastMinute); rate > 0 {
 		words = append(words, fmt.Sprintf("%.0f accounts/min", rate))
@@ -102,7 +101,7 @@ func printBackfills(w io.Writer, b schema.Backfills) error {
 func backfillCancelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel",
-		Short: "Drop every backfill that has not started",
+		Short: "Cancel every backfill that has not started",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
@@ -112,7 +111,7 @@ func backfillCancelCommand() *cobra.Command {
 				}
 				n, err := workers.CancelBackfills(ctx, queue)
 				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%d backfills were dropped; those that run go on\n", n)
+					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled; running ones continue\n", counts(int64(n), "backfill", "backfills"))
 				}
 				return err
 			})

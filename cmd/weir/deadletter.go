@@ -20,16 +20,17 @@ import (
 )
 
 func deadletterCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "deadletter", Short: "See and replay what could not be processed"}
+	cmd := &cobra.Command{Use: "deadletter", Short: "List, show, replay and dismiss dead letters"}
 	cmd.AddCommand(deadletterListCommand(), deadletterShowCommand(), deadletterReplayCommand(), deadletterDismissCommand())
 	return cmd
 }
 
-// letterFilter adds the flags that choose letters, and answers the choice.
-func letterFilter(cmd *cobra.Command) func() (schema.LetterFilter, error) {
+// filterFlags adds the flags --stage and --class. The function that it returns reads
+// them.
+func filterFlags(cmd *cobra.Command) func() (schema.LetterFilter, error) {
 	var f schema.LetterFilter
-	cmd.Flags().StringVar(&f.Stage, "stage", "", "only those of a stage: "+strings.Join(schema.Stages(), ", "))
-	cmd.Flags().StringVar(&f.Class, "class", "", "only those of a class: "+strings.Join(schema.Classes(), ", "))
+	cmd.Flags().StringVar(&f.Stage, "stage", "", "only dead letters of a stage: "+strings.Join(schema.Stages(), ", "))
+	cmd.Flags().StringVar(&f.Class, "class", "", "only dead letters of a class: "+strings.Join(schema.Classes(), ", "))
 	return func() (schema.LetterFilter, error) {
 		if err := oneOf(cmd, "stage", f.Stage, schema.Stages()); err != nil {
 			return f, err
@@ -38,21 +39,21 @@ func letterFilter(cmd *cobra.Command) func() (schema.LetterFilter, error) {
 	}
 }
 
-// oneOf refuses the value of a flag that is none of those known.
+// oneOf returns an error if a flag is set to an unknown value.
 func oneOf(cmd *cobra.Command, flag, value string, known []string) error {
 	if !cmd.Flags().Changed(flag) || slices.Contains(known, value) {
 		return nil
 	}
-	return fmt.Errorf("--%s is %q: expected %s", flag, value, oneOfMany(known))
+	return fmt.Errorf("--%s is %q: expected %s", flag, value, orList(known))
 }
 
-// letterIDs reads the numbers of letters.
-func letterIDs(args []string) ([]int64, error) {
+// deadLetterIDs parses the numbers of dead letters.
+func deadLetterIDs(args []string) ([]int64, error) {
 	ids := make([]int64, len(args))
 	for i, arg := range args {
 		id, err := strconv.ParseInt(arg, 10, 64)
 		if err != nil || id < 1 {
-			return nil, fmt.Errorf("%q is no dead letter's number: `weir deadletter list` shows them", arg)
+			return nil, fmt.Errorf("%q is not the number of a dead letter: `weir deadletter list` shows them", arg)
 		}
 		ids[i] = id
 	}
@@ -67,12 +68,12 @@ func deadletterListCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the dead letters that need somebody, last seen first",
+		Short: "List the open and replaying dead letters, last seen first",
 		Args:  cobra.NoArgs,
 	}
-	filter := letterFilter(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 50, "how many at most")
-	cmd.Flags().StringVar(&state, "state", "", "those in a state, instead of open and replaying: "+strings.Join(schema.LetterStates(), ", "))
+	filter := filterFlags(cmd)
+	cmd.Flags().IntVar(&limit, "limit", 50, "the maximum number of dead letters")
+	cmd.Flags().StringVar(&state, "state", "", "only dead letters in a state, instead of open and replaying: "+strings.Join(schema.LetterStates(), ", "))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := filter()
@@ -87,40 +88,40 @@ func deadletterListCommand() *cobra.Command {
 		}
 		f.State = state
 		return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-			letters, err := schema.Letters(ctx, p.Pool(), f, limit)
+			found, err := schema.Letters(ctx, p.Pool(), f, limit)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(letters)
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(found)
 			}
-			return printLetters(cmd.OutOrStdout(), letters, time.Now())
+			return printDeadLetters(cmd.OutOrStdout(), found, time.Now())
 		})
 	}
 	return cmd
 }
 
-func printLetters(w io.Writer, letters []schema.Letter, now time.Time) error {
-	if len(letters) == 0 {
+func printDeadLetters(w io.Writer, all []schema.Letter, now time.Time) error {
+	if len(all) == 0 {
 		fmt.Fprintln(w, "no dead letter")
 		return nil
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tSTAGE\tCLASS\tSTATE\tCOUNT\tLAST SEEN\tABOUT\tCAUSE")
-	for i := range letters {
-		l := &letters[i]
+	fmt.Fprintln(table, "ID\tSTAGE\tCLASS\tSTATE\tCOUNT\tLAST SEEN\tSUBJECT\tCAUSE")
+	for i := range all {
+		l := &all[i]
 		cause := web.Plain(l.Cause)
 		if l.Path != "" {
 			cause += " at " + web.Plain(l.Path)
 		}
 		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%d\t%s ago\t%s\t%s\n", l.ID, l.Stage, l.Class, l.State, l.Count,
-			now.Sub(l.LastSeen).Round(time.Second), about(l), cut(cause, 100))
+			now.Sub(l.LastSeen).Round(time.Second), subject(l), shorten(cause, 100))
 	}
 	return table.Flush()
 }
 
-// about is the record or the kind of job that a letter is about.
-func about(l *schema.Letter) string {
+// subject returns the record or the kind of job of a dead letter.
+func subject(l *schema.Letter) string {
 	switch {
 	case l.Kind != "":
 		return web.Plain(l.Kind)
@@ -130,34 +131,34 @@ func about(l *schema.Letter) string {
 	return "-"
 }
 
-// cut is a text of so many characters at most.
-func cut(s string, most int) string {
-	if runes := []rune(s); len(runes) > most {
-		return string(runes[:most-1]) + "…"
+// shorten cuts a text to limit characters.
+func shorten(s string, limit int) string {
+	if runes := []rune(s); len(runes) > limit {
+		return string(runes[:limit-1]) + "…"
 	}
 	return s
 }
 
-// shownRaw is how much of an input is shown, in bytes.
-const shownRaw = 16 << 10
+// maxInput is how many bytes of an input are shown.
+const maxInput = 16 << 10
 
 func deadletterShowCommand() *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use:   "show ID",
-		Short: "Show a dead letter with its causes and its input",
+		Short: "Show a dead letter with its cause and input",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ids, err := letterIDs(args)
+			ids, err := deadLetterIDs(args)
 			if err != nil {
 				return err
 			}
-			most := shownRaw
+			limit := maxInput
 			if raw {
-				most = 1 << 30
+				limit = 1 << 30
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				l, err := schema.FindLetter(ctx, p.Pool(), ids[0], most)
+				l, err := schema.FindLetter(ctx, p.Pool(), ids[0], limit)
 				switch {
 				case errors.Is(err, schema.ErrNoRows):
 					return fmt.Errorf("there is no dead letter %d", ids[0])
@@ -167,15 +168,15 @@ func deadletterShowCommand() *cobra.Command {
 					_, err := cmd.OutOrStdout().Write(l.Raw)
 					return err
 				}
-				return printLetter(cmd.OutOrStdout(), &l)
+				return printDeadLetter(cmd.OutOrStdout(), &l)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&raw, "raw", false, "print what is kept of the input and nothing else, byte for byte")
+	cmd.Flags().BoolVar(&raw, "raw", false, "print only the stored input, byte for byte")
 	return cmd
 }
 
-func printLetter(w io.Writer, l *schema.Letter) error {
+func printDeadLetter(w io.Writer, l *schema.Letter) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, value string) {
 		if value = web.Plain(value); value != "" {
@@ -189,7 +190,7 @@ func printLetter(w io.Writer, l *schema.Letter) error {
 	if l.StateAt != nil {
 		line("since", l.StateAt.UTC().Format(time.RFC3339))
 	}
-	line("about", about(l))
+	line("subject", subject(l))
 	line("queue", l.Queue)
 	line("projection", l.Projection)
 	if l.Job != nil {
@@ -210,23 +211,23 @@ func printLetter(w io.Writer, l *schema.Letter) error {
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n", web.Plain(string(l.Raw)))
 	if more := l.RawBytes - int64(len(l.Raw)); err == nil && more > 0 {
-		_, err = fmt.Fprintf(w, "… and %d bytes more\n", more)
+		_, err = fmt.Fprintf(w, "… and %d more bytes\n", more)
 	}
 	return err
 }
 
-// chosen runs one on each letter that is named, or all on those that the flags
-// choose.
-func chosen(cmd *cobra.Command, one func(ctx context.Context, p app.App, id int64) error, all func(context.Context, app.App, schema.LetterFilter) error) *cobra.Command {
-	every := cmd.Flags().Bool("all", false, "every open one, of a stage or class where they are given")
-	filter := letterFilter(cmd)
+// selecting completes a command that acts on dead letters: it calls one for each number
+// among the arguments, or all with the filter of the flags.
+func selecting(cmd *cobra.Command, one func(ctx context.Context, p app.App, id int64) error, all func(context.Context, app.App, schema.LetterFilter) error) *cobra.Command {
+	every := cmd.Flags().Bool("all", false, "every open dead letter, or those of --stage and --class")
+	filter := filterFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ids, err := letterIDs(args)
+		ids, err := deadLetterIDs(args)
 		switch {
 		case *every == (len(args) > 0):
-			return errors.New("name dead letters by their numbers, or --all")
+			return errors.New("give the numbers of dead letters or --all")
 		case !*every && (cmd.Flags().Changed("stage") || cmd.Flags().Changed("class")):
-			return errors.New("--stage and --class belong to --all")
+			return errors.New("--stage and --class require --all")
 		case err != nil:
 			return err
 		}
@@ -250,34 +251,34 @@ func chosen(cmd *cobra.Command, one func(ctx context.Context, p app.App, id int6
 }
 
 func deadletterReplayCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "replay ID…", Short: "Have dead letters tried again, by a worker"}
-	return chosen(cmd, func(ctx context.Context, p app.App, id int64) error {
+	cmd := &cobra.Command{Use: "replay ID…", Short: "Retry dead letters, by a worker"}
+	return selecting(cmd, func(ctx context.Context, p app.App, id int64) error {
 		job, err := schema.ReplayLetter(ctx, p.Pool(), id)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "dead letter %d is tried again by job %d: `weir deadletter show %d` says how it ends\n", id, job, id)
+			fmt.Fprintf(cmd.OutOrStdout(), "job %d retries dead letter %d: `weir deadletter show %d` shows the result\n", job, id, id)
 		}
 		return err
 	}, func(ctx context.Context, p app.App, f schema.LetterFilter) error {
 		n, err := schema.ReplayLetters(ctx, p.Pool(), f)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s tried again: `weir deadletter list` shows what is left\n", counts(int64(n), "dead letter is", "dead letters are"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s replaying: `weir deadletter list` shows the rest\n", counts(int64(n), "dead letter", "dead letters"))
 		}
 		return err
 	})
 }
 
 func deadletterDismissCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "dismiss ID…", Short: "Say that dead letters need nothing"}
-	return chosen(cmd, func(ctx context.Context, p app.App, id int64) error {
+	cmd := &cobra.Command{Use: "dismiss ID…", Short: "Mark dead letters as dismissed: they need no action"}
+	return selecting(cmd, func(ctx context.Context, p app.App, id int64) error {
 		err := schema.DismissLetter(ctx, p.Pool(), id)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "dead letter %d is dismissed\n", id)
+			fmt.Fprintf(cmd.OutOrStdout(), "dead letter %d dismissed\n", id)
 		}
 		return err
 	}, func(ctx context.Context, p app.App, f schema.LetterFilter) error {
 		n, err := schema.DismissLetters(ctx, p.Pool(), f)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s dismissed\n", counts(int64(n), "dead letter is", "dead letters are"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s dismissed\n", counts(int64(n), "dead letter", "dead letters"))
 		}
 		return err
 	})

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	demoHistory = 20_000 // events of the day before the demo starts
-	demoRate    = 25     // events a second from then on
-	demoSpacing = 10 * time.Millisecond
-	demoMeets   = 20 * time.Second
+	demoHistory        = 20_000 // events of the day before the start
+	demoRate           = 25     // events per second from then on
+	demoSpacing        = 10 * time.Millisecond
+	demoFollowInterval = 20 * time.Second
 )
 
 func demoCommand() *cobra.Command {
@@ -34,7 +34,7 @@ func demoCommand() *cobra.Command {
 			}
 			cfg = cfg.ForTerminal(slog.LevelWarn)
 			ctx := cmd.Context()
-			defer sayStopping(ctx, cmd.OutOrStdout())()
+			defer printStopping(ctx, cmd.OutOrStdout())()
 			network, err := simnet.New(simnet.Config{Seed: uint64(time.Now().UnixNano()), History: demoHistory, Logger: cfg.Logger()})
 			if err != nil {
 				return err
@@ -43,14 +43,14 @@ func demoCommand() *cobra.Command {
 				return err
 			}
 			defer network.Stop()
-			readFrom(&cfg, network)
+			useSimnet(&cfg, network)
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: cfg.DemoDir(), Ephemeral: true}, func(pool *pgxpool.Pool) error {
-				l, err := listenNear(cmd.OutOrStdout(), cfg.Listen)
+				l, err := listenOrFallback(cmd.OutOrStdout(), cfg.Listen)
 				if err != nil {
 					return err
 				}
 				p := app.New(cfg, pool)
-				announce(cmd.OutOrStdout(), "Weir follows "+network.Hub().Handle+"'s network, on a small simulated Bluesky. It ends, and forgets, when you stop it.", l)
+				announce(cmd.OutOrStdout(), "Weir follows "+network.Hub().Handle+"'s network, on a small simulated Bluesky. All data is deleted when you stop it.", l)
 				g, ctx := errgroup.WithContext(ctx)
 				g.Go(func() error {
 					return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
@@ -59,17 +59,17 @@ func demoCommand() *cobra.Command {
 					network.Live(ctx, demoRate)
 					return nil
 				})
-				g.Go(func() error { return meet(ctx, network) })
+				g.Go(func() error { return followMore(ctx, network) })
 				return g.Wait()
 			})
 		},
 	}
 }
 
-// readFrom points the consumer and the workers at a simulated network, of which
-// the accounts that its hub follows are followed. Nobody there minds quick calls
-// and hourly work done every minute: a person sees more of both.
-func readFrom(c *app.Config, n *simnet.Net) {
+// useSimnet points the consumer and the workers at a simulated network and watches the
+// follows of its hub. API calls and syncs are more frequent than usual, so that the
+// demo shows more.
+func useSimnet(c *app.Config, n *simnet.Net) {
 	c.Jetstream, c.Start = []string{n.URL()}, "tip"
 	c.DictionaryURL, c.DictionarySHA256 = n.DictionaryURL(), n.DictionarySHA256()
 	c.ImageBase = n.ImageBase()
@@ -83,11 +83,11 @@ func readFrom(c *app.Config, n *simnet.Net) {
 	}
 }
 
-// meet has the network's hub follow somebody else every now and then, so that
-// there is something to sync.
-func meet(ctx context.Context, n *simnet.Net) error {
+// followMore makes the network's hub follow another account at intervals, so that there
+// is something to sync.
+func followMore(ctx context.Context, n *simnet.Net) error {
 	followed := n.Follows(n.Hub().DID)
-	ticker := time.NewTicker(demoMeets)
+	ticker := time.NewTicker(demoFollowInterval)
 	defer ticker.Stop()
 	for _, a := range n.Accounts() {
 		if a.Status != "" || slices.Contains(followed, a.DID) {

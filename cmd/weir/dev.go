@@ -18,7 +18,7 @@ import (
 func devCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "dev",
-		Short: "Run everything on a Postgres of its own, against the public Jetstream",
+		Short: "Run everything on its own Postgres server, against the public Jetstream",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := app.ReadConfig()
@@ -26,13 +26,13 @@ func devCommand() *cobra.Command {
 				return err
 			}
 			cfg = cfg.ForTerminal(slog.LevelInfo)
-			l, err := cfg.ListenPage() // before Postgres starts: the address may be a demo's
+			l, err := cfg.ListenPage() // before Postgres starts: a running demo may use the address
 			if err != nil {
 				return fmt.Errorf("%w; set WEIR_LISTEN to another address", err)
 			}
-			defer l.Close() //nolint:errcheck // the page's server has closed it, or nobody has connected
+			defer l.Close() //nolint:errcheck // the page's server may have closed it
 			ctx := cmd.Context()
-			defer sayStopping(ctx, cmd.OutOrStdout())()
+			defer printStopping(ctx, cmd.OutOrStdout())()
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
 				p := app.New(cfg, pool)
 				announce(cmd.OutOrStdout(), "Weir reads the public Jetstream.", l)
@@ -42,9 +42,9 @@ func devCommand() *cobra.Command {
 	}
 }
 
-// listenNear listens on the address, or on any free port where that one is
-// taken, and says so: a demo should not fail because something else runs.
-func listenNear(w io.Writer, address string) (net.Listener, error) {
+// listenOrFallback listens on an address or, if it is in use, on a free port, and
+// prints which one: a demo should not fail because another program runs.
+func listenOrFallback(w io.Writer, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err == nil {
 		return l, nil
@@ -53,23 +53,23 @@ func listenNear(w io.Writer, address string) (net.Listener, error) {
 	if splitErr != nil {
 		return nil, fmt.Errorf("listen on WEIR_LISTEN=%s: %w", address, err)
 	}
-	l, anyErr := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if anyErr != nil {
+	l, fallbackErr := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if fallbackErr != nil {
 		return nil, fmt.Errorf("listen on WEIR_LISTEN=%s: %w", address, err)
 	}
-	fmt.Fprintf(w, "%s (WEIR_LISTEN) is taken: the page is at %s\n", address, l.Addr())
+	fmt.Fprintf(w, "%s (WEIR_LISTEN) is in use: the page is at %s\n", address, l.Addr())
 	return l, nil
 }
 
-// sayStopping tells a person at once that a signal has come, and what the process
-// still waits for.
-func sayStopping(ctx context.Context, w io.Writer) (done func() bool) {
+// printStopping prints a message as soon as a signal arrives: what the process waits
+// for before it stops.
+func printStopping(ctx context.Context, w io.Writer) (done func() bool) {
 	return context.AfterFunc(ctx, func() {
-		fmt.Fprintln(w, "\nstopping: what was read is committed and running jobs end, within 20 seconds; Ctrl-C again ends at once")
+		fmt.Fprintln(w, "\nstopping: committing what was read and waiting for running jobs, for 20 seconds at most; press Ctrl-C again to stop at once")
 	})
 }
 
-// announce tells a person where to look.
-func announce(w io.Writer, what string, l net.Listener) {
-	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   bin/weir trending   (in another terminal)\n    stop          Ctrl-C\n\n", what, l.Addr())
+// announce prints where to find the page and the ranking.
+func announce(w io.Writer, title string, l net.Listener) {
+	fmt.Fprintf(w, "\n  %s\n\n    the page      http://%s/\n    the ranking   bin/weir trending   (in another terminal)\n    stop          Ctrl-C\n\n", title, l.Addr())
 }

@@ -22,9 +22,9 @@ func doctorCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:               "doctor",
-		Short:             "Look for what keeps Weir from working, or will: configuration, Postgres, clocks, network",
+		Short:             "Check everything that Weir depends on: configuration, Postgres, clocks, network",
 		Args:              cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // a misspelt variable is a finding
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // the doctor reports a misspelt variable as a finding
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if within < time.Second {
 				return fmt.Errorf("--within is %s: expected 1s or more", within)
@@ -36,28 +36,28 @@ func doctorCommand() *cobra.Command {
 				return err
 			}
 			if doctor.Worst(found) == doctor.Fail {
-				return errors.New("something does not work: see the lines that begin with fail")
+				return errors.New("a check failed: see the lines that begin with fail")
 			}
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().DurationVar(&within, "within", 20*time.Second, "how long a check may take")
+	cmd.Flags().DurationVar(&within, "within", 20*time.Second, "the time limit of a check")
 	return cmd
 }
 
-// printFindings prints a line each, or all as JSON.
+// printFindings prints one line for each finding, or all as JSON.
 func printFindings(w io.Writer, found []doctor.Finding, asJSON bool) error {
 	if asJSON {
 		return printJSON(w, map[string]any{"level": doctor.Worst(found), "findings": found})
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range found {
-		says := web.Plain(f.Says)
+		message := web.Plain(f.Says)
 		if f.Do != "" {
-			says += ". Do: " + web.Plain(f.Do)
+			message += ". Do: " + web.Plain(f.Do)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", f.Level, web.Plain(f.Check), says)
+		fmt.Fprintf(table, "%s\t%s\t%s\n", f.Level, web.Plain(f.Check), message)
 	}
 	return table.Flush()
 }

@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// run is the command, and the traces that it leaves.
+// run runs the command with tracing.
 func run(ctx context.Context) error {
 	stop, err := app.StartTraces(ctx)
 	if err != nil {
@@ -43,7 +43,7 @@ func run(ctx context.Context) error {
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "weir",
-		Short:         "The links your network shares, ranked, live, in one Postgres",
+		Short:         "Weir ranks the links that your network shares, live, in one Postgres",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// printJSON prints a value for a program that reads it, and for a person who
-// looks over its shoulder.
+// printJSON prints a value as indented JSON.
 func printJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
@@ -16,16 +15,16 @@ func printJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// counts is a number of things, in the singular where there is one.
-func counts(n int64, one, more string) string {
+// counts formats a number with the singular or plural of a noun.
+func counts(n int64, singular, plural string) string {
 	if n == 1 {
-		return "1 " + one
+		return "1 " + singular
 	}
-	return fmt.Sprintf("%d %s", n, more)
+	return fmt.Sprintf("%d %s", n, plural)
 }
 
-// oneOfMany are several words, of which a sentence asks for one.
-func oneOfMany(words []string) string {
+// orList joins words as "a, b or c".
+func orList(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

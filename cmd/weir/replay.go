@@ -23,27 +23,27 @@ func replayCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				defer sayStopping(ctx, cmd.ErrOrStderr())()
+				defer printStopping(ctx, cmd.ErrOrStderr())()
 				file, size, err := openRecording(args[0])
 				if err != nil {
 					return err
 				}
 				defer file.Close()
-				lines := progress(endsWith(ctx, file), size)
+				lines := progress(cancellable(ctx, file), size)
 				if err := p.Ingest(ctx, args[0], lines, work); err != nil && ctx.Err() == nil {
 					return err
 				}
-				if err := report(context.WithoutCancel(ctx), p, cmd.OutOrStdout()); err != nil {
+				if err := printReplay(context.WithoutCancel(ctx), p, cmd.OutOrStdout()); err != nil {
 					return err
 				}
 				if ctx.Err() != nil {
-					return errors.New("stopped before the end of the recording: replay it again, what is stored stays as it is")
+					return errors.New("stopped before the end of the recording: replay it again; stored records stay as they are")
 				}
 				return nil
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&work, "work", true, "work the jobs that come of it too; else they wait for other workers")
+	cmd.Flags().BoolVar(&work, "work", true, "also process the jobs; otherwise they wait for other workers")
 	return cmd
 }
 
@@ -63,9 +63,9 @@ func openRecording(name string) (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// endsWith is r, but ends with ctx even while a read waits: nobody may ever
-// write to standard input.
-func endsWith(ctx context.Context, r io.Reader) io.Reader {
+// cancellable returns a reader of r that ends with ctx even while a read waits, as one
+// of standard input may do for ever.
+func cancellable(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	go func() {
 		_, err := io.CopyBuffer(in, struct{ io.Reader }{r}, make([]byte, 1<<20))
@@ -75,7 +75,7 @@ func endsWith(ctx context.Context, r io.Reader) io.Reader {
 	return out
 }
 
-// progress draws a bar on a terminal, and nothing elsewhere.
+// progress draws a progress bar if standard error is a terminal.
 func progress(r io.Reader, size int64) io.Reader {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		return r
@@ -85,8 +85,8 @@ func progress(r io.Reader, size int64) io.Reader {
 	return &reader
 }
 
-// report says what a replay did, from the process's own counters.
-func report(ctx context.Context, p app.App, w io.Writer) error {
+// printReplay prints the results of a replay, from the counters of this process.
+func printReplay(ctx context.Context, p app.App, w io.Writer) error {
 	families, err := p.Metrics().Gather()
 	if err != nil {
 		return fmt.Errorf("read the counters: %w", err)
@@ -104,7 +104,7 @@ func report(ctx context.Context, p app.App, w io.Writer) error {
 		}
 	}
 	events := func(kind string) float64 { return counts["weir_consumer_events_total/"+kind] }
-	fmt.Fprintf(w, "writes %.0f, deletes %.0f, accounts %.0f, identities %.0f, ignored %.0f, parked %.0f, characters replaced %.0f\n",
+	fmt.Fprintf(w, "writes %.0f, deletes %.0f, accounts %.0f, identities %.0f, ignored %.0f, dead-lettered %.0f, characters replaced %.0f\n",
 		events("write"), events("delete"), events("account"), events("identity"), events("ignored"),
 		counts["weir_consumer_parked_total/decode"]+counts["weir_consumer_parked_total/commit"], counts["weir_consumer_replaced_characters_total"])
 	left, err := schema.UnfinishedJobs(ctx, p.Pool(), p.Projections().Kinds()...)

@@ -11,9 +11,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// partsCommand is a command that runs on the database that the environment
-// names, with nothing on its command line.
-func partsCommand(use, short string, run func(context.Context, app.App) error) *cobra.Command {
+// appCommand returns a command without arguments that runs on DATABASE_URL.
+func appCommand(use, short string, run func(context.Context, app.App) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
@@ -21,12 +20,12 @@ func partsCommand(use, short string, run func(context.Context, app.App) error) *
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				defer context.AfterFunc(ctx, func() {
-					p.Log().Info("stopping", "waits_for", "commits and running jobs, 20 s at most", "second_signal", "ends at once")
+					p.Log().Info("stopping", "waits_for", "commits and running jobs, for 20 s at most", "second_signal", "stops at once")
 				})()
 				if err := run(ctx, p); err != nil {
 					return err
 				}
-				p.Log().Info("stopped") // a process that was killed does not say it
+				p.Log().Info("stopped") // a killed process does not log it
 				return nil
 			})
 		},
@@ -34,26 +33,26 @@ func partsCommand(use, short string, run func(context.Context, app.App) error) *
 }
 
 func serveCommand() *cobra.Command {
-	return partsCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.PartConsumer, app.PartWorkers, app.PartPage))
+	return appCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.PartConsumer, app.PartWorkers, app.PartPage))
 }
 
 func consumeCommand() *cobra.Command {
-	return partsCommand("consume", "Run the consumers alone; a second process waits for the end of the first one's",
+	return appCommand("consume", "Run only the consumers; a second process waits until the first one stops",
 		app.WithSystemd(func(ctx context.Context, p app.App) error { return p.WithOps(ctx, true, p.Consume) }, app.PartConsumer))
 }
 
 func workCommand() *cobra.Command {
 	var queues []string
-	cmd := partsCommand("work", "Run workers alone; start as many processes as there is work",
+	cmd := appCommand("work", "Run only the workers; start as many processes as you need",
 		app.WithSystemd(func(ctx context.Context, p app.App) error {
 			return p.WithOps(ctx, false, func(ctx context.Context) error { return p.Work(ctx, queues...) })
 		}, app.PartWorkers))
-	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to work, separated by commas: process, network, backfill, maintenance, alerts (default: all)")
+	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to process, separated by commas: process, network, backfill, maintenance, alerts (default: all)")
 	return cmd
 }
 
 func webCommand() *cobra.Command {
-	return partsCommand("web", "Serve the page and the API alone", app.WithSystemd(func(ctx context.Context, p app.App) error {
+	return appCommand("web", "Serve only the page and the API", app.WithSystemd(func(ctx context.Context, p app.App) error {
 		return p.WithListener(func(l net.Listener) error {
 			return p.WithOps(ctx, false, func(ctx context.Context) error { return p.Serve(ctx, l) })
 		})
@@ -63,7 +62,7 @@ func webCommand() *cobra.Command {
 func migrateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate",
-		Short: "Bring DATABASE_URL to this binary's schema",
+		Short: "Migrate the database at DATABASE_URL to this binary's schema",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := app.ReadConfig()

@@ -15,7 +15,7 @@ import (
 func configCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "config",
-		Short: "Print the configuration as it holds, without its secrets, and check it",
+		Short: "Print the effective configuration without secrets, and check it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := app.ReadConfig()

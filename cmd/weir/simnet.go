@@ -24,7 +24,7 @@ func simnetCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "simnet",
-		Short: "Run a small simulated Bluesky alone: Jetstream, AppView and directory",
+		Short: "Run only a small simulated Bluesky: Jetstream, AppView and directory",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := app.ReadConfig()
@@ -67,13 +67,13 @@ func simnetCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:6008", "the address to serve")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:6008", "the address to listen on")
 	cmd.Flags().Uint64Var(&seed, "seed", 1, "the same seed gives the same history")
-	cmd.Flags().IntVar(&accounts, "accounts", 2000, "how many accounts there are")
-	cmd.Flags().IntVar(&history, "history", 20_000, "events that happened before")
-	cmd.Flags().DurationVar(&span, "span", 24*time.Hour, "over how long")
-	cmd.Flags().Float64Var(&rate, "rate", 25, "events a second from now on")
-	cmd.Flags().StringVar(&mix, "mix", "posts", "what happens: posts (nearly only posts) or network (as on the real network)")
+	cmd.Flags().IntVar(&accounts, "accounts", 2000, "the number of accounts")
+	cmd.Flags().IntVar(&history, "history", 20_000, "the number of events before the start")
+	cmd.Flags().DurationVar(&span, "span", 24*time.Hour, "the time span of these events")
+	cmd.Flags().Float64Var(&rate, "rate", 25, "events per second after the start")
+	cmd.Flags().StringVar(&mix, "mix", "posts", "the mix of events: posts (almost only posts) or network (as on the real network)")
 	cmd.Flags().IntVar(&generation, "generation", 2, "the generation of the server: 1 (times as cursors) or 2 (sequence numbers too)")
 	return cmd
 }

@@ -24,7 +24,7 @@ func statusCommand() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say how Weir is doing: streams, queues, gaps, dead letters, and what to do",
+		Short: "Show the state of Weir: streams, queues, gaps, dead letters, and what to do",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
@@ -40,12 +40,11 @@ func statusCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print what /health answers")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, as /health does")
 	return cmd
 }
 
-// printStatus prints a report for a person: the verdict, what is not well and
-// what to do about it, and then the figures.
+// printStatus prints the verdict, the conditions with what to do, and the figures.
 func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	fmt.Fprintln(w, r.Verdict())
 	for _, c := range r.Conditions {
@@ -83,13 +82,13 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 		gaps += fmt.Sprintf(", %d of %d accounts are compared", r.GapAccounts-r.GapWaiting, r.GapAccounts)
 	}
 	if r.Unclosable > 0 {
-		gaps += fmt.Sprintf(", of which %d cannot be closed: %s", r.Unclosable, web.Plain(r.GapProblem))
+		gaps += fmt.Sprintf("; %d cannot be closed: %s", r.Unclosable, web.Plain(r.GapProblem))
 	}
 	fmt.Fprintf(table, "\nfollowing\t%s\nopen gaps\t%s\ndead letters\t%d\ndatabase\t%.1f MB\n", follows, gaps, r.DeadLetters, float64(r.DatabaseBytes)/(1<<20))
 	return table.Flush()
 }
 
-// span is a number of seconds as a person reads it.
+// span formats a number of seconds.
 func span(s *float64) string {
 	if s == nil {
 		return "-"
@@ -104,8 +103,9 @@ func ago(s *float64) string {
 	return span(s) + " ago"
 }
 
-func counted(n, most int64) string {
-	if n > most {
+// counted formats a count that stops above limit.
+func counted(n, limit int64) string {
+	if n > limit {
 		return fmt.Sprintf("%d+", n)
 	}
 	return fmt.Sprint(n)
@@ -115,7 +115,7 @@ func healthcheckCommand() *cobra.Command {
 	ready := false
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
-		Short: "Ask the process at WEIR_OPS_LISTEN whether it is alive; for containers",
+		Short: "Check that the process at WEIR_OPS_LISTEN is alive; for containers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := app.ReadConfig()
@@ -126,32 +126,33 @@ func healthcheckCommand() *cobra.Command {
 			if ready {
 				path = "/readyz"
 			}
-			return ask(cmd.Context(), cfg.OpsListen, path)
+			return probe(cmd.Context(), cfg.OpsListen, path)
 		},
 	}
-	cmd.Flags().BoolVar(&ready, "ready", false, "ask whether it is ready as well")
+	cmd.Flags().BoolVar(&ready, "ready", false, "check that it is ready, too")
 	return cmd
 }
 
-// ask answers nil where the process behind a listening address says ok.
-func ask(ctx context.Context, listen, path string) error {
+// probe requests a path from the process that listens on an address. It returns nil if
+// the status is 200.
+func probe(ctx context.Context, listen, path string) error {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
-		return fmt.Errorf("WEIR_OPS_LISTEN is %q: expected an address such as 127.0.0.1:8081, for the check has to ask somebody", listen)
+		return fmt.Errorf("WEIR_OPS_LISTEN is %q: the check needs an address such as 127.0.0.1:8081", listen)
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*askPatience)
+	ctx, cancel := context.WithTimeout(ctx, 2*checkTimeout)
 	defer cancel()
 	url := "http://" + net.JoinHostPort(host, port) + path
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", url, err)
+		return fmt.Errorf("request %s: %w", url, err)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("nobody answers: %w", err)
+		return fmt.Errorf("no response: %w", err)
 	}
 	defer response.Body.Close() //nolint:errcheck // read only
 	body, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
@@ -161,5 +162,5 @@ func ask(ctx context.Context, listen, path string) error {
 	return nil
 }
 
-// askPatience is how long a process may take to answer a check.
-const askPatience = 3 * time.Second
+// checkTimeout is how long a process may take for its checks; probe waits twice as long.
+const checkTimeout = 3 * time.Second

@@ -21,7 +21,7 @@ func traceCommand() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use:     "trace AT-URI|URL",
-		Short:   "Tell everything known of one record or link, and why it counts or does not",
+		Short:   "Show everything known about a record or link, and why it counts or does not",
 		Example: "  weir trace at://did:plc:…/app.bsky.feed.post/3k…\n  weir trace https://bsky.app/profile/alice.example/post/3k…\n  weir trace https://news.example/story",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,7 +34,7 @@ func traceCommand() *cobra.Command {
 				now := time.Now()
 				if target.URL != "" {
 					l, err := trace.OfLink(ctx, p.Pool(), target.URL, now)
-					return told(out, asJSON, l, err, func() { printLinkTrace(out, l) })
+					return printFound(out, asJSON, l, err, func() { printLinkTrace(out, l) })
 				}
 				did, err := p.DID(ctx, target.Actor)
 				if err != nil {
@@ -43,7 +43,7 @@ func traceCommand() *cobra.Command {
 				var rule trace.Rule
 				rule.Retention, rule.Stored = p.Retention(target.Collection)
 				r, err := trace.OfRecord(ctx, p.Pool(), schema.Key{Collection: target.Collection, DID: did, Rkey: target.Rkey}, now, rule)
-				return told(out, asJSON, r, err, func() { printRecordTrace(out, r) })
+				return printFound(out, asJSON, r, err, func() { printRecordTrace(out, r) })
 			})
 		},
 	}
@@ -51,8 +51,8 @@ func traceCommand() *cobra.Command {
 	return cmd
 }
 
-// told prints what was found, as JSON or for a person.
-func told(w io.Writer, asJSON bool, found any, err error, print func()) error {
+// printFound prints a result as JSON, or with print.
+func printFound(w io.Writer, asJSON bool, found any, err error, print func()) error {
 	if err != nil || !asJSON {
 		if err == nil {
 			print()
@@ -62,7 +62,7 @@ func told(w io.Writer, asJSON bool, found any, err error, print func()) error {
 	return printJSON(w, found)
 }
 
-// at is a moment as it is printed.
+// at formats a time.
 func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func printRecordTrace(w io.Writer, r trace.Record) {
@@ -102,7 +102,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 		}
 	}
 	if !slices.ContainsFunc(r.Jobs, func(j schema.TracedJob) bool { return j.Records > 0 }) {
-		say("job", "none that processes it, among the newest %d: completed jobs are removed after an hour", schema.TracedJobs)
+		say("job", "none of the newest %d jobs processes it: completed jobs are removed after an hour", schema.TracedJobs)
 	}
 	for _, l := range r.Letters {
 		say("dead letter", "%d at %s, %s: %s", l.ID, l.Stage, at(l.LastSeen), l.Cause)
@@ -115,7 +115,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 	}
 }
 
-// verdicts are the windows in which something counts, or why in none.
+// verdicts lists the windows in which a share counts, or the reason why it does not.
 func verdicts(all []trace.Verdict) string {
 	var in []string
 	for _, v := range all {

@@ -24,10 +24,10 @@ func trendingCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "trending",
-		Short: "Print the links shared most, by distinct accounts",
+		Short: "Print the links that the most accounts shared",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			now, err := moment(at)
+			now, err := parseTime(at)
 			if err != nil {
 				return err
 			}
@@ -51,13 +51,13 @@ func trendingCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().DurationVar(&window, "window", 6*time.Hour, "how far back to count: "+windowNames())
-	cmd.Flags().IntVar(&limit, "limit", 20, "how many links")
+	cmd.Flags().IntVar(&limit, "limit", 20, "the maximum number of links")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().StringVar(&at, "at", "", "the end of the window, as 2026-07-04T15:00:00Z; now when not given")
+	cmd.Flags().StringVar(&at, "at", "", "the end of the window, such as 2026-07-04T15:00:00Z (default: now)")
 	return cmd
 }
 
-func moment(at string) (time.Time, error) {
+func parseTime(at string) (time.Time, error) {
 	if at == "" {
 		return time.Now(), nil
 	}
@@ -68,16 +68,16 @@ func moment(at string) (time.Time, error) {
 	return t, nil
 }
 
-// windowNames are the windows as a sentence names them.
+// windowNames lists the windows in words.
 func windowNames() string {
 	var names []string
 	for _, w := range ranking.Windows() {
 		names = append(names, w.Name)
 	}
-	return oneOfMany(names)
+	return orList(names)
 }
 
-// printLinks prints two lines a link. What strangers wrote is made harmless for
+// printLinks prints two lines for each link. web.Plain makes texts of strangers safe for
 // a terminal.
 func printLinks(w io.Writer, links []ranking.TrendingLink, now time.Time, window time.Duration) {
 	if len(links) == 0 {

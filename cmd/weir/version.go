@@ -14,7 +14,7 @@ import (
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version, the commit, the Go version and the schema of this binary",
+		Short: "Print the version, commit, Go version and schema of this binary",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			latest, err := schema.Latest()
@@ -30,8 +30,7 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// printVersion prints what a build knows of itself. A build outside a checkout
-// knows no commit.
+// printVersion prints the build information. A build outside a checkout has no commit.
 func printVersion(w io.Writer, info *debug.BuildInfo, latest schema.Version) error {
 	commit := "unknown"
 	settings := map[string]string{}

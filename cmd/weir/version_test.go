@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TestVersionIsPrinted of a release, which names its commit.
-func TestVersionIsPrinted(t *testing.T) {
+// TestPrintVersion prints the version of a release, which includes its commit.
+func TestPrintVersion(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	info := &debug.BuildInfo{GoVersion: "go1.26.8", Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "2026-07-04T12:00:00Z"}, {Key: "vcs.modified", Value: "true"}}}

@@ -20,7 +20,7 @@ import (
 )
 
 func watchCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "watch", Short: "Say whom to follow"}
+	cmd := &cobra.Command{Use: "watch", Short: "Choose the accounts to follow"}
 	cmd.AddCommand(watchAddCommand(), watchListCommand(), watchRemoveCommand(), watchSyncCommand())
 	return cmd
 }
@@ -32,7 +32,7 @@ func watchAddCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "add TARGET",
-		Short: "Follow whom a handle or DID follows, or the members of a list or starter pack",
+		Short: "Follow an account's follows, by handle or DID, or the members of a list or starter pack",
 		Example: "  weir watch add alice.example\n  weir watch add --account did:plc:…\n" +
 			"  weir watch add https://bsky.app/profile/alice.example/lists/3k…\n  weir watch add https://bsky.app/starter-pack/alice.example/3k…",
 		Args: cobra.ExactArgs(1),
@@ -43,7 +43,7 @@ func watchAddCommand() *cobra.Command {
 				return err
 			case cmd.Flags().Changed("second-degree"):
 				if kind != "follows" || atLeast < 1 {
-					return fmt.Errorf("--second-degree takes a number from 1 on, and a handle or DID")
+					return fmt.Errorf("--second-degree must be 1 or more, and requires a handle or DID")
 				}
 				kind = "second-degree"
 			}
@@ -52,54 +52,54 @@ func watchAddCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&atLeast, "second-degree", 0, "follow whom so many of those follow whom the target follows")
-	cmd.Flags().BoolVar(&alone, "account", false, "follow the account itself, not whom it follows")
+	cmd.Flags().IntVar(&atLeast, "second-degree", 0, "follow the accounts followed by at least this many of the target's follows")
+	cmd.Flags().BoolVar(&alone, "account", false, "follow the account itself instead of its follows")
 	return cmd
 }
 
-// addWatch adds a watch whose target exists, or cannot be looked up now, and says
-// which.
+// addWatch adds a watch if its target exists, or if that cannot be checked now, and
+// prints which.
 func addWatch(ctx context.Context, p app.App, w io.Writer, kind, target string, atLeast int) error {
-	there, err := schema.Watches(ctx, p.Pool())
+	watches, err := schema.Watches(ctx, p.Pool())
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(there, func(other schema.Watch) bool { return other.Kind == kind && other.Target == target }) {
-		fmt.Fprintf(w, "%s is watched already\n", target)
+	if slices.ContainsFunc(watches, func(other schema.Watch) bool { return other.Kind == kind && other.Target == target }) {
+		fmt.Fprintf(w, "already watching %s\n", target)
 		return nil
 	}
 	found, err := lookUp(ctx, p, kind, target)
-	if answer, ok := errors.AsType[*bluesky.Error](err); errors.Is(err, errNotShown) ||
-		ok && answer.Class == bluesky.Permanent && answer.Status/100 == 4 && answer.Name != "" && !errors.Is(err, bluesky.ErrLogin) {
-		return fmt.Errorf("%s is not watched: it does not exist, or is not shown: %w", target, err)
+	if apiErr, ok := errors.AsType[*bluesky.Error](err); errors.Is(err, errNotShown) ||
+		ok && apiErr.Class == bluesky.Permanent && apiErr.Status/100 == 4 && apiErr.Name != "" && !errors.Is(err, bluesky.ErrLogin) {
+		return fmt.Errorf("not watching %s: it does not exist or is hidden: %w", target, err)
 	}
 	if _, err := schema.AddWatch(ctx, p.Pool(), kind, target, atLeast); err != nil {
 		return err
 	}
 	if err != nil {
-		fmt.Fprintf(w, "watching %s (%s)\nit could not be checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind, app.Sentence(err))
+		fmt.Fprintf(w, "watching %s (%s)\nnot checked: %s. `weir watch list` shows whether its accounts could be read\n", target, kind, app.Sentence(err))
 		return nil
 	}
 	fmt.Fprintf(w, "watching %s (%s): %s\nits accounts are read as soon as a worker is free\n", target, kind, web.Plain(found))
 	return nil
 }
 
-// lookUpWithin is how long a person waits for the answer whether a target exists.
-const lookUpWithin = 10 * time.Second
+// lookUpTimeout bounds the check that a target exists, because a person waits for it.
+const lookUpTimeout = 10 * time.Second
 
 var errNotShown = errors.New("the AppView shows no such account")
 
-// lookUp asks the network what a watch is of, within the limit of calls that all
+// lookUp reads the target of a watch from the network, within the rate limit that all
 // processes share, and describes it.
 func lookUp(ctx context.Context, p app.App, kind, target string) (found string, err error) {
 	if p.Config().OfDemo() {
 		return "", app.ErrDemoNetwork
 	}
-	api, err := p.Bluesky([]time.Duration{}) // a person waits
+	api, err := p.Bluesky([]time.Duration{}) // no retries: a person waits
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookUpWithin)
+	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
 	switch kind {
 	case "list":
@@ -135,13 +135,13 @@ func lookUp(ctx context.Context, p app.App, kind, target string) (found string, 
 	return found + ", follows " + accounts(len(follows), more), err
 }
 
-func members(ctx context.Context, api *bluesky.Client, what, list string) (string, error) {
+func members(ctx context.Context, api *bluesky.Client, kind, list string) (string, error) {
 	page, more, err := api.List(ctx, list, "")
-	return what + " of " + accounts(len(page), more), err
+	return kind + " of " + accounts(len(page), more), err
 }
 
-// accounts is how many accounts the first page of a listing names; more of them
-// follow where it has a cursor.
+// accounts describes the number of accounts of a listing by its first page. If it has a
+// cursor, there may be more.
 func accounts(n int, cursor string) string {
 	if cursor != "" {
 		return fmt.Sprintf("%d accounts or more", n)
@@ -153,7 +153,7 @@ func watchListCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the watches and how many accounts each brings",
+		Short: "List the watches with the number of their accounts",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
@@ -192,11 +192,11 @@ func printWatches(w io.Writer, watches []schema.Watch, now time.Time) error {
 func watchRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove TARGET",
-		Short: "Stop following whom a watch brings: they stop counting at once",
+		Short: "Remove a watch: its accounts stop counting at once",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				n, err := schema.RemoveWatch(ctx, p.Pool(), args[0]) // as somebody wrote it in SQL
+				n, err := schema.RemoveWatch(ctx, p.Pool(), args[0]) // exactly as it may have been inserted by SQL
 				if err != nil {
 					return err
 				}
@@ -208,7 +208,7 @@ func watchRemoveCommand() *cobra.Command {
 					n += more
 				}
 				if n == 0 {
-					return fmt.Errorf("%s is not watched: `weir watch list` shows who is", args[0])
+					return fmt.Errorf("there is no watch of %s: `weir watch list` shows the watches", args[0])
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "no longer watching %s\n", args[0])
 				left, err := schema.Watches(ctx, p.Pool())
@@ -222,6 +222,6 @@ func watchRemoveCommand() *cobra.Command {
 }
 
 func watchSyncCommand() *cobra.Command {
-	return partsCommand("sync", "Read every watch's listing now, instead of at the next full hour",
+	return appCommand("sync", "Read the accounts of every watch now, instead of at the next full hour",
 		func(ctx context.Context, p app.App) error { return schema.SyncWatches(ctx, p.Pool()) })
 }

@@ -1,7 +1,6 @@
-// Package doctor looks for what keeps Weir from working, or will: it asks
-// everything Weir depends on, side by side, and says of each in one line whether
-// it is well and what to do. It changes nothing, takes no lease, moves no cursor,
-// and never says a password.
+// Package doctor checks everything that Weir depends on, in parallel, and reports
+// each finding in one line, with a hint what to do. It changes nothing, takes no
+// lease, moves no cursor and never prints a password.
 package doctor
 
 import (
@@ -11,43 +10,43 @@ import (
 	"time"
 )
 
-// Level is how well something is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels, the best first.
 const (
 	OK   Level = "ok"
-	Warn Level = "warn" // it works, and will hurt
-	Fail Level = "fail" // it does not work, or what is stored is in danger
+	Warn Level = "warn" // it works, but will cause problems
+	Fail Level = "fail" // it does not work, or stored data is in danger
 )
 
-// Finding is what a check found.
+// Finding is the result of a check.
 type Finding struct {
-	Check string `json:"check"` // what was looked at
+	Check string `json:"check"`
 	Level Level  `json:"level"`
-	Says  string `json:"says"`         // what holds, in one line
-	Do    string `json:"do,omitempty"` // what to do about it; empty when nothing is to be done
+	Says  string `json:"says"`         // the result, in one line
+	Do    string `json:"do,omitempty"` // what to do; empty if there is nothing to do
 }
 
-// Check looks at one thing and finds one thing or several.
+// Check checks one thing and returns its findings.
 type Check struct {
 	Name string
-	Look func(context.Context) []Finding
+	Run  func(context.Context) []Finding
 }
 
-// grace is what a check gets, beyond its time, to say itself why it is late.
+// grace is the extra time of a check to report its own timeout.
 const grace = 500 * time.Millisecond
 
-// Run makes the checks side by side, each within a time of its own, and answers
-// what they found in the order of the checks. A check that does not end in time
-// has failed; it is not waited for.
+// Run runs the checks in parallel, each with its own time limit, and returns their
+// findings in the order of the checks. A check that exceeds the limit fails; Run
+// does not wait for it.
 func Run(ctx context.Context, within time.Duration, checks ...Check) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	answers := make([]chan []Finding, len(checks))
+	results := make([]chan []Finding, len(checks))
 	for i, c := range checks {
-		answers[i] = make(chan []Finding, 1)
-		go func() { answers[i] <- c.Look(ctx) }()
+		results[i] = make(chan []Finding, 1)
+		go func() { results[i] <- c.Run(ctx) }()
 	}
 	late := make(chan struct{})
 	timer := time.AfterFunc(within+grace, func() { close(late) })
@@ -55,21 +54,21 @@ func Run(ctx context.Context, within time.Duration, checks ...Check) []Finding {
 	var found []Finding
 	for i, c := range checks {
 		select {
-		case f := <-answers[i]:
+		case f := <-results[i]:
 			found = append(found, f...)
 		case <-late:
 			select {
-			case f := <-answers[i]: // in time, but another one was waited for
+			case f := <-results[i]: // it ended in time, while Run waited for another check
 				found = append(found, f...)
 			default:
-				found = append(found, fail(c.Name, "see whether it answers at all, and try weir doctor --within with a longer time", "no answer within %s", within))
+				found = append(found, fail(c.Name, "check that it responds, and try weir doctor --within with a longer time", "no response within %s", within))
 			}
 		}
 	}
 	return found
 }
 
-// Worst is the level of all findings together.
+// Worst returns the most severe level among the findings.
 func Worst(found []Finding) Level {
 	order := []Level{OK, Warn, Fail}
 	worst := 0
@@ -79,49 +78,49 @@ func Worst(found []Finding) Level {
 	return order[worst]
 }
 
-func ok(check, says string, args ...any) Finding {
-	return Finding{Check: check, Level: OK, Says: fmt.Sprintf(says, args...)}
+func ok(check, format string, args ...any) Finding {
+	return Finding{Check: check, Level: OK, Says: fmt.Sprintf(format, args...)}
 }
 
-func warn(check, do, says string, args ...any) Finding {
-	return Finding{Check: check, Level: Warn, Says: fmt.Sprintf(says, args...), Do: do}
+func warn(check, hint, format string, args ...any) Finding {
+	return Finding{Check: check, Level: Warn, Says: fmt.Sprintf(format, args...), Do: hint}
 }
 
-func fail(check, do, says string, args ...any) Finding {
-	return Finding{Check: check, Level: Fail, Says: fmt.Sprintf(says, args...), Do: do}
+func fail(check, hint, format string, args ...any) Finding {
+	return Finding{Check: check, Level: Fail, Says: fmt.Sprintf(format, args...), Do: hint}
 }
 
-// Failed is a check that could not be made.
-func Failed(check, do string, err error) Finding { return fail(check, do, "%s", err) }
+// Passed returns a finding with the level OK.
+func Passed(check, message string) Finding { return ok(check, "%s", message) }
 
-// Fine is a check with nothing to do.
-func Fine(check, says string) Finding { return ok(check, "%s", says) }
+// Warned returns a finding with the level Warn and a hint what to do.
+func Warned(check, hint, message string) Finding { return warn(check, hint, "%s", message) }
 
-// Doubtful is a check with something to do that keeps nobody from working.
-func Doubtful(check, do, says string) Finding { return warn(check, do, "%s", says) }
+// Failed returns a finding with the level Fail, a hint what to do and the error.
+func Failed(check, hint string, err error) Finding { return fail(check, hint, "%s", err) }
 
-// Clocks beyond these apart hurt: leases and windows are measured in seconds.
+// Larger clock differences cause problems: leases and windows depend on seconds.
 const (
 	clockWarn = 2 * time.Second
 	clockFail = time.Minute
 )
 
-// clock judges how far another clock is from ours: ahead is positive. It is known
-// to within an uncertainty only.
-func clock(check string, apart, uncertain time.Duration) Finding {
-	off := max(apart.Abs()-uncertain, 0)
+// clock returns a finding about another clock. offset is positive if that clock is
+// ahead of this machine's; uncertainty is the error of the measurement.
+func clock(check string, offset, uncertainty time.Duration) Finding {
+	certain := max(offset.Abs()-uncertainty, 0)
 	word := "ahead of"
-	if apart < 0 {
+	if offset < 0 {
 		word = "behind"
 	}
-	says := fmt.Sprintf("%s %s this machine's", apart.Abs().Round(10*time.Millisecond), word)
+	message := fmt.Sprintf("%s %s this machine's clock", offset.Abs().Round(10*time.Millisecond), word)
 	switch {
-	case off > clockFail:
-		return fail(check, "run an NTP client on the machine whose clock is wrong: windows, ages and expiry are off by as much", "%s", says)
-	case off > clockWarn:
-		return warn(check, "run an NTP client on both machines", "%s", says)
-	case off == 0:
-		return ok(check, "no difference can be seen")
+	case certain > clockFail:
+		return fail(check, "run an NTP client on the machine whose clock is wrong: windows, ages and expiry are wrong by this difference", "%s", message)
+	case certain > clockWarn:
+		return warn(check, "run an NTP client on both machines", "%s", message)
+	case certain == 0:
+		return ok(check, "no measurable difference")
 	}
-	return ok(check, "%s", says)
+	return ok(check, "%s", message)
 }

@@ -14,12 +14,13 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestChecksRunSideBySide, and one that does not end costs its own answer only.
-func TestChecksRunSideBySide(t *testing.T) {
+// TestChecksRunInParallel also tests that a check that does not end affects only its
+// own finding.
+func TestChecksRunInParallel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		after := func(d time.Duration, name string) Check {
-			return Check{name, func(context.Context) []Finding { // it does not listen to its context
+			return Check{name, func(context.Context) []Finding { // it ignores its context
 				time.Sleep(d)
 				return []Finding{ok(name, "fine")}
 			}}
@@ -40,21 +41,21 @@ func TestChecksRunSideBySide(t *testing.T) {
 
 func TestClocks(t *testing.T) {
 	t.Parallel()
-	for apart, level := range map[time.Duration]Level{0: OK, time.Second: OK, -3 * time.Second: Warn, 3 * time.Second: Warn, -2 * time.Minute: Fail} {
-		require.Equal(t, level, clock("c", apart, 0).Level, apart)
+	for offset, level := range map[time.Duration]Level{0: OK, time.Second: OK, -3 * time.Second: Warn, 3 * time.Second: Warn, -2 * time.Minute: Fail} {
+		require.Equal(t, level, clock("c", offset, 0).Level, offset)
 	}
-	require.Equal(t, OK, clock("c", 3*time.Second, time.Second+time.Millisecond).Level, "what is uncertain is no fault")
+	require.Equal(t, OK, clock("c", 3*time.Second, time.Second+time.Millisecond).Level, "the offset may be an error of the measurement")
 	require.Contains(t, clock("c", -time.Hour, 0).Says, "behind")
 	require.Contains(t, clock("c", time.Hour, 0).Says, "ahead")
 }
 
-// TestServers that a test cannot have.
-func TestServers(t *testing.T) {
+// TestUnusualServers checks servers that a test cannot start.
+func TestUnusualServers(t *testing.T) {
 	t.Parallel()
 	good := schema.Server{Version: 150004, Encoding: "UTF8"}
 	levels := func(s schema.Server) map[string]Level {
 		found := map[string]Level{}
-		for _, f := range judgeServer(s) {
+		for _, f := range checkServer(s) {
 			if f.Level != OK {
 				found[f.Check] = f.Level
 				require.NotEmpty(t, f.Do)
@@ -83,12 +84,12 @@ func TestServers(t *testing.T) {
 	require.Equal(t, map[string]Level{"version of Postgres": Warn}, levels(future))
 	standby := good
 	standby.Standby = true
-	require.Equal(t, Fail, judgeRole(standby, schema.Rights{}).Level)
+	require.Equal(t, Fail, checkRole(standby, schema.Rights{}).Level)
 
-	require.Equal(t, OK, judgeSlots(nil)[0].Level)
-	require.Equal(t, OK, judgeSlots([]schema.Slot{{Name: "s", Active: true, Bytes: giga}})[0].Level)
-	require.Equal(t, Warn, judgeSlots([]schema.Slot{{Name: "s"}})[0].Level)
-	require.Equal(t, Fail, judgeSlots([]schema.Slot{{Name: "s", Active: true, Bytes: 6 * giga}})[0].Level)
+	require.Equal(t, OK, checkSlots(nil)[0].Level)
+	require.Equal(t, OK, checkSlots([]schema.Slot{{Name: "s", Active: true, Bytes: giga}})[0].Level)
+	require.Equal(t, Warn, checkSlots([]schema.Slot{{Name: "s"}})[0].Level)
+	require.Equal(t, Fail, checkSlots([]schema.Slot{{Name: "s", Active: true, Bytes: 6 * giga}})[0].Level)
 }
 
 func TestConnections(t *testing.T) {
@@ -96,19 +97,19 @@ func TestConnections(t *testing.T) {
 	needs := Needs{Connections: 29}
 	most := schema.Setting{Name: "max_connections", Value: "100"}
 	level := func(others, limit int) Level {
-		return judgeConnections(needs, schema.Server{Reserved: 3, Others: others, Limit: limit}, most).Level
+		return checkConnections(needs, schema.Server{Reserved: 3, Others: others, Limit: limit}, most).Level
 	}
 	require.Equal(t, OK, level(10, -1))
 	require.Equal(t, Warn, level(50, -1))
 	require.Equal(t, Fail, level(70, -1))
 	require.Equal(t, Fail, level(0, 20))
 	needs.Pooled = true
-	require.Equal(t, OK, level(70, -1), "a pooler needs few of them")
+	require.Equal(t, OK, level(70, -1), "a pooler needs few connections")
 	require.Equal(t, Fail, level(95, -1))
 }
 
-// TestRoles: the owner, and the role of deploy/roles.sql, may do what Weir does;
-// each right that is taken away is named.
+// TestRoles checks that the owner and the role of deploy/roles.sql have every
+// privilege that Weir needs, and that each revoked privilege is reported.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	admin := schematest.New(t)
@@ -117,13 +118,13 @@ func TestRoles(t *testing.T) {
 		_, err := admin.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
 	}
-	role := strings.ToLower("app_" + rand.Text()) // roles are the whole server's
+	role := strings.ToLower("app_" + rand.Text()) // roles belong to the whole server
 	run(`CREATE ROLE ` + role + ` LOGIN`)
 	t.Cleanup(func() {
 		_, err := admin.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
 		require.NoError(t, err)
 	})
-	judged := func() Finding {
+	checked := func() Finding {
 		t.Helper()
 		tx, err := admin.Begin(t.Context())
 		require.NoError(t, err)
@@ -132,41 +133,42 @@ func TestRoles(t *testing.T) {
 		require.NoError(t, err)
 		rights, err := schema.ReadRights(t.Context(), tx)
 		require.NoError(t, err)
-		return judgeRole(schema.Server{}, rights)
+		return checkRole(schema.Server{}, rights)
 	}
 	rights, err := schema.ReadRights(t.Context(), admin)
 	require.NoError(t, err)
-	require.Contains(t, judgeRole(schema.Server{}, rights).Says, "owns the tables")
-	require.Regexp(t, `lacks rights: .* on accounts; .* and \d+ more`, judged().Says)
+	require.Contains(t, checkRole(schema.Server{}, rights).Says, "owns the tables")
+	require.Regexp(t, `lacks privileges: .* on accounts; .* and \d+ more`, checked().Says)
 
 	run(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO ` + role)
 	run(`GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO ` + role)
 	run(`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO ` + role)
 	run(`REVOKE INSERT, UPDATE, DELETE ON weir_migration, river_migration FROM ` + role)
-	run(`CREATE TABLE of_somebody_else (x int)`)
-	require.Equal(t, OK, judged().Level, "%+v", judged())
-	require.Contains(t, judged().Says, "are left to weir")
+	run(`CREATE TABLE of_another_program (x int)`)
+	require.Equal(t, OK, checked().Level, "%+v", checked())
+	require.Contains(t, checked().Says, "migrations and indexes need weir")
 
-	for _, c := range []struct{ take, give, says string }{
+	for _, c := range []struct{ revoke, grant, says string }{
 		{`REVOKE DELETE, INSERT ON links FROM ` + role, `GRANT DELETE, INSERT ON links TO ` + role, "INSERT, DELETE on links"},
 		{`REVOKE SELECT ON weir_migration FROM ` + role, `GRANT SELECT ON weir_migration TO ` + role, "SELECT on weir_migration"},
 		{`REVOKE USAGE ON SEQUENCE river_job_id_seq FROM ` + role, `GRANT USAGE ON SEQUENCE river_job_id_seq TO ` + role, "USAGE on sequence river_job_id_seq"},
 		{`REVOKE EXECUTE ON FUNCTION drop_post_partition FROM ` + role, `GRANT EXECUTE ON FUNCTION drop_post_partition TO ` + role, "EXECUTE on drop_post_partition(text)"},
-		{`ALTER FUNCTION ensure_post_partition SECURITY INVOKER`, `ALTER FUNCTION ensure_post_partition SECURITY DEFINER`, "may not have partitions made"},
-		{`REVOKE USAGE ON SCHEMA public FROM PUBLIC`, `GRANT USAGE ON SCHEMA public TO PUBLIC`, "no schema"},
+		{`ALTER FUNCTION ensure_post_partition SECURITY INVOKER`, `ALTER FUNCTION ensure_post_partition SECURITY DEFINER`, "cannot create partitions"},
+		{`REVOKE USAGE ON SCHEMA public FROM PUBLIC`, `GRANT USAGE ON SCHEMA public TO PUBLIC`, "cannot use any schema"},
 	} {
-		run(c.take)
-		f := judged()
-		require.Equal(t, Fail, f.Level, c.take)
+		run(c.revoke)
+		f := checked()
+		require.Equal(t, Fail, f.Level, c.revoke)
 		require.Contains(t, f.Says, c.says)
 		require.NotEmpty(t, f.Do)
-		run(c.give)
-		require.Equal(t, OK, judged().Level, c.give)
+		run(c.grant)
+		require.Equal(t, OK, checked().Level, c.grant)
 	}
 }
 
-// TestHiddenSessions: a role that sees only its own says so, counts the others
-// all the same, and takes no index that another role is making for a broken one.
+// TestHiddenSessions checks a role that cannot see the sessions of other roles: it is
+// reported, the other sessions are counted, and an index that another role is
+// building is not reported as invalid.
 func TestHiddenSessions(t *testing.T) {
 	t.Parallel()
 	admin := schematest.New(t)
@@ -177,7 +179,7 @@ func TestHiddenSessions(t *testing.T) {
 		_, err := admin.Exec(context.WithoutCancel(t.Context()), `DROP ROLE `+role)
 		require.NoError(t, err)
 	})
-	held, err := admin.Begin(t.Context()) // a writer: a concurrent index waits for its end
+	held, err := admin.Begin(t.Context()) // a concurrent index waits for the end of this transaction
 	require.NoError(t, err)
 	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is ended
 	_, err = held.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('a.example')`)
@@ -203,33 +205,33 @@ func TestHiddenSessions(t *testing.T) {
 	require.NotContains(t, broken, "being_made")
 	server, err := schema.ReadServer(t.Context(), tx)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, server.Others, 3, "its own, the writer's and the index's")
-	everybodys, err := schema.SeesSessions(t.Context(), tx)
+	require.GreaterOrEqual(t, server.Others, 3, "its own session, the writer's and that of the index")
+	seesAll, err := schema.SeesSessions(t.Context(), tx)
 	require.NoError(t, err)
-	require.False(t, everybodys)
+	require.False(t, seesAll)
 	require.NoError(t, held.Rollback(t.Context()))
-	require.NoError(t, tx.Rollback(t.Context())) // else the index waits for it
+	require.NoError(t, tx.Rollback(t.Context())) // otherwise the index waits for it
 	require.NoError(t, <-made)
 }
 
-// TestSettingsOfADefaultServer: every setting that is judged is one that the
-// server has, but those of newer ones.
+// TestSettingsOfADefaultServer checks that the server has every setting that is
+// checked, except those of newer servers.
 func TestSettingsOfADefaultServer(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	settings, err := schema.Settings(t.Context(), pool, settingNames())
 	require.NoError(t, err)
-	there := map[string]bool{}
+	known := map[string]bool{}
 	for _, s := range settings {
-		there[s.Name] = true
+		known[s.Name] = true
 	}
 	for _, name := range settingNames() {
-		require.True(t, there[name] || name == "transaction_timeout", name)
+		require.True(t, known[name] || name == "transaction_timeout", name)
 	}
 }
 
-// TestOldTransactions: one that is open with a snapshot is found, with the
-// statement that ends it.
+// TestOldTransactions checks that an open transaction with a snapshot is found, with
+// the statement that ends it.
 func TestOldTransactions(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

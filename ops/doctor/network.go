@@ -14,12 +14,12 @@ import (
 	"github.com/weir-social/weir/consumer/jetstream"
 )
 
-// eventWithin is how long to wait for an event on a connection that was made.
-const eventWithin = 3 * time.Second
+// eventTimeout bounds the wait for an event on a connection.
+const eventTimeout = 3 * time.Second
 
-// JetstreamCheck dials each endpoint with the consumer's own client, side by
-// side, and reads one event at the live tip. cfg.Endpoints are those. Where one
-// of them answers, the others are a warning: Weir would use that one.
+// JetstreamCheck connects to each of cfg.Endpoints in parallel, with the consumer's
+// client, and reads one event at the live tip. If one endpoint works, failures of
+// the others are warnings, because Weir uses the one that works.
 func JetstreamCheck(cfg jetstream.Config, within time.Duration) Check {
 	return Check{"jetstream", func(ctx context.Context) []Finding {
 		var checks []Check
@@ -30,9 +30,9 @@ func JetstreamCheck(cfg jetstream.Config, within time.Duration) Check {
 			checks = append(checks, Check{name, func(ctx context.Context) []Finding { return dial(ctx, name, one) }})
 		}
 		found := Run(ctx, within, checks...)
-		answers := slices.ContainsFunc(found, func(f Finding) bool { return f.Level == OK && strings.HasPrefix(f.Check, "jetstream ") })
+		connected := slices.ContainsFunc(found, func(f Finding) bool { return f.Level == OK && strings.HasPrefix(f.Check, "jetstream ") })
 		for i := range found {
-			if answers && found[i].Level == Fail && strings.HasPrefix(found[i].Check, "jetstream ") {
+			if connected && found[i].Level == Fail && strings.HasPrefix(found[i].Check, "jetstream ") {
 				found[i].Level = Warn
 			}
 		}
@@ -40,16 +40,17 @@ func JetstreamCheck(cfg jetstream.Config, within time.Duration) Check {
 	}}
 }
 
-// hostOf is an endpoint's host: nothing else of the URL is said.
+// hostOf returns the host of an endpoint. Findings contain nothing else of the URL,
+// which may hold secrets.
 func hostOf(endpoint string) string {
 	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
 		return u.Host
 	}
-	return "(no URL)"
+	return "(not a URL)"
 }
 
 func dial(ctx context.Context, name string, cfg jetstream.Config) []Finding {
-	const do = "check the network, a proxy or firewall in between, and WEIR_JETSTREAM"
+	const do = "check the network, proxies and firewalls, and WEIR_JETSTREAM"
 	client, err := jetstream.New(cfg)
 	if err != nil {
 		return []Finding{Failed(name, "correct WEIR_JETSTREAM or WEIR_COLLECTIONS", err)}
@@ -57,18 +58,18 @@ func dial(ctx context.Context, name string, cfg jetstream.Config) []Finding {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	started := time.Now()
-	// The first failure is the answer: a consumer would go on trying.
+	// Connect retries until ctx ends. The first failure ends it.
 	conn, err := client.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{} }, func(a consumer.Attempt) { cancel(a.Err) })
 	if err != nil {
 		return []Finding{Failed(name, do, context.Cause(ctx))}
 	}
 	defer conn.Close() //nolint:errcheck // it is over
 	took := time.Since(started).Round(time.Millisecond)
-	waiting, stop := context.WithTimeout(ctx, eventWithin)
+	waiting, stop := context.WithTimeout(ctx, eventTimeout)
 	defer stop()
 	frame, err := conn.Next(waiting)
 	if waiting.Err() != nil {
-		return []Finding{ok(name, "accepted in %s; nothing happened there within %s", took, eventWithin)}
+		return []Finding{ok(name, "connected in %s; no event within %s", took, eventTimeout)}
 	}
 	if err != nil {
 		return []Finding{Failed(name, do, err)}
@@ -78,34 +79,34 @@ func dial(ctx context.Context, name string, cfg jetstream.Config) []Finding {
 		err = m.Malformed[0]
 	}
 	if err != nil {
-		return []Finding{warn(name, "look at dead_letters; weir doctor again may find another", "accepted in %s, and its first event cannot be read: %s", took, err)}
+		return []Finding{warn(name, "see dead_letters; the next run of weir doctor may read another event", "connected in %s, but its first event cannot be decoded: %s", took, err)}
 	}
-	found := []Finding{ok(name, "accepted in %s", took)}
-	// An event may be late, by a little; one from the future is a clock's fault.
+	found := []Finding{ok(name, "connected in %s", took)}
+	// An event may be a little late. One from the future means that a clock is wrong.
 	if ahead := time.UnixMicro(m.TimeUS).Sub(frame.Arrived); ahead > 0 || ahead < -clockFail {
 		found = append(found, clock("clock of "+name, ahead, 0))
 	}
 	return found
 }
 
-// Service is one of the services that are asked by HTTP.
+// Service is an HTTP service.
 type Service struct {
 	Name      string // such as appview
-	Variable  string // that names it
-	URL       string // that is asked: scheme, host, path
-	Lenient   bool   // any answer below 500 is one
+	Variable  string // the environment variable with its URL
+	URL       string // the URL to request
+	Lenient   bool   // any status below 500 is a success
 	UserAgent string
 	Client    *http.Client
 }
 
-// ServiceCheck asks a service, and compares its clock with ours.
+// ServiceCheck sends a request to a service and compares its clock with this machine's.
 func ServiceCheck(s Service) Check {
 	name := s.Name + " " + hostOf(s.URL)
 	return Check{name, func(ctx context.Context) []Finding {
-		do := "check the network, a proxy or firewall in between, and " + s.Variable
+		do := "check the network, proxies and firewalls, and " + s.Variable
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
 		if err != nil {
-			return []Finding{fail(name, "correct "+s.Variable, "it is no URL")}
+			return []Finding{fail(name, "correct "+s.Variable, "it is not a URL")}
 		}
 		request.Header.Set("User-Agent", s.UserAgent)
 		started := time.Now()
@@ -117,32 +118,32 @@ func ServiceCheck(s Service) Check {
 			return []Finding{Failed(name, do, err)}
 		}
 		defer response.Body.Close()
-		io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20)) //nolint:errcheck // its status is what matters
+		io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20)) //nolint:errcheck // only the status matters
 		took := time.Since(started)
 		var found []Finding
 		switch code := response.StatusCode; {
 		case code == http.StatusOK, s.Lenient && code < http.StatusInternalServerError:
-			found = append(found, ok(name, "answered in %s", took.Round(time.Millisecond)))
+			found = append(found, ok(name, "responded in %s", took.Round(time.Millisecond)))
 		case code == http.StatusTooManyRequests:
-			found = append(found, warn(name, "raise WEIR_CALL_SPACING, or wait: somebody at this address asks too much", "it wants to be left alone for now (429)"))
+			found = append(found, warn(name, "raise WEIR_CALL_SPACING, or wait: this IP address sends too many requests", "too many requests (429)"))
 		default:
-			found = append(found, fail(name, do, "it answered %d", code))
+			found = append(found, fail(name, do, "responded with status %d", code))
 		}
 		if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
-			// A header counts whole seconds.
+			// The header has whole seconds.
 			found = append(found, clock("clock of "+name, date.Add(500*time.Millisecond).Sub(started.Add(took/2)), 500*time.Millisecond+took/2))
 		}
 		return found
 	}}
 }
 
-// DictionaryCheck looks whether the zstd dictionary is kept or can be had.
+// DictionaryCheck checks that the zstd dictionary is stored or can be downloaded.
 func DictionaryCheck(dictionary func(context.Context) ([]byte, error)) Check {
 	return Check{"dictionary", func(ctx context.Context) []Finding {
 		bytes, err := dictionary(ctx)
 		if err != nil {
-			return []Finding{warn("dictionary", "check WEIR_DICTIONARY_URL and WEIR_DICTIONARY_SHA256, or set WEIR_COMPRESS=false", "%s; the stream comes uncompressed, at twice the bandwidth", err)}
+			return []Finding{warn("dictionary", "check WEIR_DICTIONARY_URL and WEIR_DICTIONARY_SHA256, or set WEIR_COMPRESS=false", "%s; the stream is uncompressed and uses twice the bandwidth", err)}
 		}
-		return []Finding{ok("dictionary", "%d bytes, as pinned", len(bytes))}
+		return []Finding{ok("dictionary", "%d bytes, with the configured SHA-256", len(bytes))}
 	}}
 }

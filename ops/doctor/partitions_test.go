@@ -10,30 +10,30 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestLocksOfAConfiguration: what partitions that grow with the retention need
-// fits into a Postgres as it comes; a year of six hours each does not.
+// TestLocksOfAConfiguration checks that the partitions of every retention fit into
+// the default settings of Postgres, and that 720 partitions do not.
 func TestLocksOfAConfiguration(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
-	asItComes := map[string]int{"max_locks_per_transaction": 64, "max_connections": 100}
+	defaults := map[string]int{"max_locks_per_transaction": 64, "max_connections": 100}
 	tree := func(posts int) schema.RecordTree {
 		return schema.RecordTree{Tables: posts + 5, Indexes: 2 * (posts + 5), PerTable: 2}
 	}
 	for _, keep := range []time.Duration{day, 10 * day, 30 * day, 365 * day, 3650 * day, 0} {
-		f := judgeLocks(Needs{Keep: keep, Transactions: 25}, tree(10), asItComes)
+		f := checkLocks(Needs{Keep: keep, Transactions: 25}, tree(10), defaults)
 		require.Equal(t, OK, f.Level, "%s: %+v", keep, f)
 	}
-	f := judgeLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), asItComes)
+	f := checkLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), defaults)
 	require.Equal(t, Fail, f.Level, "%+v", f)
-	require.Contains(t, f.Says, "room for 6400 locks; a transaction that uses all of posts takes up to 2205, and 16 at once take 35280")
+	require.Contains(t, f.Says, "6400 locks available; a transaction that uses every partition of posts takes up to 2205, and 16 at once take 35280")
 	require.Contains(t, f.Do, "max_locks_per_transaction = 448")
-	asItComes["max_locks_per_transaction"] = 448
-	require.Equal(t, OK, judgeLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), asItComes).Level, "what it says is enough")
-	asItComes["max_locks_per_transaction"] = 128
-	require.Equal(t, Warn, judgeLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), asItComes).Level)
+	defaults["max_locks_per_transaction"] = 448
+	require.Equal(t, OK, checkLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), defaults).Level, "the recommended value is enough")
+	defaults["max_locks_per_transaction"] = 128
+	require.Equal(t, Warn, checkLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), defaults).Level)
 }
 
-func TestPartitionsAreMadeAhead(t *testing.T) {
+func TestPartitionsAreCreatedAhead(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	found := func() []Finding {
@@ -44,11 +44,11 @@ func TestPartitionsAreMadeAhead(t *testing.T) {
 	require.Contains(t, found()[0].Says, "none yet")
 	require.Equal(t, OK, found()[1].Level)
 	for _, c := range []struct {
-		made time.Duration
-		want Level
-		says string
-	}{{-3 * 24 * time.Hour, Warn, "new posts are stored"}, {-36 * time.Hour, Warn, "should be there by now"}, {0, OK, "reach to"}} {
-		require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, time.Now().Add(c.made), 24*time.Hour))
+		created time.Duration
+		want    Level
+		says    string
+	}{{-3 * 24 * time.Hour, Warn, "new posts are stored"}, {-36 * time.Hour, Warn, "should exist by now"}, {0, OK, "reach to"}} {
+		require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, time.Now().Add(c.created), 24*time.Hour))
 		f := found()
 		require.Equal(t, c.want, f[0].Level, "%+v", f[0])
 		require.Contains(t, f[0].Says, c.says)

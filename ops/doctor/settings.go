@@ -8,19 +8,19 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Needs is what Weir asks of its database.
+// Needs describes what Weir requires of its database.
 type Needs struct {
 	Connections  int                          // of one process that runs everything
-	Pooled       bool                         // a pooler opens them, as many as it is set to, and gives out each for a transaction
-	Throwaway    bool                         // nothing in it is to outlive a crash
-	Statement    time.Duration                // how long a statement may have to run: a job's time
-	Bytes        int64                        // how large the database may get before it is said
-	Keep         time.Duration                // how long posts are kept; 0: for ever
-	Transactions int                          // that use posts at one time
-	Stores       func(collection string) bool // whether a collection is in the registry; nil: they all are
+	Pooled       bool                         // a pooler in transaction mode opens them
+	Throwaway    bool                         // the data need not survive a crash
+	Statement    time.Duration                // the longest statement: the timeout of a job
+	Bytes        int64                        // warn if the database is larger
+	Keep         time.Duration                // the retention of posts; 0: for ever
+	Transactions int                          // concurrent transactions that use posts
+	Stores       func(collection string) bool // reports whether a collection has an entry; nil: all have
 }
 
-// settingNames are the settings that are judged.
+// settingNames returns the settings that are checked.
 func settingNames() []string {
 	names := []string{"max_connections", "data_directory"}
 	for _, r := range rules(Needs{}, schema.Server{}) {
@@ -29,15 +29,15 @@ func settingNames() []string {
 	return names
 }
 
-// rule judges one setting. Its judge answers the level, what is wrong with the
-// value and the value to set.
+// rule checks one setting. check returns the level, the problem with the value, and
+// the value to set.
 type rule struct {
 	name  string
-	judge func(schema.Setting) (level Level, because, set string)
+	check func(schema.Setting) (level Level, because, set string)
 }
 
-// is demands a value, for a reason.
-func is(name, value string, otherwise Level, because string) rule {
+// equals requires a value.
+func equals(name, value string, otherwise Level, because string) rule {
 	return rule{name, func(s schema.Setting) (Level, string, string) {
 		if s.Value == value {
 			return OK, "", ""
@@ -46,7 +46,7 @@ func is(name, value string, otherwise Level, because string) rule {
 	}}
 }
 
-// atLeast demands an amount of memory, in bytes.
+// atLeast requires an amount of memory, in bytes.
 func atLeast(name string, bytes int64, set, because string) rule {
 	return rule{name, func(s schema.Setting) (Level, string, string) {
 		if amount(s) >= bytes {
@@ -56,9 +56,9 @@ func atLeast(name string, bytes int64, set, because string) rule {
 	}}
 }
 
-// patient demands that a time limit is off, or long enough: a shorter one is a
-// warning, one below tooShort fails.
-func patient(name string, enough, tooShort time.Duration, because string) rule {
+// timeLimit requires that a time limit is off or long enough. A shorter limit is a
+// warning; a limit below tooShort fails.
+func timeLimit(name string, enough, tooShort time.Duration, because string) rule {
 	return rule{name, func(s schema.Setting) (Level, string, string) {
 		switch d := span(s); {
 		case d == 0 || d >= enough:
@@ -75,9 +75,9 @@ const (
 	giga = int64(1) << 30
 )
 
-// rules are what is asked of the settings. Weir's statements are many and short;
-// posts, jobs and links come and go all day: so it lives by autovacuum, by
-// checkpoints that are far apart, and by the isolation its locks were written for.
+// rules returns the rules for the settings. Weir runs many short statements, and its
+// posts, jobs and links change all day: it depends on autovacuum, on infrequent
+// checkpoints and on the isolation level that its locks were written for.
 func rules(n Needs, server schema.Server) []rule {
 	buffers := rule{"shared_buffers", func(s schema.Setting) (Level, string, string) {
 		switch have := amount(s); {
@@ -93,40 +93,40 @@ func rules(n Needs, server schema.Server) []rule {
 		case have < 4*mega:
 			return Warn, "the ranking is sorted on disk", "'16MB'"
 		case have > 256*mega:
-			return Warn, "every sort of every connection may take as much: the machine runs out of memory", "'64MB'"
+			return Warn, "every sort of every connection may use that much: the machine may run out of memory", "'64MB'"
 		}
 		return OK, "", ""
 	}}
 	return []rule{
-		is("fsync", "on", Fail, "a crash of the machine destroys the database"),
-		is("full_page_writes", "on", Fail, "a crash of the machine tears pages, and the database with them"),
+		equals("fsync", "on", Fail, "a crash of the machine corrupts the database"),
+		equals("full_page_writes", "on", Fail, "a crash of the machine tears pages and corrupts the database"),
 		{"synchronous_commit", func(s schema.Setting) (Level, string, string) {
 			if s.Value == "off" {
-				return Warn, "a crash forgets the last commits, and may give one epoch of a lease to two consumers", "on"
+				return Warn, "a crash loses the last commits, and two consumers may get a lease with the same epoch", "on"
 			}
 			return OK, "", ""
 		}},
-		is("autovacuum", "on", Fail, "the queue and the tables bloat, and in the end the server stops taking writes"),
-		is("track_counts", "on", Fail, "autovacuum does not know where to go"),
-		is("default_transaction_isolation", "read committed", Fail, "what Weir reads after it has waited for a lock would be out of date"),
-		is("default_transaction_read_only", "off", Fail, "nothing can be written"),
-		is("session_replication_role", "origin", Fail, "triggers do not run: new watches and gaps go unnoticed"),
-		patient("statement_timeout", n.Statement, 10*time.Second, "it ends statements that a job still waits for"),
-		patient("transaction_timeout", n.Statement, 10*time.Second, "it ends transactions that a job still waits for"),
-		patient("lock_timeout", n.Statement, 0, "workers that wait for a popular link fail and try again"),
-		patient("idle_session_timeout", time.Hour, 0, "it ends the connections that wait for jobs and follows"),
+		equals("autovacuum", "on", Fail, "the queue and the tables bloat until the server refuses writes"),
+		equals("track_counts", "on", Fail, "autovacuum does not know which tables to vacuum"),
+		equals("default_transaction_isolation", "read committed", Fail, "Weir would read outdated rows after it waits for a lock"),
+		equals("default_transaction_read_only", "off", Fail, "nothing can be written"),
+		equals("session_replication_role", "origin", Fail, "triggers do not run: Weir does not notice new watches and gaps"),
+		timeLimit("statement_timeout", n.Statement, 10*time.Second, "it cancels statements that a job still waits for"),
+		timeLimit("transaction_timeout", n.Statement, 10*time.Second, "it ends transactions that a job still waits for"),
+		timeLimit("lock_timeout", n.Statement, 0, "workers that wait for a popular link fail and retry"),
+		timeLimit("idle_session_timeout", time.Hour, 0, "it closes the connections that wait for jobs and follows"),
 		buffers,
 		memory,
-		atLeast("max_wal_size", giga, "'4GB'", "checkpoints come by volume instead of by time, and each makes the log larger"),
+		atLeast("max_wal_size", giga, "'4GB'", "checkpoints are triggered by volume instead of time, and each one adds WAL"),
 		{"checkpoint_timeout", func(s schema.Setting) (Level, string, string) {
 			if span(s) < 5*time.Minute {
-				return Warn, "after each checkpoint every page goes into the log in full", "'15min'"
+				return Warn, "after each checkpoint, every changed page is written to WAL in full", "'15min'"
 			}
 			return OK, "", ""
 		}},
 		{"wal_level", func(s schema.Setting) (Level, string, string) {
 			if s.Value == "minimal" {
-				return Warn, "neither a base backup nor a standby can be made", "replica"
+				return Warn, "base backups and standbys are not possible", "replica"
 			}
 			return OK, "", ""
 		}},
@@ -135,24 +135,24 @@ func rules(n Needs, server schema.Server) []rule {
 			case "UTC", "Etc/UTC", "GMT", "Etc/GMT":
 				return OK, "", ""
 			}
-			return Warn, "Weir's days are UTC: what psql shows does not match the partitions", "'UTC'"
+			return Warn, "Weir's days are UTC: the times in psql do not match the partitions", "'UTC'"
 		}},
 	}
 }
 
-// judgeSettings makes a finding of every setting that the server has.
-func judgeSettings(n Needs, server schema.Server, settings []schema.Setting) []Finding {
+// checkSettings returns a finding for every setting that the server has.
+func checkSettings(n Needs, server schema.Server, settings []schema.Setting) []Finding {
 	known := map[string]schema.Setting{}
 	for _, s := range settings {
 		known[s.Name] = s
 	}
 	var found []Finding
 	for _, r := range rules(n, server) {
-		s, there := known[r.name]
-		if !there {
-			continue // of a newer server
+		s, exists := known[r.name]
+		if !exists {
+			continue // a setting of newer servers
 		}
-		level, because, set := r.judge(s)
+		level, because, set := r.check(s)
 		if n.Throwaway && (r.name == "fsync" || r.name == "full_page_writes") {
 			level = OK
 		}
@@ -163,14 +163,14 @@ func judgeSettings(n Needs, server schema.Server, settings []schema.Setting) []F
 		}
 		found = append(found, f)
 	}
-	if most, there := known["max_connections"]; there {
-		found = append(found, judgeConnections(n, server, most))
+	if limit, exists := known["max_connections"]; exists {
+		found = append(found, checkConnections(n, server, limit))
 	}
 	return found
 }
 
-// remedy is what changes a setting: where it comes from is where it has to be
-// changed, for a database's own setting hides that of the server.
+// remedy returns the statement that changes a setting. A setting must be changed
+// where it was set, because that of a database or role overrides the server's.
 func remedy(s schema.Setting, database, set string) string {
 	to := s.Name + " = " + set
 	switch s.Source {
@@ -181,7 +181,7 @@ func remedy(s schema.Setting, database, set string) string {
 	case "database user":
 		return fmt.Sprintf("ALTER ROLE CURRENT_USER IN DATABASE %q SET %s", database, to)
 	case "client":
-		return "take it out of DATABASE_URL"
+		return "remove it from DATABASE_URL"
 	case "command line":
 		return "start Postgres with -c " + s.Name + "=" + set
 	}
@@ -192,14 +192,14 @@ func remedy(s schema.Setting, database, set string) string {
 	return "ALTER SYSTEM SET " + to + "; SELECT pg_reload_conf()"
 }
 
-// fewest is how many connections to Postgres a pooler in transaction mode needs
-// for a process of Weir.
-const fewest = 6
+// pooledConnections is how many connections to Postgres a pooler in transaction mode
+// needs for one process of Weir.
+const pooledConnections = 6
 
-// judgeConnections compares what there is with what a process opens.
-func judgeConnections(n Needs, server schema.Server, most schema.Setting) Finding {
+// checkConnections compares the free connections with those that a process opens.
+func checkConnections(n Needs, server schema.Server, limit schema.Setting) Finding {
 	const check = "setting max_connections"
-	all := int(number(most.Value)) - server.Reserved
+	all := int(number(limit.Value)) - server.Reserved
 	which := "max_connections"
 	if server.Limit >= 0 && server.Limit < all {
 		all, which = server.Limit, "the limit of this role or database"
@@ -207,10 +207,10 @@ func judgeConnections(n Needs, server schema.Server, most schema.Setting) Findin
 	free := all - server.Others
 	opens := fmt.Sprintf("a process of Weir opens up to %d", n.Connections)
 	if n.Pooled {
-		n.Connections = fewest
-		opens = fmt.Sprintf("the pooler opens as many as it is set to, and %d carry a process of Weir", fewest)
+		n.Connections = pooledConnections
+		opens = fmt.Sprintf("the pooler opens as many as it is configured to, and %d are enough for a process of Weir", pooledConnections)
 	}
-	says := fmt.Sprintf("%d by %s, %d are others' and %d Weir's at this moment; %s", all, which, server.Others, server.Ours, opens)
+	says := fmt.Sprintf("%d allowed by %s; others use %d and Weir uses %d now; %s", all, which, server.Others, server.Ours, opens)
 	do := fmt.Sprintf("ALTER SYSTEM SET max_connections = %d, and restart Postgres; or lower WEIR_WORKERS", server.Others+server.Reserved+3*n.Connections)
 	if which != "max_connections" {
 		do = fmt.Sprintf("ALTER ROLE … CONNECTION LIMIT %d or ALTER DATABASE … CONNECTION LIMIT; or lower WEIR_WORKERS", server.Others+3*n.Connections)
@@ -219,7 +219,7 @@ func judgeConnections(n Needs, server schema.Server, most schema.Setting) Findin
 	case free < n.Connections:
 		return fail(check, do, "%s", says)
 	case free < 2*n.Connections:
-		return warn(check, do, "%s: there is no room for a second process", says)
+		return warn(check, do, "%s: a second process needs more", says)
 	}
 	return ok(check, "%s", says)
 }
@@ -232,19 +232,19 @@ func number(s string) float64 {
 	return n
 }
 
-// amount is a setting of memory, in bytes.
+// amount returns the value of a memory setting, in bytes.
 func amount(s schema.Setting) int64 {
 	units := map[string]int64{"B": 1, "kB": 1 << 10, "8kB": 8 << 10, "16MB": 16 * mega, "MB": mega, "GB": giga}
 	return int64(number(s.Value)) * units[s.Unit]
 }
 
-// span is a setting of time; 0 where it is off.
+// span returns the value of a time setting; 0 if it is off.
 func span(s schema.Setting) time.Duration {
 	units := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "min": time.Minute}
 	return time.Duration(number(s.Value) * float64(units[s.Unit]))
 }
 
-// readable is a value as a person reads it.
+// readable formats the value of a setting.
 func readable(s schema.Setting) string {
 	if bytes := amount(s); bytes > 0 {
 		return size(bytes)
@@ -258,7 +258,7 @@ func readable(s schema.Setting) string {
 	return s.Value
 }
 
-// size is a number of bytes as a person reads it.
+// size formats a number of bytes.
 func size(bytes int64) string {
 	switch {
 	case bytes >= giga:

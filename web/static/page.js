@@ -1,26 +1,26 @@
-// Keeps the part of the page that the server renders fresh. What comes was
-// escaped by the server and is parsed as a document, never set as HTML; the
-// pieces that say the same as before stay the elements they are.
+// Refreshes the live part of the page, which the server renders. The server escapes
+// it, and the script parses it as a document and never sets HTML. Elements that have
+// not changed stay.
 "use strict";
 
-const every = 5000; // ms between two refreshes
-const slowest = 15000; // ms between two tries while the server cannot be reached
-const patience = 8000; // ms for one answer: longer than the server's own limit
-const settle = 1200; // ms without a movement over the list before it is reordered
-const longest = 6000; // ms for which movements can put that off
+const interval = 5000; // ms between two refreshes
+const maxInterval = 15000; // ms between two attempts while the server cannot be reached
+const timeout = 8000; // ms for a response; longer than the server's own limit
+const idleTime = 1200; // ms without pointer movement over the list before it is reordered
+const maxIdleWait = 6000; // ms for which movement can delay that
 
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 const unreachable = document.getElementById("unreachable");
 
 let etag = document.getElementById("live").dataset.etag;
-let ahead = 0; // ms by which this clock is ahead of the server's
+let clockOffset = 0; // ms by which this clock is ahead of the server's
 let failures = 0;
 let timer = 0;
 let busy = false;
-let moved = -Infinity; // when the reader last moved over the list
-let lastAnswer = Date.now();
+let lastMoved = -Infinity; // when the reader last moved over the list
+let lastSuccess = Date.now();
 
-// age says how long ago something was, as age in age.go does.
+// age formats the time since an event, as age in age.go does.
 function age(ms) {
   const s = Math.floor(ms / 1000);
   if (s < 5) return "just now";
@@ -30,8 +30,8 @@ function age(ms) {
   return `${Math.floor(s / 86400)} days ago`;
 }
 
-function tellTimes() {
-  const now = Date.now() - ahead;
+function updateTimes() {
+  const now = Date.now() - clockOffset;
   for (const t of document.querySelectorAll("time[data-age]")) {
     const text = age(now - Date.parse(t.dateTime));
     if (t.textContent !== text) t.textContent = text;
@@ -42,11 +42,11 @@ function tellTimes() {
   }
 }
 
-// replace puts what the server says now in the place of what it said before.
+// replace replaces an element by its new version.
 function replace(old, fresh) {
   const had = old.querySelector(".thumb img");
   const has = fresh.querySelector(".thumb img");
-  if (had && has && had.src === has.src) has.replaceWith(had); // loaded already
+  if (had && has && had.src === has.src) has.replaceWith(had); // it is loaded already
   const open = old.querySelector("details")?.open;
   if (open && fresh.querySelector("details")) fresh.querySelector("details").open = true;
   const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
@@ -59,8 +59,8 @@ function replace(old, fresh) {
   if (count && count.textContent !== before) count.classList.add("changed");
 }
 
-// sync makes the children of old those of fresh, in its order. Both have an id
-// each, and a version: what has the same stays.
+// sync makes the children of old equal to those of fresh, in the same order. Each child
+// has an ID and a version; children with the same ID and version stay.
 function sync(old, fresh) {
   const wanted = [...fresh.children];
   const ids = new Set(wanted.map((c) => c.id));
@@ -79,7 +79,7 @@ function sync(old, fresh) {
     } else {
       const times = want.querySelectorAll("time");
       node.querySelectorAll("time").forEach((t, j) => {
-        if (!times[j]) return; // it was not sent: it is the same
+        if (!times[j]) return; // the line was not sent, because it has not changed
         t.dateTime = times[j].dateTime;
         t.title = times[j].title;
       });
@@ -88,28 +88,28 @@ function sync(old, fresh) {
   });
 }
 
-const places = () => new Map([...document.querySelectorAll(".link")].map((li) => [li.id, li.getBoundingClientRect().top]));
+const positions = () => new Map([...document.querySelectorAll(".link")].map((li) => [li.id, li.getBoundingClientRect().top]));
 
-// show swaps the new state in: what the reader looks at stays where it is, and
-// links that change places are seen to move.
+// show applies the new version. It keeps the scroll position of the link that the
+// reader looks at and animates links that move.
 function show(fresh) {
   const live = document.getElementById("live");
-  const before = places();
+  const before = positions();
   const focused = document.activeElement;
   const anchor = scrollY > 0 ? [...document.querySelectorAll(".link")].find((li) => li.getBoundingClientRect().bottom > 80) : null;
-  ahead = Date.now() - Date.parse(fresh.dataset.now);
+  clockOffset = Date.now() - Date.parse(fresh.dataset.now);
   sync(live, fresh);
   const subtitle = document.querySelector("#subtitle bdi");
   if (subtitle.textContent !== fresh.dataset.subtitle) subtitle.textContent = fresh.dataset.subtitle;
-  if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true }); // lost by moving
-  tellTimes();
+  if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true }); // moving an element loses the focus
+  updateTimes();
   let shift = 0;
   if (anchor && document.getElementById(anchor.id)) {
     shift = document.getElementById(anchor.id).getBoundingClientRect().top - before.get(anchor.id);
     if (Math.abs(shift) > innerHeight) shift = 0;
     if (shift) scrollBy({ top: shift, behavior: "instant" });
   }
-  if (calm.matches) return;
+  if (reducedMotion.matches) return;
   for (const li of document.querySelectorAll(".link")) {
     const from = before.get(li.id);
     const by = from === undefined ? 0 : from - li.getBoundingClientRect().top;
@@ -119,32 +119,32 @@ function show(fresh) {
   }
 }
 
-// settled waits until the reader is not about to click: a list that moves under
-// the pointer sends people to the wrong link.
-async function settled() {
+// waitUntilIdle waits until the pointer rests: a list that moves under the pointer
+// leads people to the wrong link.
+async function waitUntilIdle() {
   const began = performance.now();
-  while (performance.now() - moved < settle && performance.now() - began < longest) {
+  while (performance.now() - lastMoved < idleTime && performance.now() - began < maxIdleWait) {
     await new Promise((done) => setTimeout(done, 200));
   }
 }
 
-function reached() {
+function succeeded() {
   failures = 0;
-  lastAnswer = Date.now();
+  lastSuccess = Date.now();
   unreachable.hidden = true;
 }
 
-function missed(why) {
+function failed(reason) {
   failures++;
-  const since = new Date(lastAnswer).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-  const text = `${why} What you see is from ${since}; trying again.`;
+  const since = new Date(lastSuccess).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const text = `${reason} This page is from ${since}; trying again.`;
   if (unreachable.textContent !== text) unreachable.textContent = text;
   unreachable.hidden = false;
 }
 
-// fill gives the lines that were not sent again the names of those that are
-// shown already, by which sync finds them.
-function fill(fresh, have) {
+// fillKnown sets the IDs and versions of the lines that the server omitted, so that
+// sync finds them.
+function fillKnown(fresh, have) {
   for (const line of fresh.querySelectorAll("[data-same]")) {
     const same = have[line.dataset.same];
     line.id = same.id;
@@ -156,14 +156,14 @@ async function refresh() {
   const address = "/fragment" + location.search;
   const have = [...document.querySelectorAll("#links > .link")].map((li) => ({ id: li.id, version: li.dataset.v }));
   const headers = { "If-None-Match": etag, "Weir-Have": have.map((line) => line.version).join(",") };
-  const answer = await fetch(address, { headers, signal: AbortSignal.timeout(patience) });
-  if (answer.status === 304) return reached();
-  if (!answer.ok) return missed(answer.status === 503 ? "Nothing can be counted at the moment." : `The server answers with an error (${answer.status}).`);
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
-  if (!fresh) return missed("The server answers with something else than the ranking.");
-  fill(fresh, have);
-  reached();
-  await settled();
+  const response = await fetch(address, { headers, signal: AbortSignal.timeout(timeout) });
+  if (response.status === 304) return succeeded();
+  if (!response.ok) return failed(response.status === 503 ? "Links cannot be counted at the moment." : `The server returned an error (${response.status}).`);
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("live");
+  if (!fresh) return failed("The server did not return the ranking.");
+  fillKnown(fresh, have);
+  succeeded();
+  await waitUntilIdle();
   show(fresh);
   etag = fresh.dataset.etag;
 }
@@ -175,19 +175,19 @@ async function tick() {
   try {
     await refresh();
   } catch {
-    missed("The server cannot be reached.");
+    failed("The server cannot be reached.");
   }
   busy = false;
-  if (!document.hidden) timer = setTimeout(tick, Math.min(every * 2 ** Math.min(failures, 8), slowest));
+  if (!document.hidden) timer = setTimeout(tick, Math.min(interval * 2 ** Math.min(failures, 8), maxInterval));
 }
 
 for (const kind of ["pointermove", "pointerdown", "touchmove", "scroll"]) {
-  document.addEventListener(kind, (e) => { if (kind === "scroll" || e.target.closest?.("#links")) moved = performance.now(); }, { passive: true });
+  document.addEventListener(kind, (e) => { if (kind === "scroll" || e.target.closest?.("#links")) lastMoved = performance.now(); }, { passive: true });
 }
 document.addEventListener("animationend", (e) => e.target.classList.remove("changed", "new"));
 document.addEventListener("visibilitychange", () => { document.hidden ? clearTimeout(timer) : tick(); });
 addEventListener("online", tick);
 addEventListener("pageshow", (e) => e.persisted && tick());
-setInterval(() => document.hidden || tellTimes(), 1000);
-tellTimes();
-timer = setTimeout(tick, every);
+setInterval(() => document.hidden || updateTimes(), 1000);
+updateTimes();
+timer = setTimeout(tick, interval);

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/net/html"
 )
 
-// What strangers wrote is for operators to see.
+// Dead letters contain texts of strangers, so only operators may see them.
 func TestDeadLettersAreNotPublic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	one := r.letter("commit", "open", "it is too long", "the text of a post")
+	one := r.deadLetter("commit", "open", "it is too long", "the text of a post")
 	for _, target := range []string{"/deadletters", "/deadletters?stage=commit", one} {
 		rec := r.do(http.MethodGet, target)
 		require.Equal(t, http.StatusNotFound, rec.Code, target)
@@ -26,21 +26,21 @@ func TestDeadLettersAreNotPublic(t *testing.T) {
 	}
 	require.NotContains(t, r.get("/"), "deadletters")
 
-	r.forOperators("open sesame")
+	r.asOps("open sesame")
 	for _, target := range []string{"/deadletters", one} {
 		require.Equal(t, http.StatusUnauthorized, r.do(http.MethodGet, target).Code)
 		require.Equal(t, http.StatusOK, r.do(http.MethodGet, target, "Authorization", "Bearer open sesame").Code)
 	}
 	require.Contains(t, r.do(http.MethodGet, one, "Authorization", "Bearer open sesame").Body.String(), "the text of a post")
-	r.forOperators("")
+	r.asOps("")
 	for _, n := range find(r.parse(r.get("/deadletters")), func(n *html.Node) bool { return n.Data == "a" || n.Data == "link" }) {
 		r.get(attr(n, "href"))
 	}
 }
 
-func TestTokenIsABearersOrAPassword(t *testing.T) {
+func TestTokenIsABearerTokenOrAPassword(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).forOperators("open sesame")
+	r := newRig(t).asOps("open sesame")
 	for authorization, code := range map[string]int{
 		"": 401, "open sesame": 401, "Bearer open sesam": 401, "Bearer ": 401, "Bearer": 401, "Basic": 401,
 		"Basic bm9ib2R5Og==": 401, "Basic bm9ib2R5Om9wZW4gc2VzYW0=": 401, // nobody: and nobody:open sesam
@@ -56,13 +56,13 @@ func TestTokenIsABearersOrAPassword(t *testing.T) {
 		}
 	}
 	for _, target := range []string{"/livez", "/readyz"} {
-		require.Equal(t, http.StatusOK, r.do(http.MethodGet, target).Code, "an orchestrator knows no token")
+		require.Equal(t, http.StatusOK, r.do(http.MethodGet, target).Code, "an orchestrator has no token")
 	}
 }
 
-func TestThereAreNoProfilesWithoutAToken(t *testing.T) {
+func TestProfilesRequireAToken(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).forOperators("")
+	r := newRig(t).asOps("")
 	for _, name := range []string{"", "heap", "cmdline", "profile", "trace", "symbol", "goroutine?debug=2"} {
 		rec := r.do(http.MethodGet, "/debug/pprof/"+name)
 		require.Equal(t, http.StatusNotFound, rec.Code, name)
@@ -72,10 +72,10 @@ func TestThereAreNoProfilesWithoutAToken(t *testing.T) {
 
 func TestProfilesAreBounded(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).forOperators("secret")
+	r := newRig(t).asOps("secret")
 	for _, kind := range []string{"profile", "trace", "heap", "goroutine"} {
 		for _, seconds := range []string{"31", "1e9", "9223372036854775807", "-1", "NaN", "Inf", "ten"} {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a profile that begins ends with it
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it ends a profile that begins
 			request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/debug/pprof/"+kind+"?seconds="+url.QueryEscape(seconds), nil)
 			request.SetBasicAuth("", "secret")
 			rec := httptest.NewRecorder()
@@ -90,9 +90,9 @@ func TestProfilesAreBounded(t *testing.T) {
 	require.True(t, strings.HasPrefix(rec.Body.String(), "go 1."), "a trace")
 }
 
-func TestOperatorsPagesCarryThePolicyAndChangeNothing(t *testing.T) {
+func TestPagesForOperatorsHaveThePolicyAndAreReadOnly(t *testing.T) {
 	t.Parallel()
-	r := newRig(t).forOperators("")
+	r := newRig(t).asOps("")
 	for _, target := range []string{"/", "/livez", "/readyz", "/health", "/metrics", "/deadletters", "/deadletters/1", "/debug/pprof/", "/static/x/y", "/nowhere"} {
 		h := r.do(http.MethodGet, target).Header()
 		require.Contains(t, h.Get("Content-Security-Policy"), "default-src 'none'", target)
