@@ -6,13 +6,13 @@ COPY . .
 RUN --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /weir ./cmd/weir && /weir version
 
-# Certificates for the TLS of the Jetstream and the services, and nothing else: no shell, no account but a number.
+# The binary and the certificates for TLS, and nothing else: no shell, and a numeric user.
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /weir /usr/local/bin/weir
 USER 65532:65532
 EXPOSE 8080
-# The parts answer on the ops listener, on the container's loopback.
+# Checks the operators' listener on the container's loopback.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["/usr/local/bin/weir", "healthcheck"]
 ENTRYPOINT ["/usr/local/bin/weir"]
 CMD ["serve"]

@@ -1,70 +1,69 @@
-# `make demo` and `make test` need Go, make and a package manager. The rest is done here.
+# `make demo` and `make test` need Go, make and a package manager, and install the rest.
 SHELL := /bin/bash
 PKG   ?= ./...
 
-# POSTGRES=18 takes that major version, whatever else is there: a server is looked
-# for on PATH first.
+# POSTGRES=18 uses that major version. Without it, the server on PATH comes first.
 POSTGRES =
 on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 
 .PHONY: help postgres pgbouncer prometheus build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
 
-help: ## what can be made
+help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-postgres: ## provide PostgreSQL's server binaries where they are missing
+postgres: ## install PostgreSQL's server if it is missing
 	@scripts/postgres.sh $(POSTGRES)
 
-pgbouncer: ## provide PgBouncer, for the tests
+pgbouncer: ## install PgBouncer, for the tests, if it is missing
 	@scripts/pgbouncer.sh
 
-prometheus: ## provide Prometheus's binaries, for the tests of the alerts, where they are missing
+prometheus: ## install Prometheus, for the tests of the alerts, if it is missing
 	@scripts/prometheus.sh
 
 build: ## build bin/weir
 	go build -o bin/weir ./cmd/weir
 
-demo: postgres build ## everything, on a simulated network, with nothing to configure
+demo: postgres build ## run everything on a simulated network; needs no configuration
 	$(on_postgres) bin/weir demo
 
-run: postgres build ## everything, on the public Jetstream
+run: postgres build ## run everything on the public Jetstream
 	$(on_postgres) bin/weir dev
 
-test: postgres pgbouncer prometheus ## the whole suite, against a real Postgres that it starts itself
+test: postgres pgbouncer prometheus ## run the whole suite, on Postgres servers that it starts
 	$(on_postgres) go test -timeout 20m $(PKG)
 
-test-postgres: pgbouncer prometheus ## the suite on every major version of Postgres that serves, or on POSTGRES="17 18"
+test-postgres: pgbouncer prometheus ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
 		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
 		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup|PgDump'; echo "without backup and restore: $$bin has no pg_dump"; }; \
 		PATH="$$bin:$$PATH" go test -count 1 -timeout 20m $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
-lint: ## what the compiler does not see
+lint: ## run gofmt, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }
 	go vet ./...
 	go tool staticcheck ./...
 
-bench: postgres build ## throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds the largest, which takes long
+bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZES=100000,1000000,10000000 adds a large size
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
 	$(on_postgres) go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 
-bench-against: postgres ## what this costs, as many times what the commit BASE costs: CPU and WAL per event, ten times in turn
+bench-against: postgres ## measure CPU and WAL per event against the commit BASE, ten times in turn
 	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/base" 2>/dev/null; rm -rf "$$dir"' EXIT && \
 	git worktree add --quiet --detach "$$dir/base" $(or $(BASE),HEAD) && \
 	(cd "$$dir/base" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$dir/weir" ./cmd/weir) && \
 	$(on_postgres) WEIR_BENCH_BASE="$$dir/weir" go test ./e2e -run '^$$' -bench Against -benchtime 1x -timeout 2h
 
-chaos: postgres ## ten minutes of everything that can go wrong, a round of the whole network and one of followed accounts in turn, and a report
+chaos: postgres ## inject every fault for ten minutes, alternating the whole network and followed accounts
 	$(on_postgres) WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./e2e -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
 
-soak: postgres ## half an hour of a steady stream: nothing but what is stored may grow
+soak: postgres ## read a steady stream for half an hour; only the stored data may grow
 	$(on_postgres) WEIR_SOAK=$${WEIR_SOAK:-30m} go test ./e2e -run 'Soak$$' -count 1 -timeout 5h -v
 
-fuzz: ## a minute for every fuzz target
+fuzz: ## run every fuzz target for a minute
 	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \
 		for f in $$(grep -hoE '^func Fuzz[A-Za-z]+' $$target/*_test.go | cut -c6-); do \
 			echo "$$target $$f"; go test $$target -run '^$$' -fuzz "^$$f\$$" -fuzztime 60s || exit 1; done; done
 
-clean: ## remove what was built; the databases of run and demo too
+clean: ## remove the build and the databases of run and demo
 	rm -rf bin .weir

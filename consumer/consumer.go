@@ -164,6 +164,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 				c.log.Info("waiting_for_lease", "cause", err)
 				waiting = true
 			}
+			c.endStalled(ctx)
 			sleep(ctx, c.cfg.LeasePoll)
 			continue
 		}
@@ -180,6 +181,14 @@ func (c *Consumer) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// endStalled frees the stream of a holder that stopped in the middle of a commit.
+func (c *Consumer) endStalled(ctx context.Context) {
+	ended, err := schema.EndStalled(ctx, c.cfg.Pool, c.cfg.Stream, schema.StalledAfter)
+	if err == nil && ended {
+		c.log.Warn("stalled_holder_ended", "effect", "its transaction is rolled back, and the stream is free")
+	}
 }
 
 func (c *Consumer) take(ctx context.Context) (schema.Lease, bool, error) {

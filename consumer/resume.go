@@ -131,12 +131,7 @@ func (r *resume) isAnchor(ev *Event) bool {
 	if ev.Kind != KindCommit && said(ev).After(r.last()) {
 		return false
 	}
-	n := nameOf(ev)
-	if slices.Contains(r.from.Anchors[:], n.hash()) {
-		return true
-	}
-	a := r.from.Anchor // alone, where a version before this one has stored it
-	return a != nil && n == name{a.Kind, a.Operation, a.DID, a.Collection, a.Rkey, a.Rev}
+	return slices.Contains(r.from.Anchors[:], nameOf(ev).hash())
 }
 
 // last is when the position's last event happened, as its host has dated it.

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Gives the two roles their passwords, which the Postgres image passes on from .env: at the first start, and whenever it is run.
+# Sets the passwords of the two roles from the environment, which Compose fills from .env. The Postgres image runs this
+# at its first start; run it again to change a password.
 set -eu
 psql --set ON_ERROR_STOP=1 --username "${POSTGRES_USER:-postgres}" --dbname "$POSTGRES_DB" --quiet \
 	--set owner="$POSTGRES_OWNER_PASSWORD" --set app="$POSTGRES_APP_PASSWORD" <<'SQL'

@@ -1,11 +1,11 @@
--- Two roles for Weir, in the database it uses. Run it as a superuser, before the first `weir migrate`:
+-- Creates two roles for Weir in its database. Run it as a superuser, before the first `weir migrate` and once after it:
 --
 --     psql "$SUPERUSER_URL" --set ON_ERROR_STOP=1 --file deploy/roles.sql
 --     psql "$SUPERUSER_URL" --command '\password weir_owner' --command '\password weir_app'
 --
--- weir_owner owns the tables and runs `weir migrate`, and nothing else. weir_app runs serve, consume, work, web and River UI:
--- it reads and writes rows, and cannot make, change or drop a table. Partitions of posts are made and dropped by functions
--- that run with their owner's rights. Running it again changes nothing, and takes the migrations' own tables from weir_app.
+-- weir_owner owns the tables and runs only `weir migrate`. weir_app runs serve, consume, work, web and River UI: it reads
+-- and writes rows, and cannot create, change or drop a table. Functions that run with their owner's rights create and drop
+-- the partitions of posts. Running this file again is safe. It revokes write access to the migration tables from weir_app.
 
 DO $$ BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'weir_owner') THEN
@@ -22,17 +22,17 @@ REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE, CREATE ON SCHEMA public TO weir_owner;
 GRANT USAGE ON SCHEMA public TO weir_app;
 
--- A process that is paused, or whose host falls silent, in the middle of a transaction keeps its locks no longer than this. Weir says it
--- for each connection as well; behind a pooler only this holds. The same of compiled queries, which take longer than they save.
+-- The server ends the transaction of a process that is paused, or whose host falls silent, after this time. jit is off because
+-- compiling a query takes longer than it saves. Weir sets both for each connection too, but behind a pooler only these apply.
 ALTER ROLE weir_app SET idle_in_transaction_session_timeout = '10s';
 ALTER ROLE weir_app SET jit = off;
 
--- What weir_owner makes from now on, weir_app may use.
+-- Access to what weir_owner creates from now on.
 ALTER DEFAULT PRIVILEGES FOR ROLE weir_owner IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO weir_app;
 ALTER DEFAULT PRIVILEGES FOR ROLE weir_owner IN SCHEMA public GRANT USAGE ON SEQUENCES TO weir_app;
 ALTER DEFAULT PRIVILEGES FOR ROLE weir_owner IN SCHEMA public GRANT EXECUTE ON FUNCTIONS TO weir_app;
 
--- And what it has made already.
+-- Access to what it has already created.
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO weir_app;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO weir_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO weir_app;

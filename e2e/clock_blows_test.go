@@ -140,7 +140,7 @@ func (c *chaos) silence(names ...string) {
 	require.Eventually(c.t, func() bool {
 		quiet, err := tryCount(c.pool, `SELECT count(*) FROM streams WHERE state = 'quiet'`)
 		return err == nil && quiet > 0
-	}, time.Minute, 20*time.Millisecond, "silence is not noticed")
+	}, 3*time.Minute, 20*time.Millisecond, "silence is not noticed") // an hour's thirtieth, where the step gives the lease to the other consumer
 	c.step(0, names...)
 	c.hole(last, c.refuse, c.accept)
 	c.recover("a hole in silence")

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
 )
 
 // nextBinary is the binary of the next version: this one, and a migration that it
@@ -20,9 +22,9 @@ func nextBinary(t *testing.T) (path string, version int) {
 	dir := t.TempDir()
 	folder, err := filepath.Abs(filepath.Join(project, "schema/migrations"))
 	require.NoError(t, err)
-	known, err := filepath.Glob(filepath.Join(folder, "*.sql"))
+	latest, err := schema.Latest()
 	require.NoError(t, err)
-	version = len(known) + 1
+	version = latest.Weir + 1
 	migration, overlay := filepath.Join(dir, "next.sql"), filepath.Join(dir, "overlay.json")
 	require.NoError(t, os.WriteFile(migration, []byte(`ALTER TABLE accounts ADD COLUMN next text; ALTER TABLE streams ADD COLUMN next int NOT NULL DEFAULT 1;`), 0o600))
 	text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(folder, fmt.Sprintf("%04d_next.sql", version)): migration}})

@@ -2,7 +2,6 @@ package schema_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -206,30 +204,4 @@ func TestListedPostLosesToEveryDeletion(t *testing.T) {
 	require.Len(t, written, 1)
 	require.Empty(t, store(t, pool, post("a", schema.ListedRev)))
 	require.Equal(t, map[string]string{"a": tid(now)}, revs(t, pool))
-}
-
-// TestPostsListedBeforeAreMended by the migration: they had their rkeys as
-// revisions.
-func TestPostsListedBeforeAreMended(t *testing.T) {
-	t.Parallel()
-	pool := schematest.New(t)
-	now := time.Now()
-	ahead, missed, past, truth := tid(now.Add(2*time.Hour)), tid(now.Add(3*time.Hour)), tid(now.Add(-48*time.Hour)), tid(now.Add(4*time.Hour))
-	execute(t, pool, `ALTER TABLE accounts DROP COLUMN check_at; DROP INDEX dead_letters_record`)
-	for rkey, rev := range map[string]string{ahead: ahead, missed: missed, past: past, truth: tid(now), "self": "self"} {
-		execute(t, pool, `INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, 'did:plc:a', $2, $3, '', now(), '{}')`, schema.PostCollection, rkey, rev)
-		share(t, pool, "did:plc:a", rkey, "x", now, ranking.Card{})
-	}
-	execute(t, pool, `INSERT INTO tombstones VALUES ($1, 'did:plc:a', $2, $3, now())`, schema.PostCollection, missed, tid(now))
-	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:gone', 'deleted')`)
-	for _, did := range []string{"did:plc:a", "did:plc:gone"} {
-		execute(t, pool, `INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
-			SELECT sha256(($1::text || r)::bytea), 'commit', $2, $1, r, 'why', 'text', 4, now(), now() FROM unnest($3::text[]) AS r`, did, schema.PostCollection, []string{missed, "other"})
-	}
-	sql, err := os.ReadFile("migrations/0019_record_locks.sql")
-	require.NoError(t, err)
-	execute(t, pool, string(sql))
-	require.Equal(t, map[string]string{ahead: schema.ListedRev, past: past, truth: tid(now), "self": "self"}, revs(t, pool))
-	require.NotContains(t, column(t, pool, `SELECT rkey FROM shares`), missed)
-	require.Equal(t, []string{"did:plc:a other"}, column(t, pool, `SELECT did || ' ' || rkey FROM dead_letters WHERE raw_bytes > 0`))
 }

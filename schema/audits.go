@@ -3,7 +3,6 @@ package schema
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -260,12 +259,12 @@ LIMIT 1`
 	return one(ctx, db, "read the last audit", pgx.RowToStructByName[Audit], sql)
 }
 
-// AuditableSince is since when there could have been an audit: the migration
-// that brought the table.
+// AuditableSince is when the database was made: no audit can be older. Zero
+// where that is not known.
 func AuditableSince(ctx context.Context, db DB) (time.Time, error) {
-	at, err := one(ctx, db, "read the age of the audits", pgx.RowTo[time.Time], `SELECT applied_at FROM weir_migration WHERE name LIKE '%\_audit%' ORDER BY version LIMIT 1`)
-	if errors.Is(err, ErrNoRows) {
-		return time.Time{}, nil
+	at, err := one(ctx, db, "read the age of the database", pgx.RowTo[*time.Time], `SELECT min(applied_at) FROM weir_migration`)
+	if err != nil || at == nil {
+		return time.Time{}, err
 	}
-	return at, err
+	return *at, nil
 }

@@ -3,6 +3,7 @@ package schema_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -142,6 +143,44 @@ func TestWaitingForTheLeaseNeverBlocks(t *testing.T) {
 	_, ok, err := schema.TakeLease(ctx, pool, "s", "wire", "second", ttl)
 	require.NoError(t, err)
 	require.False(t, ok)
+}
+
+// TestHolderThatStopsInsideACopyIsEnded: the server waits for its data, and its row
+// stays locked.
+func TestHolderThatStopsInsideACopyIsEnded(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	lease := take(t, pool, "paused")
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `BEGIN; UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`, pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	data, writer := io.Pipe()
+	defer writer.Close() //nolint:errcheck // nobody reads any more
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Conn().PgConn().CopyFrom(context.WithoutCancel(t.Context()), data, `COPY records (collection, did, rkey, rev, cid, created_at, record) FROM STDIN`)
+		ended <- err
+	}()
+	_, err = writer.Write([]byte("app.bsky.feed.post\tdid:plc:a\t"))
+	require.NoError(t, err)
+	free := func() bool {
+		_, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "other", ttl)
+		require.NoError(t, err)
+		return ok
+	}
+	require.False(t, free(), "the row is locked")
+	stalled, err := schema.EndStalled(t.Context(), pool, "s", 0)
+	require.NoError(t, err)
+	require.False(t, stalled, "the lease as it is committed holds")
+	stalled, err = schema.EndStalled(t.Context(), pool, "s", -2*ttl)
+	require.NoError(t, err)
+	require.True(t, stalled)
+	require.Error(t, <-ended)
+	execute(t, pool, `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 second'`)
+	require.Eventually(t, free, 10*time.Second, 10*time.Millisecond)
+	require.ErrorIs(t, renew(t, pool, lease), schema.ErrFenced)
 }
 
 func TestPositionSurvives(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -25,65 +26,276 @@ func TestDumpIsTrue(t *testing.T) {
 	require.Equal(t, string(committed), dump, "run `go generate ./schema`")
 }
 
-// dump writes down the catalog. What pg_dump writes differs with its version,
-// and a server may come without it.
+// TestDumpLeavesNothingOut: whatever the catalog has in the schema, or attached to
+// one of its tables, is named in schema.sql. What dump does not know of, such as a
+// domain or a policy, is found here.
+func TestDumpLeavesNothingOut(t *testing.T) {
+	t.Parallel()
+	const objects = `
+WITH objects AS (
+    SELECT classid, objid FROM pg_depend
+    WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'public'::regnamespace
+    UNION SELECT classid, objid FROM pg_depend
+    WHERE refclassid = 'pg_class'::regclass AND refobjid IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace)
+    UNION SELECT 'pg_event_trigger'::regclass, oid FROM pg_event_trigger
+    UNION SELECT 'pg_publication'::regclass, oid FROM pg_publication
+    UNION SELECT 'pg_extension'::regclass, oid FROM pg_extension WHERE extname <> 'plpgsql'
+)
+SELECT i.type || ': ' || regexp_replace(coalesce(i.name, i.identity), '^public\.|( on |\().*', '', 'g')
+FROM objects AS o
+CROSS JOIN LATERAL pg_identify_object(o.classid, o.objid, 0) AS i
+WHERE i.type NOT IN ('default value', 'toast table') -- they have no names
+  AND NOT (i.type = 'rule' AND i.identity LIKE '"_RETURN" on %') -- a view
+  AND NOT EXISTS (SELECT FROM pg_type AS p WHERE o.classid = 'pg_type'::regclass AND p.oid = o.objid AND (p.typrelid <> 0 OR p.typelem <> 0)) -- of rows and arrays
+  AND NOT EXISTS (SELECT FROM pg_sequence AS s JOIN pg_depend AS d ON d.objid = s.seqrelid AND d.deptype IN ('a', 'i') AND d.refobjsubid > 0
+                  WHERE o.classid = 'pg_class'::regclass AND s.seqrelid = o.objid) -- of columns
+  AND NOT EXISTS (SELECT FROM pg_constraint AS c
+                  WHERE o.classid = 'pg_constraint'::regclass AND c.oid = o.objid AND (c.contype = 'n' OR c.conparentid <> 0))
+  AND NOT EXISTS (SELECT FROM pg_inherits AS p WHERE o.classid = 'pg_class'::regclass AND p.inhrelid = o.objid AND i.type = 'index')
+ORDER BY 1`
+	pool := schematest.New(t)
+	dump := dump(t, pool)
+	found := column(t, pool, objects)
+	require.Greater(t, len(found), 150)
+	named := map[string]bool{}
+	for _, word := range strings.FieldsFunc(dump, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		named[word] = true
+	}
+	var missing []string
+	for _, object := range found {
+		if _, name, _ := strings.Cut(object, ": "); !named[name] {
+			missing = append(missing, object)
+		}
+	}
+	require.Empty(t, missing)
+}
+
+// TestEverythingIsExplained: each table, view and function of Weir's has a comment.
+func TestEverythingIsExplained(t *testing.T) {
+	t.Parallel()
+	const unexplained = `
+SELECT oid::regclass::text FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm') AND relname NOT LIKE 'river\_%' AND obj_description(oid, 'pg_class') IS NULL
+UNION ALL
+SELECT oid::regprocedure::text FROM pg_proc
+WHERE pronamespace = 'public'::regnamespace AND proname NOT LIKE 'river\_%' AND obj_description(oid, 'pg_proc') IS NULL`
+	require.Empty(t, column(t, schematest.New(t), unexplained))
+}
+
+// dumpTables are the tables and views: partitions after the table they belong to,
+// River's last.
+const dumpTables = `
+SELECT c.oid::bigint AS oid,
+       c.relname LIKE 'river\_%' AS river,
+       coalesce(obj_description(c.oid, 'pg_class'), '') AS comment,
+       CASE c.relkind WHEN 'v' THEN 'CREATE VIEW ' || c.relname || E' AS\n' || pg_get_viewdef(c.oid, true)
+            ELSE 'CREATE ' || CASE c.relpersistence WHEN 'u' THEN 'UNLOGGED ' ELSE '' END || 'TABLE ' || c.relname END AS head,
+       coalesce('PARTITION OF ' || i.inhparent::regclass || ' ' || pg_get_expr(c.relpartbound, c.oid), '') AS partition,
+       coalesce(' PARTITION BY ' || pg_get_partkeydef(c.oid), '') || coalesce(' WITH (' || array_to_string(c.reloptions, ', ') || ')', '') || ';' AS tail,
+       c.relkind = 'v' AS view
+FROM pg_class AS c
+LEFT JOIN pg_inherits AS i ON i.inhrelid = c.oid
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+ORDER BY river, coalesce(pg_partition_root(c.oid), c.oid::regclass)::text COLLATE "C",
+         (SELECT count(*) FROM pg_partition_ancestors(c.oid)), c.relname COLLATE "C"`
+
+// dumpColumns are what stands between a table's brackets: columns in their order,
+// then constraints. Those that a partition has from its table are not repeated.
+const dumpColumns = `
+SELECT oid, text, comment, place FROM (
+SELECT a.attrelid::bigint AS oid,
+       quote_ident(a.attname) || ' ' || format_type(a.atttypid, a.atttypmod)
+       || CASE WHEN co.collname <> 'default' THEN ' COLLATE ' || quote_ident(co.collname) ELSE '' END
+       || CASE WHEN a.attcompression <> '' THEN ' COMPRESSION ' || a.attcompression::text ELSE '' END
+       || CASE WHEN a.attstorage <> ty.typstorage THEN ' STORAGE ' || a.attstorage::text ELSE '' END
+       || coalesce(' STATISTICS ' || nullif(a.attstattarget, -1), '')
+       || CASE a.attidentity WHEN 'a' THEN ' GENERATED ALWAYS AS IDENTITY' WHEN 'd' THEN ' GENERATED BY DEFAULT AS IDENTITY' ELSE '' END
+       || CASE WHEN a.attgenerated <> '' THEN ' GENERATED ALWAYS AS (' || pg_get_expr(d.adbin, d.adrelid, true) || ')'
+               ELSE coalesce(' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid, true), '') END
+       || CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END AS text,
+       coalesce(col_description(a.attrelid, a.attnum), '') AS comment,
+       a.attnum::int AS place
+FROM pg_attribute AS a
+JOIN pg_class AS c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND c.relnamespace = 'public'::regnamespace
+JOIN pg_type AS ty ON ty.oid = a.atttypid
+LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN pg_collation AS co ON co.oid = a.attcollation
+WHERE a.attnum > 0 AND NOT a.attisdropped
+UNION ALL
+SELECT conrelid::bigint, 'CONSTRAINT ' || quote_ident(conname) || ' ' || pg_get_constraintdef(oid, true), coalesce(obj_description(oid, 'pg_constraint'), ''),
+       10000 + strpos('pufcx', contype::text)
+FROM pg_constraint
+WHERE contype IN ('p', 'u', 'c', 'f', 'x') AND connamespace = 'public'::regnamespace AND conrelid <> 0 AND conislocal AND conparentid = 0
+) AS line
+ORDER BY oid, place, text COLLATE "C"`
+
+// dumpAttached are the indexes, rules and triggers of tables, and settings that
+// CREATE TABLE does not name.
+const dumpAttached = `
+SELECT oid, text, comment, place FROM (
+SELECT i.indrelid::bigint AS oid, pg_get_indexdef(i.indexrelid, 0, true) || ';' AS text, coalesce(obj_description(i.indexrelid, 'pg_class'), '') AS comment, 1 AS place
+FROM pg_index AS i
+JOIN pg_class AS c ON c.oid = i.indrelid AND c.relnamespace = 'public'::regnamespace
+WHERE NOT EXISTS (SELECT FROM pg_constraint AS k WHERE k.conindid = i.indexrelid AND k.conrelid = i.indrelid)
+  AND NOT EXISTS (SELECT FROM pg_inherits AS p WHERE p.inhrelid = i.indexrelid)
+UNION ALL
+SELECT r.ev_class::bigint, pg_get_ruledef(r.oid, true), coalesce(obj_description(r.oid, 'pg_rewrite'), ''), 2
+FROM pg_rewrite AS r
+JOIN pg_class AS c ON c.oid = r.ev_class AND c.relnamespace = 'public'::regnamespace
+WHERE r.rulename <> '_RETURN'
+UNION ALL
+SELECT g.tgrelid::bigint,
+       pg_get_triggerdef(g.oid, true) || ';' || CASE g.tgenabled WHEN 'O' THEN '' ELSE ' -- enabled: ' || g.tgenabled::text END,
+       coalesce(obj_description(g.oid, 'pg_trigger'), ''), 3
+FROM pg_trigger AS g
+JOIN pg_class AS c ON c.oid = g.tgrelid AND c.relnamespace = 'public'::regnamespace
+WHERE NOT g.tgisinternal AND g.tgparentid = 0
+UNION ALL
+SELECT c.oid::bigint, t.text, '', 0
+FROM pg_class AS c
+CROSS JOIN LATERAL (
+    SELECT 'COMMENT ON COLUMN ' || c.relname || '.' || a.attname || ' IS ' || quote_literal(col_description(c.oid, a.attnum)) || ';' AS text
+    FROM pg_attribute AS a WHERE c.relkind = 'v' AND a.attrelid = c.oid AND a.attnum > 0
+    UNION ALL SELECT 'ALTER TABLE ' || c.relname || ' ENABLE ROW LEVEL SECURITY;' WHERE c.relrowsecurity
+    UNION ALL SELECT 'ALTER TABLE ' || c.relname || ' REPLICA IDENTITY ' || c.relreplident::text || ';' WHERE c.relkind IN ('r', 'p') AND c.relreplident <> 'd'
+    UNION ALL SELECT 'GRANT ' || g.privilege_type || ' ON ' || c.relname || ' TO PUBLIC;' FROM aclexplode(c.relacl) AS g WHERE g.grantee = 0
+) AS t
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND t.text IS NOT NULL
+) AS line
+ORDER BY oid, place, text COLLATE "C"`
+
+// dumpTypes are the enumerations.
+const dumpTypes = `
+SELECT y.typname LIKE 'river\_%' AS river, coalesce(obj_description(y.oid, 'pg_type'), '') AS comment,
+       'CREATE TYPE ' || y.typname || ' AS ENUM (' || (SELECT string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) FROM pg_enum AS e WHERE e.enumtypid = y.oid) || ');' AS text
+FROM pg_type AS y
+WHERE y.typnamespace = 'public'::regnamespace AND y.typtype = 'e'
+ORDER BY y.typname COLLATE "C"`
+
+// dumpFunctions are the functions, with their settings, and whether they are
+// closed to the public.
+const dumpFunctions = `
+SELECT f.proname LIKE 'river\_%' AS river, coalesce(obj_description(f.oid, 'pg_proc'), '') AS comment,
+       trim(E'\n' FROM pg_get_functiondef(f.oid)) || ';'
+       || CASE WHEN f.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(f.proacl) AS a WHERE a.grantee = 0) THEN ''
+               ELSE E'\nREVOKE EXECUTE ON FUNCTION ' || f.oid::regprocedure || ' FROM PUBLIC;' END AS text
+FROM pg_proc AS f
+WHERE f.pronamespace = 'public'::regnamespace AND f.prokind IN ('f', 'p')
+ORDER BY f.proname COLLATE "C", f.oid::regprocedure::text COLLATE "C"`
+
+type dumpedTable struct {
+	OID                            int64
+	River, View                    bool
+	Comment, Head, Partition, Tail string
+}
+
+type dumpedLine struct {
+	OID           int64
+	Text, Comment string
+	Place         int
+}
+
+type dumpedObject struct {
+	River         bool
+	Comment, Text string
+}
+
+// dump writes down the catalog, with the server's own functions. What pg_dump
+// writes differs with its version, and a server may come without it.
 func dump(t *testing.T, db schema.DB) string {
 	t.Helper()
-	const sql = `
-WITH tables AS (
-    SELECT c.oid, c.relname, c.relkind, pg_get_partkeydef(c.oid) AS key, pg_get_expr(c.relpartbound, c.oid) AS bound,
-           (SELECT i.inhparent::regclass FROM pg_inherits AS i WHERE i.inhrelid = c.oid) AS parent, c.reloptions
-    FROM pg_class AS c
-    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
-      AND c.relname NOT LIKE 'river\_%' AND c.relname <> 'weir_migration'
-), items AS (
-    SELECT a.attrelid AS oid, 'a' || lpad(a.attnum::text, 4, '0') AS place,
-           quote_ident(a.attname) || ' ' || format_type(a.atttypid, a.atttypmod)
-           || CASE WHEN co.collname <> 'default' THEN ' COLLATE ' || quote_ident(co.collname) ELSE '' END
-           || CASE WHEN a.attidentity = 'a' THEN ' GENERATED ALWAYS AS IDENTITY' ELSE '' END
-           || coalesce(' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid), '')
-           || CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END AS text,
-           coalesce(' -- ' || col_description(a.attrelid, a.attnum), '') AS comment
-    FROM pg_attribute AS a
-    LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    LEFT JOIN pg_collation AS co ON co.oid = a.attcollation
-    WHERE a.attnum > 0 AND NOT a.attisdropped
-    UNION ALL
-    SELECT conrelid, 'c' || CASE contype WHEN 'p' THEN '1' WHEN 'u' THEN '2' ELSE '3' END || pg_get_constraintdef(oid), pg_get_constraintdef(oid), ''
-    FROM pg_constraint
-    WHERE contype IN ('p', 'u', 'c', 'f', 'x')
-), bodies AS (
-    SELECT oid, string_agg('    ' || text || CASE WHEN last THEN '' ELSE ',' END || comment, E'\n' ORDER BY place) AS text
-    FROM (SELECT *, lead(oid) OVER (PARTITION BY oid ORDER BY place) IS NULL AS last FROM items) AS i
-    GROUP BY 1
-), indexes AS (
-    SELECT indrelid AS oid, string_agg(pg_get_indexdef(indexrelid) || ';', E'\n' ORDER BY indexrelid::regclass::text) AS text
-    FROM pg_index AS i
-    WHERE NOT EXISTS (SELECT FROM pg_constraint AS c WHERE c.conindid = i.indexrelid)
-    GROUP BY 1
-)
-SELECT '-- ' || coalesce(obj_description(t.oid, 'pg_class'), '') || E'\nCREATE TABLE ' || t.relname
-       || coalesce(' PARTITION OF ' || t.parent || ' ' || t.bound, E' (\n' || b.text || E'\n)')
-       || coalesce(' PARTITION BY ' || t.key, '') || coalesce(' WITH (' || array_to_string(t.reloptions, ', ') || ')', '') || ';'
-       || CASE WHEN t.parent IS NULL THEN coalesce(E'\n' || i.text, '') ELSE '' END
-FROM tables AS t
-LEFT JOIN bodies AS b USING (oid)
-LEFT JOIN indexes AS i USING (oid)
-ORDER BY CASE WHEN t.parent IS NULL THEN t.relname ELSE coalesce((SELECT i.inhparent::regclass FROM pg_inherits AS i WHERE i.inhrelid = t.parent), t.parent)::text END,
-         t.parent IS NOT NULL, t.parent::text DESC, t.relname`
-	const functions = `
-SELECT '-- ' || coalesce(obj_description(oid, 'pg_proc'), '') || E'\n' || trim(E'\n' FROM pg_get_functiondef(oid)) || ';'
-FROM pg_proc
-WHERE pronamespace = 'public'::regnamespace AND proname NOT LIKE 'river\_%'
-ORDER BY proname`
-	parts := []string{"-- What the migrations make, as the catalog has it; River's own tables are left out. Written by `go generate ./schema`."}
-	for _, query := range []string{sql, functions} {
-		rows, err := db.Query(t.Context(), query)
-		require.NoError(t, err)
-		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		require.NoError(t, err)
-		require.NotEmpty(t, found)
-		parts = append(parts, found...)
+	lines := func(sql string) map[int64][]dumpedLine {
+		of := map[int64][]dumpedLine{}
+		for _, l := range collect[dumpedLine](t, db, sql) {
+			of[l.OID] = append(of[l.OID], l)
+		}
+		return of
+	}
+	columns, attached := lines(dumpColumns), lines(dumpAttached)
+	types, functions := collect[dumpedObject](t, db, dumpTypes), collect[dumpedObject](t, db, dumpFunctions)
+	tables := collect[dumpedTable](t, db, dumpTables)
+	parts := []string{"-- Everything that the migrations make, as the catalog has it: Weir's tables and views, with their indexes and triggers, and functions; then\n" +
+		"-- River's, with what Weir adds to them. Written by `go generate ./schema`."}
+	for _, river := range []bool{false, true} {
+		title := map[bool]string{false: "Weir", true: "River"}[river]
+		parts = append(parts, "-- "+title+": tables")
+		objects := func(of []dumpedObject) {
+			for _, o := range of {
+				if o.River == river {
+					parts = append(parts, explained(o.Comment, o.Text))
+				}
+			}
+		}
+		objects(types)
+		for _, table := range tables {
+			if table.River == river {
+				parts = append(parts, table.text(columns[table.OID], attached[table.OID]))
+			}
+		}
+		parts = append(parts, "-- "+title+": functions")
+		objects(functions)
 	}
 	return strings.Join(parts, "\n\n") + "\n"
+}
+
+func (d *dumpedTable) text(columns, attached []dumpedLine) string {
+	var b strings.Builder
+	switch {
+	case d.View:
+		b.WriteString(d.Head)
+	case d.Partition != "":
+		b.WriteString(d.Head + " " + d.Partition)
+		columns = constraints(columns)
+	default:
+		b.WriteString(d.Head)
+	}
+	if !d.View && len(columns) > 0 {
+		b.WriteString(" (\n")
+		for i, c := range columns {
+			b.WriteString("    " + c.Text)
+			if i < len(columns)-1 {
+				b.WriteString(",")
+			}
+			if c.Comment != "" {
+				b.WriteString(" -- " + c.Comment)
+			}
+			b.WriteString("\n")
+		}
+		b.WriteString(")")
+	}
+	if !d.View {
+		b.WriteString(d.Tail)
+	}
+	for _, a := range attached {
+		b.WriteString("\n" + explained(a.Comment, a.Text))
+	}
+	return explained(d.Comment, b.String())
+}
+
+// constraints are those of a partition's lines that its table does not have: the
+// columns are the table's.
+func constraints(lines []dumpedLine) []dumpedLine {
+	var own []dumpedLine
+	for _, l := range lines {
+		if l.Place > 10000 {
+			own = append(own, l)
+		}
+	}
+	return own
+}
+
+func explained(comment, text string) string {
+	if comment == "" {
+		return text
+	}
+	return "-- " + comment + "\n" + text
+}
+
+func collect[T any](t *testing.T, db schema.DB, sql string) []T {
+	t.Helper()
+	rows, err := db.Query(t.Context(), sql)
+	require.NoError(t, err)
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[T])
+	require.NoError(t, err)
+	return found
 }

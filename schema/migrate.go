@@ -43,11 +43,23 @@ func (e *TooNewError) Error() string {
 		e.What, e.Database, e.Known)
 }
 
+// UnreleasedError means that the database has a migration that no release has:
+// it was made from source, before the first release or between two.
+type UnreleasedError struct {
+	Migration string // by its name in the database
+}
+
+func (e *UnreleasedError) Error() string {
+	return fmt.Sprintf("an unreleased version of Weir made this database: its migration %s is not one of this binary's. "+
+		"It cannot be upgraded, and nothing in it was changed. Make a new database and move the watches to it: see \"Starting anew\" in docs/operations.md", e.Migration)
+}
+
 // Migrate brings the database to this binary's schema: River's tables by
 // River's migrator, then Weir's, each migration in a transaction of its own.
 // Several processes may call it at once: one works, the others wait and find
 // nothing left to do. A database that is newer than the binary gives a
-// *TooNewError and is not touched.
+// *TooNewError, one of an unreleased version an *UnreleasedError. Neither is
+// touched.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	all, err := readMigrations()
 	if err != nil {
@@ -62,7 +74,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 		return fmt.Errorf("connect to migrate: %w", err)
 	}
 	defer conn.Release()
-	at, err := checkVersions(ctx, conn.Conn(), pool, all)
+	missing, err := notApplied(ctx, conn.Conn(), pool, all)
 	if err != nil {
 		return err
 	}
@@ -77,10 +89,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 	if _, err := conn.Exec(ctx, table); err != nil {
 		return fmt.Errorf("make weir_migration: %w", err)
 	}
-	for _, m := range all {
-		if m.version <= at {
-			continue
-		}
+	for _, m := range missing {
 		if err := m.apply(ctx, conn.Conn()); err != nil {
 			return err
 		}
@@ -89,8 +98,8 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 }
 
 // Check reports whether the database has exactly this binary's migrations.
-// *TooNewError where it has more; an error that names the command to run where
-// it has fewer.
+// *TooNewError where it has more, *UnreleasedError where it has others; an error
+// that names the command to run where it has fewer.
 func Check(ctx context.Context, pool *pgxpool.Pool) error {
 	all, err := readMigrations()
 	if err != nil {
@@ -101,12 +110,12 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
 	defer conn.Release()
-	at, err := checkVersions(ctx, conn.Conn(), pool, all)
+	missing, err := notApplied(ctx, conn.Conn(), pool, all)
 	if err != nil {
 		return err
 	}
-	if known := all[len(all)-1].version; at < known {
-		return fmt.Errorf("the database is at weir migration %d of %d: run `weir migrate`", at, known)
+	if len(missing) > 0 {
+		return fmt.Errorf("the database lacks %d of %d weir migrations, the first of them %s: run `weir migrate`", len(missing), len(all), missing[0].name)
 	}
 	return nil
 }
@@ -169,7 +178,7 @@ func readMigrations() ([]migration, error) {
 		return nil, fmt.Errorf("list migrations: %w", err)
 	}
 	all := make([]migration, 0, len(names))
-	for i, path := range names {
+	for _, path := range names { // by name: fs.Glob sorts them
 		sql, err := migrations.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("read migration %s: %w", path, err)
@@ -177,24 +186,64 @@ func readMigrations() ([]migration, error) {
 		name := strings.TrimSuffix(strings.TrimPrefix(path, "migrations/"), ".sql")
 		number, _, _ := strings.Cut(name, "_")
 		version, err := strconv.Atoi(number)
-		if err != nil || version != i+1 {
-			return nil, fmt.Errorf("migration %s is out of order: expected number %d", path, i+1)
+		if err != nil || version <= 0 || len(all) > 0 && version <= all[len(all)-1].version {
+			return nil, fmt.Errorf("migration %s has no number above the one before", path)
 		}
 		all = append(all, migration{version: version, name: name, sql: string(sql)})
 	}
 	return all, nil
 }
 
-// checkVersions answers how far Weir's migrations have been applied.
-func checkVersions(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []migration) (int, error) {
-	at, err := migratedTo(ctx, conn, "weir_migration")
+// notApplied returns the migrations that the database lacks. Numbers need not be
+// contiguous. It refuses a database with migrations that this binary lacks.
+func notApplied(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []migration) ([]migration, error) {
+	applied, err := appliedNames(ctx, conn)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if known := all[len(all)-1].version; at > known {
-		return 0, &TooNewError{What: "weir", Database: at, Known: known}
+	var missing []migration
+	for _, m := range all {
+		name, ok := applied[m.version]
+		if !ok {
+			missing = append(missing, m)
+		} else if name != m.name {
+			return nil, &UnreleasedError{Migration: name}
+		}
+		delete(applied, m.version)
 	}
-	return at, checkRiver(ctx, pool)
+	newest, known := 0, all[len(all)-1].version
+	for version, name := range applied {
+		if version < known {
+			return nil, &UnreleasedError{Migration: name}
+		}
+		newest = max(newest, version)
+	}
+	if newest > 0 {
+		return nil, &TooNewError{What: "weir", Database: newest, Known: known}
+	}
+	return missing, checkRiver(ctx, pool)
+}
+
+// appliedNames are the names of Weir's migrations that the database has, by
+// number; none before the first.
+func appliedNames(ctx context.Context, db DB) (map[int]string, error) {
+	type row struct {
+		Version int
+		Name    string
+	}
+	exists, err := isTable(ctx, db, "weir_migration")
+	if err != nil || !exists {
+		return nil, err
+	}
+	rows, err := all(ctx, db, "read weir_migration", pgx.RowToStructByName[row], `SELECT version AS version, name AS name FROM weir_migration`)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[int]string, len(rows))
+	for _, r := range rows {
+		names[r.Version] = r.Name
+	}
+	return names, nil
 }
 
 func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
@@ -203,7 +252,11 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("open river's migrator: %w", err)
 	}
 	known := latestRiver(migrator)
-	at, err := migratedTo(ctx, pool, "river_migration")
+	exists, err := isTable(ctx, pool, "river_migration")
+	if err != nil || !exists {
+		return err
+	}
+	at, err := one(ctx, pool, "read river_migration", pgx.RowTo[int], `SELECT coalesce(max(version), 0) FROM river_migration`)
 	if err != nil {
 		return err
 	}
@@ -213,14 +266,8 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// migratedTo is the newest version in a table of migrations; 0 where the table
-// is not there yet.
-func migratedTo(ctx context.Context, db DB, table string) (int, error) {
-	exists, err := one(ctx, db, "look for "+table, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, table)
-	if err != nil || !exists {
-		return 0, err
-	}
-	return one(ctx, db, "read "+table, pgx.RowTo[int], `SELECT coalesce(max(version), 0) FROM `+table)
+func isTable(ctx context.Context, db DB, name string) (bool, error) {
+	return one(ctx, db, "look for "+name, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, name)
 }
 
 func migrateRiver(ctx context.Context, pool *pgxpool.Pool) error {

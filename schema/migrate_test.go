@@ -1,6 +1,11 @@
 package schema_test
 
 import (
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +56,101 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorAs(t, schema.Migrate(t.Context(), pool), &tooNew)
 	require.Equal(t, "river", tooNew.What)
+}
+
+// unreleased makes a database like that of a commit before the first release,
+// with the table of migrations and the watches as they were then.
+func unreleased(t *testing.T, migrations ...string) *pgxpool.Pool {
+	t.Helper()
+	pool := schematest.New(t)
+	const then = `
+DROP SCHEMA public CASCADE;
+CREATE SCHEMA public;
+CREATE TABLE weir_migration (version int PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
+CREATE TABLE watches (
+    id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target    text        NOT NULL CHECK (target <> ''),
+    kind      text        NOT NULL DEFAULT 'follows' CHECK (kind IN ('follows', 'account', 'list', 'starterpack', 'second-degree')),
+    at_least  int         NOT NULL DEFAULT 5 CHECK (at_least > 0),
+    added_at  timestamptz NOT NULL DEFAULT now(),
+    synced_at timestamptz,
+    problem   text        NOT NULL DEFAULT '',
+    UNIQUE (target, kind)
+);
+INSERT INTO watches (target, kind, at_least, synced_at) VALUES ('alice.example', 'follows', 5, now()), ('bob.example', 'second-degree', 3, NULL)`
+	_, err := pool.Exec(t.Context(), then)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `INSERT INTO weir_migration (version, name) SELECT left(m, 4)::int, m FROM unnest($1::text[]) AS m`, migrations)
+	require.NoError(t, err)
+	return pool
+}
+
+// TestUnreleasedDatabaseIsRefused with the place to read about it, and nothing in
+// it is changed.
+func TestUnreleasedDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	latest, err := schema.Latest()
+	require.NoError(t, err)
+	next := fmt.Sprintf("%04d_next", latest.Weir+1)
+	for name, migrations := range map[string][]string{
+		"17 of 4222550":   {"0001_stream", "0002_links", "0017_queues"},
+		"the last before": {"0001_stream", "0002_links", "0023_growth", next},
+		"a later one":     {"0001_queue", "0002_streams", "0003_other"},
+		"another number":  {"0000_before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := unreleased(t, migrations...)
+			before := column(t, pool, everything)
+			var refused *schema.UnreleasedError
+			require.ErrorAs(t, schema.Migrate(t.Context(), pool), &refused)
+			require.ErrorAs(t, schema.Check(t.Context(), pool), &refused)
+			require.Contains(t, migrations, refused.Migration)
+			_, section, found := strings.Cut(refused.Error(), `see "`)
+			require.True(t, found)
+			section, file, found := strings.Cut(section, `" in `)
+			require.True(t, found)
+			text, err := os.ReadFile("../" + file)
+			require.NoError(t, err)
+			require.True(t, strings.Contains(string(text), "\n## "+section+"\n"), "%s has no section %q", file, section)
+			require.Equal(t, before, column(t, pool, everything))
+		})
+	}
+}
+
+// everything that a database has, and when its rows were written.
+const everything = `
+SELECT c.relname || ' ' || coalesce(query_to_xml(format('SELECT xmin, * FROM %I', c.relname), true, false, '')::text, '')
+FROM pg_class AS c
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
+ORDER BY 1`
+
+// TestStartingAnewKeepsTheWatches: the copy that docs/operations.md describes
+// brings them from an unreleased database, and they are read again.
+func TestStartingAnewKeepsTheWatches(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	from := regexp.MustCompile(`\\copy \((SELECT [^)]+)\) TO`).FindAllStringSubmatch(string(text), -1)
+	to := regexp.MustCompile(`\\copy (watches \([^)]+\)) FROM`).FindAllStringSubmatch(string(text), -1)
+	require.Len(t, from, 2, "with Compose and without")
+	require.Len(t, to, 2)
+	before := unreleased(t, "0001_stream")
+	for i := range from {
+		var dump bytes.Buffer
+		require.NoError(t, before.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
+			_, err := c.Conn().PgConn().CopyTo(t.Context(), &dump, `COPY (`+from[i][1]+`) TO STDOUT`)
+			return err
+		}))
+		pool := schematest.New(t)
+		require.NoError(t, pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
+			_, err := c.Conn().PgConn().CopyFrom(t.Context(), &dump, `COPY `+to[i][1]+` FROM STDIN`)
+			return err
+		}))
+		const watches = `SELECT concat_ws(' ', target, kind, at_least, added_at) FROM watches ORDER BY id`
+		require.Equal(t, column(t, before, watches), column(t, pool, watches))
+		require.Len(t, column(t, pool, `SELECT kind FROM river_job WHERE kind = 'sync_follows' AND state = 'available'`), 2)
+	}
 }
 
 // TestPostsFindTheirPartition: the bounds of its hours are TIDs, and a post that

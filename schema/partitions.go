@@ -68,11 +68,7 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 		if at.Equal(last) {
 			return nil
 		}
-		next := at.Add(span)
-		if at.Before(until) && next.After(until) {
-			next = until // a longer span may begin after it, and leave a hole
-		}
-		if at = next; at.After(last) {
+		if at = at.Add(span); at.After(last) {
 			at = last
 		}
 	}

@@ -1,135 +1,139 @@
--- What the migrations make, as the catalog has it; River's own tables are left out. Written by `go generate ./schema`.
+-- Everything that the migrations make, as the catalog has it: Weir's tables and views, with their indexes and triggers, and functions; then
+-- River's, with what Weir adds to them. Written by `go generate ./schema`.
+
+-- Weir: tables
 
 -- Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.
 CREATE TABLE accounts (
     did text COLLATE "C" NOT NULL,
     handle text,
-    handle_at timestamp with time zone,
+    handle_at timestamp with time zone, -- When the handle was set, by the network's clock. An older event changes nothing.
     display_name text,
     avatar text,
-    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: it is not shown, and the stream has not said why. Only active counts.
-    status_at timestamp with time zone, -- When the status was set, by the network's clock: an older event changes nothing.
-    feed_newest timestamp with time zone, -- The newest post seen in a complete backfill: the next one needs to go back no further.
-    feed_read_at timestamp with time zone, -- When its feed was last read to the end of a window.
-    feed_problem text DEFAULT ''::text NOT NULL, -- Why its feed could not be read, the last time; empty when it could.
-    purged_for timestamp with time zone, -- The status_at of the deletion after which what it had written was purged.
-    purge_at timestamp with time zone, -- When it is purged once more, of what a replay brought back in the meantime.
-    check_at timestamp with time zone DEFAULT (now() + '1 day'::interval) NOT NULL, -- When expiry next looks whether anything needs this row.
-    feed_since timestamp with time zone, -- What it wrote since then is stored, as long as it is kept: so far back its posts were read. Null: they have not been read to the end yet.
-    reread_since timestamp with time zone, -- What it wrote since then may be missing, because it could not be read: it is read again when it is active. Null: nothing is.
-    reread_asked integer DEFAULT 0 NOT NULL, -- How often a second read was asked for: one that began earlier does not settle it.
-    reread_at timestamp with time zone, -- When to try again, where it is active and could not be read.
-    PRIMARY KEY (did)
+    status text DEFAULT 'active'::text NOT NULL, -- active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.
+    status_at timestamp with time zone, -- When the status was set, by the network's clock. An older event changes nothing.
+    feed_since timestamp with time zone, -- Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.
+    feed_newest timestamp with time zone, -- The newest post seen in a complete backfill. The next backfill needs to go back no further.
+    feed_read_at timestamp with time zone, -- When the feed was last read to the end of a window.
+    feed_problem text DEFAULT ''::text NOT NULL, -- Why the feed could not be read the last time. Empty: it could.
+    reread_since timestamp with time zone, -- Posts since then may be missing, because the account could not be read. It is read again when it is active. NULL: nothing is missing.
+    reread_asked integer DEFAULT 0 NOT NULL, -- How often a second read was asked for. A read that began earlier does not settle it.
+    reread_at timestamp with time zone, -- When to try again, if the account is active and could not be read.
+    purged_for timestamp with time zone, -- The status_at of the deletion after which the account was purged.
+    purge_at timestamp with time zone, -- When the account is purged once more, of what a replay stored in the meantime.
+    check_at timestamp with time zone DEFAULT now() + '1 day'::interval NOT NULL, -- When expiry next checks whether anything needs this row.
+    CONSTRAINT accounts_pkey PRIMARY KEY (did)
 );
-CREATE INDEX accounts_check ON public.accounts USING btree (check_at);
-CREATE INDEX accounts_hidden ON public.accounts USING btree (did) WHERE (status <> 'active'::text);
-CREATE INDEX accounts_purge ON public.accounts USING btree (purge_at) WHERE (purge_at IS NOT NULL);
-CREATE INDEX accounts_reread ON public.accounts USING btree (reread_at) WHERE (reread_since IS NOT NULL);
-CREATE INDEX accounts_unpurged ON public.accounts USING btree (did) WHERE ((status = 'deleted'::text) AND (purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone)));
+CREATE INDEX accounts_check ON accounts USING btree (check_at);
+CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text;
+CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
+CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
+CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
+CREATE TRIGGER account_revived BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION read_again();
 
--- A row per condition of /health that has ever held, with its latest time.
+-- One row per condition of /health that has ever held, with its latest times.
 CREATE TABLE alerts (
     name text NOT NULL,
-    about text NOT NULL, -- The stream or queue; empty: the whole.
+    about text NOT NULL, -- The stream or queue that the alert is about. Empty: all of Weir.
     severity text NOT NULL,
-    says text NOT NULL,
+    says text NOT NULL, -- What is wrong.
     look text NOT NULL, -- What to look at first.
-    since timestamp with time zone NOT NULL, -- When it began to hold.
-    seen_at timestamp with time zone NOT NULL, -- When it was last seen to hold.
-    fired_at timestamp with time zone, -- When it had held for long enough to tell somebody; null: not yet.
-    resolved_at timestamp with time zone, -- When it had been gone for long enough; null: it has not.
-    told text DEFAULT ''::text NOT NULL, -- What the latest send_alert job is about; empty: there was none, or no webhook.
-    PRIMARY KEY (name, about),
-    CHECK ((told = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text])))
+    since timestamp with time zone NOT NULL, -- When the condition began to hold.
+    seen_at timestamp with time zone NOT NULL, -- When the condition was last seen to hold.
+    fired_at timestamp with time zone, -- When the condition had held for long enough to notify somebody. NULL: not yet.
+    resolved_at timestamp with time zone, -- When the condition had been gone for long enough. NULL: not yet.
+    told text DEFAULT ''::text NOT NULL, -- What the latest send_alert job is about. Empty: there was none, or there is no webhook.
+    CONSTRAINT alerts_pkey PRIMARY KEY (name, about),
+    CONSTRAINT alerts_told_check CHECK (told = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text]))
 );
 
--- What an audit found, the first thousand of each. unread: the account could not be compared.
+-- The first thousand faults that an audit found, of each kind.
 CREATE TABLE audit_faults (
     audit_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
-    rkey text COLLATE "C" NOT NULL, -- Empty where the whole account is meant.
-    fault text NOT NULL,
+    collection text COLLATE "C" NOT NULL, -- Empty, like rkey: the fault is of the whole account.
+    rkey text COLLATE "C" NOT NULL,
+    fault text NOT NULL, -- missing, extra, stale: as counted in audits; unread: the account could not be compared.
     detail text DEFAULT ''::text NOT NULL,
-    collection text COLLATE "C" NOT NULL, -- Empty where the whole account is meant.
-    PRIMARY KEY (audit_id, did, collection, rkey),
-    CHECK ((fault = ANY (ARRAY['missing'::text, 'extra'::text, 'stale'::text, 'unread'::text]))),
-    FOREIGN KEY (audit_id) REFERENCES audits(id) ON DELETE CASCADE
+    CONSTRAINT audit_faults_pkey PRIMARY KEY (audit_id, did, collection, rkey),
+    CONSTRAINT audit_faults_audit_id_fkey FOREIGN KEY (audit_id) REFERENCES audits(id) ON DELETE CASCADE,
+    CONSTRAINT audit_faults_fault_check CHECK (fault = ANY (ARRAY['missing'::text, 'extra'::text, 'stale'::text, 'unread'::text]))
 );
-CREATE INDEX audit_faults_record ON public.audit_faults USING btree (did, collection, rkey);
+CREATE INDEX audit_faults_record ON audit_faults USING btree (did, collection, rkey);
 
--- Comparisons of what is stored with the accounts' own repositories.
+-- Comparisons of the stored records with the accounts' own repositories.
 CREATE TABLE audits (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     started_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    from_at timestamp with time zone, -- Records whose rkey is a TID are compared from this moment up to to_at; of an account, from when its records are claimed to be stored. Other rkeys are compared whatever their age. Null: nothing was compared.
+    from_at timestamp with time zone, -- Records whose rkey is a TID are compared from this moment to to_at; of each account, from when its records are known to be stored. Of other collections than posts, other rkeys too, whatever their age. NULL: nothing was compared.
     to_at timestamp with time zone, -- See from_at.
     accounts integer NOT NULL, -- How many accounts were to be compared.
-    failures integer NOT NULL, -- How many of them could not be: their records count as nothing.
+    failures integer NOT NULL, -- How many of these accounts could not be compared. Their records are not counted.
+    pending integer DEFAULT 0 NOT NULL, -- How many followed accounts were left out, because their past has not been read to the end yet.
     records integer NOT NULL, -- How many records were compared: those in the repositories, and those stored that are not in them.
-    missing integer NOT NULL,
-    extra integer NOT NULL,
-    stale integer NOT NULL,
-    score double precision, -- The part of the records that agree, from 0 to 1; null where no record was compared.
-    repaired boolean NOT NULL, -- Whether what was found was repaired, or asked to be.
-    pending integer DEFAULT 0 NOT NULL, -- How many followed accounts were left out, because their posts have not been read to the end yet.
-    PRIMARY KEY (id)
+    missing integer NOT NULL, -- Records in a repository that are not stored.
+    extra integer NOT NULL, -- Stored records that are not in the repository.
+    stale integer NOT NULL, -- Records that are stored in another version than the repository's.
+    score double precision, -- The fraction of the records that agree, from 0 to 1. NULL: no record was compared.
+    repaired boolean NOT NULL, -- Whether the faults were repaired, or their repair was asked for.
+    CONSTRAINT audits_pkey PRIMARY KEY (id)
 );
-CREATE INDEX audits_ended ON public.audits USING btree (ended_at);
+CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
--- When the next call may start, over all processes.
+-- When the next call may start, over all processes. Always one row.
 CREATE TABLE call_clock (
-    one boolean DEFAULT true NOT NULL,
+    one boolean DEFAULT true NOT NULL, -- Always true: the key that keeps this one row.
     next_at timestamp with time zone DEFAULT now() NOT NULL,
-    PRIMARY KEY (one),
-    CHECK (one)
+    CONSTRAINT call_clock_pkey PRIMARY KEY (one),
+    CONSTRAINT call_clock_one_check CHECK (one)
 );
 
--- How many calls may run at once, over all processes: a row each. A holder that died loses its slot when it expires.
+-- How many calls may run at once over all processes: one row each.
 CREATE TABLE call_slots (
     slot integer NOT NULL,
-    holder text,
-    expires_at timestamp with time zone,
-    PRIMARY KEY (slot)
+    holder text, -- The process that has the slot. NULL: free.
+    expires_at timestamp with time zone, -- When the slot becomes free even if its holder has not returned it, because it died.
+    CONSTRAINT call_slots_pkey PRIMARY KEY (slot)
 );
 
--- Events, records and jobs that could not be processed, with the cause: set aside so that the rest goes on.
+-- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    key bytea NOT NULL, -- sha256 over the stage and the input, of a job over its kind and arguments: the same letter twice is one row.
-    stage text NOT NULL, -- decode: the frame is no event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
+    key bytea NOT NULL, -- sha256 over the stage and the input; of a job, over its kind and arguments. The same dead letter twice is one row.
+    stage text NOT NULL, -- decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
+    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry failed.
+    state text DEFAULT 'open'::text NOT NULL, -- open; replaying: a replay was asked for or is running; replayed: it succeeded; dismissed: it stays dismissed even if it fails again.
+    state_at timestamp with time zone,
     stream text,
     collection text,
     did text,
     rkey text,
-    cause text NOT NULL, -- Why it failed the first time, with path, expected and received where they are known.
+    kind text, -- Of a job: its kind.
+    queue text, -- Of a job: its queue.
+    job bigint, -- The id of the failed job, or of the job that replays this dead letter. NULL while a replay is asked for.
+    cause text NOT NULL, -- Why it failed the first time, with path, expected and received if they are known.
+    last_cause text DEFAULT ''::text NOT NULL, -- Why it failed the last time. Empty: it failed once.
     path text DEFAULT ''::text NOT NULL,
     expected text DEFAULT ''::text NOT NULL,
     received text DEFAULT ''::text NOT NULL,
-    raw bytea NOT NULL, -- The input as it came, of a job its arguments; only its beginning where raw_bytes is larger; empty once its record or account is deleted.
+    raw bytea NOT NULL, -- The input as it arrived; of a job, its arguments. Only the beginning if raw_bytes is larger. Empty once the record or account is deleted.
     raw_bytes bigint NOT NULL,
     first_seen timestamp with time zone NOT NULL,
     last_seen timestamp with time zone NOT NULL,
-    count bigint DEFAULT 1 NOT NULL,
-    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: no retry would help until something else changes; retryable: every retry failed.
-    kind text, -- Of a job: its kind. queue is where it was worked.
-    queue text,
-    job bigint, -- Of a job: its id, or that of the job that replays it. Null while a replay of it is asked for.
-    last_cause text DEFAULT ''::text NOT NULL, -- Why it failed the last time, where that was not the first.
-    state text DEFAULT 'open'::text NOT NULL, -- open; replaying: asked for, or under way; replayed: it passed; dismissed: it stays so, however often it comes again.
-    state_at timestamp with time zone,
-    PRIMARY KEY (id),
-    UNIQUE (key),
-    CHECK ((class = ANY (ARRAY['permanent'::text, 'retryable'::text]))),
-    CHECK ((stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text]))),
-    CHECK ((state = ANY (ARRAY['open'::text, 'replaying'::text, 'replayed'::text, 'dismissed'::text])))
+    count bigint DEFAULT 1 NOT NULL, -- How often it failed.
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
+    CONSTRAINT dead_letters_key_key UNIQUE (key),
+    CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
+    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text])),
+    CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'replaying'::text, 'replayed'::text, 'dismissed'::text]))
 );
-CREATE INDEX dead_letters_job ON public.dead_letters USING btree (job) WHERE (job IS NOT NULL);
-CREATE INDEX dead_letters_large ON public.dead_letters USING btree (id) WHERE ((octet_length(raw) > 16384) AND (stage <> 'job'::text));
-CREATE INDEX dead_letters_last_seen ON public.dead_letters USING btree (last_seen);
-CREATE INDEX dead_letters_nameless ON public.dead_letters USING btree (id) WHERE ((did IS NULL) AND (stage <> 'job'::text));
-CREATE INDEX dead_letters_record ON public.dead_letters USING btree (did, collection, rkey) WHERE (did IS NOT NULL);
-CREATE INDEX dead_letters_replaying ON public.dead_letters USING btree (id) WHERE (state = 'replaying'::text);
+CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT NULL;
+CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND stage <> 'job'::text;
+CREATE INDEX dead_letters_last_seen ON dead_letters USING btree (last_seen);
+CREATE INDEX dead_letters_nameless ON dead_letters USING btree (id) WHERE did IS NULL AND stage <> 'job'::text;
+CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, rkey) WHERE did IS NOT NULL;
+CREATE INDEX dead_letters_replaying ON dead_letters USING btree (id) WHERE state = 'replaying'::text;
 
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (
@@ -137,137 +141,149 @@ CREATE TABLE dictionaries (
     url text NOT NULL,
     bytes bytea NOT NULL,
     fetched_at timestamp with time zone NOT NULL,
-    PRIMARY KEY (sha256)
+    CONSTRAINT dictionaries_pkey PRIMARY KEY (sha256)
 );
 
--- Every account followed, once.
-CREATE TABLE follows (
-    did text COLLATE "C",
-    handle text,
-    display_name text,
-    added_at timestamp with time zone,
-    last_seen_at timestamp with time zone,
-    backfill_completed boolean
-);
+-- Every followed account, once.
+CREATE VIEW follows AS
+ SELECT w.did,
+    COALESCE(a.handle, ''::text) AS handle,
+    a.display_name,
+    min(w.added_at) AS added_at,
+    max(s.synced_at) AS last_seen_at,
+    a.feed_read_at IS NOT NULL AS backfill_completed
+   FROM watched w
+     JOIN watches s ON s.id = w.watch_id
+     LEFT JOIN accounts a ON a.did = w.did
+  GROUP BY w.did, a.handle, a.display_name, a.feed_read_at;
 
--- The accounts that are still to be compared with their repositories before a gap is closed.
+-- The accounts that must still be compared with their repositories before a gap closes.
 CREATE TABLE gap_backfills (
     gap_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
-    PRIMARY KEY (did, gap_id),
-    FOREIGN KEY (gap_id) REFERENCES gaps(id) ON DELETE CASCADE
+    CONSTRAINT gap_backfills_pkey PRIMARY KEY (did, gap_id),
+    CONSTRAINT gap_backfills_gap_id_fkey FOREIGN KEY (gap_id) REFERENCES gaps(id) ON DELETE CASCADE
 );
-CREATE INDEX gap_backfills_gap ON public.gap_backfills USING btree (gap_id);
+CREATE INDEX gap_backfills_gap ON gap_backfills USING btree (gap_id);
 
--- What a stream may have missed: the intervals that a resume could not be shown to cover.
+-- Intervals that a stream may have missed, because a resume could not be shown to cover them.
 CREATE TABLE gaps (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     stream text NOT NULL,
     from_at timestamp with time zone NOT NULL,
     to_at timestamp with time zone NOT NULL,
-    reason text NOT NULL,
+    reason text NOT NULL, -- Why the interval may have been missed.
     opened_at timestamp with time zone NOT NULL,
+    accounts integer DEFAULT 0 NOT NULL, -- How many accounts must be compared with their repositories before the gap closes. checked and unchecked are done, the others are left.
+    checked integer DEFAULT 0 NOT NULL, -- How many of these accounts were compared.
+    unchecked integer DEFAULT 0 NOT NULL, -- How many of these accounts could not be compared. They are read when that becomes possible.
+    later integer DEFAULT 0 NOT NULL, -- How many other accounts were not active. They are read when they become active.
+    problem text DEFAULT ''::text NOT NULL, -- Why the gap cannot be closed and stays open until somebody accepts it. Empty: it can be closed.
     closed_at timestamp with time zone,
-    how_closed text,
-    accounts integer DEFAULT 0 NOT NULL, -- How many accounts are to be compared with their repositories before it is closed: checked and unchecked are done, the others are left.
-    unchecked integer DEFAULT 0 NOT NULL, -- How many of them could not be: they are read when they can be.
-    problem text DEFAULT ''::text NOT NULL, -- Why it cannot be closed, and stays open until somebody accepts it; empty where it can.
-    checked integer DEFAULT 0 NOT NULL, -- How many of them were compared.
-    later integer DEFAULT 0 NOT NULL, -- How many other accounts were not active: they are read when they are.
-    PRIMARY KEY (id),
-    UNIQUE (stream, from_at, to_at),
-    CHECK ((to_at > from_at))
+    how_closed text, -- What closed the gap, in words.
+    CONSTRAINT gaps_pkey PRIMARY KEY (id),
+    CONSTRAINT gaps_stream_from_at_to_at_key UNIQUE (stream, from_at, to_at),
+    CONSTRAINT gaps_check CHECK (to_at > from_at)
 );
-CREATE INDEX gaps_closed ON public.gaps USING btree (closed_at) WHERE (closed_at IS NOT NULL);
-CREATE INDEX gaps_open ON public.gaps USING btree (stream, from_at) WHERE (closed_at IS NULL);
+CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT NULL;
+CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
+CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
 
--- Every page shared, under its normalised URL, with the card that describes it.
+-- Every shared page, under its normalised URL, with the card that describes it.
 CREATE TABLE links (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     url text COLLATE "C" NOT NULL,
-    site text NOT NULL,
+    site text NOT NULL, -- The host of the URL, as the page shows it.
     title text DEFAULT ''::text NOT NULL,
     description text DEFAULT ''::text NOT NULL,
-    image text DEFAULT ''::text NOT NULL, -- blob:<did>/<cid>, the picture a poster uploaded with the card.
-    card_from text DEFAULT ''::text NOT NULL, -- Where the card came from: the AT-URI of a post, or empty while there is none.
-    card_at timestamp with time zone, -- When that post was first stored: the earliest card stays.
+    image text DEFAULT ''::text NOT NULL, -- blob:<did>/<cid>, the picture that a poster uploaded with the card.
+    card_from text DEFAULT ''::text NOT NULL, -- The AT-URI of the post that the card came from. Empty: there is no card.
+    card_at timestamp with time zone, -- When that post was first stored. The earliest card stays.
     first_seen timestamp with time zone NOT NULL,
-    fell_at timestamp with time zone, -- When expiry noticed that too few accounts share it still to keep it; null while it has not had as many.
-    check_at timestamp with time zone, -- When expiry looks at it next; infinity: kept until a share of it is lost; null: not looked at yet.
-    PRIMARY KEY (id),
-    UNIQUE (url),
-    CHECK ((octet_length(url) <= 2048))
+    fell_at timestamp with time zone, -- When expiry noticed that too few accounts share the link to keep it. NULL: it never had enough.
+    check_at timestamp with time zone, -- When expiry next checks the link. infinity: kept until a share is lost; NULL: not checked yet.
+    CONSTRAINT links_pkey PRIMARY KEY (id),
+    CONSTRAINT links_url_key UNIQUE (url),
+    CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
-CREATE INDEX links_check ON public.links USING btree (check_at) WHERE (check_at < 'infinity'::timestamp with time zone);
-CREATE INDEX links_unchecked ON public.links USING btree (first_seen) WHERE (check_at IS NULL);
+CREATE INDEX links_check ON links USING btree (check_at) WHERE check_at < 'infinity'::timestamp with time zone;
+CREATE INDEX links_unchecked ON links USING btree (first_seen) WHERE check_at IS NULL;
 
--- Whom the listing that a sync_follows job is reading has named so far. Nobody is followed or unfollowed before its end.
+-- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.
 CREATE TABLE listed (
     job_id bigint NOT NULL,
-    degree integer NOT NULL, -- 1: of the watch's own listing; 2: whom those follow; 0: members that neither names, and of whom it was asked.
+    degree integer NOT NULL, -- 1: accounts in the watch's own listing; 2: accounts that those follow; 0: members that are in neither, and were looked up.
     did text COLLATE "C" NOT NULL,
     handle text NOT NULL,
     display_name text NOT NULL,
     avatar text NOT NULL,
-    times integer DEFAULT 1 NOT NULL, -- Of degree 2: by how many of degree 1 it is followed. Of degree 0: 1 where it is shown, and so no member any more; 0 where it is hidden.
-    last_by text COLLATE "C" NOT NULL, -- Of degree 2: who was counted last, so that nobody is counted twice.
-    PRIMARY KEY (job_id, degree, did),
-    CHECK (((degree >= 0) AND (degree <= 2)))
+    times integer DEFAULT 1 NOT NULL, -- Of degree 2: how many accounts of degree 1 follow it. Of degree 0: 1 if the network shows the account, so that it is no longer a member; 0 if it is hidden.
+    last_by text COLLATE "C" NOT NULL, -- Of degree 2: the follower that was counted last, so that nobody is counted twice.
+    CONSTRAINT listed_pkey PRIMARY KEY (job_id, degree, did),
+    CONSTRAINT listed_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
 
--- The shares deleted since the last expiry: their links may be shared by too few accounts now.
+-- Shares deleted since the last expiry. Too few accounts may share their links now.
 CREATE TABLE lost_shares (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     link_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
-    PRIMARY KEY (id)
+    CONSTRAINT lost_shares_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
-CREATE INDEX lost_shares_link ON public.lost_shares USING btree (link_id);
+CREATE INDEX lost_shares_link ON lost_shares USING btree (link_id);
 
--- The partitions of posts but for posts_default: the time that each holds, and its range of rkeys. posts_ahead holds the time after the last one.
-CREATE TABLE post_partitions (
-    part text COLLATE "C",
-    begins timestamp with time zone,
-    ends timestamp with time zone,
-    lower text COLLATE "C",
-    upper text COLLATE "C"
-);
+-- The partitions of posts except posts_default, with the time and the range of rkeys that each holds. posts_ahead holds the time after the last one.
+CREATE VIEW post_partitions AS
+ SELECT c.relname::text AS part,
+    tid_time(b.lower) AS begins,
+    tid_time(b.upper) AS ends,
+    b.lower,
+    b.upper
+   FROM pg_inherits i
+     JOIN pg_class c ON c.oid = i.inhrelid
+     CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0::oid) bound(bound)
+     CROSS JOIN LATERAL ( SELECT "substring"(bound.bound, 'FROM \(''([^'']*)''\)'::text) COLLATE "C" AS lower,
+            "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
+  WHERE i.inhparent = 'posts'::regclass::oid AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
 
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
-    rev text COLLATE "C" NOT NULL, -- The revision of the repository that wrote it: a TID, sorts by time. 2222222222222, the smallest, where a listing brought it: listings do not name revisions.
+    rev text COLLATE "C" NOT NULL, -- The repository revision that wrote the record: a TID, which sorts by time. 2222222222222, the smallest TID, if a listing brought the record: listings do not name revisions.
     cid text NOT NULL,
-    created_at timestamp with time zone NOT NULL, -- The author's claim, never later than the event that brought it. Nothing expires by it.
-    indexed_at timestamp with time zone DEFAULT now() NOT NULL, -- When Weir first stored it, by the database's clock. Whatever is not in a partition of posts expires by it.
+    created_at timestamp with time zone NOT NULL, -- When the author claims to have written it, but never later than the event that brought it. Nothing expires by it.
+    indexed_at timestamp with time zone DEFAULT now() NOT NULL, -- When Weir first stored it, by the database's clock. Whatever is outside the partitions of posts expires by it.
     record jsonb NOT NULL,
-    PRIMARY KEY (collection, did, rkey)
+    CONSTRAINT records_pkey PRIMARY KEY (collection, did, rkey)
 ) PARTITION BY LIST (collection);
 
--- The records of app.bsky.feed.post, partitioned by rkey: a TID sorts by time. post_partitions lists the partitions.
+-- The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view post_partitions lists the partitions.
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
+CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 
--- The records of every other collection that is stored. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.
+-- The records of all other collections. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
+CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, indexed_at);
 
--- Posts whose rkey is no TID, or names a time before the partitions. They expire by indexed_at.
+-- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
--- How the followed accounts are shared out over a stream and its shards: as the consumer says that was started last.
+-- How the followed accounts are divided among a stream and its shards. The last consumer started decides for all.
 CREATE TABLE sharding (
     root text NOT NULL,
-    mode text NOT NULL, -- Above so many accounts: shards; network: one stream that asks for everyone's events; auto: shards while they are few.
-    accounts integer NOT NULL, -- How many accounts one stream asks for, at most.
-    made integer DEFAULT 1 NOT NULL, -- The number of the latest shard. None comes twice: an epoch counts for one stream.
-    PRIMARY KEY (root),
-    CHECK (((accounts >= 1) AND (accounts <= 10000))),
-    CHECK ((mode = ANY (ARRAY['auto'::text, 'shards'::text, 'network'::text]))),
-    FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
+    mode text NOT NULL, -- What happens above `accounts`. shards: more streams; network: one stream that reads everyone's events; auto: shards while they are few.
+    accounts integer NOT NULL, -- The most accounts that one stream asks for.
+    made integer DEFAULT 1 NOT NULL, -- The number of the latest shard. No number is used twice: an epoch is valid for one stream.
+    CONSTRAINT sharding_pkey PRIMARY KEY (root),
+    CONSTRAINT sharding_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
+    CONSTRAINT sharding_accounts_check CHECK (accounts >= 1 AND accounts <= 10000),
+    CONSTRAINT sharding_mode_check CHECK (mode = ANY (ARRAY['auto'::text, 'shards'::text, 'network'::text]))
 );
+CREATE TRIGGER sharding_changed AFTER INSERT OR UPDATE ON sharding FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
 
--- The ledger: who shared which link by which record. Outlives the post's retention; loses a row only when the share is gone.
+-- Who shared which link in which record. A share outlives its post's retention, and goes only when the author takes it back or the link expires.
 CREATE TABLE shares (
     did text COLLATE "C" NOT NULL,
     collection text COLLATE "C" NOT NULL,
@@ -275,104 +291,123 @@ CREATE TABLE shares (
     link_id bigint NOT NULL,
     how text NOT NULL, -- post: in a post of its own; quote: in a post that quotes another.
     shared_at timestamp with time zone NOT NULL, -- The created_at of the record.
-    PRIMARY KEY (did, collection, rkey, link_id),
-    CHECK ((how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))),
-    FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
+    CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, link_id),
+    CONSTRAINT shares_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
+    CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
-CREATE INDEX shares_link ON public.shares USING btree (link_id, shared_at);
-CREATE INDEX shares_window ON public.shares USING btree (shared_at, link_id, did);
+CREATE INDEX shares_link ON shares USING btree (link_id, shared_at);
+CREATE INDEX shares_window ON shares USING btree (shared_at, link_id, did);
+CREATE TRIGGER share_deleted AFTER DELETE ON shares FOR EACH ROW WHEN (current_setting('weir.expiring'::text, true) IS DISTINCT FROM 'on'::text) EXECUTE FUNCTION note_lost_share();
+CREATE TRIGGER share_moved AFTER UPDATE ON shares FOR EACH ROW WHEN (new.shared_at < old.shared_at OR new.link_id <> old.link_id OR new.did <> old.did) EXECUTE FUNCTION note_lost_share();
 
--- Which stream follows which account. An account stays where it is for as long as there is room. Weir alone writes here: moving one takes more than a new name.
+-- Which stream follows which account. An account stays where it is while there is room. Only Weir writes here: moving an account takes more than a new name.
 CREATE TABLE stream_accounts (
     root text NOT NULL,
     did text COLLATE "C" NOT NULL,
     stream text NOT NULL,
-    assigned_at timestamp with time zone NOT NULL, -- Since when: the stream began before it, where another one had the account.
-    PRIMARY KEY (root, did),
-    FOREIGN KEY (stream) REFERENCES streams(name) ON DELETE CASCADE
+    assigned_at timestamp with time zone NOT NULL, -- When the stream got the account. The stream had begun before that, if another one had the account.
+    CONSTRAINT stream_accounts_pkey PRIMARY KEY (root, did),
+    CONSTRAINT stream_accounts_stream_fkey FOREIGN KEY (stream) REFERENCES streams(name) ON DELETE CASCADE
 );
-CREATE INDEX stream_accounts_stream ON public.stream_accounts USING btree (stream);
+CREATE INDEX stream_accounts_stream ON stream_accounts USING btree (stream);
 
--- One row per stream shard: how far it has been committed, and who may commit to it.
+-- One row per stream or shard of a stream: how far it has been committed, and who may commit to it.
 CREATE TABLE streams (
     name text NOT NULL,
-    wire text NOT NULL,
-    host text DEFAULT ''::text NOT NULL, -- The host the cursor belongs to: a sequence number means nothing on another host.
-    cursor_kind text DEFAULT ''::text NOT NULL, -- seq: a sequence number of host; time: microseconds since 1970; empty: nothing read yet.
+    wire text NOT NULL, -- The protocol that the stream is read with.
+    root text, -- Of a shard: the stream whose accounts it shares. The shard is removed when its last account is.
+    host text DEFAULT ''::text NOT NULL, -- The host that the cursor belongs to. A sequence number means nothing on another host.
+    cursor_kind text DEFAULT ''::text NOT NULL, -- seq: a sequence number of host; time: microseconds since 1970; empty: nothing has been read yet.
     cursor bigint DEFAULT 0 NOT NULL,
-    anchor jsonb, -- The identity of the last event committed; a resume must deliver it again.
-    last_event_at timestamp with time zone, -- When the last event committed happened, by the server's clock.
+    anchor jsonb, -- The identity of the last committed event. A resume must deliver that event again.
+    anchors bigint[], -- Hashes of the last events of eight different accounts, the latest first. A resume that delivers one of them has missed nothing since. NULL: none is known.
+    filter_hash text DEFAULT ''::text NOT NULL, -- A hash of the filter that the stream was read with. A resume with another filter proves nothing.
+    last_event_at timestamp with time zone, -- When the last committed event happened, by the server's clock.
+    written_at timestamp with time zone, -- When the last committed event was written, by the authors' clocks: last_event_at minus the median delay between an event's rev and its date, over the last hundred events.
     caught_up_at timestamp with time zone, -- The latest moment at which the stream was known to have nothing unread. A quiet stream moves this, not the cursor.
-    filter_hash text DEFAULT ''::text NOT NULL,
-    state text DEFAULT 'stopped'::text NOT NULL,
+    advanced_at timestamp with time zone, -- When a batch was last committed, by the database's clock. A connected stream that does not move has stalled.
+    state text DEFAULT 'stopped'::text NOT NULL, -- What the consumer is doing, as the page shows it.
     state_detail text DEFAULT ''::text NOT NULL,
     state_since timestamp with time zone DEFAULT now() NOT NULL,
-    lease_owner text,
+    failed_tries integer DEFAULT 0 NOT NULL, -- Failed tries to connect since the last event.
+    lease_owner text, -- The process that took the lease last. NULL: the lease was returned.
+    lease_renewed_at timestamp with time zone, -- When the lease was renewed, by the database's clock. If this is in the future, the clock has been set back since, and the lease is free.
     lease_expires_at timestamp with time zone,
-    epoch bigint DEFAULT 0 NOT NULL, -- Raised by each new lease holder. A commit that carries an older epoch is refused.
-    advanced_at timestamp with time zone, -- When a batch was last committed, by the database's clock.
-    failed_tries integer DEFAULT 0 NOT NULL, -- Tries to connect that failed since the last event.
-    root text, -- Of a shard: the stream whose accounts it takes some of. It goes when its last account does.
-    lease_renewed_at timestamp with time zone, -- By the database's clock. A lease that was renewed in the future is of a clock that has been set back since, and free.
-    anchors bigint[], -- The last events of eight different accounts, hashed, the latest first: a resume that delivers one of them has missed nothing since. NULL: none known.
-    written_at timestamp with time zone, -- When the last event committed was written, by the authors' clocks: last_event_at less how much later than its rev the median of the last hundred events was dated.
-    PRIMARY KEY (name),
-    CHECK ((cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))),
-    FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE
+    epoch bigint DEFAULT 0 NOT NULL, -- Each new lease holder raises it. A commit that carries an older epoch is refused.
+    CONSTRAINT streams_pkey PRIMARY KEY (name),
+    CONSTRAINT streams_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
+    CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);
 
--- The newest deletion of a record: what was written at or before rev stays deleted.
+-- The newest deletion of each record. A write at or before rev stays deleted.
 CREATE TABLE tombstones (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
     rev text COLLATE "C" NOT NULL,
     deleted_at timestamp with time zone NOT NULL,
-    PRIMARY KEY (collection, did, rkey)
+    CONSTRAINT tombstones_pkey PRIMARY KEY (collection, did, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
-CREATE INDEX tombstones_deleted_at ON public.tombstones USING btree (deleted_at);
+CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
 
--- Accounts that a watch has lost: purged after a grace, unless another watch brings them.
+-- Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.
 CREATE TABLE unwatched (
     did text COLLATE "C" NOT NULL,
     unwatched_at timestamp with time zone NOT NULL,
-    PRIMARY KEY (did)
+    CONSTRAINT unwatched_pkey PRIMARY KEY (did)
 );
-CREATE INDEX unwatched_at ON public.unwatched USING btree (unwatched_at);
+CREATE INDEX unwatched_at ON unwatched USING btree (unwatched_at);
 
--- The accounts that each watch brings.
+-- The members of each watch: the accounts that it makes Weir follow.
 CREATE TABLE watched (
     watch_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
     added_at timestamp with time zone DEFAULT now() NOT NULL,
-    PRIMARY KEY (did, watch_id),
-    FOREIGN KEY (watch_id) REFERENCES watches(id) ON DELETE CASCADE
+    CONSTRAINT watched_pkey PRIMARY KEY (did, watch_id),
+    CONSTRAINT watched_watch_id_fkey FOREIGN KEY (watch_id) REFERENCES watches(id) ON DELETE CASCADE
 );
-CREATE INDEX watched_watch ON public.watched USING btree (watch_id);
+CREATE INDEX watched_watch ON watched USING btree (watch_id);
+CREATE TRIGGER watched_changed AFTER INSERT OR DELETE OR TRUNCATE ON watched FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+CREATE TRIGGER watched_lost AFTER DELETE ON watched REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_unwatched();
 
--- Why accounts are followed. Without a row here, the whole network is. Add and delete rows as you like: the lists follow.
+-- Why accounts are followed. Without a row here, Weir follows the whole network. Add, change and delete rows freely: the followed accounts change with them.
 CREATE TABLE watches (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     target text NOT NULL, -- A handle, a DID, or the at:// or bsky.app address of a list or starter pack.
-    kind text DEFAULT 'follows'::text NOT NULL, -- follows: whom the target follows; account: the target alone; list, starterpack: its members; second-degree: whom at_least of those whom the target follows follow.
+    kind text DEFAULT 'follows'::text NOT NULL, -- follows: the accounts that the target follows; account: the target alone; list, starterpack: its members; second-degree: accounts followed by at_least of the target's follows.
     at_least integer DEFAULT 5 NOT NULL,
     added_at timestamp with time zone DEFAULT now() NOT NULL,
-    synced_at timestamp with time zone, -- When its members were last read, completely.
-    problem text DEFAULT ''::text NOT NULL, -- Why they could not be read, the last time; empty when they could.
-    PRIMARY KEY (id),
-    UNIQUE (target, kind),
-    CHECK ((at_least > 0)),
-    CHECK ((kind = ANY (ARRAY['follows'::text, 'account'::text, 'list'::text, 'starterpack'::text, 'second-degree'::text]))),
-    CHECK ((target <> ''::text))
+    synced_at timestamp with time zone, -- When the members were last read completely.
+    problem text DEFAULT ''::text NOT NULL, -- Why the members could not be read the last time. Empty: they could.
+    CONSTRAINT watches_pkey PRIMARY KEY (id),
+    CONSTRAINT watches_target_kind_key UNIQUE (target, kind),
+    CONSTRAINT watches_at_least_check CHECK (at_least > 0),
+    CONSTRAINT watches_kind_check CHECK (kind = ANY (ARRAY['follows'::text, 'account'::text, 'list'::text, 'starterpack'::text, 'second-degree'::text])),
+    CONSTRAINT watches_target_check CHECK (target <> ''::text)
+);
+CREATE TRIGGER watch_added AFTER INSERT ON watches FOR EACH ROW EXECUTE FUNCTION sync_watch();
+CREATE TRIGGER watch_removed AFTER DELETE ON watches FOR EACH ROW EXECUTE FUNCTION dismiss_watch_letters();
+CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind) EXECUTE FUNCTION forget_members();
+CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind OR old.at_least <> new.at_least) EXECUTE FUNCTION sync_watch();
+CREATE TRIGGER watches_changed AFTER INSERT OR DELETE OR TRUNCATE ON watches FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+
+-- The migrations of Weir that this database has. `weir migrate` makes this table before the first of them.
+CREATE TABLE weir_migration (
+    version integer NOT NULL,
+    name text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT weir_migration_pkey PRIMARY KEY (version)
 );
 
--- Moves a stream's position and renews its lease, for the holder of the epoch only: SQLSTATE WR001 for anybody else.
-CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[] DEFAULT NULL::bigint[], p_written_at timestamp with time zone DEFAULT NULL::timestamp with time zone)
+-- Weir: functions
+
+-- Moves a stream's position and renews its lease. Only for the holder of the epoch; anybody else gets SQLSTATE WR001.
+CREATE OR REPLACE FUNCTION public.advance_stream(p_name text, p_epoch bigint, p_lease interval, p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb, p_last_event_at timestamp with time zone, p_caught_up_at timestamp with time zone, p_filter_hash text, p_anchors bigint[], p_written_at timestamp with time zone)
  RETURNS void
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    -- What one host had nothing unread of says little of another, which may be ahead of it.
+    -- Having read everything of one host says little about another host, which may be ahead.
     UPDATE streams
     SET host             = p_host,
         cursor_kind      = p_cursor_kind,
@@ -394,7 +429,7 @@ BEGIN
     END IF;
 END $function$;
 
--- Adds a job that replays every dead letter whose state is replaying, and wakes a worker.
+-- Adds a job that replays every dead letter in state replaying, and wakes a worker.
 CREATE OR REPLACE FUNCTION public.ask_for_replays()
  RETURNS bigint
  LANGUAGE sql
@@ -402,7 +437,7 @@ AS $function$
     SELECT enqueue_job('replay_dead_letters', 'network', '{}')
 $function$;
 
--- Refuses a choice of dead letters that would silently be none. NULL chooses all.
+-- Refuses a stage or class that does not exist and would match nothing. NULL matches all.
 CREATE OR REPLACE FUNCTION public.check_letters(stage text, class text)
  RETURNS void
  LANGUAGE plpgsql
@@ -416,7 +451,7 @@ BEGIN
     END IF;
 END $function$;
 
--- Has a new gap looked at, in the transaction that brings it.
+-- Adds the job that closes a new gap, in the transaction that opens it.
 CREATE OR REPLACE FUNCTION public.close_gap()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -426,7 +461,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- How many jobs of a queue are in a state. It stops counting at a number, and costs no more than that.
+-- How many jobs of a queue are in a state. Stops counting at a limit, and costs no more than that.
 CREATE OR REPLACE FUNCTION public.count_jobs(p_queue text, p_state river_job_state, p_most integer)
  RETURNS bigint
  LANGUAGE sql
@@ -439,18 +474,18 @@ AS $function$
     SELECT count(*)
     FROM (SELECT FROM river_job
           WHERE state = p_state AND queue = p_queue
-          ORDER BY priority DESC, scheduled_at DESC, id DESC -- those that have been worked were at the other end, and may not have been vacuumed
+          ORDER BY priority DESC, scheduled_at DESC, id DESC -- processed jobs were at the other end, and may not be vacuumed yet
           LIMIT p_most) AS j
 $function$;
 
--- River dates jobs by the clock of the process that adds or ends them. Due is due, and a retry comes after as long as River's policy says, by the database's clock. A job that died with its process gets its attempt back, up to 20 times in a row.
+-- Dates jobs by the database's clock; River uses the clock of the process that adds or ends them. A retry waits as long as River's policy says. A job whose process died gets its attempt back, up to 20 times in a row.
 CREATE OR REPLACE FUNCTION public.date_job()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
 DECLARE
     backoff CONSTANT interval := least(coalesce(array_length(NEW.errors, 1), 0), 30) ^ 4 * interval '1 second';
-    most    CONSTANT int      := 20; -- deaths in a row: then the job itself may be what kills its process
+    most    CONSTANT int      := 20; -- deaths in a row: after that, the job itself may kill its process
     deaths  int;
 BEGIN
     IF TG_OP = 'INSERT' THEN
@@ -469,12 +504,12 @@ BEGIN
     END IF;
     deaths := 1 + CASE jsonb_typeof(OLD.metadata -> 'weir:deaths') WHEN 'number' THEN (OLD.metadata ->> 'weir:deaths')::int ELSE 0 END;
     NEW.metadata := NEW.metadata || jsonb_build_object('weir:deaths', deaths);
-    IF deaths < most THEN -- River's rescuer has counted the attempt and noted an error: both are taken back
+    IF deaths < most THEN -- River's rescuer has counted the attempt and added an error: undo both
         NEW.state        := 'available';
         NEW.attempt      := greatest(OLD.attempt - 1, 0);
         NEW.errors       := OLD.errors;
         NEW.finalized_at := NULL;
-        NEW.scheduled_at := now(); -- it has waited for the rescuer
+        NEW.scheduled_at := now(); -- it has already waited for the rescuer
     ELSE
         NEW.state        := 'discarded';
         NEW.finalized_at := now();
@@ -484,7 +519,7 @@ BEGIN
     RETURN NEW;
 END $function$;
 
--- Says that a dead letter needs nothing: it is kept, and neither listed nor replayed with the others.
+-- Marks a dead letter as needing nothing. It is kept, and no longer listed or replayed with the others.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(letter bigint)
  RETURNS void
  LANGUAGE plpgsql
@@ -496,7 +531,7 @@ BEGIN
     END IF;
 END $function$;
 
--- Dismisses every open dead letter, or those of a stage or class; answers how many.
+-- Dismisses every open dead letter, or those of a stage or class. Returns how many.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letters(stage text DEFAULT NULL::text, class text DEFAULT NULL::text)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -527,7 +562,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Drops a partition of posts; false where there is none of that name; SQLSTATE 55P03 while it is in use.
+-- Drops a partition of posts. False if none has that name. SQLSTATE 55P03 while it is in use.
 CREATE OR REPLACE FUNCTION public.drop_post_partition(part text)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -536,8 +571,8 @@ CREATE OR REPLACE FUNCTION public.drop_post_partition(part text)
  SET search_path TO 'public', 'pg_temp'
 AS $function$
 BEGIN
-    -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
-    -- somebody else uses them for long.
+    -- Writers queue behind this lock while it waits, so the wait is short. Once it is held, the other locks are free, unless
+    -- somebody holds them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
        OR part IN ('posts_default', 'posts_ahead') THEN
@@ -548,8 +583,9 @@ BEGIN
     EXECUTE format('DROP TABLE %I', part);
     RETURN true;
 END $function$;
+REVOKE EXECUTE ON FUNCTION drop_post_partition(text) FROM PUBLIC;
 
--- Asks for the records of an account, of every stored collection, by handle or DID, so far back; returns the id of the job that asks.
+-- Asks for the records of one account, in every stored collection, by handle or DID, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -569,7 +605,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Asks for the records of every followed account, of every stored collection, so far back; returns the id of the job that asks.
+-- Asks for the records of every followed account, in every stored collection, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill_all(back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 4)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -584,7 +620,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Adds a job that needs no unique key, and wakes a worker; answers its id.
+-- Adds a job that needs no unique key, and wakes a worker. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_job(p_kind text, p_queue text, p_args jsonb)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -607,7 +643,7 @@ AS $function$
     SELECT enqueue_job('request_backfill', 'network', p_args)
 $function$;
 
--- Makes the partition of posts for a moment, which ends where its span does and begins where the one before ends; false where it exists. Repeat until it is false; SQLSTATE 55P03 while posts is in use.
+-- Makes the partition of posts for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while posts is in use.
 CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time zone, span interval DEFAULT '06:00:00'::interval)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -630,7 +666,7 @@ BEGIN
         RETURN false;
     END IF;
     SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
-    -- Writers queue behind these locks while they wait: hence so short a wait.
+    -- Writers queue behind these locks while they wait, so the wait is short.
     IF key >= horizon THEN
         LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
         LOCK TABLE posts_default, posts_ahead IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -639,7 +675,7 @@ BEGIN
         LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
     END IF;
     IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
-        RETURN false; -- made while this one waited
+        RETURN false; -- another process made it during the wait
     END IF;
     SELECT p.lower INTO found_ FROM post_partitions AS p WHERE p.part = 'posts_ahead';
     IF found_ IS DISTINCT FROM horizon THEN
@@ -647,8 +683,8 @@ BEGIN
     END IF;
 
     IF key >= horizon THEN
-        -- posts_ahead becomes the partition, from where the last one ends: only what lies further ahead has to move, which is next to nothing.
-        -- After a pause one partition holds all of it, and goes when its end is old enough; the next call makes the moment's own.
+        -- posts_ahead becomes the partition that begins where the last one ends. Only rows beyond its end move, which are few. After a pause,
+        -- one partition holds the whole pause, and the next call makes the partition of the moment itself.
         upper_ := CASE WHEN horizon < lower_ THEN lower_ ELSE upper_ END;
         part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
         ALTER TABLE posts DETACH PARTITION posts_ahead;
@@ -663,8 +699,8 @@ BEGIN
         EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', upper_, beyond);
         ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
     ELSE
-        -- Rows of that time may have come before their partition: they move in the same transaction.
-        -- The first of all begins with the moment's six hours, for what is older expires row by row.
+        -- Rows may arrive before their partition exists: they move in the same transaction. The first partition begins with the six hours
+        -- around the moment; older rows stay in posts_default and expire one by one.
         SELECT CASE WHEN count(*) = 0 THEN tid_floor(date_bin('6 hours', at, '2001-01-01 00:00:00+00')) ELSE greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)) END,
                least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
         INTO lower_, upper_ FROM post_partitions AS p;
@@ -684,8 +720,9 @@ BEGIN
     COMMENT ON TABLE posts_ahead IS 'Posts whose rkey names a time after the last partition of posts. It becomes the next one.';
     RETURN true;
 END $function$;
+REVOKE EXECUTE ON FUNCTION ensure_post_partition(timestamp with time zone,interval) FROM PUBLIC;
 
--- Deletes links, and their shares, that left the window and are shared by fewer than p_keep accounts. Repeat until looked_at is 0.
+-- Deletes the links that left the window and are shared by fewer than p_keep accounts, with their shares. Repeat until looked_at is 0.
 CREATE OR REPLACE FUNCTION public.expire_links(p_now timestamp with time zone, p_window interval, p_grace interval, p_keep integer, p_limit integer, OUT looked_at integer, OUT links_gone integer, OUT shares_gone integer)
  RETURNS record
  LANGUAGE plpgsql
@@ -710,10 +747,10 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM set_config('weir.expiring', 'on', true); -- not a SET of the function: only a superuser may write that
-    -- A worker finds a link in one statement and inserts its share in a later one; whoever inserts a share holds the table
-    -- at least in ROW SHARE mode until it commits. So here nobody stands between the two, and the next statement sees
-    -- every share there is.
+    PERFORM set_config('weir.expiring', 'on', true); -- only a superuser may declare this as a SET of the function
+    -- A worker finds a link in one statement and inserts its share in a later one. The insert holds the table at least in
+    -- ROW SHARE mode until it commits. So under this lock no worker is between the two, and the next statement sees every
+    -- share.
     LOCK TABLE links IN EXCLUSIVE MODE;
 
     WITH latest AS MATERIALIZED (
@@ -725,7 +762,7 @@ BEGIN
             FROM (SELECT s.shared_at, s.did FROM shares AS s WHERE s.link_id = l.id ORDER BY s.shared_at DESC LIMIT many) AS s
         ) AS s
     ), found AS MATERIALIZED (
-        -- A link that many share shows it within a few rows: only the others are counted to the end.
+        -- The first rows of a link that many share already show it. Only the others are counted to the end.
         SELECT t.id, t.first_seen, t.fell_at, t.last,
                CASE WHEN t.n < many OR cardinality(t.dids) >= p_keep THEN t.dids
                     ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = t.id) END AS dids
@@ -762,7 +799,7 @@ BEGIN
     PERFORM set_config('weir.expiring', '', true);
 END $function$;
 
--- Tells the consumers that the followed accounts are others now.
+-- Tells the consumers that the followed accounts have changed.
 CREATE OR REPLACE FUNCTION public.follows_changed()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -772,7 +809,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- A watch of something else begins like a new one: whom it brought stops counting at once.
+-- Removes the members of a watch that gets another target or kind: it starts like a new one.
 CREATE OR REPLACE FUNCTION public.forget_members()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -784,7 +821,7 @@ BEGIN
     RETURN NEW;
 END $function$;
 
--- Gives a slot back, where the holder has it still.
+-- Returns a slot, if the holder still has it.
 CREATE OR REPLACE FUNCTION public.give_call_slot(p_holder text, p_slot integer)
  RETURNS void
  LANGUAGE plpgsql
@@ -794,7 +831,7 @@ BEGIN
     UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $function$;
 
--- Sets right what is dated later than it can be, since a clock was set back: jobs of the queues that are served, those to be tried again only where asked to, and the leader of the workers. Answers how many.
+-- Corrects dates that are later than they can be, because a clock was set back: of jobs in the queues that are served (retryable ones only if asked to), and of the workers' leader. Returns how many rows it corrected.
 CREATE OR REPLACE FUNCTION public.mend_times(p_retries boolean)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -817,7 +854,7 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT now() + CASE WHEN s.state = 'retryable' THEN 1.1 * least(coalesce(array_length(r.errors, 1), 0), 30) ^ 4 * interval '1 second'
                                     WHEN s.state = 'scheduled' AND (r.kind NOT IN ('backfill_account', 'request_backfill') OR r.attempted_at IS NOT NULL)
-                                    THEN interval '1 day' -- it may wait for as long as a service asked it to
+                                    THEN interval '1 day' -- a service may have asked it to wait this long
                                     ELSE s.wait END AS latest
             ) AS due
             WHERE r.state = s.state AND r.queue = q.name AND r.priority = p.priority AND r.scheduled_at > now() + s.wait + interval '5 seconds'
@@ -843,7 +880,7 @@ BEGIN
     RETURN mended + leader;
 END $function$;
 
--- Makes a dead letter of a job that is discarded or cancels itself, whoever ends it, unless it is periodic and out of tries; settles the dead letter of one that succeeds at last.
+-- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.
 CREATE OR REPLACE FUNCTION public.note_ended_job()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -857,14 +894,14 @@ BEGIN
         UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE job = NEW.id AND state IN ('open', 'replaying');
         RETURN NULL;
     END IF;
-    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- by a person, who knows
+    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
         UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'replaying';
         RETURN NULL;
     END IF;
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
@@ -880,7 +917,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Has expiry look at the link of a share that is gone, or happened earlier than it was said to.
+-- Has expiry check the link of a share that is gone, or is dated earlier than before.
 CREATE OR REPLACE FUNCTION public.note_lost_share()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -890,7 +927,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Has expiry look at the accounts that a watch lost.
+-- Has expiry check the accounts that a watch lost.
 CREATE OR REPLACE FUNCTION public.note_unwatched()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -901,7 +938,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Since when the job that waits longest in a queue could be worked; NULL with none.
+-- When the longest-waiting job of a queue became available. NULL if none is.
 CREATE OR REPLACE FUNCTION public.oldest_job(p_queue text)
  RETURNS timestamp with time zone
  LANGUAGE sql
@@ -920,7 +957,7 @@ AS $function$
     ) AS first
 $function$;
 
--- Makes and validates the constraint that spares ensure_post_partition a scan of posts_default. Repeat until it is false; SQLSTATE 55P03 while posts_default is in use.
+-- Makes and validates the constraint that saves ensure_post_partition a scan of posts_default. Repeat until it returns false. SQLSTATE 55P03 while posts_default is in use.
 CREATE OR REPLACE FUNCTION public.prepare_posts_default()
  RETURNS boolean
  LANGUAGE plpgsql
@@ -940,13 +977,14 @@ BEGIN
         RETURN true;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
-    -- Such rows go to posts_ahead: the constraint refuses nothing.
+    -- Rows of that range go to posts_ahead, so the constraint refuses nothing.
     SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
     EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
     RETURN true;
 END $function$;
+REVOKE EXECUTE ON FUNCTION prepare_posts_default() FROM PUBLIC;
 
--- Has an account that is active again read, where something of it may be missing.
+-- Has an account that is active again read, if posts of it may be missing.
 CREATE OR REPLACE FUNCTION public.read_again()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -958,16 +996,16 @@ BEGIN
     IF followed IS NULL THEN
         RETURN NEW;
     END IF;
-    IF OLD.status = 'deleted' THEN -- what it had written may have been purged
+    IF OLD.status = 'deleted' THEN -- its posts may have been purged
         NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
         NEW.reread_asked := NEW.reread_asked + 1;
     END IF;
-    NEW.reread_at := now() + interval '1 hour'; -- where the job below is lost
+    NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
     RETURN NEW;
 END $function$;
 
--- Has a dead letter tried again, in whatever state it is; answers the id of the job that does it.
+-- Has a dead letter retried, whatever its state. Returns the id of the job that does it.
 CREATE OR REPLACE FUNCTION public.replay_dead_letter(letter bigint)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -986,7 +1024,7 @@ BEGIN
     RETURN ask_for_replays();
 END $function$;
 
--- Has every open dead letter tried again, or those of a stage or class; answers how many.
+-- Has every open dead letter retried, or those of a stage or class. Returns how many.
 CREATE OR REPLACE FUNCTION public.replay_dead_letters(stage text DEFAULT NULL::text, class text DEFAULT NULL::text)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -1009,7 +1047,7 @@ BEGIN
     RETURN answer;
 END $function$;
 
--- Has the members of a watch that is new or changed read at once.
+-- Has the members of a new or changed watch read at once.
 CREATE OR REPLACE FUNCTION public.sync_watch()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1019,7 +1057,7 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- A text as a tag that River takes; NULL where nothing of it can be one.
+-- Turns a text into a tag that River accepts. NULL if that is impossible.
 CREATE OR REPLACE FUNCTION public.tag(p_text text)
  RETURNS text
  LANGUAGE sql
@@ -1028,7 +1066,7 @@ AS $function$
     SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
 $function$;
 
--- Gives a job its tags, those first, and keeps what it has beside them.
+-- Puts the tags of a job before the tags that it already has.
 CREATE OR REPLACE FUNCTION public.tag_job()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1040,7 +1078,7 @@ BEGIN
         NEW.tags := tags_of(NEW.kind, NEW.priority, NEW.args);
         RETURN NEW;
     END IF;
-    IF TG_OP = 'UPDATE' THEN -- another priority is another reason
+    IF TG_OP = 'UPDATE' THEN -- another priority means another reason
         SELECT coalesce(array_agg(t), '{}') INTO kept FROM unnest(NEW.tags) AS t WHERE t <> ALL (tags_of(OLD.kind, OLD.priority, OLD.args));
     END IF;
     SELECT coalesce(array_agg(t ORDER BY n), '{}') INTO NEW.tags
@@ -1048,7 +1086,7 @@ BEGIN
     RETURN NEW;
 END $function$;
 
--- The tags of a job: which stream, which kind of watch, why a feed is read. A few words, never a stranger's.
+-- The tags of a job: its stream, the kind of its watch, or the reason for reading a feed. A few words, never text from strangers.
 CREATE OR REPLACE FUNCTION public.tags_of(p_kind text, p_priority integer, p_args jsonb)
  RETURNS text[]
  LANGUAGE plpgsql
@@ -1089,18 +1127,18 @@ BEGIN
     END CASE;
 END $function$;
 
--- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.
+-- Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then ask again. Both waits begin at now_at.
 CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
  RETURNS record
  LANGUAGE plpgsql
 AS $function$
 DECLARE
     at   timestamptz;
-    -- How far ahead calls can have been reserved, at most: each has a slot, or had one and gave up.
+    -- The furthest that calls can be reserved ahead: each has a slot, or had one and gave up.
     far CONSTANT interval := p_slots * (p_spacing + interval '100 milliseconds') + interval '1 second';
 BEGIN
-    -- A server that crashes may forget the last reservations: for a second, calls may then be closer or more than they
-    -- should. Waiting for the disk at each call would make each late.
+    -- A server that crashes may lose the last reservations. Then calls may be too close or too many for a second. Waiting
+    -- for the disk would delay every call.
     PERFORM set_config('synchronous_commit', 'off', true);
     IF NOT EXISTS (SELECT FROM call_slots AS s WHERE s.slot = p_slots) THEN
         INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
@@ -1112,7 +1150,7 @@ BEGIN
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
-        -- Of a clock that was set back: nobody may hold a slot for longer than from now on.
+        -- If the clock was set back, some slots expire too late: shorten them.
         UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
         WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
@@ -1121,7 +1159,7 @@ BEGIN
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
     IF at > clock_timestamp() + 2 * far THEN
-        at := clock_timestamp() + far; -- the clock was set back; whoever reserved before has called by then
+        at := clock_timestamp() + far; -- the clock was set back; earlier reservations are used up by then
     END IF;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;
@@ -1130,7 +1168,7 @@ BEGIN
     wait := at - now_at;
 END $function$;
 
--- The first TID of a moment: rkeys of later moments sort after it.
+-- The first TID of a moment. The TIDs of later moments sort after it.
 CREATE OR REPLACE FUNCTION public.tid_floor(at timestamp with time zone)
  RETURNS text
  LANGUAGE plpgsql
@@ -1147,7 +1185,7 @@ BEGIN
     RETURN answer;
 END $function$;
 
--- The moment that a TID names, or the first TID that begins with it; null for anything else.
+-- The moment of a TID, or of the first TID that begins with this text. NULL for anything else.
 CREATE OR REPLACE FUNCTION public.tid_time(tid text)
  RETURNS timestamp with time zone
  LANGUAGE sql
@@ -1156,4 +1194,103 @@ AS $function$
     SELECT 'epoch'::timestamptz + (sum((strpos('234567abcdefghijklmnopqrstuvwxyz', substr(rpad(tid, 13, '2'), i, 1)) - 1)::bigint << (5 * (13 - i)))::bigint >> 10) * interval '1 microsecond'
     FROM generate_series(1, 13) AS i
     WHERE tid ~ '^[2-7a-j][2-7a-z]{0,12}$'
+$function$;
+
+-- River: tables
+
+CREATE TYPE river_job_state AS ENUM ('available', 'cancelled', 'completed', 'discarded', 'pending', 'retryable', 'running', 'scheduled');
+
+CREATE TABLE river_job (
+    id bigint DEFAULT nextval('river_job_id_seq'::regclass) NOT NULL,
+    state river_job_state DEFAULT 'available'::river_job_state NOT NULL,
+    attempt smallint DEFAULT 0 NOT NULL,
+    max_attempts smallint DEFAULT 25 NOT NULL,
+    attempted_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finalized_at timestamp with time zone,
+    scheduled_at timestamp with time zone DEFAULT now() NOT NULL,
+    priority smallint DEFAULT 1 NOT NULL,
+    args jsonb NOT NULL,
+    attempted_by text[],
+    errors jsonb[],
+    kind text NOT NULL,
+    metadata jsonb DEFAULT '{}'::jsonb NOT NULL,
+    queue text DEFAULT 'default'::text NOT NULL,
+    tags character varying(255)[] DEFAULT '{}'::character varying[] NOT NULL,
+    unique_key bytea,
+    unique_states bit(8),
+    CONSTRAINT river_job_pkey PRIMARY KEY (id),
+    CONSTRAINT finalized_or_finalized_at_null CHECK (finalized_at IS NULL AND (state <> ALL (ARRAY['cancelled'::river_job_state, 'completed'::river_job_state, 'discarded'::river_job_state])) OR finalized_at IS NOT NULL AND (state = ANY (ARRAY['cancelled'::river_job_state, 'completed'::river_job_state, 'discarded'::river_job_state]))),
+    CONSTRAINT kind_length CHECK (char_length(kind) > 0 AND char_length(kind) < 128),
+    CONSTRAINT max_attempts_is_positive CHECK (max_attempts > 0),
+    CONSTRAINT priority_in_range CHECK (priority >= 1 AND priority <= 4),
+    CONSTRAINT queue_length CHECK (char_length(queue) > 0 AND char_length(queue) < 128)
+) WITH (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0);
+CREATE INDEX river_job_kind ON river_job USING btree (kind);
+CREATE INDEX river_job_prioritized_fetching_index ON river_job USING btree (state, queue, priority, scheduled_at, id);
+CREATE INDEX river_job_state_and_finalized_at_index ON river_job USING btree (state, finalized_at) WHERE finalized_at IS NOT NULL;
+CREATE UNIQUE INDEX river_job_unique_idx ON river_job USING btree (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL AND river_job_state_in_bitmask(unique_states, state);
+CREATE TRIGGER job_added BEFORE INSERT ON river_job FOR EACH ROW WHEN (new.state = 'available'::river_job_state) EXECUTE FUNCTION date_job();
+CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW WHEN (old.state <> new.state AND ((new.state = ANY (ARRAY['discarded'::river_job_state, 'cancelled'::river_job_state])) OR new.state = 'completed'::river_job_state AND (cardinality(new.errors) > 0 OR ('dead-letter'::text = ANY (new.tags::text[]))))) EXECUTE FUNCTION note_ended_job();
+CREATE TRIGGER job_put_off BEFORE UPDATE ON river_job FOR EACH ROW WHEN (old.state = 'running'::river_job_state AND (new.state = ANY (ARRAY['available'::river_job_state, 'retryable'::river_job_state, 'scheduled'::river_job_state, 'discarded'::river_job_state]))) EXECUTE FUNCTION date_job();
+CREATE TRIGGER job_retagged BEFORE UPDATE OF priority ON river_job FOR EACH ROW WHEN (old.priority <> new.priority) EXECUTE FUNCTION tag_job();
+CREATE TRIGGER job_tagged BEFORE INSERT ON river_job FOR EACH ROW EXECUTE FUNCTION tag_job();
+
+CREATE UNLOGGED TABLE river_leader (
+    elected_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    leader_id text NOT NULL,
+    name text DEFAULT 'default'::text NOT NULL,
+    CONSTRAINT river_leader_pkey PRIMARY KEY (name),
+    CONSTRAINT leader_id_length CHECK (char_length(leader_id) > 0 AND char_length(leader_id) < 128),
+    CONSTRAINT name_length CHECK (name = 'default'::text)
+);
+
+CREATE TABLE river_migration (
+    line text NOT NULL,
+    version bigint NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT river_migration_pkey1 PRIMARY KEY (line, version),
+    CONSTRAINT line_length CHECK (char_length(line) > 0 AND char_length(line) < 128),
+    CONSTRAINT version_gte_1 CHECK (version >= 1)
+);
+
+CREATE TABLE river_notification (
+    id bigint DEFAULT nextval('river_notification_id_seq'::regclass) NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    payload text NOT NULL,
+    topic text NOT NULL,
+    CONSTRAINT river_notification_pkey PRIMARY KEY (id),
+    CONSTRAINT topic_length CHECK (length(topic) > 0 AND length(topic) < 128)
+);
+CREATE INDEX river_notification_created_at_idx ON river_notification USING btree (created_at);
+CREATE INDEX river_notification_topic_id_idx ON river_notification USING btree (topic, id);
+
+CREATE TABLE river_queue (
+    name text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    metadata jsonb DEFAULT '{}'::jsonb NOT NULL,
+    paused_at timestamp with time zone,
+    updated_at timestamp with time zone DEFAULT CURRENT_TIMESTAMP NOT NULL,
+    CONSTRAINT river_queue_pkey PRIMARY KEY (name)
+);
+
+-- River: functions
+
+CREATE OR REPLACE FUNCTION public.river_job_state_in_bitmask(bitmask bit, state river_job_state)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT CASE state
+        WHEN 'available' THEN get_bit(bitmask, 7)
+        WHEN 'cancelled' THEN get_bit(bitmask, 6)
+        WHEN 'completed' THEN get_bit(bitmask, 5)
+        WHEN 'discarded' THEN get_bit(bitmask, 4)
+        WHEN 'pending'   THEN get_bit(bitmask, 3)
+        WHEN 'retryable' THEN get_bit(bitmask, 2)
+        WHEN 'running'   THEN get_bit(bitmask, 1)
+        WHEN 'scheduled' THEN get_bit(bitmask, 0)
+        ELSE 0
+    END = 1;
 $function$;

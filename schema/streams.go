@@ -188,6 +188,24 @@ RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s
 	return lease, err == nil, err
 }
 
+// StalledAfter is how long after the end of its lease a holder that is still inside a
+// transaction counts as stalled: no commit takes longer.
+const StalledAfter = 30 * time.Second
+
+// EndStalled ends the session of a holder whose lease ended long ago and whose
+// transaction still locks the stream's row, and reports whether there was one. The
+// server does that by itself where the session is idle in its transaction. It does
+// not where it waits for the rest of a message: the data of a COPY, from a process
+// that was paused in the middle of it.
+func EndStalled(ctx context.Context, db DB, stream string, after time.Duration) (bool, error) {
+	const sql = `
+SELECT coalesce(bool_or(pg_terminate_backend(l.pid)), false)
+FROM streams AS s
+JOIN pg_locks AS l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.granted
+WHERE s.name = $1 AND s.lease_expires_at < clock_timestamp() - $2::interval`
+	return one(ctx, db, "end the stalled holder of stream "+stream, pgx.RowTo[bool], sql, stream, after)
+}
+
 // Release gives the lease back, so that a waiting consumer takes over at once.
 func (l Lease) Release(ctx context.Context, db DB) error {
 	const sql = `
@@ -262,7 +280,7 @@ SELECT name          AS name,
        epoch         AS epoch,
        failed_tries  AS failed,
        coalesce(lease_owner, '') AS owner,
-       coalesce(lease_expires_at > clock_timestamp(), false) AND coalesce(lease_renewed_at <= clock_timestamp() + interval '1 second', true) AS leased
+       coalesce(lease_expires_at > clock_timestamp() AND lease_renewed_at <= clock_timestamp() + interval '1 second', false) AS leased
 FROM streams
 WHERE wire <> $1
 ORDER BY name`

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Provides PgBouncer, which the tests put before Postgres, where the machine has
-# none: by its package manager, or, for who is not root on a Debian, unpacked from
-# its packages into .weir/pgbouncer. The tests look for it in the same places.
+# Installs PgBouncer, which the tests put in front of Postgres, if it is missing:
+# with the package manager, or without root on Debian by unpacking the packages
+# into .weir/pgbouncer. The tests search the same places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,7 +35,7 @@ by_brew() {
 	brew install -q pgbouncer >&2
 }
 
-# Debian's packages need no root to be looked into.
+# Unpacking Debian's packages needs no root.
 by_unpacking() {
 	command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
 	echo "PgBouncer is missing: unpacking Debian's packages into $kept" >&2
@@ -58,4 +58,4 @@ found && exit 0
 for way in by_brew by_apt by_dnf by_unpacking; do
 	if "$way" && found; then exit 0; fi
 done
-echo "PgBouncer could not be installed: install it so that pgbouncer is on PATH, and run this again. Without it the tests through a pooler fail." >&2
+echo "PgBouncer could not be installed. Install it so that pgbouncer is on PATH, and retry. Without it the pooler tests fail." >&2

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Provides PostgreSQL's server binaries (initdb and postgres) and prints their
-# folder: 15 or newer, by the machine's package manager where it has none; or,
-# with an argument, of that major version. What no package manager has is
-# downloaded and kept in .weir/pgsql. devpg looks in the same places.
+# Prints the folder of PostgreSQL's server binaries (initdb and postgres), 15 or
+# newer, or of the major version given as an argument. If they are missing, it
+# installs them with the package manager, or downloads them into .weir/pgsql.
+# devpg searches the same places.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 oldest=15
 newest=18
-major="${1:-$newest}" # what is downloaded
+major="${1:-$newest}" # to download
 kept="$PWD/.weir/pgsql"
-[ "$(id -u)" = 0 ] && kept=/opt/weir/pgsql # where the unprivileged account can read it
+[ "$(id -u)" = 0 ] && kept=/opt/weir/pgsql # readable by the unprivileged account that runs the server
 
-# folder prints the first of the usual places with a server that will do.
+# folder prints the first of the usual places that has a suitable server.
 folder() {
 	local bin version path
 	path=$(command -v initdb || echo /nowhere/initdb)
@@ -32,7 +32,7 @@ as_root() {
 	if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else return 1; fi
 }
 
-# Installing a server must not start one, nor make a cluster nobody asked for.
+# Installing a server must not start one or create a cluster.
 by_apt() {
 	command -v apt-get >/dev/null || return 1
 	echo "PostgreSQL is missing: installing it with apt" >&2
@@ -54,14 +54,14 @@ by_brew() {
 	brew install -q postgresql@17 >&2
 }
 
-# release is what is downloaded of a major version: the server without its clients,
-# as the project zonky builds it and npm's @embedded-postgres passes it on.
+# release prints the release to download for the major version: the server without
+# its clients, built by the project zonky and repackaged as npm's @embedded-postgres.
 release() {
 	case "$major" in 15) echo 15.18.0 ;; 16) echo 16.14.0 ;; 17) echo 17.10.0 ;; 18) echo 18.4.0 ;; *) return 1 ;; esac
 }
 
-# By npm, which checks what it downloads. A package of npm's cannot hold links: a
-# file says which they are.
+# npm verifies its downloads. Its packages cannot contain symbolic links, so a file
+# lists them.
 by_npm() {
 	local version os arch dir source target
 	[ -z "${WEIR_PG_BINARIES_URL:-}" ] && [ ! -f /etc/alpine-release ] && command -v npm >/dev/null && version=$(release) || return 1
@@ -78,7 +78,7 @@ by_npm() {
 	keep "$dir/package/native"
 }
 
-# From Maven Central: a jar (a zip) that holds a tar.
+# Maven Central has a jar (a zip) that contains a tar.
 by_maven() {
 	local version os arch name jar dir
 	version=$(release) || return 1
@@ -99,7 +99,7 @@ by_maven() {
 	keep "$dir/native"
 }
 
-# keep makes a folder the one of its version, for everybody to read.
+# keep installs a folder as that of its version, readable by everyone.
 keep() {
 	chmod -R a+rX "$1"
 	rm -rf "${kept:?}/$major"
@@ -108,9 +108,9 @@ keep() {
 
 folder "$@" && exit
 ways="by_brew by_apt by_dnf by_npm by_maven"
-[ $# -gt 0 ] && ways="by_npm by_maven" # a package manager has one version
+[ $# -gt 0 ] && ways="by_npm by_maven" # a package manager offers one version
 for way in $ways; do
 	if "$way" && folder "$@"; then exit; fi
 done
-echo "PostgreSQL's server could not be installed: install PostgreSQL ${1:-$oldest or newer} so that initdb and postgres are on PATH, and run this again." >&2
+echo "PostgreSQL's server could not be installed. Install PostgreSQL ${1:-$oldest or newer} so that initdb and postgres are on PATH, and retry." >&2
 exit 1

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Provides Prometheus's binaries (prometheus and promtool, 2.42 or newer) for the
-# tests of the alerts and the dashboard, where the machine has none. Debian's
-# package is unpacked into .weir/prometheus and not installed: no server starts.
+# Installs Prometheus's binaries (prometheus and promtool, 2.42 or newer) for the
+# tests of the alerts and the dashboard, if they are missing. Debian's package is
+# unpacked into .weir/prometheus and not installed, so no server starts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kept=.weir/prometheus
 
-# found answers whether the binaries are on PATH or kept, where the tests look.
+# found reports whether the binaries are on PATH or in .weir, where the tests look.
 found() {
 	PATH="$PATH:$PWD/$kept/usr/bin"
 	prometheus --version >/dev/null 2>&1 && promtool --version >/dev/null 2>&1
@@ -38,5 +38,5 @@ found && exit 0
 for way in by_brew by_apt; do
 	if "$way" && found; then exit 0; fi
 done
-echo "Prometheus could not be had: install 2.42 or newer so that prometheus and promtool are on PATH, and run this again." >&2
+echo "Prometheus could not be installed. Install 2.42 or newer so that prometheus and promtool are on PATH, and retry." >&2
 exit 1

@@ -91,8 +91,8 @@ func (r *rig) share(url, did string, ago time.Duration) {
 // stream stores a stream that a consumer holds.
 func (r *rig) stream(name, state, detail string) {
 	r.t.Helper()
-	r.exec(`INSERT INTO streams (name, wire, host, state, state_detail, last_event_at, lease_owner, lease_expires_at)
-		VALUES ($1, 'jetstream', 'host.example', $2, $3, $4, 'me', now() + interval '1 hour')`, name, state, detail, r.now.Add(-30*time.Second))
+	r.exec(`INSERT INTO streams (name, wire, host, state, state_detail, last_event_at, lease_owner, lease_renewed_at, lease_expires_at)
+		VALUES ($1, 'jetstream', 'host.example', $2, $3, $4, 'me', now(), now() + interval '1 hour')`, name, state, detail, r.now.Add(-30*time.Second))
 }
 
 func (r *rig) do(method, target string, header ...string) *httptest.ResponseRecorder {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -63,7 +64,14 @@ func (d Database) with(pool *pgxpool.Pool, ask func(context.Context, *pgxpool.Po
 }
 
 func migrations(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
-	if err := schema.Check(ctx, pool); err != nil {
+	err := schema.Check(ctx, pool)
+	if tooNew := new(schema.TooNewError); errors.As(err, &tooNew) {
+		return []Finding{Failed("migrations", "run the newer binary", err)}, nil
+	}
+	if unreleased := new(schema.UnreleasedError); errors.As(err, &unreleased) {
+		return []Finding{Failed("migrations", "move the watches to a new database: docs/operations.md, Starting anew", err)}, nil
+	}
+	if err != nil {
 		return []Finding{Failed("migrations", "weir migrate", err)}, nil
 	}
 	return []Finding{ok("migrations", "the database has this binary's schema")}, nil

@@ -1,7 +1,57 @@
--- A partition of posts can hold more than six hours, and making one neither waits for a reader nor scans a large table under a lock.
--- Posts of the time after the last partition are in posts_ahead, which is nearly empty: it becomes the next partition, and an empty
--- one takes its place. posts_default then never holds rows of that range, and a check constraint, validated before the lock is
--- taken, says so.
+-- Records: everything that is stored as its author wrote it, and what was deleted.
+
+CREATE TABLE records (
+    collection text COLLATE "C" NOT NULL,
+    did        text COLLATE "C" NOT NULL,
+    rkey       text COLLATE "C" NOT NULL,
+    rev        text COLLATE "C" NOT NULL,
+    cid        text             NOT NULL,
+    created_at timestamptz      NOT NULL,
+    indexed_at timestamptz      NOT NULL DEFAULT now(),
+    record     jsonb            NOT NULL,
+    PRIMARY KEY (collection, did, rkey)
+) PARTITION BY LIST (collection);
+
+COMMENT ON TABLE  records IS 'Every stored record of any collection, in its newest revision.';
+COMMENT ON COLUMN records.rev IS 'The repository revision that wrote the record: a TID, which sorts by time. 2222222222222, the smallest TID, if a listing brought the record: listings do not name revisions.';
+COMMENT ON COLUMN records.created_at IS 'When the author claims to have written it, but never later than the event that brought it. Nothing expires by it.';
+COMMENT ON COLUMN records.indexed_at IS 'When Weir first stored it, by the database''s clock. Whatever is outside the partitions of posts expires by it.';
+
+CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
+CREATE TABLE posts_default PARTITION OF posts DEFAULT;
+CREATE TABLE records_other PARTITION OF records DEFAULT;
+CREATE INDEX posts_indexed_at ON posts (indexed_at);
+CREATE INDEX records_other_indexed_at ON records_other (collection, indexed_at);
+
+COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view post_partitions lists the partitions.';
+COMMENT ON TABLE posts_default IS 'Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.';
+COMMENT ON TABLE records_other IS 'The records of all other collections. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.';
+
+CREATE TABLE tombstones (
+    collection text COLLATE "C" NOT NULL,
+    did        text COLLATE "C" NOT NULL,
+    rkey       text COLLATE "C" NOT NULL,
+    rev        text COLLATE "C" NOT NULL,
+    deleted_at timestamptz      NOT NULL,
+    PRIMARY KEY (collection, did, rkey)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX tombstones_deleted_at ON tombstones (deleted_at);
+
+COMMENT ON TABLE tombstones IS 'The newest deletion of each record. A write at or before rev stays deleted.';
+
+CREATE FUNCTION tid_floor(at timestamptz) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    n      bigint := (extract(epoch FROM at) * 1000000)::bigint << 10;
+    answer text := '';
+BEGIN
+    FOR i IN 1..13 LOOP
+        answer := substr('234567abcdefghijklmnopqrstuvwxyz', (n & 31)::int + 1, 1) || answer;
+        n := n >> 5;
+    END LOOP;
+    RETURN answer;
+END $$;
+
+COMMENT ON FUNCTION tid_floor IS 'The first TID of a moment. The TIDs of later moments sort after it.';
 
 CREATE FUNCTION tid_time(tid text) RETURNS timestamptz LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT 'epoch'::timestamptz + (sum((strpos('234567abcdefghijklmnopqrstuvwxyz', substr(rpad(tid, 13, '2'), i, 1)) - 1)::bigint << (5 * (13 - i)))::bigint >> 10) * interval '1 microsecond'
@@ -9,19 +59,23 @@ CREATE FUNCTION tid_time(tid text) RETURNS timestamptz LANGUAGE sql IMMUTABLE ST
     WHERE tid ~ '^[2-7a-j][2-7a-z]{0,12}$'
 $$;
 
-COMMENT ON FUNCTION tid_time IS 'The moment that a TID names, or the first TID that begins with it; null for anything else.';
+COMMENT ON FUNCTION tid_time IS 'The moment of a TID, or of the first TID that begins with this text. NULL for anything else.';
+
+-- Making a partition of posts neither waits for a reader nor scans a large table under a lock. Posts of the time after the last partition are
+-- in posts_ahead, which is nearly empty. It becomes the next partition, and an empty one takes its place. So posts_default never holds rows of
+-- that range; a check constraint, validated before the lock is taken, tells Postgres so.
 
 CREATE VIEW post_partitions AS
 SELECT c.relname::text AS part, tid_time(b.lower) AS begins, tid_time(b.upper) AS ends, b.lower, b.upper
 FROM pg_inherits AS i
 JOIN pg_class AS c ON c.oid = i.inhrelid
-CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS bound -- 0: with the table it would wait for whoever locks that
+CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS bound -- 0: with the table's oid it would wait for a lock on the table
 CROSS JOIN LATERAL (
     SELECT substring(bound FROM $$FROM \('([^']*)'\)$$) COLLATE "C" AS lower, substring(bound FROM $$TO \('([^']*)'\)$$) COLLATE "C" AS upper
 ) AS b
 WHERE i.inhparent = 'posts'::regclass AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
 
-COMMENT ON VIEW post_partitions IS 'The partitions of posts but for posts_default: the time that each holds, and its range of rkeys. posts_ahead holds the time after the last one.';
+COMMENT ON VIEW post_partitions IS 'The partitions of posts except posts_default, with the time and the range of rkeys that each holds. posts_ahead holds the time after the last one.';
 
 CREATE FUNCTION prepare_posts_default() RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 DECLARE
@@ -36,15 +90,13 @@ BEGIN
         RETURN true;
     END IF;
     LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
-    -- Such rows go to posts_ahead: the constraint refuses nothing.
+    -- Rows of that range go to posts_ahead, so the constraint refuses nothing.
     SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
     EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
     RETURN true;
 END $$;
 
-COMMENT ON FUNCTION prepare_posts_default IS 'Makes and validates the constraint that spares ensure_post_partition a scan of posts_default. Repeat until it is false; SQLSTATE 55P03 while posts_default is in use.';
-
-DROP FUNCTION ensure_post_partition(timestamptz);
+COMMENT ON FUNCTION prepare_posts_default IS 'Makes and validates the constraint that saves ensure_post_partition a scan of posts_default. Repeat until it returns false. SQLSTATE 55P03 while posts_default is in use.';
 
 CREATE FUNCTION ensure_post_partition(at timestamptz, span interval DEFAULT '6 hours') RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 DECLARE
@@ -62,7 +114,7 @@ BEGIN
         RETURN false;
     END IF;
     SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
-    -- Writers queue behind these locks while they wait: hence so short a wait.
+    -- Writers queue behind these locks while they wait, so the wait is short.
     IF key >= horizon THEN
         LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
         LOCK TABLE posts_default, posts_ahead IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -71,7 +123,7 @@ BEGIN
         LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
     END IF;
     IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
-        RETURN false; -- made while this one waited
+        RETURN false; -- another process made it during the wait
     END IF;
     SELECT p.lower INTO found_ FROM post_partitions AS p WHERE p.part = 'posts_ahead';
     IF found_ IS DISTINCT FROM horizon THEN
@@ -79,8 +131,8 @@ BEGIN
     END IF;
 
     IF key >= horizon THEN
-        -- posts_ahead becomes the partition, from where the last one ends: only what lies further ahead has to move, which is next to nothing.
-        -- After a pause one partition holds all of it, and goes when its end is old enough; the next call makes the moment's own.
+        -- posts_ahead becomes the partition that begins where the last one ends. Only rows beyond its end move, which are few. After a pause,
+        -- one partition holds the whole pause, and the next call makes the partition of the moment itself.
         upper_ := CASE WHEN horizon < lower_ THEN lower_ ELSE upper_ END;
         part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
         ALTER TABLE posts DETACH PARTITION posts_ahead;
@@ -95,8 +147,8 @@ BEGIN
         EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', upper_, beyond);
         ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
     ELSE
-        -- Rows of that time may have come before their partition: they move in the same transaction.
-        -- The first of all begins with the moment's six hours, for what is older expires row by row.
+        -- Rows may arrive before their partition exists: they move in the same transaction. The first partition begins with the six hours
+        -- around the moment; older rows stay in posts_default and expire one by one.
         SELECT CASE WHEN count(*) = 0 THEN tid_floor(date_bin('6 hours', at, '2001-01-01 00:00:00+00')) ELSE greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)) END,
                least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
         INTO lower_, upper_ FROM post_partitions AS p;
@@ -117,12 +169,12 @@ BEGIN
     RETURN true;
 END $$;
 
-COMMENT ON FUNCTION ensure_post_partition IS 'Makes the partition of posts for a moment, which ends where its span does and begins where the one before ends; false where it exists. Repeat until it is false; SQLSTATE 55P03 while posts is in use.';
+COMMENT ON FUNCTION ensure_post_partition IS 'Makes the partition of posts for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while posts is in use.';
 
-CREATE OR REPLACE FUNCTION drop_post_partition(part text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+CREATE FUNCTION drop_post_partition(part text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 BEGIN
-    -- Writers queue behind this lock while it waits: hence so short a wait. The others are free once it is held, or
-    -- somebody else uses them for long.
+    -- Writers queue behind this lock while it waits, so the wait is short. Once it is held, the other locks are free, unless
+    -- somebody holds them for long.
     LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
     IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
        OR part IN ('posts_default', 'posts_ahead') THEN
@@ -134,21 +186,16 @@ BEGIN
     RETURN true;
 END $$;
 
--- As in 0012: with their owner's rights, and not for everybody. The role of the running processes keeps what it had.
+COMMENT ON FUNCTION drop_post_partition IS 'Drops a partition of posts. False if none has that name. SQLSTATE 55P03 while it is in use.';
+
+-- The role of the running processes does not own the tables (see deploy/roles.sql), and only an owner makes and drops partitions. So these
+-- functions run with their owner's rights, look for nothing outside this schema, and are closed to the public.
 DO $$
 DECLARE
-    f       text;
-    grantee oid;
+    f text;
 BEGIN
     FOREACH f IN ARRAY ARRAY['ensure_post_partition(timestamptz, interval)', 'prepare_posts_default()', 'drop_post_partition(text)'] LOOP
         EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = %I, pg_temp', f, current_schema());
         EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
-        FOR grantee IN SELECT a.grantee FROM pg_proc AS p, aclexplode(p.proacl) AS a
-                       WHERE p.oid = 'drop_post_partition(text)'::regprocedure AND a.grantee NOT IN (0, p.proowner) LOOP
-            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', f, grantee::regrole);
-        END LOOP;
     END LOOP;
 END $$;
-
-COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, partitioned by rkey: a TID sorts by time. post_partitions lists the partitions.';
-COMMENT ON TABLE posts_default IS 'Posts whose rkey is no TID, or names a time before the partitions.';

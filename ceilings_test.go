@@ -1,0 +1,46 @@
+package weir_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	longestFunction = 80  // lines
+	longestFile     = 450 // lines
+)
+
+// TestCeilings keeps functions and files readable, tests too.
+func TestCeilings(t *testing.T) {
+	t.Parallel()
+	files := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != "." {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		files++
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, set.File(file.Pos()).LineCount(), longestFile+1, "%s is too long: split it by its nouns", path)
+		for _, declared := range file.Decls {
+			if f, ok := declared.(*ast.FuncDecl); ok {
+				lines := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1
+				assert.LessOrEqual(t, lines, longestFunction, "%s: %s is too long", path, f.Name.Name)
+			}
+		}
+		return nil
+	}))
+	require.Greater(t, files, 100)
+}

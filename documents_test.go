@@ -1,0 +1,121 @@
+package weir_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+const longestLine = 120
+
+var (
+	heading      = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	notInAnchor  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	testName     = regexp.MustCompile("`(Test[A-Z]\\w*)(…?)`")
+)
+
+// documents returns the text of every document, by its path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	add := func(path string) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		found[path] = string(text)
+	}
+	for _, path := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+		add(path)
+	}
+	require.NoError(t, filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".md") {
+			add(path)
+		}
+		return err
+	}))
+	return found
+}
+
+// TestLinesOfDocuments have at most 120 characters, unless the line is a single
+// URL, and their relative links lead to a file and to a heading in it.
+func TestLinesOfDocuments(t *testing.T) {
+	t.Parallel()
+	for path, text := range documents(t) {
+		number := 0
+		for line := range strings.Lines(text) {
+			number++
+			line = strings.TrimRight(line, "\n")
+			words := strings.Fields(strings.TrimLeft(line, " -*"))
+			if utf8.RuneCountInString(line) > longestLine && !(len(words) == 1 && strings.Contains(words[0], "://")) {
+				t.Errorf("%s:%d has more than %d characters: %s", path, number, longestLine, line)
+			}
+		}
+		for _, m := range markdownLink.FindAllStringSubmatch(text, -1) {
+			if target := m[1]; !strings.Contains(target, ":") && !leadsSomewhere(path, target) {
+				t.Errorf("%s links to %s, which does not exist", path, target)
+			}
+		}
+	}
+}
+
+// leadsSomewhere reports whether a relative link in a document leads to a file,
+// and to a heading in it if the link names one.
+func leadsSomewhere(document, target string) bool {
+	path, anchor, named := strings.Cut(target, "#")
+	if path == "" {
+		path = document
+	} else {
+		path = filepath.Join(filepath.Dir(document), path)
+	}
+	if _, err := os.Stat(path); err != nil {
+		return false
+	}
+	if !named || !strings.HasSuffix(path, ".md") {
+		return true
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	for _, m := range heading.FindAllStringSubmatch(string(text), -1) {
+		if strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}
+
+// TestDocumentsNameTestsThatExist: a test that is renamed is renamed in the
+// documents too. `TestX…` names every test that begins with TestX.
+func TestDocumentsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	var tests []string
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range testFunction.FindAllStringSubmatch(string(source), -1) {
+			tests = append(tests, m[1])
+		}
+		return err
+	}))
+	for path, text := range documents(t) {
+		for _, m := range testName.FindAllStringSubmatch(text, -1) {
+			exists := false
+			for _, name := range tests {
+				exists = exists || name == m[1] || m[2] != "" && strings.HasPrefix(name, m[1])
+			}
+			if !exists {
+				t.Errorf("%s names %s, which is no test", path, m[1])
+			}
+		}
+	}
+}

@@ -1,0 +1,300 @@
+-- Streams: how far each has been committed, what it may have missed, and the inputs that could not be processed.
+
+CREATE TABLE streams (
+    name             text PRIMARY KEY,
+    wire             text        NOT NULL,
+    root             text REFERENCES streams ON DELETE CASCADE,
+    host             text        NOT NULL DEFAULT '',
+    cursor_kind      text        NOT NULL DEFAULT '' CHECK (cursor_kind IN ('', 'seq', 'time')),
+    cursor           bigint      NOT NULL DEFAULT 0,
+    anchor           jsonb,
+    anchors          bigint[],
+    filter_hash      text        NOT NULL DEFAULT '',
+    last_event_at    timestamptz,
+    written_at       timestamptz,
+    caught_up_at     timestamptz,
+    advanced_at      timestamptz,
+    state            text        NOT NULL DEFAULT 'stopped',
+    state_detail     text        NOT NULL DEFAULT '',
+    state_since      timestamptz NOT NULL DEFAULT now(),
+    failed_tries     int         NOT NULL DEFAULT 0,
+    lease_owner      text,
+    lease_renewed_at timestamptz,
+    lease_expires_at timestamptz,
+    epoch            bigint      NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE  streams IS 'One row per stream or shard of a stream: how far it has been committed, and who may commit to it.';
+COMMENT ON COLUMN streams.wire IS 'The protocol that the stream is read with.';
+COMMENT ON COLUMN streams.root IS 'Of a shard: the stream whose accounts it shares. The shard is removed when its last account is.';
+COMMENT ON COLUMN streams.host IS 'The host that the cursor belongs to. A sequence number means nothing on another host.';
+COMMENT ON COLUMN streams.cursor_kind IS 'seq: a sequence number of host; time: microseconds since 1970; empty: nothing has been read yet.';
+COMMENT ON COLUMN streams.anchor IS 'The identity of the last committed event. A resume must deliver that event again.';
+COMMENT ON COLUMN streams.anchors IS 'Hashes of the last events of eight different accounts, the latest first. A resume that delivers one of them has missed nothing since. NULL: none is known.';
+COMMENT ON COLUMN streams.filter_hash IS 'A hash of the filter that the stream was read with. A resume with another filter proves nothing.';
+COMMENT ON COLUMN streams.last_event_at IS 'When the last committed event happened, by the server''s clock.';
+COMMENT ON COLUMN streams.written_at IS 'When the last committed event was written, by the authors'' clocks: last_event_at minus the median delay between an event''s rev and its date, over the last hundred events.';
+COMMENT ON COLUMN streams.caught_up_at IS 'The latest moment at which the stream was known to have nothing unread. A quiet stream moves this, not the cursor.';
+COMMENT ON COLUMN streams.advanced_at IS 'When a batch was last committed, by the database''s clock. A connected stream that does not move has stalled.';
+COMMENT ON COLUMN streams.state IS 'What the consumer is doing, as the page shows it.';
+COMMENT ON COLUMN streams.failed_tries IS 'Failed tries to connect since the last event.';
+COMMENT ON COLUMN streams.lease_owner IS 'The process that took the lease last. NULL: the lease was returned.';
+COMMENT ON COLUMN streams.lease_renewed_at IS 'When the lease was renewed, by the database''s clock. If this is in the future, the clock has been set back since, and the lease is free.';
+COMMENT ON COLUMN streams.epoch IS 'Each new lease holder raises it. A commit that carries an older epoch is refused.';
+
+CREATE FUNCTION advance_stream(
+    p_name text, p_epoch bigint, p_lease interval,
+    p_host text, p_cursor_kind text, p_cursor bigint, p_anchor jsonb,
+    p_last_event_at timestamptz, p_caught_up_at timestamptz, p_filter_hash text,
+    p_anchors bigint[], p_written_at timestamptz
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    -- Having read everything of one host says little about another host, which may be ahead.
+    UPDATE streams
+    SET host             = p_host,
+        cursor_kind      = p_cursor_kind,
+        cursor           = p_cursor,
+        anchor           = p_anchor,
+        anchors          = p_anchors,
+        last_event_at    = p_last_event_at,
+        written_at       = p_written_at,
+        caught_up_at     = greatest(CASE WHEN caught_up_at < clock_timestamp() AND host = p_host THEN caught_up_at END,
+                                    CASE WHEN p_caught_up_at < clock_timestamp() THEN p_caught_up_at END),
+        filter_hash      = p_filter_hash,
+        advanced_at      = clock_timestamp(),
+        lease_renewed_at = clock_timestamp(),
+        lease_expires_at = clock_timestamp() + p_lease
+    WHERE name = p_name AND epoch = p_epoch;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'epoch % of stream % is over: another process holds its lease', p_epoch, p_name
+            USING ERRCODE = 'WR001';
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION advance_stream IS 'Moves a stream''s position and renews its lease. Only for the holder of the epoch; anybody else gets SQLSTATE WR001.';
+
+CREATE TABLE dictionaries (
+    sha256     text PRIMARY KEY,
+    url        text        NOT NULL,
+    bytes      bytea       NOT NULL,
+    fetched_at timestamptz NOT NULL
+);
+
+COMMENT ON TABLE dictionaries IS 'Compression dictionaries, kept after the first download.';
+
+CREATE TABLE gaps (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    stream     text        NOT NULL,
+    from_at    timestamptz NOT NULL,
+    to_at      timestamptz NOT NULL,
+    reason     text        NOT NULL,
+    opened_at  timestamptz NOT NULL,
+    accounts   int         NOT NULL DEFAULT 0,
+    checked    int         NOT NULL DEFAULT 0,
+    unchecked  int         NOT NULL DEFAULT 0,
+    later      int         NOT NULL DEFAULT 0,
+    problem    text        NOT NULL DEFAULT '',
+    closed_at  timestamptz,
+    how_closed text,
+    CHECK (to_at > from_at),
+    UNIQUE (stream, from_at, to_at)
+);
+CREATE INDEX gaps_open ON gaps (stream, from_at) WHERE closed_at IS NULL;
+CREATE INDEX gaps_closed ON gaps (closed_at) WHERE closed_at IS NOT NULL;
+
+COMMENT ON TABLE  gaps IS 'Intervals that a stream may have missed, because a resume could not be shown to cover them.';
+COMMENT ON COLUMN gaps.reason IS 'Why the interval may have been missed.';
+COMMENT ON COLUMN gaps.accounts IS 'How many accounts must be compared with their repositories before the gap closes. checked and unchecked are done, the others are left.';
+COMMENT ON COLUMN gaps.checked IS 'How many of these accounts were compared.';
+COMMENT ON COLUMN gaps.unchecked IS 'How many of these accounts could not be compared. They are read when that becomes possible.';
+COMMENT ON COLUMN gaps.later IS 'How many other accounts were not active. They are read when they become active.';
+COMMENT ON COLUMN gaps.problem IS 'Why the gap cannot be closed and stays open until somebody accepts it. Empty: it can be closed.';
+COMMENT ON COLUMN gaps.how_closed IS 'What closed the gap, in words.';
+
+CREATE TABLE gap_backfills (
+    gap_id bigint           NOT NULL REFERENCES gaps ON DELETE CASCADE,
+    did    text COLLATE "C" NOT NULL,
+    PRIMARY KEY (did, gap_id)
+);
+CREATE INDEX gap_backfills_gap ON gap_backfills (gap_id);
+
+COMMENT ON TABLE gap_backfills IS 'The accounts that must still be compared with their repositories before a gap closes.';
+
+CREATE FUNCTION close_gap() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM enqueue_job('close_gap', 'network', jsonb_build_object('gap', NEW.id));
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION close_gap IS 'Adds the job that closes a new gap, in the transaction that opens it.';
+
+CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
+
+CREATE TABLE dead_letters (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key        bytea       NOT NULL UNIQUE,
+    stage      text        NOT NULL CHECK (stage IN ('decode', 'commit', 'process', 'job')),
+    class      text        NOT NULL DEFAULT 'permanent' CHECK (class IN ('permanent', 'retryable')),
+    state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'replaying', 'replayed', 'dismissed')),
+    state_at   timestamptz,
+    stream     text,
+    collection text,
+    did        text,
+    rkey       text,
+    kind       text,
+    queue      text,
+    job        bigint,
+    cause      text        NOT NULL,
+    last_cause text        NOT NULL DEFAULT '',
+    path       text        NOT NULL DEFAULT '',
+    expected   text        NOT NULL DEFAULT '',
+    received   text        NOT NULL DEFAULT '',
+    raw        bytea       NOT NULL,
+    raw_bytes  bigint      NOT NULL,
+    first_seen timestamptz NOT NULL,
+    last_seen  timestamptz NOT NULL,
+    count      bigint      NOT NULL DEFAULT 1
+);
+CREATE INDEX dead_letters_last_seen ON dead_letters (last_seen);
+CREATE INDEX dead_letters_replaying ON dead_letters (id) WHERE state = 'replaying';
+CREATE INDEX dead_letters_job ON dead_letters (job) WHERE job IS NOT NULL;
+CREATE INDEX dead_letters_record ON dead_letters (did, collection, rkey) WHERE did IS NOT NULL;
+CREATE INDEX dead_letters_nameless ON dead_letters (id) WHERE did IS NULL AND stage <> 'job';
+CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND stage <> 'job';
+
+COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.';
+COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage and the input; of a job, over its kind and arguments. The same dead letter twice is one row.';
+COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.';
+COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry failed.';
+COMMENT ON COLUMN dead_letters.state IS 'open; replaying: a replay was asked for or is running; replayed: it succeeded; dismissed: it stays dismissed even if it fails again.';
+COMMENT ON COLUMN dead_letters.kind IS 'Of a job: its kind.';
+COMMENT ON COLUMN dead_letters.queue IS 'Of a job: its queue.';
+COMMENT ON COLUMN dead_letters.job IS 'The id of the failed job, or of the job that replays this dead letter. NULL while a replay is asked for.';
+COMMENT ON COLUMN dead_letters.cause IS 'Why it failed the first time, with path, expected and received if they are known.';
+COMMENT ON COLUMN dead_letters.last_cause IS 'Why it failed the last time. Empty: it failed once.';
+COMMENT ON COLUMN dead_letters.raw IS 'The input as it arrived; of a job, its arguments. Only the beginning if raw_bytes is larger. Empty once the record or account is deleted.';
+COMMENT ON COLUMN dead_letters.count IS 'How often it failed.';
+
+CREATE FUNCTION note_ended_job() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    most CONSTANT int   := 1 << 20;
+    args CONSTANT bytea := convert_to(NEW.args::text, 'UTF8');
+    why  CONSTANT text  := left(coalesce(NEW.errors[array_upper(NEW.errors, 1)] ->> 'error', 'it gave no reason'), 2000);
+BEGIN
+    IF NEW.state = 'completed' THEN
+        UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE job = NEW.id AND state IN ('open', 'replaying');
+        RETURN NULL;
+    END IF;
+    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
+        UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'replaying';
+        RETURN NULL;
+    END IF;
+    UPDATE dead_letters
+    SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
+    WHERE job = NEW.id;
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same work
+        RETURN NULL;
+    END IF;
+    INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
+    VALUES (sha256(convert_to(E'job\n' || NEW.kind || E'\n', 'UTF8') || args), 'job',
+            CASE NEW.state WHEN 'discarded' THEN 'retryable' ELSE 'permanent' END,
+            NEW.kind, NEW.queue, NEW.id, why, substr(args, 1, most), octet_length(args), now(), now())
+    ON CONFLICT (key) DO UPDATE
+    SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
+        job        = CASE d.state WHEN 'replaying' THEN d.job ELSE excluded.job END,
+        last_seen  = excluded.last_seen,
+        last_cause = excluded.cause,
+        count      = d.count + 1;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION note_ended_job IS 'Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.';
+
+CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW
+    WHEN (OLD.state <> NEW.state AND (NEW.state IN ('discarded', 'cancelled')
+          OR NEW.state = 'completed' AND (cardinality(NEW.errors) > 0 OR 'dead-letter' = ANY (NEW.tags))))
+    EXECUTE FUNCTION note_ended_job();
+
+CREATE FUNCTION ask_for_replays() RETURNS bigint LANGUAGE sql AS $$
+    SELECT enqueue_job('replay_dead_letters', 'network', '{}')
+$$;
+
+COMMENT ON FUNCTION ask_for_replays IS 'Adds a job that replays every dead letter in state replaying, and wakes a worker.';
+
+CREATE FUNCTION replay_dead_letter(letter bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM dead_letters AS d WHERE d.id = letter FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+    END IF;
+    UPDATE dead_letters AS d SET state = 'replaying', state_at = now(), job = NULL
+    WHERE d.id = letter
+      AND NOT (d.state = 'replaying' AND EXISTS (
+          SELECT FROM river_job AS j
+          WHERE j.id = d.job AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
+      ));
+    RETURN ask_for_replays();
+END $$;
+
+COMMENT ON FUNCTION replay_dead_letter IS 'Has a dead letter retried, whatever its state. Returns the id of the job that does it.';
+
+CREATE FUNCTION check_letters(stage text, class text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
+        RAISE EXCEPTION '% is no stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+    END IF;
+    IF class NOT IN ('permanent', 'retryable') THEN
+        RAISE EXCEPTION '% is no class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION check_letters IS 'Refuses a stage or class that does not exist and would match nothing. NULL matches all.';
+
+CREATE FUNCTION replay_dead_letters(stage text DEFAULT NULL, class text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    answer bigint;
+BEGIN
+    PERFORM check_letters(stage, class);
+    WITH chosen AS MATERIALIZED (
+        SELECT d.id FROM dead_letters AS d
+        WHERE d.state = 'open' AND d.stage = coalesce(replay_dead_letters.stage, d.stage) AND d.class = coalesce(replay_dead_letters.class, d.class)
+        ORDER BY d.id
+        FOR UPDATE
+    )
+    UPDATE dead_letters AS d SET state = 'replaying', state_at = now(), job = NULL FROM chosen AS c WHERE d.id = c.id;
+    GET DIAGNOSTICS answer = ROW_COUNT;
+    IF answer > 0 THEN
+        PERFORM ask_for_replays();
+    END IF;
+    RETURN answer;
+END $$;
+
+COMMENT ON FUNCTION replay_dead_letters IS 'Has every open dead letter retried, or those of a stage or class. Returns how many.';
+
+CREATE FUNCTION dismiss_dead_letter(letter bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() WHERE d.id = letter;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
+    END IF;
+END $$;
+
+COMMENT ON FUNCTION dismiss_dead_letter IS 'Marks a dead letter as needing nothing. It is kept, and no longer listed or replayed with the others.';
+
+CREATE FUNCTION dismiss_dead_letters(stage text DEFAULT NULL, class text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    answer bigint;
+BEGIN
+    PERFORM check_letters(stage, class);
+    WITH chosen AS MATERIALIZED (
+        SELECT d.id FROM dead_letters AS d
+        WHERE d.state = 'open' AND d.stage = coalesce(dismiss_dead_letters.stage, d.stage) AND d.class = coalesce(dismiss_dead_letters.class, d.class)
+        ORDER BY d.id
+        FOR UPDATE
+    )
+    UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() FROM chosen AS c WHERE d.id = c.id;
+    GET DIAGNOSTICS answer = ROW_COUNT;
+    RETURN answer;
+END $$;
+
+COMMENT ON FUNCTION dismiss_dead_letters IS 'Dismisses every open dead letter, or those of a stage or class. Returns how many.';

@@ -1,0 +1,254 @@
+-- Accounts: which are followed and why, what is known of each, and which stream follows which.
+
+CREATE TABLE accounts (
+    did          text COLLATE "C" PRIMARY KEY,
+    handle       text,
+    handle_at    timestamptz,
+    display_name text,
+    avatar       text,
+    status       text        NOT NULL DEFAULT 'active',
+    status_at    timestamptz,
+    feed_since   timestamptz,
+    feed_newest  timestamptz,
+    feed_read_at timestamptz,
+    feed_problem text        NOT NULL DEFAULT '',
+    reread_since timestamptz,
+    reread_asked int         NOT NULL DEFAULT 0,
+    reread_at    timestamptz,
+    purged_for   timestamptz,
+    purge_at     timestamptz,
+    check_at     timestamptz NOT NULL DEFAULT now() + interval '1 day'
+);
+CREATE INDEX accounts_hidden ON accounts (did) WHERE status <> 'active';
+CREATE INDEX accounts_unpurged ON accounts (did) WHERE status = 'deleted' AND purged_for IS DISTINCT FROM coalesce(status_at, '-infinity');
+CREATE INDEX accounts_purge ON accounts (purge_at) WHERE purge_at IS NOT NULL;
+CREATE INDEX accounts_reread ON accounts (reread_at) WHERE reread_since IS NOT NULL;
+CREATE INDEX accounts_check ON accounts (check_at);
+
+COMMENT ON TABLE  accounts IS 'Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.';
+COMMENT ON COLUMN accounts.handle_at IS 'When the handle was set, by the network''s clock. An older event changes nothing.';
+COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.';
+COMMENT ON COLUMN accounts.status_at IS 'When the status was set, by the network''s clock. An older event changes nothing.';
+COMMENT ON COLUMN accounts.feed_since IS 'Everything that the account wrote since then is stored, as long as it is kept. NULL: its posts have not been read to the end yet.';
+COMMENT ON COLUMN accounts.feed_newest IS 'The newest post seen in a complete backfill. The next backfill needs to go back no further.';
+COMMENT ON COLUMN accounts.feed_read_at IS 'When the feed was last read to the end of a window.';
+COMMENT ON COLUMN accounts.feed_problem IS 'Why the feed could not be read the last time. Empty: it could.';
+COMMENT ON COLUMN accounts.reread_since IS 'Posts since then may be missing, because the account could not be read. It is read again when it is active. NULL: nothing is missing.';
+COMMENT ON COLUMN accounts.reread_asked IS 'How often a second read was asked for. A read that began earlier does not settle it.';
+COMMENT ON COLUMN accounts.reread_at IS 'When to try again, if the account is active and could not be read.';
+COMMENT ON COLUMN accounts.purged_for IS 'The status_at of the deletion after which the account was purged.';
+COMMENT ON COLUMN accounts.purge_at IS 'When the account is purged once more, of what a replay stored in the meantime.';
+COMMENT ON COLUMN accounts.check_at IS 'When expiry next checks whether anything needs this row.';
+
+CREATE TABLE watches (
+    id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target    text        NOT NULL CHECK (target <> ''),
+    kind      text        NOT NULL DEFAULT 'follows' CHECK (kind IN ('follows', 'account', 'list', 'starterpack', 'second-degree')),
+    at_least  int         NOT NULL DEFAULT 5 CHECK (at_least > 0),
+    added_at  timestamptz NOT NULL DEFAULT now(),
+    synced_at timestamptz,
+    problem   text        NOT NULL DEFAULT '',
+    UNIQUE (target, kind)
+);
+
+COMMENT ON TABLE  watches IS 'Why accounts are followed. Without a row here, Weir follows the whole network. Add, change and delete rows freely: the followed accounts change with them.';
+COMMENT ON COLUMN watches.target IS 'A handle, a DID, or the at:// or bsky.app address of a list or starter pack.';
+COMMENT ON COLUMN watches.kind IS 'follows: the accounts that the target follows; account: the target alone; list, starterpack: its members; second-degree: accounts followed by at_least of the target''s follows.';
+COMMENT ON COLUMN watches.synced_at IS 'When the members were last read completely.';
+COMMENT ON COLUMN watches.problem IS 'Why the members could not be read the last time. Empty: they could.';
+
+CREATE TABLE watched (
+    watch_id bigint           NOT NULL REFERENCES watches ON DELETE CASCADE,
+    did      text COLLATE "C" NOT NULL,
+    added_at timestamptz      NOT NULL DEFAULT now(),
+    PRIMARY KEY (did, watch_id)
+);
+CREATE INDEX watched_watch ON watched (watch_id);
+
+COMMENT ON TABLE watched IS 'The members of each watch: the accounts that it makes Weir follow.';
+
+CREATE VIEW follows AS
+SELECT w.did, coalesce(a.handle, '') AS handle, a.display_name, min(w.added_at) AS added_at, max(s.synced_at) AS last_seen_at,
+       a.feed_read_at IS NOT NULL AS backfill_completed
+FROM watched AS w
+JOIN watches AS s ON s.id = w.watch_id
+LEFT JOIN accounts AS a ON a.did = w.did
+GROUP BY w.did, a.handle, a.display_name, a.feed_read_at;
+
+COMMENT ON VIEW follows IS 'Every followed account, once.';
+
+CREATE TABLE listed (
+    job_id       bigint           NOT NULL,
+    degree       int              NOT NULL CHECK (degree BETWEEN 0 AND 2),
+    did          text COLLATE "C" NOT NULL,
+    handle       text             NOT NULL,
+    display_name text             NOT NULL,
+    avatar       text             NOT NULL,
+    times        int              NOT NULL DEFAULT 1,
+    last_by      text COLLATE "C" NOT NULL,
+    PRIMARY KEY (job_id, degree, did)
+);
+
+COMMENT ON TABLE  listed IS 'The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.';
+COMMENT ON COLUMN listed.degree IS '1: accounts in the watch''s own listing; 2: accounts that those follow; 0: members that are in neither, and were looked up.';
+COMMENT ON COLUMN listed.times IS 'Of degree 2: how many accounts of degree 1 follow it. Of degree 0: 1 if the network shows the account, so that it is no longer a member; 0 if it is hidden.';
+COMMENT ON COLUMN listed.last_by IS 'Of degree 2: the follower that was counted last, so that nobody is counted twice.';
+
+CREATE TABLE unwatched (
+    did          text COLLATE "C" PRIMARY KEY,
+    unwatched_at timestamptz NOT NULL
+);
+CREATE INDEX unwatched_at ON unwatched (unwatched_at);
+
+COMMENT ON TABLE unwatched IS 'Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.';
+
+-- Consumers listen, and change what they ask the server for.
+
+CREATE FUNCTION follows_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('weir_follows', '');
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION follows_changed IS 'Tells the consumers that the followed accounts have changed.';
+
+CREATE TRIGGER watches_changed AFTER INSERT OR DELETE OR TRUNCATE ON watches FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+CREATE TRIGGER watched_changed AFTER INSERT OR DELETE OR TRUNCATE ON watched FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+
+CREATE FUNCTION sync_watch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM enqueue_job('sync_follows', 'network', jsonb_build_object('watch', NEW.id));
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION sync_watch IS 'Has the members of a new or changed watch read at once.';
+
+CREATE TRIGGER watch_added AFTER INSERT ON watches FOR EACH ROW EXECUTE FUNCTION sync_watch();
+CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW
+    WHEN (OLD.target <> NEW.target OR OLD.kind <> NEW.kind OR OLD.at_least <> NEW.at_least) EXECUTE FUNCTION sync_watch();
+
+CREATE FUNCTION forget_members() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM watched WHERE watch_id = NEW.id;
+    NEW.synced_at := NULL;
+    NEW.problem := '';
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION forget_members IS 'Removes the members of a watch that gets another target or kind: it starts like a new one.';
+
+CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH ROW
+    WHEN (OLD.target <> NEW.target OR OLD.kind <> NEW.kind) EXECUTE FUNCTION forget_members();
+
+CREATE FUNCTION dismiss_watch_letters() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE dead_letters SET state = 'dismissed', state_at = now()
+    WHERE key = sha256(convert_to(E'job\nsync_follows\n' || jsonb_build_object('watch', OLD.id)::text, 'UTF8')) AND state IN ('open', 'replaying');
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION dismiss_watch_letters IS 'Dismisses the dead letter of a watch that is removed.';
+
+CREATE TRIGGER watch_removed AFTER DELETE ON watches FOR EACH ROW EXECUTE FUNCTION dismiss_watch_letters();
+
+CREATE FUNCTION note_unwatched() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO unwatched (did, unwatched_at) SELECT DISTINCT g.did, now() FROM gone AS g ORDER BY g.did
+    ON CONFLICT (did) DO UPDATE SET unwatched_at = excluded.unwatched_at;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION note_unwatched IS 'Has expiry check the accounts that a watch lost.';
+
+CREATE TRIGGER watched_lost AFTER DELETE ON watched REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_unwatched();
+
+-- Backfills, from SQL too.
+
+CREATE FUNCTION enqueue_request(p_args jsonb) RETURNS bigint LANGUAGE sql AS $$
+    SELECT enqueue_job('request_backfill', 'network', p_args)
+$$;
+
+COMMENT ON FUNCTION enqueue_request IS 'Adds a job that asks for backfills, and wakes a worker.';
+
+CREATE FUNCTION enqueue_backfill(account text, back interval DEFAULT '24 hours', priority int DEFAULT 2) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    IF account IS NULL OR NOT ((length(account) <= 2048 AND account ~ '^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$')
+                               OR (length(account) <= 253 AND account ~ '^@?([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)+[a-zA-Z]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$')) THEN
+        RAISE EXCEPTION '% is neither a handle nor a DID', coalesce(quote_literal(left(account, 100)), 'NULL')
+            USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_backfill(''alice.example'', interval ''24 hours'')';
+    END IF;
+    IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
+        RAISE EXCEPTION 'a backfill goes back more than nothing and 10 years at most, not %', back USING ERRCODE = '22023';
+    END IF;
+    IF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
+        RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
+    END IF;
+    RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
+END $$;
+
+COMMENT ON FUNCTION enqueue_backfill IS 'Asks for the records of one account, in every stored collection, by handle or DID, as far back as given. Returns the id of the job.';
+
+CREATE FUNCTION enqueue_backfill_all(back interval DEFAULT '24 hours', priority int DEFAULT 4) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
+        RAISE EXCEPTION 'a backfill goes back more than nothing and 10 years at most, not %', back USING ERRCODE = '22023';
+    END IF;
+    IF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
+        RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
+    END IF;
+    RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
+END $$;
+
+COMMENT ON FUNCTION enqueue_backfill_all IS 'Asks for the records of every followed account, in every stored collection, as far back as given. Returns the id of the job.';
+
+-- The stream, a sync or a person makes an account active again. In each case its posts are read again.
+CREATE FUNCTION read_again() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    followed timestamptz;
+BEGIN
+    SELECT min(w.added_at) INTO followed FROM watched AS w WHERE w.did = NEW.did;
+    IF followed IS NULL THEN
+        RETURN NEW;
+    END IF;
+    IF OLD.status = 'deleted' THEN -- its posts may have been purged
+        NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
+        NEW.reread_asked := NEW.reread_asked + 1;
+    END IF;
+    NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
+    PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION read_again IS 'Has an account that is active again read, if posts of it may be missing.';
+
+CREATE TRIGGER account_revived BEFORE UPDATE OF status ON accounts FOR EACH ROW
+    WHEN (NEW.status = 'active' AND OLD.status <> 'active' AND (NEW.reread_since IS NOT NULL OR OLD.status = 'deleted')) EXECUTE FUNCTION read_again();
+
+-- A stream asks for a limited number of accounts. Shards of it, streams of their own, follow the others.
+
+CREATE TABLE sharding (
+    root     text PRIMARY KEY REFERENCES streams ON DELETE CASCADE,
+    mode     text NOT NULL CHECK (mode IN ('auto', 'shards', 'network')),
+    accounts int  NOT NULL CHECK (accounts BETWEEN 1 AND 10000),
+    made     int  NOT NULL DEFAULT 1
+);
+
+COMMENT ON TABLE  sharding IS 'How the followed accounts are divided among a stream and its shards. The last consumer started decides for all.';
+COMMENT ON COLUMN sharding.mode IS 'What happens above `accounts`. shards: more streams; network: one stream that reads everyone''s events; auto: shards while they are few.';
+COMMENT ON COLUMN sharding.accounts IS 'The most accounts that one stream asks for.';
+COMMENT ON COLUMN sharding.made IS 'The number of the latest shard. No number is used twice: an epoch is valid for one stream.';
+
+CREATE TABLE stream_accounts (
+    root        text             NOT NULL,
+    did         text COLLATE "C" NOT NULL,
+    stream      text             NOT NULL REFERENCES streams ON DELETE CASCADE,
+    assigned_at timestamptz      NOT NULL,
+    PRIMARY KEY (root, did)
+);
+CREATE INDEX stream_accounts_stream ON stream_accounts (stream);
+
+COMMENT ON TABLE  stream_accounts IS 'Which stream follows which account. An account stays where it is while there is room. Only Weir writes here: moving an account takes more than a new name.';
+COMMENT ON COLUMN stream_accounts.assigned_at IS 'When the stream got the account. The stream had begun before that, if another one had the account.';
+
+-- Every consumer looks again when the division changes.
+CREATE TRIGGER sharding_changed AFTER INSERT OR UPDATE ON sharding FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
