@@ -118,7 +118,7 @@ func TestKillInExpiry(t *testing.T) {
 	}
 	k := newKilling(t)
 	k.process.kill()
-	k.env = append(k.env, "WEIR_RETENTION=24h")
+	k.env = append(k.env, "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,app.example.*")
 	pool := open(t, k.server.URL("weir"))
 	stop := live(t, k.net, 300)
 	var want []string

@@ -51,8 +51,8 @@ CREATE TABLE alerts (
 CREATE TABLE audit_faults (
     audit_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
-    collection text COLLATE "C" NOT NULL, -- Empty: the fault is of the whole account.
-    rkey text COLLATE "C" NOT NULL, -- Empty: the fault is of the whole account.
+    collection text COLLATE "C" NOT NULL, -- Empty, like rkey: the fault is of the whole account.
+    rkey text COLLATE "C" NOT NULL,
     fault text NOT NULL, -- missing, extra, stale: as counted in audits; unread: the account could not be compared.
     detail text DEFAULT ''::text NOT NULL,
     CONSTRAINT audit_faults_pkey PRIMARY KEY (audit_id, did, collection, rkey),
@@ -61,21 +61,21 @@ CREATE TABLE audit_faults (
 );
 CREATE INDEX audit_faults_record ON audit_faults USING btree (did, collection, rkey);
 
--- Comparisons of the stored posts with the accounts' own repositories.
+-- Comparisons of the stored records with the accounts' own repositories.
 CREATE TABLE audits (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     started_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    from_at timestamp with time zone, -- Records whose rkey is a TID are compared from this moment up to to_at; of an account, from when its records are claimed to be stored. Other rkeys are compared whatever their age. Null: nothing was compared.
+    from_at timestamp with time zone, -- Records whose rkey is a TID are compared from this moment to to_at; of each account, from when its records are known to be stored. Of other collections than posts, other rkeys too, whatever their age. NULL: nothing was compared.
     to_at timestamp with time zone, -- See from_at.
     accounts integer NOT NULL, -- How many accounts were to be compared.
-    failures integer NOT NULL, -- How many of them could not be: their records count as nothing.
-    pending integer DEFAULT 0 NOT NULL, -- How many followed accounts were left out, because their posts have not been read to the end yet.
+    failures integer NOT NULL, -- How many of these accounts could not be compared. Their records are not counted.
+    pending integer DEFAULT 0 NOT NULL, -- How many followed accounts were left out, because their past has not been read to the end yet.
     records integer NOT NULL, -- How many records were compared: those in the repositories, and those stored that are not in them.
-    missing integer NOT NULL, -- Posts in a repository that are not stored.
-    extra integer NOT NULL, -- Stored posts that are not in the repository.
-    stale integer NOT NULL, -- Posts that are stored in another version than the repository's.
-    score double precision, -- The part of the records that agree, from 0 to 1; null where no record was compared.
+    missing integer NOT NULL, -- Records in a repository that are not stored.
+    extra integer NOT NULL, -- Stored records that are not in the repository.
+    stale integer NOT NULL, -- Records that are stored in another version than the repository's.
+    score double precision, -- The fraction of the records that agree, from 0 to 1. NULL: no record was compared.
     repaired boolean NOT NULL, -- Whether the faults were repaired, or their repair was asked for.
     CONSTRAINT audits_pkey PRIMARY KEY (id)
 );
@@ -271,8 +271,8 @@ CREATE TABLE records (
     rkey text COLLATE "C" NOT NULL,
     rev text COLLATE "C" NOT NULL, -- The repository revision that wrote the record: a TID, which sorts by time. 2222222222222, the smallest TID, if a listing brought the record: listings do not name revisions.
     cid text NOT NULL,
-    created_at timestamp with time zone NOT NULL, -- The author's claim, never later than the event that brought it. Nothing expires by it.
-    indexed_at timestamp with time zone DEFAULT now() NOT NULL, -- When Weir first stored it, by the database's clock. Whatever is not in a partition of posts expires by it.
+    created_at timestamp with time zone NOT NULL, -- When the author claims to have written it, but never later than the event that brought it. Nothing expires by it.
+    indexed_at timestamp with time zone DEFAULT now() NOT NULL, -- When Weir first stored it, by the database's clock. Whatever is outside the partitions of posts expires by it.
     record jsonb NOT NULL,
     CONSTRAINT records_pkey PRIMARY KEY (collection, did, rkey)
 ) PARTITION BY LIST (collection);
@@ -281,11 +281,11 @@ CREATE TABLE records (
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
 CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 
--- The records of every other collection that is stored. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.
+-- The records of all other collections. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.
 CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, indexed_at);
 
--- Posts whose rkey is no TID, or names a time before the partitions. They expire by indexed_at.
+-- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
 -- How the followed accounts are divided among a stream and its shards. The last consumer started decides for all.
@@ -564,7 +564,7 @@ BEGIN
 END $function$;
 REVOKE EXECUTE ON FUNCTION drop_post_partition(text) FROM PUBLIC;
 
--- Asks for the records of an account, of every stored collection, by handle or DID, so far back; returns the id of the job that asks.
+-- Asks for the records of one account, in every stored collection, by handle or DID, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -584,7 +584,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Asks for the records of every followed account, of every stored collection, so far back; returns the id of the job that asks.
+-- Asks for the records of every followed account, in every stored collection, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill_all(back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 4)
  RETURNS bigint
  LANGUAGE plpgsql

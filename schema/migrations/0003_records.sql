@@ -14,8 +14,8 @@ CREATE TABLE records (
 
 COMMENT ON TABLE  records IS 'Every stored record of any collection, in its newest revision.';
 COMMENT ON COLUMN records.rev IS 'The repository revision that wrote the record: a TID, which sorts by time. 2222222222222, the smallest TID, if a listing brought the record: listings do not name revisions.';
-COMMENT ON COLUMN records.created_at IS 'The author''s claim, never later than the event that brought it. Nothing expires by it.';
-COMMENT ON COLUMN records.indexed_at IS 'When Weir first stored it, by the database''s clock. Whatever is not in a partition of posts expires by it.';
+COMMENT ON COLUMN records.created_at IS 'When the author claims to have written it, but never later than the event that brought it. Nothing expires by it.';
+COMMENT ON COLUMN records.indexed_at IS 'When Weir first stored it, by the database''s clock. Whatever is outside the partitions of posts expires by it.';
 
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
@@ -24,8 +24,8 @@ CREATE INDEX posts_indexed_at ON posts (indexed_at);
 CREATE INDEX records_other_indexed_at ON records_other (collection, indexed_at);
 
 COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view post_partitions lists the partitions.';
-COMMENT ON TABLE posts_default IS 'Posts whose rkey is no TID, or names a time before the partitions. They expire by indexed_at.';
-COMMENT ON TABLE records_other IS 'The records of every other collection that is stored. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.';
+COMMENT ON TABLE posts_default IS 'Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.';
+COMMENT ON TABLE records_other IS 'The records of all other collections. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.';
 
 CREATE TABLE tombstones (
     collection text COLLATE "C" NOT NULL,

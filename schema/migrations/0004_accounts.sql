@@ -188,7 +188,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
 END $$;
 
-COMMENT ON FUNCTION enqueue_backfill IS 'Asks for the records of an account, of every stored collection, by handle or DID, so far back; returns the id of the job that asks.';
+COMMENT ON FUNCTION enqueue_backfill IS 'Asks for the records of one account, in every stored collection, by handle or DID, as far back as given. Returns the id of the job.';
 
 CREATE FUNCTION enqueue_backfill_all(back interval DEFAULT '24 hours', priority int DEFAULT 4) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
@@ -201,7 +201,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $$;
 
-COMMENT ON FUNCTION enqueue_backfill_all IS 'Asks for the records of every followed account, of every stored collection, so far back; returns the id of the job that asks.';
+COMMENT ON FUNCTION enqueue_backfill_all IS 'Asks for the records of every followed account, in every stored collection, as far back as given. Returns the id of the job.';
 
 -- The stream, a sync or a person makes an account active again. In each case its posts are read again.
 CREATE FUNCTION read_again() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -20,17 +20,17 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits (ended_at);
 
-COMMENT ON TABLE  audits IS 'Comparisons of the stored posts with the accounts'' own repositories.';
-COMMENT ON COLUMN audits.from_at IS 'Records whose rkey is a TID are compared from this moment up to to_at; of an account, from when its records are claimed to be stored. Other rkeys are compared whatever their age. Null: nothing was compared.';
+COMMENT ON TABLE  audits IS 'Comparisons of the stored records with the accounts'' own repositories.';
+COMMENT ON COLUMN audits.from_at IS 'Records whose rkey is a TID are compared from this moment to to_at; of each account, from when its records are known to be stored. Of other collections than posts, other rkeys too, whatever their age. NULL: nothing was compared.';
 COMMENT ON COLUMN audits.to_at IS 'See from_at.';
 COMMENT ON COLUMN audits.accounts IS 'How many accounts were to be compared.';
-COMMENT ON COLUMN audits.failures IS 'How many of them could not be: their records count as nothing.';
-COMMENT ON COLUMN audits.pending IS 'How many followed accounts were left out, because their posts have not been read to the end yet.';
+COMMENT ON COLUMN audits.failures IS 'How many of these accounts could not be compared. Their records are not counted.';
+COMMENT ON COLUMN audits.pending IS 'How many followed accounts were left out, because their past has not been read to the end yet.';
 COMMENT ON COLUMN audits.records IS 'How many records were compared: those in the repositories, and those stored that are not in them.';
-COMMENT ON COLUMN audits.missing IS 'Posts in a repository that are not stored.';
-COMMENT ON COLUMN audits.extra IS 'Stored posts that are not in the repository.';
-COMMENT ON COLUMN audits.stale IS 'Posts that are stored in another version than the repository''s.';
-COMMENT ON COLUMN audits.score IS 'The part of the records that agree, from 0 to 1; null where no record was compared.';
+COMMENT ON COLUMN audits.missing IS 'Records in a repository that are not stored.';
+COMMENT ON COLUMN audits.extra IS 'Stored records that are not in the repository.';
+COMMENT ON COLUMN audits.stale IS 'Records that are stored in another version than the repository''s.';
+COMMENT ON COLUMN audits.score IS 'The fraction of the records that agree, from 0 to 1. NULL: no record was compared.';
 COMMENT ON COLUMN audits.repaired IS 'Whether the faults were repaired, or their repair was asked for.';
 
 CREATE TABLE audit_faults (
@@ -45,8 +45,7 @@ CREATE TABLE audit_faults (
 CREATE INDEX audit_faults_record ON audit_faults (did, collection, rkey);
 
 COMMENT ON TABLE  audit_faults IS 'The first thousand faults that an audit found, of each kind.';
-COMMENT ON COLUMN audit_faults.collection IS 'Empty: the fault is of the whole account.';
-COMMENT ON COLUMN audit_faults.rkey IS 'Empty: the fault is of the whole account.';
+COMMENT ON COLUMN audit_faults.collection IS 'Empty, like rkey: the fault is of the whole account.';
 COMMENT ON COLUMN audit_faults.fault IS 'missing, extra, stale: as counted in audits; unread: the account could not be compared.';
 
 CREATE TABLE alerts (
