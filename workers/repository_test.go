@@ -405,7 +405,7 @@ func TestRepositoryDatesWhatOurClocksCannot(t *testing.T) {
 			found := compared{faults: []schema.Fault{{DID: alice, Rkey: rkey, Fault: schema.FaultMissing}}, listed: map[string]schema.SourcePost{
 				rkey: {Rkey: rkey, CID: "c", Record: fmt.Appendf(nil, `{"text": "x", "createdAt": %q}`, c.made.Format(time.RFC3339Nano))}}}
 			rev := syntax.NewTID(c.rev.UnixMicro(), 0).String()
-			require.NoError(t, repository{pool: pool, did: alice}.repair(t.Context(), queue, rev, found, nil))
+			require.NoError(t, repository{pool: pool, did: alice, projections: registered(t, pool)}.repair(t.Context(), queue, rev, found, nil))
 			var stored time.Time
 			require.NoError(t, pool.QueryRow(t.Context(), `SELECT created_at FROM posts WHERE rkey = $1`, rkey).Scan(&stored))
 			require.WithinDuration(t, c.stored, stored, time.Minute)
