@@ -233,12 +233,6 @@ func TestUnrestWidensTheDistance(t *testing.T) {
 	require.Less(t, calls.unrest.now(), time.Microsecond)
 }
 
-func slotsTaken(t *testing.T, pool *pgxpool.Pool) (n int) {
-	t.Helper()
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM call_slots WHERE holder IS NOT NULL`).Scan(&n))
-	return n
-}
-
 // TestSlotOfADeadProcessIsFreeAgain after its time.
 func TestSlotOfADeadProcessIsFreeAgain(t *testing.T) {
 	t.Parallel()
