@@ -940,8 +940,8 @@ AS $function$
     SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
 $function$;
 
--- Reserves the next start of a call: wait for this long, then call. Without a slot all are taken: ask again after the wait.
-CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval)
+-- Reserves the next start of a call: wait so long, then call. No slot: all are taken, ask again after the wait. Both are counted from now_at.
+CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
  RETURNS record
  LANGUAGE plpgsql
 AS $function$
@@ -967,6 +967,7 @@ BEGIN
         UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
         WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
+        now_at := clock_timestamp();
         RETURN;
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
@@ -976,7 +977,8 @@ BEGIN
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;
     UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
-    wait := at - clock_timestamp();
+    now_at := clock_timestamp();
+    wait := at - now_at;
 END $function$;
 
 -- The first TID of a moment: rkeys of later moments sort after it.
