@@ -13,13 +13,14 @@ import (
 type CallSlot struct {
 	Slot *int          // nil: all are taken
 	Wait time.Duration // until the call may start; without a slot, until the next look
+	Now  time.Time     // from when on to wait, by the database's clock
 }
 
 // TakeCallSlot reserves the next start of a call among all processes: at most
 // slots at once, each at least spacing after the one before. A slot that is not
 // given back is free again after ttl.
 func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
-	const sql = `SELECT slot, wait FROM take_call_slot($1, $2, $3, $4)`
+	const sql = `SELECT slot, wait, now_at FROM take_call_slot($1, $2, $3, $4)`
 	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[CallSlot], sql, holder, slots, spacing, ttl)
 }
 

@@ -1025,18 +1025,18 @@ AS $function$
     SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
 $function$;
 
--- Reserves the next start of a call: wait for this long, then call. Without a slot all are taken: ask again after the wait.
-CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval)
+-- Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then ask again. Both waits begin at now_at.
+CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
  RETURNS record
  LANGUAGE plpgsql
 AS $function$
 DECLARE
     at   timestamptz;
-    -- How far ahead calls can have been reserved, at most: each has a slot, or had one and gave up.
+    -- The furthest that calls can be reserved ahead: each has a slot, or had one and gave up.
     far CONSTANT interval := p_slots * (p_spacing + interval '100 milliseconds') + interval '1 second';
 BEGIN
-    -- A server that crashes may forget the last reservations: for a second, calls may then be closer or more than they
-    -- should. Waiting for the disk at each call would make each late.
+    -- A server that crashes may lose the last reservations. Then calls may be too close or too many for a second. Waiting
+    -- for the disk would delay every call.
     PERFORM set_config('synchronous_commit', 'off', true);
     IF NOT EXISTS (SELECT FROM call_slots AS s WHERE s.slot = p_slots) THEN
         INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
@@ -1048,20 +1048,22 @@ BEGIN
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
-        -- Of a clock that was set back: nobody may hold a slot for longer than from now on.
+        -- If the clock was set back, some slots expire too late: shorten them.
         UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
         WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
+        now_at := clock_timestamp();
         RETURN;
     END IF;
     SELECT next_at INTO at FROM call_clock FOR UPDATE;
     IF at > clock_timestamp() + 2 * far THEN
-        at := clock_timestamp() + far; -- the clock was set back; whoever reserved before has called by then
+        at := clock_timestamp() + far; -- the clock was set back; earlier reservations are used up by then
     END IF;
     at := greatest(at, clock_timestamp());
     UPDATE call_clock SET next_at = at + p_spacing;
     UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
-    wait := at - clock_timestamp();
+    now_at := clock_timestamp();
+    wait := at - now_at;
 END $function$;
 
 -- The first TID of a moment. The TIDs of later moments sort after it.

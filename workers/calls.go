@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ type Calls struct {
 	TTL     time.Duration // when a slot of a dead process is free again; longer than any call
 	Logger  *slog.Logger
 
+	clock  databaseClock
 	unrest unrest
 }
 
@@ -31,9 +33,6 @@ const late = 4 * time.Millisecond
 // margin is added to the distance: for that, and for the way to the service,
 // which takes one call longer than the next.
 const margin = 10 * time.Millisecond
-
-// tooLate reports whether a caller that comes to its turn so late gives it up.
-func tooLate(spacing, lateness time.Duration) bool { return spacing > 0 && lateness > late }
 
 // worst bounds what unrest adds to the margin.
 const worst = 50 * time.Millisecond
@@ -51,11 +50,15 @@ func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		due := time.Now().Add(slot.Wait)
-		err = sleep(ctx, slot.Wait)
+		answered := time.Now()
+		at, known := c.clock.moment(slot.Now, answered)
+		due := at.Add(slot.Wait)
+		err = sleep(ctx, time.Until(due))
 		lateness := time.Since(due)
-		c.unrest.note(lateness)
-		if err == nil && slot.Slot != nil && !tooLate(spacing, lateness) {
+		if known {
+			c.unrest.note(max(lateness, answered.Sub(at)))
+		}
+		if err == nil && slot.Slot != nil && (spacing == 0 || known && lateness <= late) {
 			return func() { c.give(ctx, *slot.Slot, holder) }, nil
 		}
 		if slot.Slot != nil {
@@ -76,6 +79,34 @@ func (u *unrest) now() time.Duration { return time.Duration(u.ns.Load()) }
 // note forgets a tenth of what was, unless it is as bad again.
 func (u *unrest) note(lateness time.Duration) {
 	u.ns.Store(int64(min(worst, max(lateness, u.now()*9/10))))
+}
+
+// databaseClock is what a process knows of the database's clock: by how much the
+// answers that tell it come after it, at least. One that comes later than that
+// was held up on its way.
+type databaseClock struct {
+	mu     sync.Mutex
+	behind time.Duration
+	at     time.Time // when that was known; zero: never
+}
+
+// drift is by how much behind may have grown in a second: clocks and ways change.
+const drift = time.Millisecond
+
+// moment is when, by this process's clock, the database's was told, in an answer
+// that has come now. known is false for the first: nobody knows how long it was
+// under way.
+func (c *databaseClock) moment(told, now time.Time) (at time.Time, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known = !c.at.IsZero()
+	behind := now.Sub(told)
+	if known {
+		behind = min(behind, c.behind+time.Duration(now.Sub(c.at).Seconds()*float64(drift)))
+	}
+	held := now.Sub(told) - behind
+	c.behind, c.at = behind, now
+	return now.Add(-held), known
 }
 
 // sleep waits, unless the caller gives up.

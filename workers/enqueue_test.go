@@ -205,12 +205,54 @@ FROM (SELECT at, lag(at) OVER (ORDER BY n) AS before FROM turns) AS t`, spacing)
 	require.Zero(t, tooClose)
 }
 
-// TestLateCallerGivesItsTurnUp, unless calls need no distance.
-func TestLateCallerGivesItsTurnUp(t *testing.T) {
+// TestLateCallerTakesANewTurn: a start whose reservation came back too late is
+// lost.
+func TestLateCallerTakesANewTurn(t *testing.T) {
 	t.Parallel()
-	require.False(t, tooLate(100*time.Millisecond, late))
-	require.True(t, tooLate(100*time.Millisecond, late+1))
-	require.False(t, tooLate(0, time.Hour))
+	pool := schematest.New(t)
+	calls := &Calls{Pool: pool, Slots: 3, Spacing: 100 * time.Millisecond, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
+	_, err := pool.Exec(t.Context(), `
+CREATE SEQUENCE turns;
+CREATE TABLE slow (turn bigint);
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('turns') = (SELECT min(turn) FROM slow) THEN PERFORM pg_sleep(0.3); END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON call_clock DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`) // at commit
+	require.NoError(t, err)
+	take := func() (turns int64) {
+		t.Helper()
+		done, err := calls.Take(t.Context())
+		require.NoError(t, err)
+		done()
+		require.Zero(t, slotsTaken(t, pool))
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT last_value FROM turns`).Scan(&turns))
+		return turns
+	}
+	first := take()
+	require.GreaterOrEqual(t, first, int64(2), "the first shows how long the way is")
+	_, err = pool.Exec(t.Context(), `INSERT INTO slow VALUES ($1)`, first+1)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, take(), first+2)
+}
+
+// TestDatabaseClock: an answer that was held up does not make its moment later,
+// and what is known is forgotten slowly.
+func TestDatabaseClock(t *testing.T) {
+	t.Parallel()
+	var c databaseClock
+	now := time.Now()
+	told := now.Add(-time.Hour) // another clock
+	_, known := c.moment(told, now.Add(2*time.Millisecond))
+	require.False(t, known)
+	at, known := c.moment(told, now.Add(50*time.Millisecond))
+	require.True(t, known)
+	require.WithinDuration(t, now.Add(2*time.Millisecond), at, time.Millisecond)
+	at, _ = c.moment(told, now.Add(time.Millisecond))
+	require.WithinDuration(t, now.Add(time.Millisecond), at, time.Microsecond, "a shorter way is the truth")
+	at, _ = c.moment(told.Add(time.Minute), now.Add(time.Minute+20*time.Millisecond))
+	require.WithinDuration(t, now.Add(time.Minute+20*time.Millisecond), at, time.Microsecond, "longer for good")
 }
 
 // TestUnrestWidensTheDistance at once, within bounds, and is forgotten slowly.
@@ -218,6 +260,7 @@ func TestUnrestWidensTheDistance(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	calls := &Calls{Pool: pool, Slots: 3, Spacing: time.Millisecond, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
+	calls.clock.moment(time.Now(), time.Now())
 	calls.unrest.note(time.Hour)
 	require.Equal(t, worst, calls.unrest.now())
 	before := time.Now()
