@@ -28,16 +28,7 @@ func (ProcessPosts) Kind() string { return "process_posts" }
 
 // InsertOpts puts the job into the process queue, first in line.
 func (p ProcessPosts) InsertOpts() river.InsertOpts {
-	opts := river.InsertOpts{Queue: QueueProcess, Priority: 1}
-	switch {
-	case p.Stream != "":
-		opts.Tags = tags("stream-" + p.Stream)
-	case !p.Arrived.IsZero():
-		opts.Tags = []string{"replay"}
-	default:
-		opts.Tags = []string{"feed"}
-	}
-	return opts
+	return Batch{Arrived: p.Arrived, Stream: p.Stream}.InsertOpts()
 }
 
 // Links is the projection of posts into the links that they share.

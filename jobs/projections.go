@@ -53,3 +53,18 @@ func (r *Record) UnmarshalText(text []byte) error {
 	r.Collection, r.Rkey, _ = strings.Cut(r.Collection, "/")
 	return nil
 }
+
+// InsertOpts puts a projection's job into the process queue, first in line. Its tag
+// names the stream, or says that the records came another way.
+func (b Batch) InsertOpts() river.InsertOpts {
+	opts := river.InsertOpts{Queue: QueueProcess, Priority: 1}
+	switch {
+	case b.Stream != "":
+		opts.Tags = tags("stream-" + b.Stream)
+	case !b.Arrived.IsZero():
+		opts.Tags = []string{"replay"}
+	default:
+		opts.Tags = []string{"feed"}
+	}
+	return opts
+}

@@ -13,4 +13,6 @@ type RunProjection struct {
 func (RunProjection) Kind() string { return "run_projection" }
 
 // InsertOpts are the defaults of its inserts.
-func (RunProjection) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: QueueMaintenance} }
+func (r RunProjection) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueMaintenance, Tags: tags(r.Name)}
+}

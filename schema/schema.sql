@@ -1003,7 +1003,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no projection %', coalesce(quote_literal(left(name, 100)), 'NULL') USING ERRCODE = '22023', HINT = 'SELECT name FROM projections';
     END IF;
-    RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name));
+    RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name), ARRAY[tag(name)]);
 END $function$;
 
 -- Has the members of a new or changed watch read at once.

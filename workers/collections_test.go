@@ -185,7 +185,7 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 	want := r.records(did)
 	require.Len(t, want, 6)
 	audit := func(repair bool) schema.Audit {
-		a := Auditor{Pool: r.pool, API: r.api, Client: r.client.Client, Log: slog.New(slog.DiscardHandler), Window: day, Repair: repair, Collections: stored()}
+		a := Auditor{Pool: r.pool, API: r.api, Client: r.client.Client, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day, Repair: repair, Collections: stored()}
 		sum, _, err := a.Audit(t.Context())
 		require.NoError(t, err)
 		return sum

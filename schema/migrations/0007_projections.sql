@@ -36,7 +36,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no projection %', coalesce(quote_literal(left(name, 100)), 'NULL') USING ERRCODE = '22023', HINT = 'SELECT name FROM projections';
     END IF;
-    RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name));
+    RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name), ARRAY[tag(name)]);
 END $$;
 
 COMMENT ON FUNCTION run_projection IS 'Has every stored record of a projection''s collections projected again, in the background; returns the id of the job that does it.';
