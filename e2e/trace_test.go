@@ -122,7 +122,7 @@ func TestTrace(t *testing.T) {
 	require.Nil(t, l.Stored)
 	require.Contains(t, l.Says, "It is not ranked")
 	old, _, _ := weir(t, append(env, "WEIR_RETENTION=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
-	require.Contains(t, old, "older than its collection")
+	require.Contains(t, old, "older than the retention of its collection")
 }
 
 // TestTraceMistakes are one sentence.
