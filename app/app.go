@@ -138,7 +138,7 @@ func (p App) dictionary(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	if err := schema.KeepDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
-		p.log.Warn("dictionary_not_kept", "cause", err)
+		p.log.Warn("dictionary_not_kept", "error", err)
 	}
 	return fetched, nil
 }
@@ -161,11 +161,11 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Keep, cfg.Collections = &keep, p.stored
-	if cfg.Replay, err = p.replayLetters(keep); err != nil {
+	if cfg.Retry, err = p.retryDeadLetters(keep); err != nil {
 		return err
 	}
-	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditEvery, Accounts: p.cfg.AuditAccounts}
-	cfg.Limits, cfg.AlertEvery = p.cfg.Limits(), p.cfg.AlertEvery
+	cfg.Audit = workers.AuditPlan{Every: p.cfg.AuditInterval, Accounts: p.cfg.AuditAccounts}
+	cfg.Limits, cfg.AlertInterval = p.cfg.Limits(), p.cfg.AlertInterval
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
-	cfg.SyncEvery, cfg.FromPDS, cfg.Stopping = p.cfg.SyncEvery, p.cfg.BackfillFrom == "pds", ctx.Done()
+	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()
 	owns, err := ranking.OwnsTables(ctx, p.pool)
 	if err != nil {
 		return err
@@ -203,9 +203,9 @@ func (p App) retention() (workers.Retention, error) {
 	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0}.WithDefaults()
 }
 
-// replayLetters puts parked events through the consumer's own way once more, as
+// retryDeadLetters puts parked events through the consumer's own way once more, as
 // far back as deletions are known.
-func (p App) replayLetters(keep workers.Retention) (func(context.Context, []schema.Letter) error, error) {
+func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []schema.Letter) error, error) {
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (p App) replayLetters(keep workers.Retention) (func(context.Context, []sche
 		}
 		followed := &follows{}
 		followed.take(schema.Shard{Followed: now}, nil)
-		replay := consumer.Replay{
+		retry := consumer.Retry{
 			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Projections: p.projections.Rows(),
 				Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
 			Wires: p.wires(),
@@ -227,8 +227,8 @@ func (p App) replayLetters(keep workers.Retention) (func(context.Context, []sche
 		if err != nil {
 			return err
 		}
-		replay.Since = agreed.Add(-keep.Tombstones)
-		return replay.Run(ctx, letters)
+		retry.Since = agreed.Add(-keep.Tombstones)
+		return retry.Run(ctx, letters)
 	}, nil
 }
 

@@ -61,10 +61,10 @@ type Config struct {
 	DictionaryURL string `env:"WEIR_DICTIONARY_URL" envDefault:"https://raw.githubusercontent.com/bluesky-social/jetstream/main/pkg/models/zstd_dictionary"`
 	// The dictionary's SHA-256. A download with another hash is refused.
 	DictionarySHA256 string `env:"WEIR_DICTIONARY_SHA256" envDefault:"b8d77b46933aceecbdd5275a01241efc985c970c78162b8150cf67a26522f70c"`
-	// A batch closes at this many events, or at WEIR_BATCH_EVERY, whichever comes first.
+	// A batch closes at this many events, or at WEIR_BATCH_INTERVAL, whichever comes first.
 	BatchEvents int `env:"WEIR_BATCH_EVENTS" envDefault:"500"`
 	// A batch closes after this time.
-	BatchEvery time.Duration `env:"WEIR_BATCH_EVERY" envDefault:"100ms"`
+	BatchInterval time.Duration `env:"WEIR_BATCH_INTERVAL" envDefault:"100ms"`
 	// How many bytes may be read and not yet stored, per connection. When the buffer is full,
 	// Weir stops reading for up to two seconds, then reconnects and resumes.
 	BufferBytes int64 `env:"WEIR_BUFFER_BYTES" envDefault:"16777216"`
@@ -100,7 +100,7 @@ type Config struct {
 	// are kept for as long as posts.
 	Retention time.Duration `env:"WEIR_RETENTION" envDefault:"24h"`
 	// How often follow lists are read again.
-	SyncEvery time.Duration `env:"WEIR_SYNC_EVERY" envDefault:"1h"`
+	SyncInterval time.Duration `env:"WEIR_SYNC_INTERVAL" envDefault:"1h"`
 	// How far back the feed of a new account is read.
 	BackfillWindow time.Duration `env:"WEIR_BACKFILL_WINDOW" envDefault:"24h"`
 	// Where feeds are read: appview, or pds for the accounts' own servers.
@@ -109,7 +109,7 @@ type Config struct {
 	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
 	// How often stored records are compared with their accounts' own repositories, and
 	// repaired. 0: never.
-	AuditEvery time.Duration `env:"WEIR_AUDIT_EVERY" envDefault:"24h"`
+	AuditInterval time.Duration `env:"WEIR_AUDIT_INTERVAL" envDefault:"24h"`
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 
@@ -126,9 +126,9 @@ type Config struct {
 	// Its app password, a secret.
 	AppPassword string `env:"WEIR_APP_PASSWORD" secret:"true"`
 	// How many calls to these services run at once, over all processes.
-	Calls int `env:"WEIR_CALLS" envDefault:"10"`
+	APIConcurrency int `env:"WEIR_API_CONCURRENCY" envDefault:"10"`
 	// The shortest time between the starts of two calls, over all processes.
-	CallSpacing time.Duration `env:"WEIR_CALL_SPACING" envDefault:"100ms"`
+	APIInterval time.Duration `env:"WEIR_API_INTERVAL" envDefault:"100ms"`
 
 	// Listeners
 
@@ -153,7 +153,7 @@ type Config struct {
 	// The format of these messages: slack, discord or json. Empty: chosen by the host.
 	AlertFormat string `env:"WEIR_ALERT_FORMAT"`
 	// How often the conditions of alerts are checked.
-	AlertEvery time.Duration `env:"WEIR_ALERT_EVERY" envDefault:"30s"`
+	AlertInterval time.Duration `env:"WEIR_ALERT_INTERVAL" envDefault:"30s"`
 	// debug, info, warn or error.
 	LogLevel slog.Level `env:"WEIR_LOG_LEVEL" envDefault:"info"`
 	// json or text.
@@ -197,40 +197,40 @@ func ReadConfig() (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to %d, the most that a server filters by", c.ShardAccounts, sourceCapabilities.Accounts)
 	case c.LogFormat != "json" && c.LogFormat != "text":
 		return Config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
-	case c.BatchEvents < 1 || c.BatchEvery <= 0:
-		return Config{}, errors.New("WEIR_BATCH_EVENTS and WEIR_BATCH_EVERY must be more than nothing")
+	case c.BatchEvents < 1 || c.BatchInterval <= 0:
+		return Config{}, errors.New("WEIR_BATCH_EVENTS and WEIR_BATCH_INTERVAL must be more than nothing")
 	case c.Workers < 1:
 		return Config{}, errors.New("WEIR_WORKERS must be 1 or more")
 	case c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour:
 		return Config{}, errors.New("WEIR_LEASE_TTL must be 1s to 1h: with less a slow commit would lose the lease, with more a dead consumer would keep it")
 	case c.BufferBytes < 1<<20:
 		return Config{}, errors.New("WEIR_BUFFER_BYTES must be 1048576 or more: a smaller buffer is always full")
-	case c.BatchEvents > 100_000 || c.BatchEvery > time.Minute:
-		return Config{}, errors.New("WEIR_BATCH_EVENTS must be 100000 at most and WEIR_BATCH_EVERY 1m: a batch is one transaction")
+	case c.BatchEvents > 100_000 || c.BatchInterval > time.Minute:
+		return Config{}, errors.New("WEIR_BATCH_EVENTS must be 100000 at most and WEIR_BATCH_INTERVAL 1m: a batch is one transaction")
 	case c.GapThreshold <= 0 || c.JobTimeout <= 0:
 		return Config{}, errors.New("WEIR_GAP_THRESHOLD and WEIR_JOB_TIMEOUT must be more than nothing")
-	case c.Workers > 10_000 || c.BackfillWorkers > 10_000 || c.Calls > 10_000:
-		return Config{}, errors.New("WEIR_WORKERS, WEIR_BACKFILL_WORKERS and WEIR_CALLS must be 10000 at most")
+	case c.Workers > 10_000 || c.BackfillWorkers > 10_000 || c.APIConcurrency > 10_000:
+		return Config{}, errors.New("WEIR_WORKERS, WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 10000 at most")
 	case c.RescueAfter <= c.JobTimeout:
 		return Config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
 	case c.Retention < 0:
 		return Config{}, fmt.Errorf("WEIR_RETENTION is %s: expected a time such as 24h, or 0 to keep everything", c.Retention)
 	case c.BackfillFrom != "appview" && c.BackfillFrom != "pds":
 		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
-	case c.BackfillWorkers < 1 || c.Calls < 1:
-		return Config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_CALLS must be 1 or more")
-	case c.SyncEvery < time.Minute || c.BackfillWindow <= 0 || c.CallSpacing < 0:
-		return Config{}, errors.New("WEIR_SYNC_EVERY must be 1m or more, WEIR_BACKFILL_WINDOW more than nothing, and WEIR_CALL_SPACING not negative")
+	case c.BackfillWorkers < 1 || c.APIConcurrency < 1:
+		return Config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 1 or more")
+	case c.SyncInterval < time.Minute || c.BackfillWindow <= 0 || c.APIInterval < 0:
+		return Config{}, errors.New("WEIR_SYNC_INTERVAL must be 1m or more, WEIR_BACKFILL_WINDOW more than nothing, and WEIR_API_INTERVAL not negative")
 	case (c.Identifier == "") != (c.AppPassword == ""):
 		return Config{}, errors.New("WEIR_IDENTIFIER and WEIR_APP_PASSWORD belong together: set both, or neither")
 	case c.QueueLimit < 2 || c.QueueLimit > schema.CountedJobs:
 		return Config{}, fmt.Errorf("WEIR_QUEUE_LIMIT must be 2 to %d: deeper queues are not counted", schema.CountedJobs)
 	case c.LagLimit <= 0 || c.DatabaseLimit <= 0:
 		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be more than nothing")
-	case c.AuditEvery != 0 && c.AuditEvery < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
-		return Config{}, errors.New("WEIR_AUDIT_EVERY must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
-	case c.AlertEvery < time.Second || c.AlertEvery > time.Minute:
-		return Config{}, errors.New("WEIR_ALERT_EVERY must be 1s to 1m: an alert must be seen to hold")
+	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
+		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
+	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
+		return Config{}, errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert must be seen to hold")
 	}
 	if _, err := c.stored(); err != nil {
 		return Config{}, err

@@ -63,7 +63,7 @@ func (p App) listen(ctx context.Context, changed func(context.Context) error) er
 // tries of a call; nil: as long as a worker does.
 func (p App) Bluesky(retries []time.Duration) (*bluesky.Client, error) {
 	const timeout = 15 * time.Second
-	calls := &workers.Calls{Pool: p.pool, Slots: p.cfg.Calls, Spacing: p.cfg.CallSpacing, TTL: 2 * timeout, Logger: p.log}
+	calls := &workers.Calls{Pool: p.pool, Slots: p.cfg.APIConcurrency, Spacing: p.cfg.APIInterval, TTL: 2 * timeout, Logger: p.log}
 	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Limit: calls.Take, Timeout: timeout, Retries: retries, Logger: p.log,
 		Registerer: p.metrics, Tracer: p.tracer, UserAgent: userAgent}
 	if p.cfg.Identifier != "" {

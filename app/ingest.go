@@ -57,17 +57,17 @@ func (p App) drained(ctx context.Context) error {
 	}
 }
 
-// dropPatience is how long a replay that ends may take to remove its stream.
+// dropPatience is how long an ingest that ends may take to remove its stream.
 const dropPatience = 10 * time.Second
 
 // commitAll commits every event of a recording. No stream is left of it, however
 // it ends: one that was killed leaves its row to the next.
 func (p App) commitAll(ctx context.Context, name string, lines io.Reader) error {
-	stream := p.cfg.Stream + "-replay"
+	stream := p.cfg.Stream + "-ingest"
 	source := &recording.Source{Name: "recording:" + name, Lines: lines, Wire: jetstream.Wire(p.stored.Stores)}
 	c, err := p.consumer(consumer.Config{
 		Stream: stream, Wire: schema.WireRecording, Source: source, Afresh: true, Patient: true,
-		BatchEvents: p.cfg.BatchEvents, BatchEvery: p.cfg.BatchEvery, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
+		BatchEvents: p.cfg.BatchEvents, BatchInterval: p.cfg.BatchInterval, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
 		Registerer: p.metrics,
 	})
 	if err != nil {

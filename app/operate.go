@@ -19,8 +19,8 @@ import (
 
 // Limits are where well ends, as configured.
 func (c Config) Limits() health.Limits {
-	age := 2*c.AuditEvery + 2*time.Hour // one may fail, and each is looked for by the hour
-	if c.AuditEvery == 0 {
+	age := 2*c.AuditInterval + 2*time.Hour // one may fail, and each is looked for by the hour
+	if c.AuditInterval == 0 {
 		age = -1
 	}
 	return health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
@@ -56,7 +56,7 @@ func (p App) listenForOperators() (net.Listener, error) {
 	if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
 		return nil, fmt.Errorf("listen for health and metrics: %w; set WEIR_OPS_LISTEN to an address, or to off", err)
 	}
-	p.log.Warn("operators_elsewhere", "wanted", p.cfg.OpsListen, "url", "http://"+l.Addr().String()+"/health", "set", "WEIR_OPS_LISTEN")
+	p.log.Warn("ops_listener_fallback", "wanted", p.cfg.OpsListen, "url", "http://"+l.Addr().String()+"/health", "set", "WEIR_OPS_LISTEN")
 	return l, nil
 }
 

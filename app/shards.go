@@ -61,7 +61,7 @@ func (p App) outlast(ctx context.Context, step func(context.Context) error) erro
 		if err == nil || schema.Classify(err) != schema.Transient {
 			return err
 		}
-		p.log.Warn("start_waits_for_database", "cause", err)
+		p.log.Warn("start_waits_for_database", "error", err)
 		if !pause(ctx, time.Second) {
 			return nil
 		}
@@ -84,7 +84,7 @@ func (s *shards) keep(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		s.log.Warn("follows_not_followed", "cause", err, "effect", "a change is seen after the database is back")
+		s.log.Warn("follow_refresh_failed", "error", err, "effect", "a change is seen after the database is back")
 		pause(ctx, time.Second)
 	}
 	return nil
@@ -158,7 +158,7 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 	c, err := s.consumer(consumer.Config{
 		Stream: now.Stream, Shard: now.Stream != s.cfg.Stream, Leased: s.refresh,
 		Source: one.source, Follows: one.follows.includes,
-		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchEvery: s.cfg.BatchEvery, BufferBytes: s.cfg.BufferBytes,
+		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, ResumeWithin: keep.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
 	})
 	if err != nil {

@@ -145,7 +145,7 @@ func (p App) watch(ctx context.Context, names []string) {
 	}
 	for pause(ctx, every/2) {
 		if err := p.life.ask(ctx, names, every); err != nil {
-			p.log.Error("not_at_work", "cause", err, "effect", "systemd restarts the process")
+			p.log.Error("not_at_work", "error", err, "effect", "systemd restarts the process")
 			continue
 		}
 		p.notify(daemon.SdNotifyWatchdog)
@@ -184,7 +184,7 @@ func (p App) status(ctx context.Context, names []string) string {
 	}
 	line := report.Verdict()
 	for _, c := range report.Conditions {
-		line += "; " + c.Says
+		line += "; " + c.Message
 	}
 	if err := p.life.ask(ctx, names, readyWithin); err != nil {
 		line += "; " + err.Error()
@@ -196,7 +196,7 @@ func (p App) status(ctx context.Context, names []string) string {
 // notify sends one state. Whoever does not listen any more has stopped us.
 func (p App) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		p.log.Warn("systemd_not_told", "state", state, "cause", err)
+		p.log.Warn("systemd_not_told", "state", state, "error", err)
 	}
 }
 

@@ -153,7 +153,7 @@ func (c *Client) readPage(call string, body []byte, cursor, name string, read fu
 
 func (c *Client) leftOut(call string, err error) {
 	c.metrics.unreadable.WithLabelValues(call).Inc()
-	c.log.Debug("item left out", "call", call, "cause", oneLine(err.Error()))
+	c.log.Debug("item left out", "call", call, "error", oneLine(err.Error()))
 }
 
 // readFeedItem reads a post and why it is in the feed of did.

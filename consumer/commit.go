@@ -62,7 +62,7 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 	case 0:
 		return fmt.Errorf("commit a batch without events: %w", err)
 	case 1:
-		c.log.Warn("event_parked", "did", b.events[0].Author, "collection", b.events[0].Collection, "rkey", b.events[0].Key, "cause", err)
+		c.log.Warn("event_dead_lettered", "did", b.events[0].Author, "collection", b.events[0].Collection, "rkey", b.events[0].Key, "error", err)
 		c.metrics.parked.WithLabelValues(schema.StageCommit, c.named(b.events[0].Collection)).Inc()
 		return c.commit(ctx, b.parked(unwrapAll(err), time.Now()))
 	}
@@ -84,7 +84,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 			c.careful = max(0, c.careful-1)
 			c.metrics.committed(b, started)
 			if retries != nil {
-				c.log.Info("database_back", "tries", try)
+				c.log.Info("database_recovered", "tries", try)
 			}
 			return nil
 		}
@@ -96,7 +96,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 			continue
 		}
 		if retries == nil {
-			c.log.Warn("commit_waits_for_database", "cause", err)
+			c.log.Warn("commit_waits_for_database", "error", err)
 			retries = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 2 * time.Second, Multiplier: 2, RandomizationFactor: 0.2}
 		}
 		c.metrics.commitRetries.Inc()

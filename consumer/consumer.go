@@ -70,19 +70,19 @@ type Config struct {
 	// that nobody drops for being slow, and that cannot be resumed.
 	Patient bool
 
-	BatchEvents  int           // 500
-	BatchEvery   time.Duration // 100 ms
-	BufferBytes  int64         // 16 MiB
-	FullWait     time.Duration // 2 s: how long the reader waits for room in a full buffer; servers drop a client after 5 s
-	LeaseTTL     time.Duration // 10 s: how long a dead consumer keeps others waiting
-	LeasePoll    time.Duration // 1 s: how often a waiting consumer looks
-	Rewind       time.Duration // 5 min: how far before the position a resume by time starts
-	GapThreshold time.Duration // 5 min: a shorter hole is no gap where the stream was quiet
-	AnchorWithin time.Duration // 10 s: how long an anchor may take to be delivered
-	ResumeWithin time.Duration // 7 days, as long as deletions are kept: an older position is not resumed, and what follows it is a gap
-	QuietAfter   time.Duration // 5 s: how long a connection is silent that has nothing unread, when what came last had just happened
-	SilentFor    time.Duration // 15 s: the same when nothing recent has arrived, or a thirtieth of the past that was asked for, if that is longer
-	DrainWithin  time.Duration // 15 s: how long a stop may take to commit what was read
+	BatchEvents   int           // 500
+	BatchInterval time.Duration // 100 ms
+	BufferBytes   int64         // 16 MiB
+	FullWait      time.Duration // 2 s: how long the reader waits for room in a full buffer; servers drop a client after 5 s
+	LeaseTTL      time.Duration // 10 s: how long a dead consumer keeps others waiting
+	LeasePoll     time.Duration // 1 s: how often a waiting consumer looks
+	Rewind        time.Duration // 5 min: how far before the position a resume by time starts
+	GapThreshold  time.Duration // 5 min: a shorter hole is no gap where the stream was quiet
+	AnchorWithin  time.Duration // 10 s: how long an anchor may take to be delivered
+	ResumeWithin  time.Duration // 7 days, as long as deletions are kept: an older position is not resumed, and what follows it is a gap
+	QuietAfter    time.Duration // 5 s: how long a connection is silent that has nothing unread, when what came last had just happened
+	SilentFor     time.Duration // 15 s: the same when nothing recent has arrived, or a thirtieth of the past that was asked for, if that is longer
+	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what was read
 
 	Keep            time.Duration    // how long posts are kept; 0: for ever. Their partitions are as large as that needs.
 	PartitionsEvery time.Duration    // 5 min: how often partitions of posts are looked for; after a failure sooner
@@ -134,7 +134,7 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.Tracer = cmp.Or[trace.Tracer](cfg.Tracer, noop.Tracer{})
 	cfg.MaxDepth = cmp.Or(cfg.MaxDepth, 10_000)
 	cfg.BatchEvents = cmp.Or(cfg.BatchEvents, 500)
-	cfg.BatchEvery = cmp.Or(cfg.BatchEvery, 100*time.Millisecond)
+	cfg.BatchInterval = cmp.Or(cfg.BatchInterval, 100*time.Millisecond)
 	cfg.BufferBytes = cmp.Or(cfg.BufferBytes, 16<<20)
 	cfg.FullWait = cmp.Or(cfg.FullWait, 2*time.Second)
 	if cfg.Patient {
@@ -172,7 +172,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 			return err
 		case err != nil || !ok:
 			if !waiting {
-				c.log.Info("waiting_for_lease", "cause", err)
+				c.log.Info("waiting_for_lease", "error", err)
 				waiting = true
 			}
 			c.endStalled(ctx)
@@ -295,12 +295,12 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			return nil
 		case anew:
 			c.metrics.mismatches.Inc()
-			c.log.Warn("resume_mismatch", "host", s.conn.Host(), "cause", err)
+			c.log.Warn("resume_mismatch", "host", s.conn.Host(), "error", err)
 		case errors.Is(err, schema.ErrFenced), s.broken.Load():
 			return err
 		case c.depth.Load() > 0: // said when it began
 		default:
-			c.log.Warn("disconnected", "host", s.conn.Host(), "cause", err)
+			c.log.Warn("disconnected", "host", s.conn.Host(), "error", err)
 		}
 	}
 	return nil
@@ -317,7 +317,7 @@ func (c *Consumer) leased(ctx context.Context) error {
 		if _, ok := errors.AsType[*schema.OutdatedError](err); ok {
 			return err
 		}
-		c.log.Warn("stream_not_started", "cause", err)
+		c.log.Warn("stream_not_started", "error", err)
 		sleep(ctx, c.cfg.LeasePoll)
 	}
 	return nil

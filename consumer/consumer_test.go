@@ -309,7 +309,7 @@ func TestLettersAreCountedByStageAndCollection(t *testing.T) {
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == "weir_consumer_parked_total" {
+			if f.GetName() == "weir_consumer_dead_lettered_total" {
 				got[m.GetLabel()[1].GetValue()+" "+m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
 			}
 		}

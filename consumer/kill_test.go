@@ -39,7 +39,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 		for kills := 0; ; kills++ {
 			lives := 1 + random.IntN(25)
 			ended, cancel := s.start(func(cfg *consumer.Config) {
-				cfg.BatchEvents, cfg.BatchEvery = 60, 50*time.Millisecond
+				cfg.BatchEvents, cfg.BatchInterval = 60, 50*time.Millisecond
 				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
 					if lives--; lives == 0 {
 						return killed
@@ -99,7 +99,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 
 		_, err = s.pool.Exec(t.Context(), `ALTER TABLE posts DROP CONSTRAINT refusing`)
 		require.NoError(t, err)
-		replayed(t, s.pool, func(r *consumer.Replay) { r.Wires = map[string]consumer.Wire{w.decodes.Name: w.decodes} })
+		retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{w.decodes.Name: w.decodes} })
 		s.holds(there)
 		require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open'`))
 	})
@@ -187,7 +187,7 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	stop()
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = 'did:plc:many'`))
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE stage = 'decode' AND wire = 'toy' AND length(convert_from(raw, 'UTF8')) < 120`))
-	replayed(t, s.pool, func(r *consumer.Replay) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
+	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2`))
 }
 
@@ -204,11 +204,11 @@ func TestWholeFrameIsReadAgain(t *testing.T) {
 	_, err := s.pool.Exec(t.Context(), strict)
 	require.NoError(t, err)
 	retry := func() {
-		replayed(t, s.pool, func(r *consumer.Replay) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
+		retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
 	}
 	retry()
 	require.Equal(t, []string{"a 3mptbyqhi7s2f x", "c 3mptbyqhi7s2f x"}, stored(t, s.pool))
-	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND cause = 'not understood'`))
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause = 'not understood'`))
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'decode'`))
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND rkey = 'b'`))
 	_, err = s.pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
@@ -227,8 +227,8 @@ func TestLetterOfAnUnknownWireStaysOpen(t *testing.T) {
 		require.NoError(t, letter.Park(t.Context(), s.pool, ""))
 	}
 	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes of another wire are another input")
-	replayed(t, s.pool, func(r *consumer.Replay) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
-	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND wire = 'toy'`))
+	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND wire = 'toy'`))
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND last_cause LIKE 'this version of Weir does not know the wire%received tomorrow-v9'`))
 }
 

@@ -39,7 +39,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
 			Help: "Events read, by what was done (write, delete, account, identity, not_followed, or ignored: of a collection or kind that is not stored) and, of commits, by collection: other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
-		parked: f.NewCounterVec(prometheus.CounterOpts{Name: name("parked_total"),
+		parked: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
 			Help: "Frames and events set aside in dead_letters, by stage and by the collection they say they are of: other stands for all that are not stored, and for none. Expect zero."},
 			[]string{"stage", "collection"}),
 		replaced: f.NewCounter(prometheus.CounterOpts{Name: name("replaced_characters_total"),

@@ -80,13 +80,13 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 	p.failed++
 	busy := errors.Is(err, schema.ErrBusy) && p.failed < busyTries // another consumer may be making them
 	if !p.logged && !busy {
-		p.log.Warn("partitions_not_made", "cause", err)
+		p.log.Warn("partitions_not_made", "error", err)
 		p.logged = true
 	}
 	if p.failed >= partitionsTries && !p.late {
 		until, untilErr := schema.PostPartitionsUntil(attempt, p.cfg.Pool)
 		if p.late = untilErr == nil && until.Before(now.Add(partitionsLate)); p.late {
-			p.log.Error("partitions_run_out", "until", until, "cause", err)
+			p.log.Error("partitions_run_out", "until", until, "error", err)
 		}
 	}
 	return min(p.retries.NextBackOff(), p.cfg.PartitionsEvery)

@@ -131,7 +131,7 @@ func (s *session) decode(ctx context.Context) error {
 			if err := s.await(); err != nil {
 				return err
 			}
-			if s.open != nil && time.Since(s.open.opened) >= s.cfg.BatchEvery {
+			if s.open != nil && time.Since(s.open.opened) >= s.cfg.BatchInterval {
 				if err := s.flush(ctx); err != nil {
 					return err
 				}
@@ -154,7 +154,7 @@ func (s *session) decode(ctx context.Context) error {
 func (s *session) due() time.Duration {
 	wait := time.Hour
 	if s.open != nil {
-		wait = s.cfg.BatchEvery - time.Since(s.open.opened)
+		wait = s.cfg.BatchInterval - time.Since(s.open.opened)
 	}
 	switch {
 	case s.resume.settled:
@@ -273,7 +273,7 @@ func (s *session) reach(p *Place, arrived time.Time) {
 func (s *session) add(m *Message, moves bool, arrived time.Time) {
 	for _, bad := range m.Malformed {
 		s.metrics.parked.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
-		s.log.Warn("frame_parked", "cause", bad.Error())
+		s.log.Warn("frame_dead_lettered", "error", bad.Error())
 		s.begin(arrived)
 		s.open.malformed(bad, 0, arrived)
 	}
@@ -328,7 +328,7 @@ func (c *Config) named(collection string) string {
 
 // flushFull hands the open batch over when it is full.
 func (s *session) flushFull(ctx context.Context) error {
-	if s.open.count < s.cfg.BatchEvents && s.open.bytes < maxBatchBytes && time.Since(s.open.opened) < s.cfg.BatchEvery {
+	if s.open.count < s.cfg.BatchEvents && s.open.bytes < maxBatchBytes && time.Since(s.open.opened) < s.cfg.BatchInterval {
 		return nil
 	}
 	return s.flush(ctx)

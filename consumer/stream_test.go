@@ -60,7 +60,7 @@ func (s *stream) start(change func(*consumer.Config), endpoints ...string) (ende
 	}
 	cfg := consumer.Config{
 		Stream: "s", Pool: s.pool, Owner: s.t.Name(), Source: s.wire.source(s.t, endpoints, s.ping, logger),
-		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchEvery: 10 * time.Millisecond, Logger: logger,
+		Start: consumer.Cursor{Kind: consumer.CursorSeq}, BatchInterval: 10 * time.Millisecond, Logger: logger,
 		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 	}

@@ -43,11 +43,11 @@ func TestKilledBetweenTheStateAndTheMessage(t *testing.T) {
 		mu.Unlock()
 	}))
 	t.Cleanup(hook.Close)
-	env := append(reads(n, database), "WEIR_DATABASE_LIMIT=1", "WEIR_ALERT_WEBHOOK="+hook.URL+"/open/sesame", "WEIR_ALERT_EVERY=1s", "WEIR_LOG_LEVEL=debug")
+	env := append(reads(n, database), "WEIR_DATABASE_LIMIT=1", "WEIR_ALERT_WEBHOOK="+hook.URL+"/open/sesame", "WEIR_ALERT_INTERVAL=1s", "WEIR_LOG_LEVEL=debug")
 	first := start(t, env, "work")
 	kill <- first
 	<-first.exited
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND told = 'fired'`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND last_notified = 'fired'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND state = 'running'`))
 
 	second := start(t, env, "work")

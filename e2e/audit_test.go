@@ -54,7 +54,7 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 // the newest first, and with one of this moment.
 func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (did string, rkeys []string) {
 	t.Helper()
-	did = texts(t, pool, `SELECT did FROM posts JOIN watched USING (did) GROUP BY did ORDER BY count(*) DESC, did LIMIT 1`)[0]
+	did = texts(t, pool, `SELECT did FROM posts JOIN watch_members USING (did) GROUP BY did ORDER BY count(*) DESC, did LIMIT 1`)[0]
 	rkeys = texts(t, pool, fmt.Sprintf(`SELECT rkey FROM posts WHERE did = '%s' AND rkey ~ '^3' AND created_at < now() - interval '5 minutes'`, did))
 	require.GreaterOrEqual(t, len(rkeys), posts)
 	e, err := n.PostNow(did, "now")
@@ -74,7 +74,7 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.Empty(t, faults)
 	require.InDelta(t, 1, *sum.Score, 0)
 	require.Greater(t, sum.Records, 50)
-	require.Equal(t, count(t, pool, `SELECT count(DISTINCT did) FROM watched AS w WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status <> 'active')`), sum.Accounts)
+	require.Equal(t, count(t, pool, `SELECT count(DISTINCT did) FROM watch_members AS w WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status <> 'active')`), sum.Accounts)
 
 	did, rkeys := someoneBusy(t, n, pool, 4)
 	before := stored(t, pool)
@@ -139,7 +139,7 @@ func TestAuditOfServersThatFail(t *testing.T) {
 
 	executes(t, env[0][len("DATABASE_URL="):], `UPDATE audits SET ended_at = now() - interval '3 days'`)
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditOld")
-	require.NotContains(t, succeed(t, append(env, "WEIR_AUDIT_EVERY=0"), "status"), "WeirAuditOld")
+	require.NotContains(t, succeed(t, append(env, "WEIR_AUDIT_INTERVAL=0"), "status"), "WeirAuditOld")
 	executes(t, env[0][len("DATABASE_URL="):], `DELETE FROM audits`)
 	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a young database owes no audit")
 	executes(t, env[0][len("DATABASE_URL="):], `UPDATE weir_migration SET applied_at = now() - interval '3 days'`)

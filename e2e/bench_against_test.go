@@ -109,11 +109,15 @@ func (a *against) turn(program string) costs {
 	cost := costs{}
 	url, drop := a.database(program)
 	environment := []string{"DATABASE_URL=" + url, "WEIR_LOG_LEVEL=warn"}
+	ingest := "ingest"
+	if exec.Command(program, ingest, "--help").Run() != nil {
+		ingest = "replay" // its name in older commits
+	}
 	cost.add("consume", againstPosts, a.measure(func() *os.ProcessState {
-		return a.run(environment, program, "replay", "--work=false", a.recording)
+		return a.run(environment, program, ingest, "--work=false", a.recording)
 	}))
 	cost.add("process", againstPosts, a.measure(func() *os.ProcessState {
-		return a.run(environment, program, "replay", os.DevNull)
+		return a.run(environment, program, ingest, os.DevNull)
 	}))
 	drop()
 	url, drop = a.database(program)

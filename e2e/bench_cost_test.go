@@ -83,8 +83,8 @@ func BenchmarkSize(b *testing.B) {
 				url, pool := benchDatabase(b, server)
 				preload(b, pool, size)
 				cost := map[string]time.Duration{}
-				cost["consume"], _ = timed(b, url, "replay", "--work=false", file)
-				cost["process"], _ = timed(b, url, "replay", os.DevNull)
+				cost["consume"], _ = timed(b, url, "ingest", "--work=false", file)
+				cost["process"], _ = timed(b, url, "ingest", os.DevNull)
 				cost["trending-1h"], cost["trending-24h"] = rankingTime(b, pool, time.Hour), rankingTime(b, pool, 24*time.Hour)
 				if least == nil {
 					least = cost
@@ -125,7 +125,7 @@ func BenchmarkWorkers(b *testing.B) {
 		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
 			for b.Loop() {
 				url, pool := benchDatabase(b, server)
-				timed(b, url, "replay", "--work=false", file)
+				timed(b, url, "ingest", "--work=false", file)
 				began := time.Now()
 				var fleet []*process
 				for range processes {

@@ -168,7 +168,7 @@ func BenchmarkConsumePosts(b *testing.B) {
 	for b.Loop() {
 		limit := copyRate(b, server, entries)
 		url, pool := benchDatabase(b, server)
-		took, memory := timed(b, url, "replay", "--work=false", file)
+		took, memory := timed(b, url, "ingest", "--work=false", file)
 		rows, err := tryCount(pool, `SELECT count(*) FROM posts`)
 		require.NoError(b, err)
 		require.Equal(b, benchPosts, rows)
@@ -184,7 +184,7 @@ func BenchmarkConsumeNetwork(b *testing.B) {
 	for b.Loop() {
 		limit := copyRate(b, server, posts)
 		url, _ := benchDatabase(b, server)
-		took, memory := timed(b, url, "replay", "--work=false", file)
+		took, memory := timed(b, url, "ingest", "--work=false", file)
 		report(b, "events", benchEvents/took.Seconds(), limit, memory)
 	}
 }
@@ -196,8 +196,8 @@ func BenchmarkProcess(b *testing.B) {
 	for b.Loop() {
 		limit := copyRate(b, server, entries)
 		url, pool := benchDatabase(b, server)
-		timed(b, url, "replay", "--work=false", file)
-		took, memory := timed(b, url, "replay", os.DevNull)
+		timed(b, url, "ingest", "--work=false", file)
+		took, memory := timed(b, url, "ingest", os.DevNull)
 		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
 		require.NoError(b, err)
 		require.Zero(b, left)
@@ -212,7 +212,7 @@ func BenchmarkStreamToRanking(b *testing.B) {
 	for b.Loop() {
 		limit := copyRate(b, server, entries)
 		url, pool := benchDatabase(b, server)
-		took, memory := timed(b, url, "replay", file)
+		took, memory := timed(b, url, "ingest", file)
 		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
 		require.NoError(b, err)
 		require.Zero(b, left)
@@ -317,8 +317,8 @@ func BenchmarkColdStart(b *testing.B) {
 		started := time.Now()
 		require.NoError(b, cmd.Start())
 		require.Eventually(b, func() bool {
-			n, err := tryCount(pool, `SELECT count(*) FROM watched AS w WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))
-				UNION ALL SELECT 1 WHERE NOT EXISTS (SELECT FROM watched) ORDER BY 1 DESC LIMIT 1`)
+			n, err := tryCount(pool, `SELECT count(*) FROM watch_members AS w WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))
+				UNION ALL SELECT 1 WHERE NOT EXISTS (SELECT FROM watch_members) ORDER BY 1 DESC LIMIT 1`)
 			return err == nil && n == 0
 		}, 5*time.Minute, 20*time.Millisecond)
 		took := time.Since(started)

@@ -153,11 +153,11 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	direct := c.server.URL("weir")
 	url := strings.Replace(direct, hostOf(t, direct), c.database.Listen, 1)
 	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
-		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_EVERY=50ms", // small ones by insertion, large ones by COPY
+		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms", // small ones by insertion, large ones by COPY
 		"WEIR_QUEUE_LIMIT=40")
 	if kind == ofFollowed {
 		services := "http://" + c.stream.Listen
-		c.env = append(c.env, "WEIR_START=tip", "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_CALL_SPACING=0s")
+		c.env = append(c.env, "WEIR_START=tip", "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_API_INTERVAL=0s")
 	}
 	succeed(t, c.env, "migrate")
 	c.pool = open(t, direct)

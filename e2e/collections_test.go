@@ -54,9 +54,9 @@ func TestAnyCollection(t *testing.T) {
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM dead_letters`) == 1 }, time.Minute, 10*time.Millisecond)
 	records(persona+"/self of the stream", document+"/second of the stream", document+"/self of before")
 	executes(t, url, `ALTER TABLE records_other DROP CONSTRAINT strict`)
-	succeed(t, env, "deadletter", "replay", "--all")
+	succeed(t, env, "deadletter", "retry", "--all")
 	records(mark+"/self refused", persona+"/self of the stream", document+"/second of the stream", document+"/self of before")
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND collection = '`+mark+`'`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND collection = '`+mark+`'`))
 
 	labels := map[string]bool{}
 	for _, s := range scrape(t, serve.operators(t)) {
@@ -76,5 +76,5 @@ func TestAnyCollection(t *testing.T) {
 	found, _ = examined(t, append(env, "WEIR_COLLECTIONS=app.bsky.feed.post"))
 	left := finding(t, found, "collections")
 	require.Equal(t, doctor.Warn, left.Level)
-	require.Contains(t, left.Says, mark+", "+persona+", "+document)
+	require.Contains(t, left.Message, mark+", "+persona+", "+document)
 }

@@ -30,7 +30,7 @@ func listed(t *testing.T, env []string, args ...string) []schema.Letter {
 func replaysEnd(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		left, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE state = 'replaying'`)
+		left, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`)
 		return err == nil && left == 0
 	}, time.Minute, 10*time.Millisecond)
 }
@@ -54,7 +54,7 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 		strings.Repeat("x", 3<<20)+`"}}}`+"\n"...)
 	file := filepath.Join(t.TempDir(), "recording.jsonl")
 	require.NoError(t, os.WriteFile(file, recording, 0o600))
-	succeed(t, env, "replay", file)
+	succeed(t, env, "ingest", file)
 	return pool, env
 }
 
@@ -82,28 +82,28 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 	require.Contains(t, succeed(t, env, "deadletter", "list", "--stage", "job"), "no dead letter")
 
 	work := start(t, env, "work")
-	require.Contains(t, succeed(t, env, "deadletter", "replay", strconv.FormatInt(refused.ID, 10)), fmt.Sprintf(" retries dead letter %d: ", refused.ID))
+	require.Contains(t, succeed(t, env, "deadletter", "retry", strconv.FormatInt(refused.ID, 10)), fmt.Sprintf(" retries dead letter %d: ", refused.ID))
 	replaysEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 2 AND state = 'open' AND cause LIKE '%strict%' AND last_cause LIKE '%strict%'`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
-	require.Contains(t, succeed(t, env, "deadletter", "replay", "--all", "--stage", "commit"), "3 dead letters replaying")
+	require.Contains(t, succeed(t, env, "deadletter", "retry", "--all", "--stage", "commit"), "3 dead letters retrying")
 	replaysEnd(t, pool)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
-	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND cause LIKE '%strict%'`))
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause LIKE '%strict%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND cause LIKE 'the record is larger%' AND last_cause LIKE 'only the beginning%'`))
 	require.Eventually(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM shares WHERE did LIKE '%bbb'`) > 0
 	}, time.Minute, 10*time.Millisecond, "its jobs were enqueued with it")
 
 	var id int64
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT replay_dead_letter($1)`, decode[0].ID).Scan(&id), "by SQL")
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT retry_dead_letter($1)`, decode[0].ID).Scan(&id), "by SQL")
 	replaysEnd(t, pool)
-	require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE id = %d AND kind = 'replay_dead_letters'`, id)))
+	require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE id = %d AND kind = 'retry_dead_letters'`, id)))
 	require.Equal(t, int64(2), letterIn(t, listed(t, env), decode[0].ID).Count)
-	require.Contains(t, succeed(t, env, "deadletter", "replay", "--all"), "8 dead letters replaying")
+	require.Contains(t, succeed(t, env, "deadletter", "retry", "--all"), "8 dead letters retrying")
 	replaysEnd(t, pool)
 	for _, before := range decode {
 		after := letterIn(t, listed(t, env), before.ID)
@@ -113,9 +113,9 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 
 	require.Contains(t, succeed(t, env, "deadletter", "dismiss", strconv.FormatInt(decode[0].ID, 10)), " dismissed\n")
 	require.Contains(t, succeed(t, env, "deadletter", "dismiss", "--all", "--stage", "decode"), "6 dead letters dismissed")
-	require.Contains(t, succeed(t, env, "deadletter", "replay", "--all", "--stage", "decode"), "0 dead letters")
+	require.Contains(t, succeed(t, env, "deadletter", "retry", "--all", "--stage", "decode"), "0 dead letters")
 	require.Len(t, listed(t, env, "--state", "dismissed"), 7)
-	require.Len(t, listed(t, env, "--state", "replayed"), 2)
+	require.Len(t, listed(t, env, "--state", "retried"), 2)
 	work.signal(syscall.SIGTERM)
 	require.Zero(t, work.wait(t, time.Minute))
 	require.Contains(t, work.stderr.String(), `"msg":"stopped"`)
@@ -154,13 +154,13 @@ func TestJobThatEndsWithoutSuccessIsListed(t *testing.T) {
 
 	_, err = pool.Exec(t.Context(), `
 		WITH w AS (INSERT INTO watches (target, kind) VALUES ('did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', 'account') RETURNING id, target)
-		INSERT INTO watched SELECT id, target FROM w`)
+		INSERT INTO watch_members SELECT id, target FROM w`)
 	require.NoError(t, err)
-	succeed(t, env, "deadletter", "replay", "--all")
+	succeed(t, env, "deadletter", "retry", "--all")
 	require.Equal(t, schema.LetterReplaying, listed(t, env)[0].State)
 	start(t, env, "work")
 	replaysEnd(t, pool)
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND count = 1 AND cause LIKE '%whole network%'`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND count = 1 AND cause LIKE '%whole network%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`))
 }
 
@@ -178,7 +178,7 @@ func TestDeadLettersThatCannotBeMeantAreRefused(t *testing.T) {
 		"show x":                    `"x" is not the number of a dead letter`,
 		"show 99999999999999999999": "is not the number of a dead letter",
 		"show 7":                    "there is no dead letter 7",
-		"replay":                    "give the numbers of dead letters or --all",
+		"retry":                     "give the numbers of dead letters or --all",
 		"replay 1 --all":            "give the numbers of dead letters or --all",
 		"replay 1 -1":               "unknown shorthand flag",
 		"replay 0":                  `"0" is not the number of a dead letter`,

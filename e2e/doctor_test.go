@@ -103,7 +103,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 		"directory " + n.Address(), "login", "collections"} {
 		finding(t, found, check)
 	}
-	require.Contains(t, finding(t, found, "lease").Says, "holds the lease")
+	require.Contains(t, finding(t, found, "lease").Message, "holds the lease")
 	text := succeed(t, env, "doctor")
 	for line := range strings.Lines(text) {
 		require.Regexp(t, `^(ok |warn +disk)`, line, "a line each:\n%s", text)
@@ -185,17 +185,17 @@ func TestDoctorsDatabase(t *testing.T) {
 	found, code = examined(t, env)
 	require.Zero(t, code, "%+v", found)
 	require.Contains(t, finding(t, found, "replication slots").Do, "pg_drop_replication_slot('forgotten')")
-	require.Contains(t, finding(t, found, "indexes").Says, "broken is invalid")
-	require.Contains(t, finding(t, found, "lease").Says, "has never been read")
+	require.Contains(t, finding(t, found, "indexes").Message, "broken is invalid")
+	require.Contains(t, finding(t, found, "lease").Message, "has never been read")
 
 	executes(t, database, `CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0`)
 	found, code = examined(t, follower(n, server.URL("ascii")))
 	require.Equal(t, 1, code)
-	require.Contains(t, finding(t, found, "encoding").Says, "SQL_ASCII")
+	require.Contains(t, finding(t, found, "encoding").Message, "SQL_ASCII")
 
 	found, _ = examined(t, follower(n, relabelled(t, database)))
 	require.Equal(t, doctor.OK, finding(t, found, "pooler").Level)
-	require.Contains(t, finding(t, found, "pooler").Says, "keeps sessions")
+	require.Contains(t, finding(t, found, "pooler").Message, "keeps sessions")
 }
 
 // allWell demands that everything but the disk, which is the machine's, is well.
@@ -230,8 +230,8 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	found, code = examined(t, env)
 	require.Zero(t, code, "%+v", found)
 	allWell(t, found)
-	require.Equal(t, "weir_app has every privilege that Weir needs; migrations and indexes need weir_owner", finding(t, found, "role").Says)
-	require.Contains(t, finding(t, found, "old transactions").Says, "those of other roles are hidden")
+	require.Equal(t, "weir_app has every privilege that Weir needs; migrations and indexes need weir_owner", finding(t, found, "role").Message)
+	require.Contains(t, finding(t, found, "old transactions").Message, "those of other roles are hidden")
 	through := append(follower(n, pooled(t, app)), "WEIR_POOLER=transaction")
 	found, code = examined(t, through)
 	require.Zero(t, code, "%+v", found)
@@ -244,15 +244,15 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 		t.Cleanup(conn.Release)
 	}
 	found, _ = examined(t, env)
-	require.Regexp(t, `; others use ([3-9]|\d\d+) and `, finding(t, found, "setting max_connections").Says)
+	require.Regexp(t, `; others use ([3-9]|\d\d+) and `, finding(t, found, "setting max_connections").Message)
 
 	executes(t, database, `REVOKE EXECUTE ON FUNCTION ensure_post_partition FROM weir_app`)
 	found, code = examined(t, env)
 	require.Equal(t, 1, code)
-	require.Contains(t, finding(t, found, "role").Says, "EXECUTE on ensure_post_partition")
+	require.Contains(t, finding(t, found, "role").Message, "EXECUTE on ensure_post_partition")
 	executes(t, database, `REVOKE UPDATE ON streams FROM weir_app`)
 	found, _ = examined(t, env)
-	require.Contains(t, finding(t, found, "role").Says, "UPDATE on streams")
+	require.Contains(t, finding(t, found, "role").Message, "UPDATE on streams")
 }
 
 // TestDoctorThroughPgBouncer: whether there is one, in which mode, and what
@@ -282,7 +282,7 @@ func TestDoctorThroughPgBouncer(t *testing.T) {
 			found, code := examined(t, append(follower(n, c.database), "WEIR_POOLER="+c.variable))
 			f := finding(t, found, "pooler")
 			require.Equal(t, c.level, f.Level, "%+v", f)
-			require.Contains(t, f.Says, c.says)
+			require.Contains(t, f.Message, c.says)
 			require.Equal(t, c.level == doctor.Fail, code == 1)
 			allWell(t, slices.DeleteFunc(found, func(f doctor.Finding) bool { return f.Check == "pooler" }))
 			if c.level == doctor.Fail {
@@ -366,7 +366,7 @@ func TestDoctorsNetwork(t *testing.T) {
 	require.Equal(t, doctor.Fail, finding(t, found, "appview "+host).Level)
 	f := finding(t, found, "clock of appview "+host)
 	require.Equal(t, doctor.Fail, f.Level)
-	require.Regexp(t, `^(9m59|10m0).* ahead of`, f.Says)
+	require.Regexp(t, `^(9m59|10m0).* ahead of`, f.Message)
 	require.Equal(t, doctor.Warn, finding(t, found, "jetstream 127.0.0.1:1").Level, "another one answers")
 	require.Equal(t, doctor.OK, finding(t, found, "jetstream "+n.Address()).Level)
 
@@ -380,12 +380,12 @@ func TestDoctorsNetwork(t *testing.T) {
 	require.Equal(t, 1, code)
 	f = finding(t, found, "jetstream "+n.Address())
 	require.Equal(t, doctor.Fail, f.Level)
-	require.Contains(t, f.Says, "refused")
+	require.Contains(t, f.Message, "refused")
 	require.Equal(t, before, texts(t, pool, `SELECT concat_ws(' ', cursor, epoch, lease_owner, anchor) FROM streams`))
 	require.NoError(t, n.Restart())
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_expires_at < now()`) == 1 }, time.Minute, 5*time.Millisecond)
 	found, _ = examined(t, env)
-	require.Contains(t, finding(t, found, "lease").Says, "stopped renewing it")
+	require.Contains(t, finding(t, found, "lease").Message, "stopped renewing it")
 }
 
 // TestDoctorIsNotKeptWaiting by those who accept and say nothing.

@@ -78,7 +78,7 @@ func (c *chaos) read(dids ...string) {
 	c.t.Helper()
 	for _, did := range dids {
 		require.Eventually(c.t, func() bool {
-			read, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watched AS w JOIN accounts AS a USING (did) WHERE w.did = '%s' AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> '')`, did))
+			read, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watch_members AS w JOIN accounts AS a USING (did) WHERE w.did = '%s' AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> '')`, did))
 			return err == nil && read > 0
 		}, 5*time.Minute, 20*time.Millisecond, "nobody reads the feed of %s", did)
 	}

@@ -30,7 +30,7 @@ func followNetwork(t *testing.T, follows int) *simnet.Net {
 
 // follower is the environment of a process that asks the network's services too.
 func follower(n *simnet.Net, database string) []string {
-	return append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_CALL_SPACING=0s")
+	return append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_API_INTERVAL=0s")
 }
 
 // current are the posts that stand at the end of the log, of these accounts.
@@ -59,7 +59,7 @@ func stored(t *testing.T, pool *pgxpool.Pool) []string {
 // watched are the followed accounts.
 func watched(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
-	return texts(t, pool, `SELECT DISTINCT did FROM watched`)
+	return texts(t, pool, `SELECT DISTINCT did FROM watch_members`)
 }
 
 // texts are the answers of a query, sorted.
@@ -124,7 +124,7 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	stop := live(t, n, 300)
 	before := count(t, pool, `SELECT count(*) FROM posts`)
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > before+20 }, time.Minute, 20*time.Millisecond)
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watched AS w WHERE w.did = p.did)`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
 
 	// A new follow brings its past, and its present without a hole between them.
 	var someone string
@@ -161,7 +161,7 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	require.NoError(t, n.Unfollow(hub.DID, someone))
 	succeed(t, env, "watch", "sync")
 	require.Eventually(t, func() bool {
-		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM watched WHERE did = '%s'`, someone)) == 0
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM watch_members WHERE did = '%s'`, someone)) == 0
 	}, time.Minute, 20*time.Millisecond)
 	require.Contains(t, succeed(t, env, "watch", "list"), hub.Handle)
 	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
@@ -214,7 +214,7 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
-	env := append(follower(n, database), "WEIR_CALL_SPACING=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=15s", "WEIR_JOB_TIMEOUT=12s")
+	env := append(follower(n, database), "WEIR_API_INTERVAL=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=15s", "WEIR_JOB_TIMEOUT=12s")
 	var processes []*process
 	for range 3 {
 		processes = append(processes, start(t, env, "work"))
@@ -312,7 +312,7 @@ func TestFiftyThousandFollows(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { _, known := mine[post]; return !known }))
 	}, time.Minute, 100*time.Millisecond)
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watched AS w WHERE w.did = p.did)`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
 	require.Equal(t, 10_000, slices.Max(n.Asked()))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 	for _, p := range []*process{second, third} {
@@ -344,9 +344,9 @@ func TestKillWhileFollowing(t *testing.T) {
 	}
 	serve := start(t, env, "serve")
 	require.Eventually(t, func() bool {
-		left, err := tryCount(pool, `SELECT count(*) FROM watched AS w WHERE NOT EXISTS (SELECT FROM accounts AS a
+		left, err := tryCount(pool, `SELECT count(*) FROM watch_members AS w WHERE NOT EXISTS (SELECT FROM accounts AS a
 			WHERE a.did = w.did AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> ''))`)
-		return err == nil && left == 0 && count(t, pool, `SELECT count(*) FROM watched`) > 0
+		return err == nil && left == 0 && count(t, pool, `SELECT count(*) FROM watch_members`) > 0
 	}, 4*time.Minute, 50*time.Millisecond)
 	stop()
 	// Accounts that were hidden for a while are named again by the next listing.

@@ -36,7 +36,7 @@ func judgedFollowed(t *testing.T) (followedTruth, *pgxpool.Pool) {
 		}
 		_, err := tx.Exec(t.Context(), `
 WITH w AS (INSERT INTO watches (target, kind) VALUES ('hub.example', 'follows') RETURNING id)
-INSERT INTO watched (watch_id, did) SELECT id, did FROM w, (VALUES ('a'), ('b')) AS v (did)`)
+INSERT INTO watch_members (watch_id, did) SELECT id, did FROM w, (VALUES ('a'), ('b')) AS v (did)`)
 		return err
 	}))
 	return tr, pool
@@ -58,7 +58,7 @@ UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'
 		"nothing of who is hidden":                          `WITH s AS (DELETE FROM shares WHERE did = 'b') DELETE FROM records WHERE did = 'b'`,
 		"nothing of who is not followed":                    `WITH s AS (DELETE FROM shares WHERE did = 'c') DELETE FROM records WHERE did = 'c'`,
 		"no tombstone of what was deleted in a hole":        `DELETE FROM tombstones`,
-		"who is hidden was in no listing, and is not known": `DELETE FROM watched WHERE did = 'b'`,
+		"who is hidden was in no listing, and is not known": `DELETE FROM watch_members WHERE did = 'b'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -98,8 +98,8 @@ func TestJudgeOfTheFollowedReportsWhatIsBroken(t *testing.T) {
 		{name: "a post of who is hidden, which never was", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'b'`, want: []string{"records: app.bsky.feed.post/b/1: expected no row, found"}},
 		{name: "a tombstone of what stands", sql: `INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ('app.bsky.feed.post', 'a', '3', 'r5', now())`,
 			want: []string{"tombstones: app.bsky.feed.post/a/3: expected no row, found"}},
-		{name: "somebody is not followed", sql: `DELETE FROM watched WHERE did = 'a'`, want: []string{"watched: a: expected one, found no row"}},
-		{name: "a stranger is followed", sql: `INSERT INTO watched (watch_id, did) SELECT id, 'c' FROM watches`, want: []string{"watched: c: expected no row, found one"}},
+		{name: "somebody is not followed", sql: `DELETE FROM watch_members WHERE did = 'a'`, want: []string{"watched: a: expected one, found no row"}},
+		{name: "a stranger is followed", sql: `INSERT INTO watch_members (watch_id, did) SELECT id, 'c' FROM watches`, want: []string{"watched: c: expected no row, found one"}},
 		{name: "who is hidden is shown", sql: `UPDATE accounts SET status = 'active' WHERE did = 'b'`, want: []string{"accounts: b: expected it to be shown: false, found it active"}},
 		{name: "who is shown is hidden", sql: `INSERT INTO accounts (did, status) VALUES ('a', 'hidden')`, want: []string{"accounts: a: expected it to be shown: true, found it hidden"}},
 		{name: "a dead letter", sql: putLetter, want: []string{"dead_letters: rows: expected 0, found 1"}},

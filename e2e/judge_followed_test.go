@@ -176,7 +176,7 @@ func (tr followedTruth) compareTombstones(ctx context.Context, tx pgx.Tx) (probl
 
 // compareWatched asks who is followed.
 func (tr followedTruth) compareWatched(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	found, err := describe(ctx, tx, "watched", `SELECT DISTINCT did FROM watched`)
+	found, err := describe(ctx, tx, "watched", `SELECT DISTINCT did FROM watch_members`)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (tr followedTruth) compareWatched(ctx context.Context, tx pgx.Tx) ([]string
 
 // compareStatuses asks whether the followed accounts are shown or not.
 func (tr followedTruth) compareStatuses(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	const sql = `SELECT w.did || ' ' || coalesce(a.status, 'active') FROM (SELECT DISTINCT did FROM watched) AS w LEFT JOIN accounts AS a USING (did)`
+	const sql = `SELECT w.did || ' ' || coalesce(a.status, 'active') FROM (SELECT DISTINCT did FROM watch_members) AS w LEFT JOIN accounts AS a USING (did)`
 	found, err := describe(ctx, tx, "accounts", sql)
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func busyNetwork(t *testing.T) *simnet.Net {
 func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
 	t.Helper()
 	k := &killing{t: t, net: n, server: server}
-	small := []string{"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_EVERY=50ms"} // small ones by insertion, large ones by COPY
+	small := []string{"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms"} // small ones by insertion, large ones by COPY
 	k.env = slices.Concat(reads(n, serve), small, env)
 	succeed(t, slices.Concat(k.env, []string{"DATABASE_URL=" + migrate}), "migrate")
 	k.process = start(t, k.env, "serve")

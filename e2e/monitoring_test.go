@@ -51,7 +51,7 @@ func TestRules(t *testing.T) {
 func TestLimitsAreTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
-	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_EVERY=0", "WEIR_ALERT_EVERY=1s"), "serve")
+	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_INTERVAL=0", "WEIR_ALERT_INTERVAL=1s"), "serve")
 	at := serve.operators(t)
 	_, page := look(t, at+"/metrics", "")
 	for _, line := range []string{"weir_lag_limit_seconds 420", "weir_queue_limit_jobs 77", "weir_database_limit_bytes 1000", "weir_audit_limit_seconds +Inf"} {
@@ -63,7 +63,7 @@ func TestLimitsAreTheSameEverywhere(t *testing.T) {
 	execute(t, database, `INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'elsewhere' FROM generate_series(1, 78);
 		INSERT INTO river_queue (name, updated_at) VALUES ('elsewhere', now())`)
 	require.Eventually(t, func() bool {
-		return count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep' AND about = 'elsewhere'`) == 2
+		return count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge' AND fired_at IS NOT NULL OR name = 'WeirQueueDeep' AND subject = 'elsewhere'`) == 2
 	}, time.Minute, 50*time.Millisecond)
 }
 

@@ -180,7 +180,7 @@ func TestBackpressure(t *testing.T) {
 	n := network(t, 3000)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
-	env := append(reads(n, database), "WEIR_QUEUE_LIMIT=20", "WEIR_BATCH_EVENTS=10", "WEIR_BATCH_EVERY=10ms")
+	env := append(reads(n, database), "WEIR_QUEUE_LIMIT=20", "WEIR_BATCH_EVENTS=10", "WEIR_BATCH_INTERVAL=10ms")
 	consume := start(t, env, "consume")
 	at := consume.operators(t)
 	r := becomes(t, at, "paused by backpressure")
@@ -228,7 +228,7 @@ func TestFarBehindIsNotReady(t *testing.T) {
 	t.Parallel()
 	const limit = 5
 	n := network(t, 3000) // of the last hour
-	env := append(reads(n, schematest.NewURL(t)), fmt.Sprintf("WEIR_LAG_LIMIT=%ds", limit), "WEIR_QUEUE_LIMIT=20", "WEIR_BATCH_EVENTS=10", "WEIR_BATCH_EVERY=10ms")
+	env := append(reads(n, schematest.NewURL(t)), fmt.Sprintf("WEIR_LAG_LIMIT=%ds", limit), "WEIR_QUEUE_LIMIT=20", "WEIR_BATCH_EVENTS=10", "WEIR_BATCH_INTERVAL=10ms")
 	consume := start(t, env, "consume")
 	at := consume.operators(t)
 	behind := func(state string) {

@@ -43,7 +43,7 @@ END $$;
 CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DISTINCT FROM NEW.cursor) EXECUTE FUNCTION moved()`)
 	require.NoError(t, err)
 	env := func(name string) []string {
-		return append(reads(n, database+"&application_name="+name), "WEIR_BATCH_EVENTS=20", "WEIR_BATCH_EVERY=10ms")
+		return append(reads(n, database+"&application_name="+name), "WEIR_BATCH_EVENTS=20", "WEIR_BATCH_INTERVAL=10ms")
 	}
 	stop := live(t, n, 500)
 	first := start(t, env("first"), "consume")

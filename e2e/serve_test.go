@@ -106,7 +106,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
 	found, code := examined(t, env)
 	require.Zero(t, code, "a throwaway server and a network of its own are no faults: %+v", found)
-	require.Contains(t, finding(t, found, "configuration").Says, "this is a weir demo")
+	require.Contains(t, finding(t, found, "configuration").Message, "this is a weir demo")
 	for _, f := range found {
 		require.NotRegexp(t, `^(jetstream|appview|directory) `, f.Check)
 	}
@@ -161,12 +161,12 @@ func TestMistakesAreOneSentence(t *testing.T) {
 		"password authentication failed":                                     {[]string{"DATABASE_URL=" + regexp.MustCompile(`:[^:@]+@`).ReplaceAllString(database, ":secret@")}, "serve"},
 		"did you mean WEIR_BATCH_EVENTS?":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENT=5"}, "serve"},
 		"WEIR_WORKERS must be 1 or more":                                     {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
-		"WEIR_BATCH_EVERY cannot be read":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVERY=fast"}, "consume"},
+		"WEIR_BATCH_INTERVAL cannot be read":                                 {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_INTERVAL=fast"}, "consume"},
 		"something that is no URL":                                           {[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve"},
 		"is no Jetstream endpoint":                                           {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
 		"the webhook's address is no URL":                                    {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve"},
 		`the webhook's format is "smoke"`:                                    {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=https://hooks.example/secret", "WEIR_ALERT_FORMAT=smoke"}, "work"},
-		"WEIR_ALERT_EVERY must be 1s to 1m":                                  {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_EVERY=1h"}, "work"},
+		"WEIR_ALERT_INTERVAL must be 1s to 1m":                               {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_INTERVAL=1h"}, "work"},
 		"WEIR_BUFFER_BYTES":                                                  {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
 		"WEIR_WORKERS":                                                       {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=x"}, "work"},
 		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "replay ."},
@@ -237,7 +237,7 @@ func TestReplayOfAPipeEndsWithASignal(t *testing.T) {
 	held, err := os.OpenFile(pipe, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer held.Close()
-	replay := start(t, []string{"DATABASE_URL=" + database}, "replay", pipe)
+	replay := start(t, []string{"DATABASE_URL=" + database}, "ingest", pipe)
 	pool := open(t, database)
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`) == 1 }, time.Minute, 5*time.Millisecond)
 	replay.signal(syscall.SIGTERM)

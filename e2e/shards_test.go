@@ -32,13 +32,13 @@ func newSharded(t *testing.T, followed int) *sharded {
 	s := &sharded{t: t, net: network(t, 6000)}
 	database := schematest.NewURL(t)
 	s.pool = open(t, database)
-	s.env = append(reads(s.net, database), "WEIR_START=tip", "WEIR_BATCH_EVERY=20ms")
+	s.env = append(reads(s.net, database), "WEIR_START=tip", "WEIR_BATCH_INTERVAL=20ms")
 	for _, a := range s.net.Accounts()[:followed] {
 		s.followed = append(s.followed, a.DID)
 	}
 	s.exec(`INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now()), ('network', now(), now())`)
 	s.exec(`INSERT INTO watches (target) VALUES ('somebody.example')`)
-	s.exec(`INSERT INTO watched (watch_id, did) SELECT 1, unnest($1::text[])`, s.followed)
+	s.exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, unnest($1::text[])`, s.followed)
 	return s
 }
 

@@ -37,7 +37,7 @@ func TestTrace(t *testing.T) {
 
 	// It counts.
 	r, text := record(uri)
-	require.Equal(t, "It counts in 1h, 3h, 6h, 12h, 24h.", r.Says)
+	require.Equal(t, "It counts in 1h, 3h, 6h, 12h, 24h.", r.Message)
 	require.Equal(t, e.Rev, r.Stored.Rev)
 	require.Equal(t, e.CID, r.Stored.CID)
 	require.True(t, r.Account.Followed)
@@ -53,51 +53,51 @@ func TestTrace(t *testing.T) {
 	require.Equal(t, r.URI, byHandle.URI)
 	l, text := page("HTTPS://Story.example:443/a?utm_source=elsewhere")
 	require.Equal(t, "https://story.example/a", l.URL)
-	require.Contains(t, l.Says, "ranked in 5 of 5 windows; 0 of its 1")
+	require.Contains(t, l.Message, "ranked in 5 of 5 windows; 0 of its 1")
 	require.Positive(t, l.Ranks[0].Rank)
 	require.Contains(t, text, "counts in 1h")
 
 	// It does not, for its account, its follow or its age.
 	executes(t, database, fmt.Sprintf(`INSERT INTO accounts (did, status) VALUES ('%s', 'takendown') ON CONFLICT (did) DO UPDATE SET status = 'takendown'`, did))
 	r, _ = record(uri)
-	require.Equal(t, "It does not count in any window: its account is takendown.", r.Says)
+	require.Equal(t, "It does not count in any window: its account is takendown.", r.Message)
 	l, text = page("https://story.example/a")
-	require.Contains(t, l.Says, "ranked in 0 of 5 windows; 1 of its 1")
+	require.Contains(t, l.Message, "ranked in 0 of 5 windows; 1 of its 1")
 	require.Contains(t, text, "does not count: its account is takendown")
-	executes(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watched WHERE did = '`+did+`'`, `DELETE FROM watched WHERE did = '`+did+`'`)
+	executes(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watch_members WHERE did = '`+did+`'`, `DELETE FROM watch_members WHERE did = '`+did+`'`)
 	r, _ = record(uri)
-	require.Equal(t, "It does not count in any window: no watch includes its account.", r.Says)
+	require.Equal(t, "It does not count in any window: no watch includes its account.", r.Message)
 	missing, _ := record("at://" + did + "/app.bsky.feed.post/" + "3k2222222222a")
-	require.Equal(t, "It is not stored: no watch includes its account.", missing.Says)
-	executes(t, database, `INSERT INTO watched SELECT * FROM aside`, `UPDATE shares SET shared_at = now() - interval '2 hours'`+where)
+	require.Equal(t, "It is not stored: no watch includes its account.", missing.Message)
+	executes(t, database, `INSERT INTO watch_members SELECT * FROM aside`, `UPDATE shares SET shared_at = now() - interval '2 hours'`+where)
 	r, _ = record(uri)
-	require.Equal(t, "It counts in 3h, 6h, 12h, 24h.", r.Says)
+	require.Equal(t, "It counts in 3h, 6h, 12h, 24h.", r.Message)
 	executes(t, database, `UPDATE shares SET shared_at = now() - interval '30 hours'`+where)
 	r, _ = record(uri)
-	require.Contains(t, r.Says, "It does not count in any window: it was shared 30h0m")
+	require.Contains(t, r.Message, "It does not count in any window: it was shared 30h0m")
 
 	// Its job waits; it could not be processed; what strangers wrote is harmless.
 	executes(t, database, `DELETE FROM shares`+where, fmt.Sprintf(`INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)
 		VALUES ('process_posts', '{"posts": ["%s/%s"]}', 25, 1, 'process', 'scheduled', now() + interval '1 hour', 3, ARRAY['{"error": "it broke"}'::jsonb])`, did, e.Rkey))
 	r, text = record(uri)
-	require.Regexp(t, `^It does not count yet: job \d+ is scheduled, at attempt 3 of 25.$`, r.Says)
+	require.Regexp(t, `^It does not count yet: job \d+ is scheduled, at attempt 3 of 25.$`, r.Message)
 	require.Contains(t, text, "it broke")
 	executes(t, database, `DELETE FROM river_job WHERE state = 'scheduled'`, fmt.Sprintf(`INSERT INTO dead_letters (key, stage, collection, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
 		VALUES ('k', 'process', 'app.bsky.feed.post', '%s', '%s', E'no\x1b[31m links', '', 0, now(), now())`, did, e.Rkey))
 	r, text = record(uri)
-	require.Contains(t, r.Says, "it could not be processed")
+	require.Contains(t, r.Message, "it could not be processed")
 	require.NotContains(t, text, "\x1b")
 	require.Contains(t, text, "[31m links")
 	executes(t, database, `DELETE FROM dead_letters`)
 	r, _ = record(uri)
-	require.Contains(t, r.Says, "It shares a link, but has no share")
+	require.Contains(t, r.Message, "It shares a link, but has no share")
 
 	// It was deleted.
 	require.NoError(t, n.DeleteRecord(uri))
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM tombstones`+where) == 1 }, time.Minute, 10*time.Millisecond)
 	r, text = record(uri)
 	require.Nil(t, r.Stored)
-	require.Equal(t, "It does not count: it was deleted, and its tombstone is stored.", r.Says)
+	require.Equal(t, "It does not count: it was deleted, and its tombstone is stored.", r.Message)
 	require.Contains(t, text, "tombstone   rev ")
 
 	// It was never there.
@@ -106,10 +106,10 @@ func TestTrace(t *testing.T) {
 	}
 	ago, ahead := "at://"+did+"/app.bsky.feed.post/"+hours(-2), "at://"+did+"/app.bsky.feed.post/"+hours(2)
 	r, text = record(ago)
-	require.Contains(t, r.Says, "the reason is unknown")
+	require.Contains(t, r.Message, "the reason is unknown")
 	require.Contains(t, text, "completed jobs are removed after an hour")
 	r, _ = record(ahead)
-	require.Contains(t, r.Says, "the stream has not reached it")
+	require.Contains(t, r.Message, "the stream has not reached it")
 	executes(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
 		`INSERT INTO audit_faults (audit_id, did, collection, rkey, fault) SELECT id, '`+did+`', 'app.bsky.feed.post', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,
@@ -120,7 +120,7 @@ func TestTrace(t *testing.T) {
 	require.Len(t, r.Faults, 1)
 	l, _ = page("https://nobody.example/shared/this")
 	require.Nil(t, l.Stored)
-	require.Contains(t, l.Says, "It is not ranked")
+	require.Contains(t, l.Message, "It is not ranked")
 	old, _, _ := weir(t, append(env, "WEIR_RETENTION=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
 	require.Contains(t, old, "older than the retention of its collection")
 }

@@ -137,12 +137,12 @@ func TestReplayedEventsAreTraced(t *testing.T) {
 	require.NoError(t, err)
 	s := newSpans(t)
 	start(t, append(env, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100"), "work")
-	succeed(t, env, "deadletter", "replay", "--all", "--stage", "commit")
+	succeed(t, env, "deadletter", "retry", "--all", "--stage", "commit")
 	replaysEnd(t, pool)
-	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed'`))
+	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried'`))
 	var replayed []*tracev1.Span
 	require.Eventually(t, func() bool {
-		replayed = s.path("job replay_dead_letters", "batch", "job process_posts")
+		replayed = s.path("job retry_dead_letters", "batch", "job process_posts")
 		return replayed != nil
 	}, time.Minute, 50*time.Millisecond)
 	require.Equal(t, int64(2), attributes(replayed[1])["weir.stored"])

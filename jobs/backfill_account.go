@@ -40,7 +40,7 @@ func (BackfillAccount) InsertOpts() river.InsertOpts {
 
 // RequestBackfill asks for backfills by handle or DID, of all followed accounts,
 // or of those that a listing of a watch brought. The SQL functions
-// enqueue_backfill, enqueue_backfill_all and read_again add it: its fields' names
+// enqueue_backfill, enqueue_backfill_all and enqueue_reread add it: its fields' names
 // are part of the schema.
 type RequestBackfill struct {
 	Account  string    `json:"account,omitempty"`

@@ -62,7 +62,7 @@ func (b Batch) InsertOpts() river.InsertOpts {
 	case b.Stream != "":
 		opts.Tags = tags("stream-" + b.Stream)
 	case !b.Arrived.IsZero():
-		opts.Tags = []string{"replay"}
+		opts.Tags = []string{"ingest"}
 	default:
 		opts.Tags = []string{"feed"}
 	}

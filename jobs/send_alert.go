@@ -11,11 +11,11 @@ import (
 type SendAlert struct {
 	Name     string    `json:"name"`
 	Severity string    `json:"severity"`
-	About    string    `json:"about,omitempty"` // the stream or queue; empty: the whole
-	Says     string    `json:"says"`            // what holds
-	Look     string    `json:"look"`            // what to look at first
-	Since    time.Time `json:"since"`           // when it began to hold
-	At       time.Time `json:"at"`              // when it fired, or was resolved
+	Subject  string    `json:"subject,omitempty"` // the stream or queue; empty: the whole
+	Message  string    `json:"message"`           // what holds
+	Hint     string    `json:"hint"`              // what to look at first
+	Since    time.Time `json:"since"`             // when it began to hold
+	At       time.Time `json:"at"`                // when it fired, or was resolved
 	Resolved bool      `json:"resolved,omitempty"`
 }
 

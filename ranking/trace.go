@@ -25,7 +25,7 @@ type TracedShare struct {
 const tracedShares = `
 SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url, s.how AS how, s.shared_at AS shared_at,
        coalesce(a.status, 'active') AS status,
-       NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did) AS followed
+       NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) AS followed
 FROM shares AS s
 JOIN links AS l ON l.id = s.link_id
 LEFT JOIN accounts AS a ON a.did = s.did `

@@ -48,7 +48,7 @@ CROSS JOIN LATERAL (
     FROM shares AS s
     WHERE s.link_id = c.link_id AND s.shared_at > $1 AND s.shared_at <= $2
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
-      AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did))
+      AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
 ) AS honest`
 
 // TrendingLinks ranks the links shared in the window that ends at now by how
@@ -106,7 +106,7 @@ CROSS JOIN LATERAL (
         LEFT JOIN accounts AS a ON a.did = s.did
         WHERE s.link_id = r.link_id AND s.shared_at > $1 AND s.shared_at <= $2
           AND coalesce(a.status, 'active') = 'active'
-          AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watched AS w WHERE w.did = s.did))
+          AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
         GROUP BY 1
         ORDER BY 2 DESC, 1
         LIMIT 3

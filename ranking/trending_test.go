@@ -165,7 +165,7 @@ func TestRankingEqualsAFold(t *testing.T) {
 					require.NoError(t, pool.QueryRow(t.Context(), `INSERT INTO watches (kind, target) VALUES ('account', 'did:plc:000') RETURNING id`).Scan(&watch))
 					for i := range accounts {
 						if !unseen(i) {
-							_, err := pool.Exec(t.Context(), `INSERT INTO watched (did, watch_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`, did(i), watch)
+							_, err := pool.Exec(t.Context(), `INSERT INTO watch_members (did, watch_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`, did(i), watch)
 							require.NoError(t, err)
 						}
 					}

@@ -14,7 +14,7 @@ import (
 // it is stored: a look into one index after the other, until one has a row.
 func (p Projections) neededAccount() string {
 	sql := `
-    SELECT 1 FROM watched AS w WHERE w.did = s.did
+    SELECT 1 FROM watch_members AS w WHERE w.did = s.did
     UNION ALL`
 	for _, table := range p.AllTables() {
 		sql += `

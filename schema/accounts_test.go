@@ -136,7 +136,7 @@ func TestAccountsThatAreNeededHaveRows(t *testing.T) {
 		return column(t, pool, `SELECT concat_ws(' ', did, handle, status) FROM accounts ORDER BY did`)
 	}
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('w')`)
-	execute(t, pool, `INSERT INTO watched (watch_id, did) SELECT id, 'did:followed' FROM watches`)
+	execute(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, 'did:followed' FROM watches`)
 	share(t, pool, "did:shares", "1", "x", now, ranking.Card{})
 	before, with := post("1", "1"), post("1", "1")
 	before.DID, with.DID = "did:wrote", "did:writes"

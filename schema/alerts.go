@@ -10,23 +10,23 @@ import (
 
 // What the last message about an alert said.
 const (
-	ToldFired    = "fired"
-	ToldResolved = "resolved"
+	NotifiedFired    = "fired"
+	NotifiedResolved = "resolved"
 )
 
 // Alert is a condition over time. It is pending until FiredAt, firing until
 // ResolvedAt, and over from then on; one that never fired is over at once.
 type Alert struct {
-	Name       string
-	About      string // the stream or queue; empty: the whole
-	Severity   string
-	Says       string // what holds
-	Look       string // what to look at first
-	Since      time.Time
-	SeenAt     time.Time
-	FiredAt    *time.Time
-	ResolvedAt *time.Time
-	Told       string // "", ToldFired or ToldResolved
+	Name         string
+	Subject      string // the stream or queue; empty: the whole
+	Severity     string
+	Message      string // what holds
+	Hint         string // what to look at first
+	Since        time.Time
+	SeenAt       time.Time
+	FiredAt      *time.Time
+	ResolvedAt   *time.Time
+	LastNotified string // "", NotifiedFired or NotifiedResolved
 }
 
 // LockAlerts reads them all, by name, and keeps everybody else from changing
@@ -36,38 +36,38 @@ func LockAlerts(ctx context.Context, tx pgx.Tx) ([]Alert, error) {
 		return nil, fmt.Errorf("lock the alerts: %w", err)
 	}
 	const sql = `
-SELECT name        AS name,
-       about       AS about,
-       severity    AS severity,
-       says        AS says,
-       look        AS look,
-       since       AS since,
-       seen_at     AS seen_at,
-       fired_at    AS fired_at,
-       resolved_at AS resolved_at,
-       told        AS told
+SELECT name          AS name,
+       subject       AS subject,
+       severity      AS severity,
+       message       AS message,
+       hint          AS hint,
+       since         AS since,
+       seen_at       AS seen_at,
+       fired_at      AS fired_at,
+       resolved_at   AS resolved_at,
+       last_notified AS last_notified
 FROM alerts
-ORDER BY name, about`
+ORDER BY name, subject`
 	return all(ctx, tx, "read the alerts", pgx.RowToStructByName[Alert], sql)
 }
 
 // KeepAlerts stores them as they are now.
 func KeepAlerts(ctx context.Context, tx pgx.Tx, alerts []Alert) error {
 	const sql = `
-INSERT INTO alerts (name, about, severity, says, look, since, seen_at, fired_at, resolved_at, told)
+INSERT INTO alerts (name, subject, severity, message, hint, since, seen_at, fired_at, resolved_at, last_notified)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (name, about) DO UPDATE
-SET severity    = excluded.severity,
-    says        = excluded.says,
-    look        = excluded.look,
-    since       = excluded.since,
-    seen_at     = excluded.seen_at,
-    fired_at    = excluded.fired_at,
-    resolved_at = excluded.resolved_at,
-    told        = excluded.told`
+ON CONFLICT (name, subject) DO UPDATE
+SET severity      = excluded.severity,
+    message       = excluded.message,
+    hint          = excluded.hint,
+    since         = excluded.since,
+    seen_at       = excluded.seen_at,
+    fired_at      = excluded.fired_at,
+    resolved_at   = excluded.resolved_at,
+    last_notified = excluded.last_notified`
 	q := &pgx.Batch{}
 	for _, a := range alerts {
-		q.Queue(sql, a.Name, a.About, a.Severity, Text(a.Says), Text(a.Look), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.Told)
+		q.Queue(sql, a.Name, a.Subject, a.Severity, Text(a.Message), Text(a.Hint), a.Since, a.SeenAt, a.FiredAt, a.ResolvedAt, a.LastNotified)
 	}
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("store the alerts: %w", err)

@@ -70,7 +70,7 @@ type Audited struct {
 const auditable = `
     SELECT w.did, least(max(a.feed_since), min(w.added_at) + interval '1 minute') AS since,
            coalesce(max(a.feed_problem), '') <> '' OR max(a.feed_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
-    FROM watched AS w
+    FROM watch_members AS w
     LEFT JOIN accounts AS a ON a.did = w.did
     WHERE a.status IS NULL OR a.status = 'active'
     GROUP BY w.did
@@ -134,7 +134,7 @@ SELECT $1::text AS did,
             ELSE '' END AS detail,
        k.rkey IS NULL AND t.rkey IS NOT NULL AS buried,
        coalesce(k.rev, '') AS rev
-FROM listed AS l
+FROM listing_members AS l
 FULL JOIN kept AS k ON k.rkey = l.rkey
 LEFT JOIN tombstones AS t ON t.collection = $2 AND t.did = $1 AND t.rkey = l.rkey
 WHERE k.rkey IS NULL OR l.rkey IS NULL OR l.cid <> k.cid OR l.record <> k.record

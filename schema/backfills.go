@@ -20,13 +20,13 @@ type CallSlot struct {
 // slots at once, each at least spacing after the one before. A slot that is not
 // given back is free again after ttl.
 func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
-	const sql = `SELECT slot, wait, now_at FROM take_call_slot($1, $2, $3, $4)`
+	const sql = `SELECT slot, wait, now_at FROM take_api_slot($1, $2, $3, $4)`
 	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[CallSlot], sql, holder, slots, spacing, ttl)
 }
 
 // GiveCallSlot gives a slot back.
 func GiveCallSlot(ctx context.Context, db DB, slot int, holder string) error {
-	if _, err := db.Exec(ctx, `SELECT give_call_slot($1, $2)`, holder, slot); err != nil {
+	if _, err := db.Exec(ctx, `SELECT release_api_slot($1, $2)`, holder, slot); err != nil {
 		return fmt.Errorf("give back a call: %w", err)
 	}
 	return nil
@@ -46,7 +46,7 @@ type Feed struct {
 func FindFeed(ctx context.Context, db DB, did string) (Feed, error) {
 	const sql = `
 SELECT coalesce(a.handle, '') AS handle, a.feed_newest AS newest, coalesce(a.feed_problem, '') AS problem,
-       least(a.feed_since, a.reread_since, (SELECT min(w.added_at) FROM watched AS w WHERE w.did = v.did)) AS claimed,
+       least(a.feed_since, a.reread_since, (SELECT min(w.added_at) FROM watch_members AS w WHERE w.did = v.did)) AS claimed,
        coalesce(a.reread_asked, 0) AS asked
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`

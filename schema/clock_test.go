@@ -72,13 +72,13 @@ func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 		return slot
 	}
 	takeSlot("dead 1")
-	do(t, pool, `UPDATE call_clock SET next_at = next_at + interval '1 hour'`)
+	do(t, pool, `UPDATE api_schedule SET next_at = next_at + interval '1 hour'`)
 	first := takeSlot("dead 2")
 	require.NotNil(t, first.Slot)
 	require.Less(t, first.Wait, 5*time.Second)
-	do(t, pool, `UPDATE call_slots SET expires_at = expires_at + interval '1 hour'`)
+	do(t, pool, `UPDATE api_slots SET expires_at = expires_at + interval '1 hour'`)
 	require.Nil(t, takeSlot("alive").Slot, "both are held")
-	require.True(t, ask[bool](t, pool, `SELECT max(expires_at) <= clock_timestamp() + interval '1 minute' FROM call_slots`))
+	require.True(t, ask[bool](t, pool, `SELECT max(expires_at) <= clock_timestamp() + interval '1 minute' FROM api_slots`))
 }
 
 // TestJobsOfAClockThatWasSetBackAreDatedAnew: what waits, waits once more at

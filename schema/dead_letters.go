@@ -82,7 +82,7 @@ SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        nullif($21::text, '')
 FROM bounds AS b
 ON CONFLICT (key) DO UPDATE
-SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
+SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
     raw        = CASE WHEN d.raw_bytes = 0 THEN excluded.raw ELSE d.raw END,
     raw_bytes  = CASE WHEN d.raw_bytes = 0 THEN excluded.raw_bytes ELSE d.raw_bytes END,
     expected   = CASE WHEN d.raw_bytes = 0 THEN excluded.expected ELSE d.expected END,
@@ -108,7 +108,7 @@ SET job        = NULL,
     last_seen  = greatest(last_seen, $3),
     last_cause = $2,
     count      = count + 1
-WHERE id = $1 AND state = 'replaying'`
+WHERE id = $1 AND state = 'retrying'`
 
 // Park stores a dead letter, in a transaction of its own. The same input at the
 // same stage is one row, which keeps its first cause and its last. Of an account
@@ -196,8 +196,8 @@ func Classes() []string { return []string{ClassPermanent, ClassRetryable} }
 // States of dead letters.
 const (
 	LetterOpen      = "open"
-	LetterReplaying = "replaying" // asked for, or under way
-	LetterReplayed  = "replayed"  // it passed
+	LetterReplaying = "retrying" // asked for, or under way
+	LetterReplayed  = "retried"  // it passed
 	LetterDismissed = "dismissed"
 )
 
@@ -290,7 +290,7 @@ SELECT ` + letterColumns + `
 FROM dead_letters AS d
 WHERE ($2 = '' OR d.stage = $2)
   AND ($3 = '' OR d.class = $3)
-  AND CASE $4 WHEN '' THEN d.state IN ('open', 'replaying') ELSE d.state = $4 END
+  AND CASE $4 WHEN '' THEN d.state IN ('open', 'retrying') ELSE d.state = $4 END
 ORDER BY d.last_seen DESC, d.id DESC
 LIMIT $5`
 	return all(ctx, db, "list dead letters", pgx.RowToStructByName[Letter], sql, 0, f.Stage, f.Class, f.State, limit)
@@ -314,7 +314,7 @@ func CountLetters(ctx context.Context, db DB) ([]StageCount, error) {
 	const sql = `
 SELECT s.stage AS stage, count(d.stage) AS count
 FROM unnest($1::text[]) WITH ORDINALITY AS s (stage, n)
-LEFT JOIN dead_letters AS d ON d.stage = s.stage AND d.state IN ('open', 'replaying')
+LEFT JOIN dead_letters AS d ON d.stage = s.stage AND d.state IN ('open', 'retrying')
 GROUP BY s.stage, s.n
 ORDER BY s.n`
 	return all(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql, Stages())
@@ -327,7 +327,7 @@ func AskedLetters(ctx context.Context, db DB, limit int, bytes int64) ([]Letter,
 	const sql = `
 WITH asked AS (
     SELECT d.id, sum(octet_length(d.raw)) OVER (ORDER BY d.id) - octet_length(d.raw) AS before
-    FROM (SELECT id, raw FROM dead_letters WHERE state = 'replaying' AND job IS NULL ORDER BY id LIMIT $2) AS d
+    FROM (SELECT id, raw FROM dead_letters WHERE state = 'retrying' AND job IS NULL ORDER BY id LIMIT $2) AS d
 )
 SELECT ` + letterColumns + `
 FROM asked AS a
@@ -352,7 +352,7 @@ func StatesOfLetters(ctx context.Context, db DB, ids []int64) (map[string]int, e
 	return found, err
 }
 
-const replayed = `UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE id = ANY ($1) AND state = 'replaying'`
+const replayed = `UPDATE dead_letters SET state = 'retried', state_at = now() WHERE id = ANY ($1) AND state = 'retrying'`
 
 // LettersReplayed settles letters whose replay has passed.
 func LettersReplayed(ctx context.Context, db DB, ids []int64) error {
@@ -365,13 +365,13 @@ func LettersReplayed(ctx context.Context, db DB, ids []int64) error {
 // LockAsked locks dead letters whose retry is asked for, and returns those of
 // them that nobody else has taken up.
 func LockAsked(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
-	const sql = `SELECT id FROM dead_letters WHERE id = ANY ($1) AND state = 'replaying' AND job IS NULL ORDER BY id FOR UPDATE`
+	const sql = `SELECT id FROM dead_letters WHERE id = ANY ($1) AND state = 'retrying' AND job IS NULL ORDER BY id FOR UPDATE`
 	return all(ctx, tx, "lock dead letters", pgx.RowTo[int64], sql, ids)
 }
 
-// ReplayedBy records that a job retries dead letters, and marks the job so that
+// MarkRetry records that a job retries dead letters, and marks the job so that
 // its end settles them. It returns false where the job has ended already.
-func ReplayedBy(ctx context.Context, tx pgx.Tx, ids []int64, job int64, tag string) (bool, error) {
+func MarkRetry(ctx context.Context, tx pgx.Tx, ids []int64, job int64, tag string) (bool, error) {
 	const sql = `
 WITH marked AS (
     UPDATE river_job
@@ -390,20 +390,20 @@ UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = ANY ($1)`
 // RetriedBy is the dead letter of a record that a job retries; 0 where it retries
 // none.
 func RetriedBy(ctx context.Context, db DB, job int64, k Key) (id int64, err error) {
-	const sql = `SELECT coalesce(min(id), 0) FROM dead_letters WHERE job = $1 AND collection = $2 AND did = $3 AND rkey = $4 AND state = 'replaying'`
+	const sql = `SELECT coalesce(min(id), 0) FROM dead_letters WHERE job = $1 AND collection = $2 AND did = $3 AND rkey = $4 AND state = 'retrying'`
 	return one(ctx, db, "find the dead letter that the job retries", pgx.RowTo[int64], sql, job, k.Collection, k.DID, k.Rkey)
 }
 
-// ReplayLetter asks for the replay of a letter, as the SQL function
-// replay_dead_letter does. It answers the id of the job that does it.
-func ReplayLetter(ctx context.Context, db DB, id int64) (int64, error) {
-	return one(ctx, db, "replay", pgx.RowTo[int64], `SELECT replay_dead_letter($1)`, id)
+// RetryLetter asks for the replay of a letter, as the SQL function
+// retry_dead_letter does. It answers the id of the job that does it.
+func RetryLetter(ctx context.Context, db DB, id int64) (int64, error) {
+	return one(ctx, db, "retry", pgx.RowTo[int64], `SELECT retry_dead_letter($1)`, id)
 }
 
-// ReplayLetters asks for the replay of every open letter of a stage and class;
+// RetryLetters asks for the replay of every open letter of a stage and class;
 // all where they are empty. It answers how many.
-func ReplayLetters(ctx context.Context, db DB, f LetterFilter) (int, error) {
-	return one(ctx, db, "replay", pgx.RowTo[int], `SELECT replay_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
+func RetryLetters(ctx context.Context, db DB, f LetterFilter) (int, error) {
+	return one(ctx, db, "retry", pgx.RowTo[int], `SELECT retry_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }
 
 // DismissLetter says that a letter needs nothing.

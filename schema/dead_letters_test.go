@@ -18,8 +18,8 @@ func TestChoicesOfDeadLettersThatAreNoneAreRefused(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, sql := range []string{
-		`SELECT replay_dead_letter(1)`, `SELECT replay_dead_letter(NULL)`, `SELECT dismiss_dead_letter(1)`, `SELECT dismiss_dead_letter(NULL)`,
-		`SELECT replay_dead_letters('decoding')`, `SELECT replay_dead_letters('')`, `SELECT replay_dead_letters(class => 'odd')`, `SELECT dismiss_dead_letters('x')`,
+		`SELECT retry_dead_letter(1)`, `SELECT retry_dead_letter(NULL)`, `SELECT dismiss_dead_letter(1)`, `SELECT dismiss_dead_letter(NULL)`,
+		`SELECT retry_dead_letters('decoding')`, `SELECT retry_dead_letters('')`, `SELECT retry_dead_letters(class => 'odd')`, `SELECT dismiss_dead_letters('x')`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.ErrorContains(t, err, "22023", sql)
@@ -31,7 +31,7 @@ func TestChoicesOfDeadLettersThatAreNoneAreRefused(t *testing.T) {
 func TestBulkTakesWhatIsOpen(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	for _, l := range []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable open", "job retryable replayed"} {
+	for _, l := range []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable open", "job retryable retried"} {
 		execute(t, pool, `INSERT INTO dead_letters (key, stage, class, state, cause, raw, raw_bytes, first_seen, last_seen)
 			SELECT convert_to($1, 'UTF8'), w[1], w[2], w[3], '', '', 0, now(), now() FROM string_to_array($1, ' ') AS w`, l)
 	}
@@ -43,7 +43,7 @@ func TestBulkTakesWhatIsOpen(t *testing.T) {
 	defer conn.Release()
 	_, err = conn.Exec(t.Context(), `LISTEN "public.river_insert"`)
 	require.NoError(t, err)
-	n, err := schema.ReplayLetters(t.Context(), pool, schema.LetterFilter{Stage: "job", Class: "retryable"})
+	n, err := schema.RetryLetters(t.Context(), pool, schema.LetterFilter{Stage: "job", Class: "retryable"})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -51,18 +51,18 @@ func TestBulkTakesWhatIsOpen(t *testing.T) {
 	woken, err := conn.Conn().WaitForNotification(ctx)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"queue":"network"}`, woken.Payload)
-	require.Equal(t, []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable replaying", "job retryable replayed"}, states())
+	require.Equal(t, []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable retrying", "job retryable retried"}, states())
 	n, err = schema.DismissLetters(t.Context(), pool, schema.LetterFilter{Stage: "job"})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	n, err = schema.ReplayLetters(t.Context(), pool, schema.LetterFilter{})
+	n, err = schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
-	require.Equal(t, []string{"decode permanent replaying", "decode permanent dismissed", "commit permanent replaying", "job permanent dismissed", "job retryable replaying", "job retryable replayed"}, states())
-	n, err = schema.ReplayLetters(t.Context(), pool, schema.LetterFilter{})
+	require.Equal(t, []string{"decode permanent retrying", "decode permanent dismissed", "commit permanent retrying", "job permanent dismissed", "job retryable retrying", "job retryable retried"}, states())
+	n, err = schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
 	require.NoError(t, err)
 	require.Zero(t, n)
-	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'replay_dead_letters'`), "no job where there is nothing to do")
+	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'retry_dead_letters'`), "no job where there is nothing to do")
 }
 
 // TestAskedLettersAreBoundedInBytes, but never fewer than one, and in order.
@@ -72,7 +72,7 @@ func TestAskedLettersAreBoundedInBytes(t *testing.T) {
 	for _, raw := range []string{"first, which is long", "2", "3", "4"} {
 		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(raw), At: time.Unix(9, 0)}).Park(t.Context(), pool, "s"))
 	}
-	execute(t, pool, `SELECT replay_dead_letters()`)
+	execute(t, pool, `SELECT retry_dead_letters()`)
 	asked := func(limit int, bytes int64) (all []string) {
 		letters, err := schema.AskedLetters(t.Context(), pool, limit, bytes)
 		require.NoError(t, err)

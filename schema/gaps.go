@@ -68,7 +68,7 @@ WITH concerned AS MATERIALIZED (
     SELECT a.did, g.from_at
     FROM gaps AS g
     JOIN accounts AS a ON a.status NOT IN ('active', 'deleted')
-    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watched AS w) AND` + concerns + `
+    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w) AND` + concerns + `
     ORDER BY a.did
     FOR UPDATE OF a
 )
@@ -95,7 +95,7 @@ WITH waiting AS (
     INSERT INTO gap_backfills (gap_id, did)
     SELECT g.id, a.did
     FROM gaps AS g
-    CROSS JOIN (SELECT DISTINCT w.did FROM watched AS w) AS a
+    CROSS JOIN (SELECT DISTINCT w.did FROM watch_members AS w) AS a
     WHERE g.id = $1 AND NOT EXISTS (SELECT FROM accounts AS s WHERE s.did = a.did AND s.status = 'deleted')
       AND a.did NOT IN (SELECT unnest($3::text[])) AND` + concerns + `
     ON CONFLICT DO NOTHING
@@ -189,7 +189,7 @@ func Unread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err
 SELECT a.did, max(a.reread_since) OVER ()
 FROM accounts AS a
 WHERE a.reread_since IS NOT NULL AND a.status = 'active' AND (a.reread_at IS NULL OR a.reread_at <= now())
-  AND EXISTS (SELECT FROM watched AS w WHERE w.did = a.did)
+  AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
   AND NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = a.did
                   AND j.state IN ` + unfinished + `)`
 	return accountsSince(ctx, tx, "find the accounts to read again", sql)

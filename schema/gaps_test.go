@@ -17,7 +17,7 @@ func TestGapForgetsNobodyWhoIsDeactivatedMeanwhile(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('w')`)
-	execute(t, pool, `INSERT INTO watched (watch_id, did) SELECT id, did FROM watches, unnest('{active,falls,gone}'::text[]) AS did`)
+	execute(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, did FROM watches, unnest('{active,falls,gone}'::text[]) AS did`)
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('active', 'active'), ('falls', 'active'), ('gone', 'deactivated')`)
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', $1, $2, '', $2)`, noon().Add(-time.Hour), noon())
 

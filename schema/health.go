@@ -71,7 +71,7 @@ type Totals struct {
 // ReadTotals reads them. Dead letters that were first seen since a moment are new.
 func ReadTotals(ctx context.Context, db DB, since time.Time) (Totals, error) {
 	const sql = `
-SELECT (SELECT count(DISTINCT did) FROM watched)                                            AS follows,
+SELECT (SELECT count(DISTINCT did) FROM watch_members)                                            AS follows,
        (SELECT count(*) FROM watches WHERE problem <> '')                                   AS unread,
        (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                  AS gaps,
        (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8
@@ -82,9 +82,9 @@ SELECT (SELECT count(DISTINCT did) FROM watched)                                
        (SELECT count(*) FROM gaps WHERE closed_at IS NULL AND problem <> '')                AS unclosable,
        (SELECT coalesce(string_agg(DISTINCT problem, '; '), '')
         FROM gaps WHERE closed_at IS NULL AND problem <> '')                                AS gap_problem,
-       (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'replaying'))             AS letters,
+       (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'retrying'))             AS letters,
        (SELECT count(*) FROM dead_letters
-        WHERE state IN ('open', 'replaying') AND first_seen > $1)                           AS new_letters,
+        WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_letters,
        pg_database_size(current_database())                                                 AS bytes`
 	return one(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
 }

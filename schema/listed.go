@@ -15,7 +15,7 @@ import (
 // however often a page is read again.
 func AddListed(ctx context.Context, tx pgx.Tx, job int64, by string, members []Member) error {
 	const sql = `
-INSERT INTO listed AS l (job_id, degree, did, handle, display_name, avatar, last_by)
+INSERT INTO listing_members AS l (job_id, degree, did, handle, display_name, avatar, last_by)
 SELECT DISTINCT ON (m.did) $1, CASE WHEN $2 = '' THEN 1 ELSE 2 END, m.did, m.handle, m.name, m.avatar, $2
 FROM unnest($3::text[], $4::text[], $5::text[], $6::text[]) AS m (did, handle, name, avatar)
 ORDER BY m.did
@@ -32,7 +32,7 @@ WHERE l.last_by <> excluded.last_by`
 // Uncount takes back what one account's follows have counted, where it was the
 // last to be counted.
 func Uncount(ctx context.Context, tx pgx.Tx, job int64, by string) error {
-	const sql = `UPDATE listed SET times = times - 1, last_by = '' WHERE job_id = $1 AND degree = 2 AND last_by = $2`
+	const sql = `UPDATE listing_members SET times = times - 1, last_by = '' WHERE job_id = $1 AND degree = 2 AND last_by = $2`
 	if _, err := tx.Exec(ctx, sql, job, by); err != nil {
 		return fmt.Errorf("take back the follows of %s: %w", by, err)
 	}
@@ -42,7 +42,7 @@ func Uncount(ctx context.Context, tx pgx.Tx, job int64, by string) error {
 // NextListed is the first account after one, in order, that the watch's own
 // listing names; empty: there is none.
 func NextListed(ctx context.Context, tx pgx.Tx, job int64, after string) (did string, err error) {
-	const sql = `SELECT did FROM listed WHERE job_id = $1 AND degree = 1 AND did > $2 ORDER BY did LIMIT 1`
+	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 1 AND did > $2 ORDER BY did LIMIT 1`
 	err = tx.QueryRow(ctx, sql, job, after).Scan(&did)
 	if err != nil && !errors.Is(err, ErrNoRows) {
 		return "", fmt.Errorf("find whose follows to read after %s: %w", after, err)
@@ -54,7 +54,7 @@ func NextListed(ctx context.Context, tx pgx.Tx, job int64, after string) (did st
 // those whom so many follow.
 func Listed(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]Member, error) {
 	const sql = `
-SELECT did, handle, display_name, avatar FROM listed
+SELECT did, handle, display_name, avatar FROM listing_members
 WHERE job_id = $1 AND degree = $2 AND times >= $3
 ORDER BY did`
 	return all(ctx, tx, fmt.Sprintf("read the listing of job %d", job), pgx.RowToStructByPos[Member], sql, job, degree, atLeast)
@@ -65,9 +65,9 @@ ORDER BY did`
 // deleted are left out.
 func Missing(ctx context.Context, db DB, job, watch int64, limit int) ([]string, error) {
 	const sql = `
-SELECT w.did FROM watched AS w
+SELECT w.did FROM watch_members AS w
 WHERE w.watch_id = $2
-  AND NOT EXISTS (SELECT FROM listed AS l WHERE l.job_id = $1 AND l.degree IN (0, 1, 2) AND l.did = w.did)
+  AND NOT EXISTS (SELECT FROM listing_members AS l WHERE l.job_id = $1 AND l.degree IN (0, 1, 2) AND l.did = w.did)
   AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
 ORDER BY w.did
 LIMIT $3`
@@ -77,7 +77,7 @@ LIMIT $3`
 // AddMissing notes which of those that were asked about are shown.
 func AddMissing(ctx context.Context, db DB, job int64, asked, shown []string) error {
 	const sql = `
-INSERT INTO listed (job_id, degree, did, handle, display_name, avatar, last_by, times)
+INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by, times)
 SELECT $1, 0, m.did, '', '', '', '', CASE WHEN m.did = ANY ($3) THEN 1 ELSE 0 END FROM unnest($2::text[]) AS m (did)
 ON CONFLICT DO NOTHING`
 	if _, err := db.Exec(ctx, sql, job, asked, shown); err != nil {
@@ -88,13 +88,13 @@ ON CONFLICT DO NOTHING`
 
 // Hidden are the members that a listing does not name because they are hidden.
 func Hidden(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
-	const sql = `SELECT did FROM listed WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`
+	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`
 	return all(ctx, tx, "read who is hidden", pgx.RowTo[string], sql, job)
 }
 
 // DropListed forgets a listing that is taken over, or never will be.
 func DropListed(ctx context.Context, db DB, job int64) error {
-	if _, err := db.Exec(ctx, `DELETE FROM listed WHERE job_id = $1`, job); err != nil {
+	if _, err := db.Exec(ctx, `DELETE FROM listing_members WHERE job_id = $1`, job); err != nil {
 		return fmt.Errorf("forget the listing of job %d: %w", job, err)
 	}
 	return nil
@@ -105,15 +105,15 @@ func DropListed(ctx context.Context, db DB, job int64) error {
 func DropLostListings(ctx context.Context, db DB, limit int) (int, error) {
 	const sql = `
 WITH RECURSIVE jobs (id) AS (
-    SELECT min(job_id) FROM listed
+    SELECT min(job_id) FROM listing_members
     UNION ALL
-    SELECT (SELECT min(l.job_id) FROM listed AS l WHERE l.job_id > jobs.id) FROM jobs WHERE jobs.id IS NOT NULL
+    SELECT (SELECT min(l.job_id) FROM listing_members AS l WHERE l.job_id > jobs.id) FROM jobs WHERE jobs.id IS NOT NULL
 ), lost AS (
     SELECT jobs.id FROM jobs
     WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.id = jobs.id AND j.state IN ` + unfinished + `)
 )
-DELETE FROM listed AS l
-WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listed AS l JOIN lost ON lost.id = l.job_id LIMIT $1))`
+DELETE FROM listing_members AS l
+WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listing_members AS l JOIN lost ON lost.id = l.job_id LIMIT $1))`
 	return deleteSome(ctx, db, "forget lost listings", sql, limit)
 }
 

@@ -280,7 +280,7 @@ func RegisteredProjections(ctx context.Context, db DB) ([]Registered, error) {
 SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
        EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'run_projection' AND j.args ->> 'name' = p.name AND j.state IN ` + unfinished + `) AS running,
        (SELECT count(*) FROM river_job AS j WHERE j.kind = p.kind AND j.state IN ` + unfinished + `) AS unfinished,
-       (SELECT count(*) FROM dead_letters AS d WHERE d.projection = p.name AND d.state IN ('open', 'replaying')) AS dead_letters
+       (SELECT count(*) FROM dead_letters AS d WHERE d.projection = p.name AND d.state IN ('open', 'retrying')) AS dead_letters
 FROM projections AS p
 ORDER BY p.name`
 	return all(ctx, db, "list the projections", pgx.RowToStructByPos[Registered], sql)

@@ -14,8 +14,8 @@ import (
 // that deletes, for both may change at any time.
 const purgeable = ` (
     EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
-    OR EXISTS (SELECT FROM unwatched WHERE did = $1)
-       AND EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watched WHERE did = $1)
+    OR EXISTS (SELECT FROM purge_queue WHERE did = $1)
+       AND EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members WHERE did = $1)
 ) `
 
 // Purgeable lists accounts to purge, at most limit, in order and after a DID:
@@ -30,7 +30,7 @@ SELECT did FROM (
     UNION
     (SELECT did FROM accounts WHERE purge_at IS NOT NULL AND purge_at <= $1 AND did > $3 ORDER BY did LIMIT $4)
     UNION
-    (SELECT u.did FROM unwatched AS u WHERE u.unwatched_at <= $2 AND did > $3 ORDER BY u.did LIMIT $4)
+    (SELECT u.did FROM purge_queue AS u WHERE u.queued_at <= $2 AND did > $3 ORDER BY u.did LIMIT $4)
 ) AS due
 ORDER BY did
 LIMIT $4`
@@ -130,12 +130,12 @@ SET handle       = NULL,
 WHERE did = $1 AND status = 'deleted' AND` + nothing
 	const revived = `UPDATE accounts SET purge_at = NULL WHERE did = $1 AND status <> 'deleted' AND purge_at IS NOT NULL`
 	unwatched := `
-DELETE FROM unwatched
+DELETE FROM purge_queue
 WHERE did = $1
   AND (` + nothing + ` OR NOT` + purgeable + `)`
 	const left = `
 SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AND (purge_at <= $2 OR purged_for IS DISTINCT FROM coalesce(status_at, '-infinity')))
-   AND NOT EXISTS (SELECT FROM unwatched WHERE did = $1)`
+   AND NOT EXISTS (SELECT FROM purge_queue WHERE did = $1)`
 	if _, err = db.Exec(ctx, deleted, did, now, again); err == nil {
 		_, err = db.Exec(ctx, revived, did)
 	}

@@ -100,17 +100,17 @@ func TestUnwatchedAccountIsPurgedAfterADay(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('one'), ('two')`)
-	execute(t, pool, `INSERT INTO watched (watch_id, did) SELECT id, did FROM watches, unnest(ARRAY['did:1', 'did:2', 'did:3']) AS did WHERE target = 'one' OR did = 'did:2'`)
+	execute(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, did FROM watches, unnest(ARRAY['did:1', 'did:2', 'did:3']) AS did WHERE target = 'one' OR did = 'did:2'`)
 	now := time.Now()
 	sharers(t, pool, "x", 1, 4, now)
-	execute(t, pool, `DELETE FROM watched WHERE did <> 'did:3' AND watch_id = (SELECT id FROM watches WHERE target = 'one')`)
+	execute(t, pool, `DELETE FROM watch_members WHERE did <> 'did:3' AND watch_id = (SELECT id FROM watches WHERE target = 'one')`)
 	require.Empty(t, purge(t, pool, now))
 	require.Equal(t, []string{"did:1", "did:2"}, purge(t, pool, now.Add(25*time.Hour)))
 	require.Equal(t, []string{"did:2", "did:3", "did:4"}, column(t, pool, `SELECT did FROM shares ORDER BY did`), "another watch brings did:2; none ever brought did:4")
 	execute(t, pool, `DELETE FROM watches`)
 	purge(t, pool, now.Add(25*time.Hour))
 	require.Len(t, column(t, pool, `SELECT did FROM shares`), 3, "without a watch the whole network is followed")
-	require.Empty(t, column(t, pool, `SELECT did FROM unwatched`))
+	require.Empty(t, column(t, pool, `SELECT did FROM purge_queue`))
 }
 
 // TestUnwatchedAccountKeepsWhatIsKeptForEver, and a deleted one keeps nothing.
@@ -134,7 +134,7 @@ func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
 	}
 	require.Len(t, left(), 5, "it is followed, as everybody is")
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('one')`)
-	execute(t, pool, `INSERT INTO unwatched VALUES ('did:plc:a', now())`)
+	execute(t, pool, `INSERT INTO purge_queue VALUES ('did:plc:a', now())`)
 	require.Equal(t, []string{"app.example.ever", "com.example.removed"}, left())
 	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:a', 'deleted')`)
 	require.Empty(t, left())

@@ -21,9 +21,9 @@ type Rights struct {
 // writtenTables are those that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "call_clock", "call_slots", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links", "listed",
-		"lost_shares", "posts", "posts_default", "projections", "records", "records_other", "sharding", "shares", "stream_accounts", "streams", "tombstones", "unwatched",
-		"watched", "watches", "river_job", "river_leader", "river_notification", "river_queue",
+		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links", "listing_members",
+		"lost_shares", "posts", "posts_default", "projections", "records", "records_other", "sharding", "shares", "stream_accounts", "streams", "tombstones", "purge_queue",
+		"watch_members", "watches", "river_job", "river_leader", "river_notification", "river_queue",
 	}
 }
 
@@ -35,9 +35,9 @@ func readTables() []string {
 // calledFunctions are those that Weir, people and other functions call.
 func calledFunctions() []string {
 	return []string{
-		"advance_stream", "ask_for_replays", "check_letters", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
-		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "give_call_slot", "oldest_job", "prepare_posts_default", "replay_dead_letter",
-		"replay_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_call_slot", "tid_floor", "tid_time",
+		"advance_stream", "enqueue_retries", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
+		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "release_api_slot", "oldest_job", "prepare_posts_default", "retry_dead_letter",
+		"retry_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_api_slot", "tid_floor", "tid_time",
 	}
 }
 

@@ -29,22 +29,38 @@ CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'acti
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
-CREATE TRIGGER account_revived BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION read_again();
+CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION enqueue_reread();
 
 -- One row per condition of /health that has ever held, with its latest times.
 CREATE TABLE alerts (
     name text NOT NULL,
-    about text NOT NULL, -- The stream or queue that the alert is about. Empty: all of Weir.
+    subject text NOT NULL, -- The stream or queue that the alert is about. Empty: all of Weir.
     severity text NOT NULL,
-    says text NOT NULL, -- What is wrong.
-    look text NOT NULL, -- What to look at first.
+    message text NOT NULL, -- What is wrong.
+    hint text NOT NULL, -- What to look at first.
     since timestamp with time zone NOT NULL, -- When the condition began to hold.
     seen_at timestamp with time zone NOT NULL, -- When the condition was last seen to hold.
     fired_at timestamp with time zone, -- When the condition had held for long enough to notify somebody. NULL: not yet.
     resolved_at timestamp with time zone, -- When the condition had been gone for long enough. NULL: not yet.
-    told text DEFAULT ''::text NOT NULL, -- What the latest send_alert job is about. Empty: there was none, or there is no webhook.
-    CONSTRAINT alerts_pkey PRIMARY KEY (name, about),
-    CONSTRAINT alerts_told_check CHECK (told = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text]))
+    last_notified text DEFAULT ''::text NOT NULL, -- What the latest send_alert job is about. Empty: there was none, or there is no webhook.
+    CONSTRAINT alerts_pkey PRIMARY KEY (name, subject),
+    CONSTRAINT alerts_last_notified_check CHECK (last_notified = ANY (ARRAY[''::text, 'fired'::text, 'resolved'::text]))
+);
+
+-- When the next call may start, over all processes. Always one row.
+CREATE TABLE api_schedule (
+    one boolean DEFAULT true NOT NULL, -- Always true: the key that keeps this one row.
+    next_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT api_schedule_pkey PRIMARY KEY (one),
+    CONSTRAINT api_schedule_one_check CHECK (one)
+);
+
+-- How many calls may run at once over all processes: one row each.
+CREATE TABLE api_slots (
+    slot integer NOT NULL,
+    holder text, -- The process that has the slot. NULL: free.
+    expires_at timestamp with time zone, -- When the slot becomes free even if its holder has not returned it, because it died.
+    CONSTRAINT api_slots_pkey PRIMARY KEY (slot)
 );
 
 -- The first thousand faults that an audit found, of each kind.
@@ -81,29 +97,13 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
--- When the next call may start, over all processes. Always one row.
-CREATE TABLE call_clock (
-    one boolean DEFAULT true NOT NULL, -- Always true: the key that keeps this one row.
-    next_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT call_clock_pkey PRIMARY KEY (one),
-    CONSTRAINT call_clock_one_check CHECK (one)
-);
-
--- How many calls may run at once over all processes: one row each.
-CREATE TABLE call_slots (
-    slot integer NOT NULL,
-    holder text, -- The process that has the slot. NULL: free.
-    expires_at timestamp with time zone, -- When the slot becomes free even if its holder has not returned it, because it died.
-    CONSTRAINT call_slots_pkey PRIMARY KEY (slot)
-);
-
 -- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     key bytea NOT NULL, -- sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.
     stage text NOT NULL, -- decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
     class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry failed.
-    state text DEFAULT 'open'::text NOT NULL, -- open; replaying: a replay was asked for or is running; replayed: it succeeded; dismissed: it stays dismissed even if it fails again.
+    state text DEFAULT 'open'::text NOT NULL, -- open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.
     state_at timestamp with time zone,
     stream text,
     wire text DEFAULT ''::text NOT NULL, -- The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.
@@ -113,7 +113,7 @@ CREATE TABLE dead_letters (
     kind text, -- Of a job: its kind.
     queue text, -- Of a job: its queue.
     projection text, -- Of a record that cannot be projected: the projection that fails. A retry goes through it.
-    job bigint, -- The id of the failed job, or of the job that replays this dead letter. NULL while a replay is asked for.
+    job bigint, -- The id of the failed job, or of the job that retries this dead letter. NULL while a retry is requested.
     cause text NOT NULL, -- Why it failed the first time, with path, expected and received if they are known.
     last_cause text DEFAULT ''::text NOT NULL, -- Why it failed the last time. Empty: it failed once.
     path text DEFAULT ''::text NOT NULL,
@@ -128,7 +128,7 @@ CREATE TABLE dead_letters (
     CONSTRAINT dead_letters_key_key UNIQUE (key),
     CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
     CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text])),
-    CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'replaying'::text, 'replayed'::text, 'dismissed'::text]))
+    CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'retrying'::text, 'retried'::text, 'dismissed'::text]))
 );
 CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT NULL;
 CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND stage <> 'job'::text;
@@ -136,7 +136,7 @@ CREATE INDEX dead_letters_last_seen ON dead_letters USING btree (last_seen);
 CREATE INDEX dead_letters_nameless ON dead_letters USING btree (id) WHERE did IS NULL AND stage <> 'job'::text;
 CREATE INDEX dead_letters_projection ON dead_letters USING btree (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, rkey) WHERE did IS NOT NULL;
-CREATE INDEX dead_letters_replaying ON dead_letters USING btree (id) WHERE state = 'replaying'::text;
+CREATE INDEX dead_letters_retrying ON dead_letters USING btree (id) WHERE state = 'retrying'::text;
 
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (
@@ -155,7 +155,7 @@ CREATE VIEW follows AS
     min(w.added_at) AS added_at,
     max(s.synced_at) AS last_seen_at,
     a.feed_read_at IS NOT NULL AS backfill_completed
-   FROM watched w
+   FROM watch_members w
      JOIN watches s ON s.id = w.watch_id
      LEFT JOIN accounts a ON a.did = w.did
   GROUP BY w.did, a.handle, a.display_name, a.feed_read_at;
@@ -213,7 +213,7 @@ CREATE INDEX links_check ON links USING btree (check_at) WHERE check_at < 'infin
 CREATE INDEX links_unchecked ON links USING btree (first_seen) WHERE check_at IS NULL;
 
 -- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.
-CREATE TABLE listed (
+CREATE TABLE listing_members (
     job_id bigint NOT NULL,
     degree integer NOT NULL, -- 1: accounts in the watch's own listing; 2: accounts that those follow; 0: members that are in neither, and were looked up.
     did text COLLATE "C" NOT NULL,
@@ -222,8 +222,8 @@ CREATE TABLE listed (
     avatar text NOT NULL,
     times integer DEFAULT 1 NOT NULL, -- Of degree 2: how many accounts of degree 1 follow it. Of degree 0: 1 if the network shows the account, so that it is no longer a member; 0 if it is hidden.
     last_by text COLLATE "C" NOT NULL, -- Of degree 2: the follower that was counted last, so that nobody is counted twice.
-    CONSTRAINT listed_pkey PRIMARY KEY (job_id, degree, did),
-    CONSTRAINT listed_degree_check CHECK (degree >= 0 AND degree <= 2)
+    CONSTRAINT listing_members_pkey PRIMARY KEY (job_id, degree, did),
+    CONSTRAINT listing_members_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
 
 -- Shares deleted since the last expiry. Too few accounts may share their links now.
@@ -263,6 +263,14 @@ CREATE TABLE projections (
     CONSTRAINT projections_name_check CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'::text)
 );
 CREATE TRIGGER projection_removed BEFORE DELETE ON projections FOR EACH ROW EXECUTE FUNCTION keep_projection();
+
+-- Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.
+CREATE TABLE purge_queue (
+    did text COLLATE "C" NOT NULL,
+    queued_at timestamp with time zone NOT NULL,
+    CONSTRAINT purge_queue_pkey PRIMARY KEY (did)
+);
+CREATE INDEX purge_queue_queued_at ON purge_queue USING btree (queued_at);
 
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
@@ -369,25 +377,17 @@ CREATE TABLE tombstones (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
 
--- Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.
-CREATE TABLE unwatched (
-    did text COLLATE "C" NOT NULL,
-    unwatched_at timestamp with time zone NOT NULL,
-    CONSTRAINT unwatched_pkey PRIMARY KEY (did)
-);
-CREATE INDEX unwatched_at ON unwatched USING btree (unwatched_at);
-
 -- The members of each watch: the accounts that it makes Weir follow.
-CREATE TABLE watched (
+CREATE TABLE watch_members (
     watch_id bigint NOT NULL,
     did text COLLATE "C" NOT NULL,
     added_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT watched_pkey PRIMARY KEY (did, watch_id),
-    CONSTRAINT watched_watch_id_fkey FOREIGN KEY (watch_id) REFERENCES watches(id) ON DELETE CASCADE
+    CONSTRAINT watch_members_pkey PRIMARY KEY (did, watch_id),
+    CONSTRAINT watch_members_watch_id_fkey FOREIGN KEY (watch_id) REFERENCES watches(id) ON DELETE CASCADE
 );
-CREATE INDEX watched_watch ON watched USING btree (watch_id);
-CREATE TRIGGER watched_changed AFTER INSERT OR DELETE OR TRUNCATE ON watched FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
-CREATE TRIGGER watched_lost AFTER DELETE ON watched REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_unwatched();
+CREATE INDEX watch_members_watch ON watch_members USING btree (watch_id);
+CREATE TRIGGER watch_member_removed AFTER DELETE ON watch_members REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION record_unwatched_accounts();
+CREATE TRIGGER watch_members_changed AFTER INSERT OR DELETE OR TRUNCATE ON watch_members FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
 
 -- Why accounts are followed. Without a row here, Weir follows the whole network. Add, change and delete rows freely: the followed accounts change with them.
 CREATE TABLE watches (
@@ -405,8 +405,8 @@ CREATE TABLE watches (
     CONSTRAINT watches_target_check CHECK (target <> ''::text)
 );
 CREATE TRIGGER watch_added AFTER INSERT ON watches FOR EACH ROW EXECUTE FUNCTION sync_watch();
-CREATE TRIGGER watch_removed AFTER DELETE ON watches FOR EACH ROW EXECUTE FUNCTION dismiss_watch_letters();
-CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind) EXECUTE FUNCTION forget_members();
+CREATE TRIGGER watch_removed AFTER DELETE ON watches FOR EACH ROW EXECUTE FUNCTION dismiss_watch_dead_letters();
+CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind) EXECUTE FUNCTION reset_watch();
 CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW WHEN (old.target <> new.target OR old.kind <> new.kind OR old.at_least <> new.at_least) EXECUTE FUNCTION sync_watch();
 CREATE TRIGGER watches_changed AFTER INSERT OR DELETE OR TRUNCATE ON watches FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
 
@@ -449,16 +449,8 @@ BEGIN
     END IF;
 END $function$;
 
--- Adds a job that replays every dead letter in state replaying, and wakes a worker.
-CREATE OR REPLACE FUNCTION public.ask_for_replays()
- RETURNS bigint
- LANGUAGE sql
-AS $function$
-    SELECT enqueue_job('replay_dead_letters', 'network', '{}', ARRAY['asked-for'])
-$function$;
-
 -- Refuses a stage or class that does not exist and would match nothing. NULL matches all.
-CREATE OR REPLACE FUNCTION public.check_letters(stage text, class text)
+CREATE OR REPLACE FUNCTION public.check_dead_letter_filter(stage text, class text)
  RETURNS void
  LANGUAGE plpgsql
 AS $function$
@@ -498,7 +490,7 @@ AS $function$
           LIMIT p_most) AS j
 $function$;
 
--- Marks a dead letter as needing nothing. It is kept, and no longer listed or replayed with the others.
+-- Marks a dead letter as needing nothing. It is kept, and no longer listed or retried with the others.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(letter bigint)
  RETURNS void
  LANGUAGE plpgsql
@@ -518,7 +510,7 @@ AS $function$
 DECLARE
     answer bigint;
 BEGIN
-    PERFORM check_letters(stage, class);
+    PERFORM check_dead_letter_filter(stage, class);
     WITH chosen AS MATERIALIZED (
         SELECT d.id FROM dead_letters AS d
         WHERE d.state = 'open' AND d.stage = coalesce(dismiss_dead_letters.stage, d.stage) AND d.class = coalesce(dismiss_dead_letters.class, d.class)
@@ -531,13 +523,13 @@ BEGIN
 END $function$;
 
 -- Dismisses the dead letter of a watch that is removed.
-CREATE OR REPLACE FUNCTION public.dismiss_watch_letters()
+CREATE OR REPLACE FUNCTION public.dismiss_watch_dead_letters()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
 BEGIN
     UPDATE dead_letters SET state = 'dismissed', state_at = now()
-    WHERE key = sha256(convert_to(E'job\nsync_follows\n' || jsonb_build_object('watch', OLD.id)::text, 'UTF8')) AND state IN ('open', 'replaying');
+    WHERE key = sha256(convert_to(E'job\nsync_follows\n' || jsonb_build_object('watch', OLD.id)::text, 'UTF8')) AND state IN ('open', 'retrying');
     RETURN NULL;
 END $function$;
 
@@ -622,6 +614,35 @@ AS $function$
     SELECT enqueue_job('request_backfill', 'network', p_args,
                        ARRAY[(ARRAY['gap', 'manual', 'new-follow', 'cold-start'])[(p_args ->> 'priority')::int],
                              CASE WHEN p_args ? 'all' THEN 'every-account' ELSE 'one-account' END])
+$function$;
+
+-- Has an account that is active again read, if posts of it may be missing.
+CREATE OR REPLACE FUNCTION public.enqueue_reread()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    followed timestamptz;
+BEGIN
+    SELECT min(w.added_at) INTO followed FROM watch_members AS w WHERE w.did = NEW.did;
+    IF followed IS NULL THEN
+        RETURN NEW;
+    END IF;
+    IF OLD.status = 'deleted' THEN -- its posts may have been purged
+        NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
+        NEW.reread_asked := NEW.reread_asked + 1;
+    END IF;
+    NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
+    PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
+    RETURN NEW;
+END $function$;
+
+-- Adds a job that retries every dead letter in the state retrying, and wakes a worker.
+CREATE OR REPLACE FUNCTION public.enqueue_retries()
+ RETURNS bigint
+ LANGUAGE sql
+AS $function$
+    SELECT enqueue_job('retry_dead_letters', 'network', '{}', ARRAY['asked-for'])
 $function$;
 
 -- Makes the partition of posts for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while posts is in use.
@@ -790,28 +811,6 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Removes the members of a watch that gets another target or kind: it starts like a new one.
-CREATE OR REPLACE FUNCTION public.forget_members()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-BEGIN
-    DELETE FROM watched WHERE watch_id = NEW.id;
-    NEW.synced_at := NULL;
-    NEW.problem := '';
-    RETURN NEW;
-END $function$;
-
--- Returns a slot, if the holder still has it.
-CREATE OR REPLACE FUNCTION public.give_call_slot(p_holder text, p_slot integer)
- RETURNS void
- LANGUAGE plpgsql
-AS $function$
-BEGIN
-    PERFORM set_config('synchronous_commit', 'off', true);
-    UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
-END $function$;
-
 -- Refuses to delete a projection that has unfinished jobs; dismisses its dead letters.
 CREATE OR REPLACE FUNCTION public.keep_projection()
  RETURNS trigger
@@ -822,45 +821,8 @@ BEGIN
         RAISE EXCEPTION 'projection % has unfinished % jobs', OLD.name, OLD.kind
             USING ERRCODE = '55006', HINT = 'Run the program that has the projection until they are finished, or delete them first, as in River UI.';
     END IF;
-    UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE projection = OLD.name AND state IN ('open', 'replaying');
+    UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE projection = OLD.name AND state IN ('open', 'retrying');
     RETURN OLD;
-END $function$;
-
--- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.
-CREATE OR REPLACE FUNCTION public.note_ended_job()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-DECLARE
-    most CONSTANT int   := 1 << 20;
-    args CONSTANT bytea := convert_to(NEW.args::text, 'UTF8');
-    why  CONSTANT text  := left(coalesce(NEW.errors[array_upper(NEW.errors, 1)] ->> 'error', 'it gave no reason'), 2000);
-BEGIN
-    IF NEW.state = 'completed' THEN
-        UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE job = NEW.id AND state IN ('open', 'replaying');
-        RETURN NULL;
-    END IF;
-    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
-        UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'replaying';
-        RETURN NULL;
-    END IF;
-    UPDATE dead_letters
-    SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
-    WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same work
-        RETURN NULL;
-    END IF;
-    INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
-    VALUES (sha256(convert_to(E'job\n' || NEW.kind || E'\n', 'UTF8') || args), 'job',
-            CASE NEW.state WHEN 'discarded' THEN 'retryable' ELSE 'permanent' END,
-            NEW.kind, NEW.queue, NEW.id, why, substr(args, 1, most), octet_length(args), now(), now())
-    ON CONFLICT (key) DO UPDATE
-    SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
-        job        = CASE d.state WHEN 'replaying' THEN d.job ELSE excluded.job END,
-        last_seen  = excluded.last_seen,
-        last_cause = excluded.cause,
-        count      = d.count + 1;
-    RETURN NULL;
 END $function$;
 
 -- Has expiry check the link of a share that is gone, or is dated earlier than before.
@@ -870,17 +832,6 @@ CREATE OR REPLACE FUNCTION public.note_lost_share()
 AS $function$
 BEGIN
     INSERT INTO lost_shares (link_id, did) VALUES (OLD.link_id, OLD.did);
-    RETURN NULL;
-END $function$;
-
--- Has expiry check the accounts that a watch lost.
-CREATE OR REPLACE FUNCTION public.note_unwatched()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-BEGIN
-    INSERT INTO unwatched (did, unwatched_at) SELECT DISTINCT g.did, now() FROM gone AS g ORDER BY g.did
-    ON CONFLICT (did) DO UPDATE SET unwatched_at = excluded.unwatched_at;
     RETURN NULL;
 END $function$;
 
@@ -930,29 +881,78 @@ BEGIN
 END $function$;
 REVOKE EXECUTE ON FUNCTION prepare_posts_default() FROM PUBLIC;
 
--- Has an account that is active again read, if posts of it may be missing.
-CREATE OR REPLACE FUNCTION public.read_again()
+-- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.
+CREATE OR REPLACE FUNCTION public.record_ended_job()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    followed timestamptz;
+    most CONSTANT int   := 1 << 20;
+    args CONSTANT bytea := convert_to(NEW.args::text, 'UTF8');
+    why  CONSTANT text  := left(coalesce(NEW.errors[array_upper(NEW.errors, 1)] ->> 'error', 'it gave no reason'), 2000);
 BEGIN
-    SELECT min(w.added_at) INTO followed FROM watched AS w WHERE w.did = NEW.did;
-    IF followed IS NULL THEN
-        RETURN NEW;
+    IF NEW.state = 'completed' THEN
+        UPDATE dead_letters SET state = 'retried', state_at = now() WHERE job = NEW.id AND state IN ('open', 'retrying');
+        RETURN NULL;
     END IF;
-    IF OLD.status = 'deleted' THEN -- its posts may have been purged
-        NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
-        NEW.reread_asked := NEW.reread_asked + 1;
+    IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
+        UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'retrying';
+        RETURN NULL;
     END IF;
-    NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
-    PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
+    UPDATE dead_letters
+    SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
+    WHERE job = NEW.id;
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'audit', 'sync_follows') THEN -- the next run does the same work
+        RETURN NULL;
+    END IF;
+    INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
+    VALUES (sha256(convert_to(E'job\n' || NEW.kind || E'\n', 'UTF8') || args), 'job',
+            CASE NEW.state WHEN 'discarded' THEN 'retryable' ELSE 'permanent' END,
+            NEW.kind, NEW.queue, NEW.id, why, substr(args, 1, most), octet_length(args), now(), now())
+    ON CONFLICT (key) DO UPDATE
+    SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
+        job        = CASE d.state WHEN 'retrying' THEN d.job ELSE excluded.job END,
+        last_seen  = excluded.last_seen,
+        last_cause = excluded.cause,
+        count      = d.count + 1;
+    RETURN NULL;
+END $function$;
+
+-- Has expiry check the accounts that a watch lost.
+CREATE OR REPLACE FUNCTION public.record_unwatched_accounts()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO purge_queue (did, queued_at) SELECT DISTINCT g.did, now() FROM gone AS g ORDER BY g.did
+    ON CONFLICT (did) DO UPDATE SET queued_at = excluded.queued_at;
+    RETURN NULL;
+END $function$;
+
+-- Returns a slot, if the holder still has it.
+CREATE OR REPLACE FUNCTION public.release_api_slot(p_holder text, p_slot integer)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE api_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
+END $function$;
+
+-- Removes the members of a watch that gets another target or kind: it starts like a new one.
+CREATE OR REPLACE FUNCTION public.reset_watch()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    DELETE FROM watch_members WHERE watch_id = NEW.id;
+    NEW.synced_at := NULL;
+    NEW.problem := '';
     RETURN NEW;
 END $function$;
 
 -- Has a dead letter retried, whatever its state. Returns the id of the job that does it.
-CREATE OR REPLACE FUNCTION public.replay_dead_letter(letter bigint)
+CREATE OR REPLACE FUNCTION public.retry_dead_letter(letter bigint)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
@@ -961,34 +961,34 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
-    UPDATE dead_letters AS d SET state = 'replaying', state_at = now(), job = NULL
+    UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL
     WHERE d.id = letter
-      AND NOT (d.state = 'replaying' AND EXISTS (
+      AND NOT (d.state = 'retrying' AND EXISTS (
           SELECT FROM river_job AS j
           WHERE j.id = d.job AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
       ));
-    RETURN ask_for_replays();
+    RETURN enqueue_retries();
 END $function$;
 
 -- Has every open dead letter retried, or those of a stage or class. Returns how many.
-CREATE OR REPLACE FUNCTION public.replay_dead_letters(stage text DEFAULT NULL::text, class text DEFAULT NULL::text)
+CREATE OR REPLACE FUNCTION public.retry_dead_letters(stage text DEFAULT NULL::text, class text DEFAULT NULL::text)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 DECLARE
     answer bigint;
 BEGIN
-    PERFORM check_letters(stage, class);
+    PERFORM check_dead_letter_filter(stage, class);
     WITH chosen AS MATERIALIZED (
         SELECT d.id FROM dead_letters AS d
-        WHERE d.state = 'open' AND d.stage = coalesce(replay_dead_letters.stage, d.stage) AND d.class = coalesce(replay_dead_letters.class, d.class)
+        WHERE d.state = 'open' AND d.stage = coalesce(retry_dead_letters.stage, d.stage) AND d.class = coalesce(retry_dead_letters.class, d.class)
         ORDER BY d.id
         FOR UPDATE
     )
-    UPDATE dead_letters AS d SET state = 'replaying', state_at = now(), job = NULL FROM chosen AS c WHERE d.id = c.id;
+    UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL FROM chosen AS c WHERE d.id = c.id;
     GET DIAGNOSTICS answer = ROW_COUNT;
     IF answer > 0 THEN
-        PERFORM ask_for_replays();
+        PERFORM enqueue_retries();
     END IF;
     RETURN answer;
 END $function$;
@@ -1026,7 +1026,7 @@ AS $function$
 $function$;
 
 -- Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then ask again. Both waits begin at now_at.
-CREATE OR REPLACE FUNCTION public.take_call_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
+CREATE OR REPLACE FUNCTION public.take_api_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
  RETURNS record
  LANGUAGE plpgsql
 AS $function$
@@ -1038,30 +1038,30 @@ BEGIN
     -- A server that crashes may lose the last reservations. Then calls may be too close or too many for a second. Waiting
     -- for the disk would delay every call.
     PERFORM set_config('synchronous_commit', 'off', true);
-    IF NOT EXISTS (SELECT FROM call_slots AS s WHERE s.slot = p_slots) THEN
-        INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
+    IF NOT EXISTS (SELECT FROM api_slots AS s WHERE s.slot = p_slots) THEN
+        INSERT INTO api_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
     END IF;
     SELECT s.slot INTO slot
-    FROM call_slots AS s
+    FROM api_slots AS s
     WHERE s.slot <= p_slots AND (s.holder IS NULL OR s.expires_at < clock_timestamp())
     ORDER BY s.slot
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
         -- If the clock was set back, some slots expire too late: shorten them.
-        UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
-        WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
+        UPDATE api_slots AS s SET expires_at = clock_timestamp() + p_ttl
+        WHERE s.slot IN (SELECT o.slot FROM api_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
         now_at := clock_timestamp();
         RETURN;
     END IF;
-    SELECT next_at INTO at FROM call_clock FOR UPDATE;
+    SELECT next_at INTO at FROM api_schedule FOR UPDATE;
     IF at > clock_timestamp() + 2 * far THEN
         at := clock_timestamp() + far; -- the clock was set back; earlier reservations are used up by then
     END IF;
     at := greatest(at, clock_timestamp());
-    UPDATE call_clock SET next_at = at + p_spacing;
-    UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
+    UPDATE api_schedule SET next_at = at + p_spacing;
+    UPDATE api_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_api_slot.slot;
     now_at := clock_timestamp();
     wait := at - now_at;
 END $function$;
@@ -1128,7 +1128,7 @@ CREATE INDEX river_job_kind ON river_job USING btree (kind);
 CREATE INDEX river_job_prioritized_fetching_index ON river_job USING btree (state, queue, priority, scheduled_at, id);
 CREATE INDEX river_job_state_and_finalized_at_index ON river_job USING btree (state, finalized_at) WHERE finalized_at IS NOT NULL;
 CREATE UNIQUE INDEX river_job_unique_idx ON river_job USING btree (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL AND river_job_state_in_bitmask(unique_states, state);
-CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW WHEN (old.state <> new.state AND ((new.state = ANY (ARRAY['discarded'::river_job_state, 'cancelled'::river_job_state])) OR new.state = 'completed'::river_job_state AND (cardinality(new.errors) > 0 OR ('dead-letter'::text = ANY (new.tags::text[]))))) EXECUTE FUNCTION note_ended_job();
+CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW WHEN (old.state <> new.state AND ((new.state = ANY (ARRAY['discarded'::river_job_state, 'cancelled'::river_job_state])) OR new.state = 'completed'::river_job_state AND (cardinality(new.errors) > 0 OR ('dead-letter'::text = ANY (new.tags::text[]))))) EXECUTE FUNCTION record_ended_job();
 
 CREATE UNLOGGED TABLE river_leader (
     elected_at timestamp with time zone NOT NULL,

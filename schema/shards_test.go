@@ -45,12 +45,12 @@ func (f *followed) set(mode string, accounts int) {
 // follow follows the accounts with the numbers from one to another.
 func (f *followed) follow(from, to int) {
 	f.t.Helper()
-	f.exec(`INSERT INTO watched (watch_id, did) SELECT 1, 'did:plc:' || to_char(n, 'FM00000') FROM generate_series($1::int, $2::int) AS n ON CONFLICT DO NOTHING`, from, to)
+	f.exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:' || to_char(n, 'FM00000') FROM generate_series($1::int, $2::int) AS n ON CONFLICT DO NOTHING`, from, to)
 }
 
 func (f *followed) unfollow(from, to int) {
 	f.t.Helper()
-	f.exec(`DELETE FROM watched WHERE did BETWEEN 'did:plc:' || to_char($1::int, 'FM00000') AND 'did:plc:' || to_char($2::int, 'FM00000')`, from, to)
+	f.exec(`DELETE FROM watch_members WHERE did BETWEEN 'did:plc:' || to_char($1::int, 'FM00000') AND 'did:plc:' || to_char($2::int, 'FM00000')`, from, to)
 }
 
 // share shares out, and answers who is where. It checks what always holds.

@@ -61,7 +61,7 @@ FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(w.target ORDER BY w.id), '{}') AS targets
-    FROM watched AS m JOIN watches AS w ON w.id = m.watch_id
+    FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
     WHERE m.did = v.did
 ) AS w`
 	return one(ctx, db, "read the standing of "+did, pgx.RowToStructByName[Standing], sql, did)

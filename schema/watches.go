@@ -32,7 +32,7 @@ SELECT w.id        AS id,
        w.added_at  AS added_at,
        w.synced_at AS synced_at,
        w.problem   AS problem,
-       (SELECT count(*) FROM watched AS m WHERE m.watch_id = w.id) AS members
+       (SELECT count(*) FROM watch_members AS m WHERE m.watch_id = w.id) AS members
 FROM watches AS w `
 
 // Watches lists them all, the oldest first.
@@ -111,9 +111,9 @@ type Followed struct {
 // first to bring.
 func AddedBy(ctx context.Context, db DB, watch int64, began time.Time) ([]string, error) {
 	const sql = `
-SELECT w.did FROM watched AS w
+SELECT w.did FROM watch_members AS w
 WHERE w.watch_id = $1 AND w.added_at = $2
-  AND NOT EXISTS (SELECT FROM watched AS o WHERE o.did = w.did AND o.added_at < w.added_at)
+  AND NOT EXISTS (SELECT FROM watch_members AS o WHERE o.did = w.did AND o.added_at < w.added_at)
 ORDER BY w.did`
 	return all(ctx, db, fmt.Sprintf("list whom watch %d brought", watch), pgx.RowTo[string], sql, watch, began)
 }
@@ -122,7 +122,7 @@ ORDER BY w.did`
 func FollowedAccounts(ctx context.Context, db DB) (Followed, error) {
 	const sql = `
 SELECT NOT EXISTS (SELECT FROM watches)                                        AS everyone,
-       coalesce((SELECT array_agg(DISTINCT did ORDER BY did) FROM watched), '{}') AS dids`
+       coalesce((SELECT array_agg(DISTINCT did ORDER BY did) FROM watch_members), '{}') AS dids`
 	return one(ctx, db, "read whom to follow", pgx.RowToStructByPos[Followed], sql)
 }
 
@@ -148,7 +148,7 @@ type Following struct {
 func ReadFollowing(ctx context.Context, db DB) (Following, error) {
 	const sql = `
 SELECT w.watches                                                    AS watches,
-       (SELECT count(*) FROM (SELECT DISTINCT did FROM watched) AS d) AS accounts,
+       (SELECT count(*) FROM (SELECT DISTINCT did FROM watch_members) AS d) AS accounts,
        CASE WHEN w.watches = 1 THEN w.kind ELSE '' END              AS kind,
        CASE WHEN w.watches = 1 THEN w.target ELSE '' END            AS target,
        CASE WHEN w.watches = 1 THEN w.at_least ELSE 0 END           AS at_least
@@ -199,12 +199,12 @@ func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidde
 	watch := w.ID
 	did, handle, name, avatar := memberColumns(members)
 	// One listing at a time decides which accounts are new.
-	if _, err := tx.Exec(ctx, `LOCK TABLE watched IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+	if _, err := tx.Exec(ctx, `LOCK TABLE watch_members IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 		return c, fmt.Errorf("lock the watched accounts: %w", err)
 	}
 	const added = `
-WITH known AS (SELECT DISTINCT did FROM watched WHERE did = ANY ($2)), new AS (
-    INSERT INTO watched (watch_id, did, added_at)
+WITH known AS (SELECT DISTINCT did FROM watch_members WHERE did = ANY ($2)), new AS (
+    INSERT INTO watch_members (watch_id, did, added_at)
     SELECT $1, m.did, $3 FROM unnest($2::text[]) AS m (did) ORDER BY 2
     ON CONFLICT (did, watch_id) DO NOTHING
     RETURNING did
@@ -213,7 +213,7 @@ SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
 	if c.Added, err = all(ctx, tx, fmt.Sprintf("add members of watch %d", watch), pgx.RowTo[string], added, watch, did, began); err != nil {
 		return c, err
 	}
-	tag, err := tx.Exec(ctx, `DELETE FROM watched AS w WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)`, watch, did, hidden)
+	tag, err := tx.Exec(ctx, `DELETE FROM watch_members AS w WHERE watch_id = $1 AND NOT EXISTS (SELECT FROM unnest($2::text[] || $3::text[]) AS m (did) WHERE m.did = w.did)`, watch, did, hidden)
 	if err != nil {
 		return c, fmt.Errorf("remove members of watch %d: %w", watch, err)
 	}
@@ -310,7 +310,7 @@ func PollFollows(ctx context.Context, db DB, often, interval time.Duration, chan
 func followsMark(ctx context.Context, db DB) (string, error) {
 	const sql = `
 SELECT concat_ws(' ', (SELECT count(*) FROM watches), count(*), sum(hashtextextended(did, watch_id)))
-FROM watched`
+FROM watch_members`
 	return one(ctx, db, "look for a change of follows", pgx.RowTo[string], sql)
 }
 

@@ -39,7 +39,7 @@ func TestSyncRevivesWhoIsShown(t *testing.T) {
 		members = append(members, schema.Member{DID: "did:new:" + status}, schema.Member{DID: "did:old:" + status})
 	}
 	execute(`INSERT INTO accounts (did, status, status_at) VALUES ('did:streamed', 'deactivated', now() - interval '3 days'), ('did:sql', 'deactivated', now() - interval '3 days')`)
-	execute(`INSERT INTO watched (watch_id, did) SELECT 1, did FROM accounts`)
+	execute(`INSERT INTO watch_members (watch_id, did) SELECT 1, did FROM accounts`)
 	execute(`UPDATE accounts SET reread_since = now() - interval '5 hours' WHERE did IN ('did:old:takendown', 'did:streamed', 'did:sql')`)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := schema.SetMembers(t.Context(), tx, watches[0], members, []string{"did:streamed", "did:sql"}, time.Now())
@@ -62,7 +62,7 @@ func TestOnlyAComparisonChecksOffAGap(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	do(t, pool, `INSERT INTO watches (target, kind) VALUES ('did:a', 'account')`)
-	do(t, pool, `INSERT INTO watched (watch_id, did) VALUES (1, 'did:a')`)
+	do(t, pool, `INSERT INTO watch_members (watch_id, did) VALUES (1, 'did:a')`)
 	open := func(r schema.Reading) int {
 		t.Helper()
 		r.Since, r.Now = time.Now().Add(-2*time.Hour), time.Now()

@@ -34,7 +34,7 @@ func (n *Net) routes() http.Handler {
 		if fault == Restart || fault == Renumber {
 			go func() { // this very server goes down
 				if err := n.Do(fault); err != nil {
-					n.cfg.Logger.Error("simnet_fault", "fault", fault, "cause", err)
+					n.cfg.Logger.Error("simnet_fault", "fault", fault, "error", err)
 				}
 			}()
 			w.WriteHeader(http.StatusAccepted)

@@ -203,7 +203,7 @@ func (n *Net) start(address string) error {
 	n.listener, n.server, n.stop = l, server, stop
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			n.cfg.Logger.Error("simnet_stopped", "cause", err)
+			n.cfg.Logger.Error("simnet_stopped", "error", err)
 		}
 	}()
 	return nil

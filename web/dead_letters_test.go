@@ -36,14 +36,14 @@ func TestDeadLettersAreListedByStageAndState(t *testing.T) {
 	r := newRig(t).asOps("")
 	require.Contains(t, r.get("/deadletters"), "No failed event or job needs attention.")
 	r.deadLetter("decode", "open", "a", "")
-	r.deadLetter("commit", "replaying", "b", "")
+	r.deadLetter("commit", "retrying", "b", "")
 	r.deadLetter("job", "dismissed", "c", "")
 	r.deadLetter("job", "open", "d", "")
-	r.deadLetter("process", "replayed", "e", "")
+	r.deadLetter("process", "retried", "e", "")
 	require.Equal(t, []string{"d at d", "b at b", "a at a"}, r.causes("/deadletters"))
 	require.Equal(t, []string{"d at d"}, r.causes("/deadletters?stage=job"))
 	require.Equal(t, []string{"c at c"}, r.causes("/deadletters?stage=job&state=dismissed"))
-	require.Equal(t, []string{"e at e"}, r.causes("/deadletters?state=replayed"))
+	require.Equal(t, []string{"e at e"}, r.causes("/deadletters?state=retried"))
 	stages := find(r.parse(r.get("/deadletters?stage=job")), class("windows"))
 	require.Equal(t, "all 3 decode 1 commit 1 process 0 job 1", text(stages[0]))
 	for _, n := range find(r.parse(r.get("/deadletters?stage=job")), func(n *html.Node) bool { return n.Data == "a" }) {
@@ -57,7 +57,7 @@ func TestDeadLetterPageShowsHowToReplayIt(t *testing.T) {
 	address := r.deadLetter("commit", "open", "it is too long", `{"did":"x"}`+strings.Repeat(" y", 20000))
 	page := text(find(r.parse(r.get(address)), func(n *html.Node) bool { return n.Data == "main" })[0])
 	for _, want := range []string{"it is too long", `{"did":"x"} y`, "commit, permanent", "1 time: first 1 h ago", "40,011 bytes; only the beginning is shown",
-		"weir deadletter replay 1 ", "SELECT replay_dead_letter(1);", "SELECT dismiss_dead_letter(1);"} {
+		"weir deadletter retry 1 ", "SELECT retry_dead_letter(1);", "SELECT dismiss_dead_letter(1);"} {
 		require.Contains(t, page, want)
 	}
 	require.Less(t, len(page), 20000, "only a part of the input is shown")

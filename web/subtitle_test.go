@@ -24,7 +24,7 @@ func TestSubtitleDescribesTheCountedAccounts(t *testing.T) {
 	require.Equal(t, "The links most shared on Bluesky in the last 3 hours.", says())
 	watch := func(kind, target string, members int) {
 		r.exec(`INSERT INTO watches (kind, target) VALUES ($1, $2)`, kind, target)
-		r.exec(`INSERT INTO watched (watch_id, did) SELECT (SELECT max(id) FROM watches), 'did:plc:' || n FROM generate_series(1, $1) AS n`, members)
+		r.exec(`INSERT INTO watch_members (watch_id, did) SELECT (SELECT max(id) FROM watches), 'did:plc:' || n FROM generate_series(1, $1) AS n`, members)
 	}
 	for want, c := range map[string]struct {
 		kind, target string

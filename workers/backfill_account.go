@@ -346,6 +346,6 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 	if err != nil {
 		return fmt.Errorf("write down that %s cannot be read: %w", job.Args.DID, err)
 	}
-	jobLog(ctx, w.log).Info("backfilled", "did", job.Args.DID, "state", "skip", "cause", cause)
+	jobLog(ctx, w.log).Info("backfilled", "did", job.Args.DID, "state", "skip", "error", cause)
 	return nil
 }

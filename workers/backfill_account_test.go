@@ -35,7 +35,7 @@ func TestAccountWatchByHandle(t *testing.T) {
 	r := newRig(t, nil)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, r.net.Hub().Handle)
 	require.Eventually(t, func() bool {
-		return r.count(`SELECT count(*) FROM watched`) == 1 || r.count(`SELECT count(*) FROM watches WHERE problem <> ''`) == 1
+		return r.count(`SELECT count(*) FROM watch_members`) == 1 || r.count(`SELECT count(*) FROM watches WHERE problem <> ''`) == 1
 	}, 20*time.Second, 5*time.Millisecond)
 	var problem string
 	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT problem FROM watches`).Scan(&problem))

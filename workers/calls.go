@@ -125,6 +125,6 @@ func (c *Calls) give(ctx context.Context, slot int, holder string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := schema.GiveCallSlot(ctx, c.Pool, slot, holder); err != nil {
-		c.Logger.Warn("call_slot_not_given_back", "slot", slot, "cause", err, "effect", "it is free again after "+c.TTL.String())
+		c.Logger.Warn("call_slot_not_given_back", "slot", slot, "error", err, "effect", "it is free again after "+c.TTL.String())
 	}
 }

@@ -47,9 +47,9 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 		var messages []river.InsertManyParams
 		for i := range alerts {
 			if message, due := news(&alerts[i]); due && w.tell {
-				alerts[i].Told = told(message)
+				alerts[i].LastNotified = told(message)
 				messages = append(messages, river.InsertManyParams{Args: message})
-				jobLog(ctx, w.log).Warn("alert", "name", message.Name, "about", message.About, "says", message.Says, "resolved", message.Resolved)
+				jobLog(ctx, w.log).Warn("alert", "name", message.Name, "subject", message.Subject, "message", message.Message, "resolved", message.Resolved)
 			}
 		}
 		rowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "told", len(messages))
@@ -90,22 +90,22 @@ func follow(alerts []schema.Alert, conditions []health.Condition, now time.Time)
 	type key struct{ name, about string }
 	at := map[key]int{}
 	for i, a := range alerts {
-		at[key{a.Name, a.About}] = i
+		at[key{a.Name, a.Subject}] = i
 	}
 	holds := map[key]bool{}
 	for _, c := range conditions {
-		k := key{c.Name, c.About}
+		k := key{c.Name, c.Subject}
 		i, known := at[k]
 		if !known {
 			i = len(alerts)
-			alerts = append(alerts, schema.Alert{Name: c.Name, About: c.About, ResolvedAt: &now})
+			alerts = append(alerts, schema.Alert{Name: c.Name, Subject: c.Subject, ResolvedAt: &now})
 			at[k] = i
 		}
 		seen(&alerts[i], c, now)
 		holds[k] = true
 	}
 	for i := range alerts {
-		if !holds[key{alerts[i].Name, alerts[i].About}] {
+		if !holds[key{alerts[i].Name, alerts[i].Subject}] {
 			missed(&alerts[i], now)
 		}
 	}
@@ -118,7 +118,7 @@ func seen(a *schema.Alert, c health.Condition, now time.Time) {
 	if a.ResolvedAt != nil || a.FiredAt == nil && now.Sub(a.SeenAt) > health.GoneFor {
 		a.Since, a.FiredAt, a.ResolvedAt = now, nil, nil
 	}
-	a.SeenAt, a.Severity, a.Says, a.Look = now, c.Severity, c.Says, c.Do
+	a.SeenAt, a.Severity, a.Message, a.Hint = now, c.Severity, c.Message, c.Do
 	if a.FiredAt == nil && now.Sub(a.Since) >= health.Held()[a.Name] {
 		a.FiredAt = &now
 	}
@@ -135,21 +135,21 @@ func missed(a *schema.Alert, now time.Time) {
 // news is the message that nobody has sent yet about an alert. Somebody who was
 // not told that it fired is not told that it is over.
 func news(a *schema.Alert) (message jobs.SendAlert, due bool) {
-	message = jobs.SendAlert{Name: a.Name, Severity: a.Severity, About: a.About, Says: a.Says, Look: a.Look, Since: a.Since}
+	message = jobs.SendAlert{Name: a.Name, Severity: a.Severity, Subject: a.Subject, Message: a.Message, Hint: a.Hint, Since: a.Since}
 	switch {
 	case a.FiredAt == nil:
 		return message, false
 	case a.ResolvedAt == nil:
 		message.At = *a.FiredAt
-		return message, a.Told != schema.ToldFired
+		return message, a.LastNotified != schema.NotifiedFired
 	}
 	message.At, message.Resolved = *a.ResolvedAt, true
-	return message, a.Told == schema.ToldFired
+	return message, a.LastNotified == schema.NotifiedFired
 }
 
 func told(message jobs.SendAlert) string {
 	if message.Resolved {
-		return schema.ToldResolved
+		return schema.NotifiedResolved
 	}
-	return schema.ToldFired
+	return schema.NotifiedFired
 }

@@ -43,13 +43,13 @@ func TestAnAlertIsToldOnceAStateAndDoesNotFlap(t *testing.T) {
 			for i, check := range c.checks {
 				var holds []health.Condition
 				if check == 'y' {
-					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Says: "x"}}
+					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Message: "x"}}
 				}
 				alerts = follow(alerts, holds, time.Unix(0, 0).Add(time.Duration(i)*time.Minute))
 				word := ' '
 				for j := range alerts {
 					if message, due := news(&alerts[j]); due {
-						alerts[j].Told = told(message)
+						alerts[j].LastNotified = told(message)
 						word = 'F'
 						if message.Resolved {
 							word = 'R'
@@ -111,7 +111,7 @@ func (h *hook) got() []string {
 // whose path is a secret, in JSON.
 func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *Client {
 	t.Helper()
-	cfg := Config{Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertEvery: 50 * time.Millisecond}
+	cfg := Config{Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertInterval: 50 * time.Millisecond}
 	if url != "" {
 		var err error
 		cfg.Webhook, err = NewWebhook(url+"/sesame", "")
@@ -154,10 +154,10 @@ func TestTwoWorkersTellOnce(t *testing.T) {
 	alerting(t, r.pool, h.URL, nil)
 	r.execute(letters)
 	require.Eventually(t, func() bool { return len(h.got()) == 1 }, time.Minute, 5*time.Millisecond)
-	require.Contains(t, h.got()[0], `"name":"WeirDeadLetters","severity":"warning","says":"11 dead letters within 10m0s"`)
+	require.Contains(t, h.got()[0], `"name":"WeirDeadLetters","severity":"warning","message":"11 dead letters within 10m0s"`)
 	r.moreChecks(5)
 	require.Len(t, h.got(), 1)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND resolved_at IS NULL AND told = 'fired'`))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND resolved_at IS NULL AND last_notified = 'fired'`))
 
 	r.execute(`DELETE FROM dead_letters`)
 	r.moreChecks(3) // none that still saw them is at work
@@ -176,7 +176,7 @@ func TestWithoutAWebhookTheTableIsKept(t *testing.T) {
 	r := &rig{t: t, pool: schematest.New(t)}
 	r.execute(letters)
 	silent := alerting(t, r.pool, "", nil)
-	r.becomes(1, `SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND told = ''`)
+	r.becomes(1, `SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND last_notified = ''`)
 	r.moreChecks(3)
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert'`))
 	require.NoError(t, silent.StopAndCancel(t.Context()))

@@ -93,7 +93,7 @@ func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
 		Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
-	client, err := New(Config{Pool: pool, ID: t.Name(), Bluesky: api, Projections: registered(t, pool), AlertEvery: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	client, err := New(Config{Pool: pool, ID: t.Name(), Bluesky: api, Projections: registered(t, pool), AlertInterval: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, client.Start(ctx))

@@ -36,14 +36,14 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		if followed.Everyone {
 			problem = "the whole network is followed"
 		}
-		jobLog(ctx, w.log).Warn("gap_cannot_be_closed", "gap", job.Args.Gap, "cause", problem)
+		jobLog(ctx, w.log).Warn("gap_cannot_be_closed", "gap", job.Args.Gap, "error", problem)
 		return schema.GapFailed(ctx, w.pool, job.Args.Gap, problem)
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		started, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
-			jobLog(ctx, w.log).Info("gap_not_closed", "gap", job.Args.Gap, "cause", "it is gone")
+			jobLog(ctx, w.log).Info("gap_not_closed", "gap", job.Args.Gap, "error", "it is gone")
 			return nil
 		case err != nil:
 			return err

@@ -114,7 +114,7 @@ func (w ruled[T]) Work(ctx context.Context, job *river.Job[T]) error {
 	if _, goesOn := errors.AsType[*river.JobSnoozeError](err); err != nil && !goesOn {
 		rowLog(ctx).Warn("attempt_failed", "attempt", job.Attempt, "outcome", outcomeOf(ended), "cause", err)
 		if outcome := outcomeOf(ended); outcome == "cancelled" || outcome == "failed" && job.Attempt >= job.MaxAttempts && !errors.Is(err, context.Canceled) {
-			w.log.Error("job_given_up", "kind", job.Kind, "job", job.ID, "attempt", job.Attempt, "outcome", outcome, "cause", err)
+			w.log.Error("job_given_up", "kind", job.Kind, "job", job.ID, "attempt", job.Attempt, "outcome", outcome, "error", err)
 		}
 	}
 	return ended

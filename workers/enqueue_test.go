@@ -162,7 +162,7 @@ func TestCallsOfAllProcessesShareOneLimit(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `
 CREATE TABLE turns (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz);
 CREATE FUNCTION note_turn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO turns (at) VALUES (NEW.next_at); RETURN NULL; END $$;
-CREATE TRIGGER note_turn AFTER UPDATE ON call_clock FOR EACH ROW EXECUTE FUNCTION note_turn()`)
+CREATE TRIGGER note_turn AFTER UPDATE ON api_schedule FOR EACH ROW EXECUTE FUNCTION note_turn()`)
 	require.NoError(t, err)
 	const slots, spacing, processes, callers, calls = 3, 20 * time.Millisecond, 3, 4, 5
 	var mu sync.Mutex
@@ -219,7 +219,7 @@ BEGIN
     IF nextval('turns') = (SELECT min(turn) FROM slow) THEN PERFORM pg_sleep(0.3); END IF;
     RETURN NULL;
 END $$;
-CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON call_clock DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`) // at commit
+CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON api_schedule DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`) // at commit
 	require.NoError(t, err)
 	take := func() (turns int64) {
 		t.Helper()
@@ -268,7 +268,7 @@ func TestUnrestWidensTheDistance(t *testing.T) {
 	require.NoError(t, err)
 	done()
 	var next time.Time
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT next_at FROM call_clock`).Scan(&next))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT next_at FROM api_schedule`).Scan(&next))
 	require.GreaterOrEqual(t, next.Sub(before), margin+worst*9/10)
 	for range 200 {
 		calls.unrest.note(0)
@@ -278,7 +278,7 @@ func TestUnrestWidensTheDistance(t *testing.T) {
 
 func slotsTaken(t *testing.T, pool *pgxpool.Pool) (n int) {
 	t.Helper()
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM call_slots WHERE holder IS NOT NULL`).Scan(&n))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM api_slots WHERE holder IS NOT NULL`).Scan(&n))
 	return n
 }
 
@@ -290,7 +290,7 @@ func TestSlotOfADeadProcessIsFreeAgain(t *testing.T) {
 	_, err := dead.Take(t.Context())
 	require.NoError(t, err)
 	var until time.Time
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT expires_at FROM call_slots`).Scan(&until))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT expires_at FROM api_slots`).Scan(&until))
 	done, err := (&Calls{Pool: pool, Slots: 1, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}).Take(t.Context())
 	require.NoError(t, err)
 	var over bool

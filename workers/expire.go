@@ -238,7 +238,7 @@ func (r *expiry) indexes() error {
 	case errors.Is(err, schema.ErrBusy):
 		return nil // another expiry does it
 	case err != nil && ctx.Err() != nil && r.ctx.Err() == nil:
-		r.log.Warn("expire_left_to_the_next_run", "what", "indexes", "cause", err)
+		r.log.Warn("expire_left_to_the_next_run", "what", "indexes", "error", err)
 		return nil
 	}
 	return err
@@ -335,7 +335,7 @@ func (r *expiry) batches(what string, step func(limit int) (looked, gone int, er
 		switch {
 		case errors.Is(err, schema.ErrBusy):
 			if busy++; busy >= r.tries {
-				r.log.Warn("expire_left_to_the_next_run", "what", what, "gone", total, "cause", err)
+				r.log.Warn("expire_left_to_the_next_run", "what", what, "gone", total, "error", err)
 				return nil
 			}
 			limit = max(limit/2, 10)

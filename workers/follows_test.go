@@ -152,7 +152,7 @@ func TestEveryKindOfWatchBringsItsAccounts(t *testing.T) {
 	pack, err := r.net.MakeStarterPack(hub.DID, "a pack", followed[3:12]...)
 	require.NoError(t, err)
 	members := func(target string) string {
-		return `SELECT count(*) FROM watched AS w JOIN watches AS s ON s.id = w.watch_id WHERE s.target = '` + target + `'`
+		return `SELECT count(*) FROM watch_members AS w JOIN watches AS s ON s.id = w.watch_id WHERE s.target = '` + target + `'`
 	}
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
 	r.becomes(len(followed), members(hub.Handle))
@@ -191,7 +191,7 @@ func TestSecondDegreeIsWhomManyFollow(t *testing.T) {
 	require.Positive(t, want)
 	require.Less(t, want, len(times))
 	r.execute(`INSERT INTO watches (target, kind, at_least) VALUES ($1, 'second-degree', 3)`, hub.DID)
-	r.becomes(want, `SELECT count(*) FROM watched`)
+	r.becomes(want, `SELECT count(*) FROM watch_members`)
 }
 
 // TestBrokenListingRemovesNobody: only a complete one does.
@@ -201,20 +201,20 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 	hub := r.net.Hub()
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.DID)
 	followed := r.followed()
-	r.becomes(len(followed), `SELECT count(*) FROM watched`)
+	r.becomes(len(followed), `SELECT count(*) FROM watch_members`)
 	require.NoError(t, r.net.Unfollow(hub.DID, followed[:50]...))
 	for _, kind := range []simnet.CallFaultKind{simnet.Unavailable, simnet.Severed, simnet.Empty, simnet.Loop} {
 		// Ten failures in a row would have the client leave the service alone for a while.
 		require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: kind, Endpoint: "app.bsky.graph.getFollows", Count: 4}))
 		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 		r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`)
-		require.Equal(t, len(followed), r.count(`SELECT count(*) FROM watched`), kind)
+		require.Equal(t, len(followed), r.count(`SELECT count(*) FROM watch_members`), kind)
 		r.net.MendCalls()
 		r.execute(`UPDATE watches SET problem = ''`)
 		r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows' AND state <> 'running'`)
 	}
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
-	r.becomes(len(followed)-50, `SELECT count(*) FROM watched`)
+	r.becomes(len(followed)-50, `SELECT count(*) FROM watch_members`)
 	r.becomes(0, `SELECT count(*) FROM watches WHERE problem <> ''`)
 }
 

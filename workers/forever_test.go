@@ -41,7 +41,7 @@ func TestForEverIsForPostsAndLinksOnly(t *testing.T) {
 	}
 	_, err = pool.Exec(t.Context(), `UPDATE records SET indexed_at = created_at`)
 	require.NoError(t, err)
-	_, err = pool.Exec(t.Context(), `INSERT INTO unwatched VALUES ('did:plc:unwatched', $1)`, old)
+	_, err = pool.Exec(t.Context(), `INSERT INTO purge_queue VALUES ('did:plc:unwatched', $1)`, old)
 	require.NoError(t, err)
 	a.apply(schema.Batch{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: now}}})
 	for range 2 {

@@ -25,7 +25,7 @@ func TestJobsLogIsInItsRow(t *testing.T) {
 	working(t, pool)
 	for _, sql := range []string{
 		`INSERT INTO watches (target, kind) VALUES ('did:plc:aaaaaaaaaaaaaaaaaaaaaaaa', 'account')`,
-		`INSERT INTO watched (watch_id, did) SELECT id, 'did:plc:aaaaaaaaaaaaaaaaaaaaaaaa' FROM watches`,
+		`INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:aaaaaaaaaaaaaaaaaaaaaaaa' FROM watches`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'test', now())`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)
@@ -56,7 +56,7 @@ func TestEveryKindSaysWhatItDid(t *testing.T) {
 	})
 	r := newRig(t, func(c *Config) {
 		c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7}
-		c.Replay = func(context.Context, []schema.Letter) error { return nil }
+		c.Retry = func(context.Context, []schema.Letter) error { return nil }
 		var err error
 		c.Webhook, err = NewWebhook(h.URL+"/sesame", "")
 		require.NoError(t, err)
@@ -69,15 +69,15 @@ func TestEveryKindSaysWhatItDid(t *testing.T) {
 		r.logsOf("audit", want)
 	}
 
-	_, err := r.client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", About: "s", At: time.Now()}, nil)
+	_, err := r.client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", Subject: "s", At: time.Now()}, nil)
 	require.NoError(t, err)
 	r.logsOf("send_alert", `msg=attempt_failed attempt=1 outcome=snoozed cause="send alert WeirLag: the webhook answered 429`)
 	r.logsOf("send_alert", "msg=alert_sent name=WeirLag about=s resolved=false format=json")
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE metadata::text LIKE '%sesame%'`))
 
 	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now()}).Park(t.Context(), r.pool, ""))
-	r.execute(`SELECT replay_dead_letters()`)
-	r.logsOf("replay_dead_letters", "msg=dead_letters_replayed letters=1 first=1 last=1 passed=1 failed_again=0 under_way=0")
+	r.execute(`SELECT retry_dead_letters()`)
+	r.logsOf("retry_dead_letters", "msg=dead_letters_replayed letters=1 first=1 last=1 passed=1 failed_again=0 under_way=0")
 
 	r.execute(`INSERT INTO watches (target) VALUES ('nobody.example')`)
 	r.logsOf("sync_follows", "msg=listing_not_read watch=1 kind=follows target=nobody.example")

@@ -267,7 +267,7 @@ func TestOnePostThatFailsIsParked(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"error", "panic", "refused"}, parked)
 	require.Equal(t, map[string]float64{"unreadable links": 1, "panicked links": 1, "refused links": 1},
-		samples(t, registry, "weir_projector_parked_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
+		samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
 }
 
 // TestJobIsWorkedThroughTheQueue goes the whole way: enqueued in the

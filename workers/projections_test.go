@@ -161,13 +161,13 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	// Retried too early, then after the repair, and where the record is gone.
 	require.NoError(t, a.commit(p, schema.Batch{Deletions: []schema.Deletion{{Key: noteKey("worse"), Rev: "2", At: time.Unix(200, 0)}, {Key: noteKey("z"), Rev: "2", At: time.Unix(200, 0)}}}))
 	require.Equal(t, []string{"a 3"}, strs(t, pool, counted), "gone with the deletion, before any job")
-	execute(t, pool, `SELECT replay_dead_letters('process')`)
+	execute(t, pool, `SELECT retry_dead_letters('process')`)
 	becomes(t, pool, []string{"bad words open 2 it_says_bad_x", "long words open 2 words_n_check", "worse words replayed 1 the_projection_panicked:_worse_x"}, letters)
 	w.broken.Store(false)
 	execute(t, pool, `ALTER TABLE words DROP CONSTRAINT words_n_check`)
-	execute(t, pool, `SELECT replay_dead_letters('process')`)
+	execute(t, pool, `SELECT retry_dead_letters('process')`)
 	becomes(t, pool, []string{"a 3", "bad 2", "long 10"}, counted)
-	becomes(t, pool, []string{"replayed"}, `SELECT DISTINCT state FROM dead_letters`)
+	becomes(t, pool, []string{"retried"}, `SELECT DISTINCT state FROM dead_letters`)
 
 	// A later edit, and the purge of the account.
 	require.NoError(t, a.commit(p, schema.Batch{Writes: notes("3", "a b")}))

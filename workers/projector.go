@@ -38,7 +38,7 @@ func newProjectorMetrics(r prometheus.Registerer) *projectorMetrics {
 	f := promauto.With(r)
 	return &projectorMetrics{
 		records: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_records_total", Help: "Records projected, by projection."}, []string{"projection"}),
-		parked: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_parked_total",
+		parked: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_projector_dead_lettered_total",
 			Help: "Records that could not be projected, set aside in dead_letters, by projection and cause: unreadable, panicked (a bug), or refused (by the database). Expect zero."},
 			[]string{"projection", "cause"}),
 	}
@@ -163,7 +163,7 @@ func (p *Projector) park(ctx context.Context, job *rivertype.JobRow, f failure) 
 		cause = causeRefused
 	}
 	p.metrics.parked.WithLabelValues(p.name, cause).Inc()
-	jobLog(ctx, p.log).Warn("record_parked", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "cause", f.cause)
+	jobLog(ctx, p.log).Warn("record_dead_lettered", "projection", p.name, "collection", f.Collection, "did", f.DID, "rkey", f.Rkey, "error", f.cause)
 	retried, err := schema.RetriedBy(ctx, p.pool, job.ID, f.Key)
 	if err != nil {
 		return err

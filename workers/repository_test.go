@@ -250,7 +250,7 @@ func TestFollowedAgainIsCompared(t *testing.T) {
 	r.execute(`SELECT enqueue_backfill($1, '1 day')`, did)
 	r.becomes(len(old), `SELECT count(*) FROM posts`)
 	r.execute(`DELETE FROM watches`)
-	r.becomes(0, `SELECT count(*) FROM watched`)
+	r.becomes(0, `SELECT count(*) FROM watch_members`)
 	r.execute(`DELETE FROM river_job WHERE kind IN ('backfill_account', 'request_backfill')`)
 	newer, older := old[0].Rkey, old[len(old)-1].Rkey
 	for _, rkey := range []string{newer, older} {
@@ -274,7 +274,7 @@ func TestAuditSeesWhatWasBackfilled(t *testing.T) {
 	did, _ := r.busiest()
 	r.net.SetLatency(500 * time.Millisecond)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
-	r.becomes(1, `SELECT count(*) FROM watched`)
+	r.becomes(1, `SELECT count(*) FROM watch_members`)
 	sum := r.audits(true)
 	require.Nil(t, sum.Score, "nothing was compared")
 	require.Nil(t, sum.From)
@@ -338,7 +338,7 @@ func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
 	require.NoError(t, err)
 	r := &rig{t: t, pool: schematest.New(t), api: api}
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	r.execute(`INSERT INTO watched (watch_id, did, added_at) SELECT id, target, now() - interval '1 day' FROM watches`)
+	r.execute(`INSERT INTO watch_members (watch_id, did, added_at) SELECT id, target, now() - interval '1 day' FROM watches`)
 	r.execute(`INSERT INTO accounts (did, feed_since) VALUES ($1, now() - interval '1 day')`, alice)
 	return r
 }

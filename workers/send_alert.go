@@ -55,7 +55,7 @@ func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) er
 	if err := w.post(ctx, body); err != nil {
 		return fmt.Errorf("send alert %s: %w", job.Args.Name, err)
 	}
-	jobLog(ctx, w.log).Info("alert_sent", "name", job.Args.Name, "about", job.Args.About, "resolved", job.Args.Resolved, "format", w.hook.format)
+	jobLog(ctx, w.log).Info("alert_sent", "name", job.Args.Name, "subject", job.Args.Subject, "resolved", job.Args.Resolved, "format", w.hook.format)
 	return nil
 }
 

@@ -125,11 +125,11 @@ func TestRetryAfter(t *testing.T) {
 // TestFormats: each service gets what it reads, and no markup of strangers'.
 func TestFormats(t *testing.T) {
 	t.Parallel()
-	fired := jobs.SendAlert{Name: "WeirLag", Severity: "warning", Says: "refused by <!channel> & co", Look: "weir status", Since: time.Unix(0, 0), At: time.Unix(60, 0)}
+	fired := jobs.SendAlert{Name: "WeirLag", Severity: "warning", Message: "refused by <!channel> & co", Hint: "weir status", Since: time.Unix(0, 0), At: time.Unix(60, 0)}
 	for address, want := range map[string]string{
-		"https://hooks.slack.com/services/x":   `{"text":"WARNING: WeirLag. Now: refused by &lt;!channel&gt; &amp; co. Since 1970-01-01 00:00:00 UTC. Look at: weir status."}`,
-		"https://discord.com/api/webhooks/x/y": `{"allowed_mentions":{"parse":[]},"content":"WARNING: WeirLag. Now: refused by <!channel> & co. Since 1970-01-01 00:00:00 UTC. Look at: weir status."}`,
-		"http://127.0.0.1:1/":                  `{"name":"WeirLag","severity":"warning","says":"refused by <!channel> & co","look":"weir status","since":"1970-01-01T00:00:00Z","at":"1970-01-01T00:01:00Z"}`,
+		"https://hooks.slack.com/services/x":   `{"text":"WARNING: WeirLag. Now: refused by &lt;!channel&gt; &amp; co. Since 1970-01-01 00:00:00 UTC. Hint at: weir status."}`,
+		"https://discord.com/api/webhooks/x/y": `{"allowed_mentions":{"parse":[]},"content":"WARNING: WeirLag. Now: refused by <!channel> & co. Since 1970-01-01 00:00:00 UTC. Hint at: weir status."}`,
+		"http://127.0.0.1:1/":                  `{"name":"WeirLag","severity":"warning","message":"refused by <!channel> & co","hint":"weir status","since":"1970-01-01T00:00:00Z","at":"1970-01-01T00:01:00Z"}`,
 	} {
 		h, err := NewWebhook(address, "")
 		require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestFormats(t *testing.T) {
 	}
 	h, err := NewWebhook("https://proxy.example/", FormatDiscord)
 	require.NoError(t, err)
-	fired.Resolved, fired.Says = true, strings.Repeat("é", 5000)
+	fired.Resolved, fired.Message = true, strings.Repeat("é", 5000)
 	body, err := h.body(fired)
 	require.NoError(t, err)
 	var message struct{ Content string }

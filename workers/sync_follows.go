@@ -60,7 +60,7 @@ const (
 )
 
 // listingPlace is how far a listing has been read. Whom it has named are rows in
-// the table listed.
+// the table listing_members.
 type listingPlace struct {
 	Watch  schema.Watch `json:"watch"`  // as it was when the listing began
 	Began  time.Time    `json:"began"`  // when the first page was asked for
@@ -88,7 +88,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	if at.Began.IsZero() {
 		watch, err := schema.FindWatch(ctx, w.pool, job.Args.Watch)
 		if errors.Is(err, schema.ErrNoRows) {
-			jobLog(ctx, w.log).Info("follows_not_synced", "watch", job.Args.Watch, "cause", "the watch is gone")
+			jobLog(ctx, w.log).Info("follows_not_synced", "watch", job.Args.Watch, "error", "the watch is gone")
 			return nil
 		}
 		if err != nil {
@@ -140,7 +140,7 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 // watch holds the problem: a target that does not exist is no dead letter.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "cause", "the watch is gone, was changed, or was read by somebody who began later")
+		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by somebody who began later")
 		return schema.DropListed(ctx, w.pool, job.ID)
 	}
 	rowLog(ctx).Warn("listing_not_read", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "whom", at.Whom, "pages", at.Pages, "whole", at.End)
@@ -148,7 +148,7 @@ func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollow
 		return errors.Join(err, noted)
 	}
 	if classify(err) == permanent { // the watch says why: nothing is left to do before the next sync
-		jobLog(ctx, w.log).Warn("watch_not_readable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "cause", err)
+		jobLog(ctx, w.log).Warn("watch_not_readable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
 		return schema.DropListed(ctx, w.pool, job.ID)
 	}
 	return err
@@ -356,6 +356,6 @@ func (w *SyncFollows) account(ctx context.Context, watch schema.Watch, target bl
 	if err == nil || named || watch.Members > 0 || classify(err) == notYet || ctx.Err() != nil {
 		return profiles, err
 	}
-	jobLog(ctx, w.log).Warn("followed_without_profile", "watch", watch.ID, "did", did, "cause", err)
+	jobLog(ctx, w.log).Warn("followed_without_profile", "watch", watch.ID, "did", did, "error", err)
 	return []bluesky.Profile{{DID: did}}, nil
 }

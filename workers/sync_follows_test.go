@@ -36,11 +36,11 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, others[:5]...))
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed' AND args ->> 'watch' <> '0'`)
-	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watched`), "the newer one has ended")
+	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "the newer one has ended")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE id = $1 AND state = 'running'`, older))
 	release()
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running', 'scheduled', 'retryable')`)
-	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watched`), "unfollowed for good; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
+	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "unfollowed for good; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
 }
 
 // TestOlderFailureIsNoProblemAnyMore once a newer listing has been taken over.
@@ -73,13 +73,13 @@ func TestChangedWatchIsReadAnew(t *testing.T) {
 	list, err := r.net.MakeList(hub.DID, followed[:7]...)
 	require.NoError(t, err)
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
-	r.becomes(len(followed), `SELECT count(*) FROM watched`)
+	r.becomes(len(followed), `SELECT count(*) FROM watch_members`)
 	before, err := schema.FindWatch(t.Context(), r.pool, 1)
 	require.NoError(t, err)
 
 	r.execute(`UPDATE watches SET target = $1, kind = 'list'`, list)
-	require.LessOrEqual(t, r.count(`SELECT count(*) FROM watched`), 7, "at once")
-	r.becomes(7, `SELECT count(*) FROM watched`)
+	require.LessOrEqual(t, r.count(`SELECT count(*) FROM watch_members`), 7, "at once")
+	r.becomes(7, `SELECT count(*) FROM watch_members`)
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		_, err := schema.SetMembers(t.Context(), tx, before, []schema.Member{{DID: alice}}, nil, time.Now())
 		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of what it was of before")
@@ -88,14 +88,14 @@ func TestChangedWatchIsReadAnew(t *testing.T) {
 
 	r.execute(`UPDATE watches SET target = 'nobody.example', kind = 'follows'`)
 	r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`)
-	require.Zero(t, r.count(`SELECT count(*) FROM watched`))
+	require.Zero(t, r.count(`SELECT count(*) FROM watch_members`))
 
 	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[5:]...))
 	r.execute(`UPDATE watches SET target = $1, kind = 'second-degree', at_least = 3`, hub.DID)
 	r.becomes(1, `SELECT count(*) FROM watches WHERE problem = '' AND synced_at IS NOT NULL`)
-	many := r.count(`SELECT count(*) FROM watched`)
+	many := r.count(`SELECT count(*) FROM watch_members`)
 	r.execute(`UPDATE watches SET at_least = 1`)
-	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM watched`) > many }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM watch_members`) > many }, time.Minute, 5*time.Millisecond)
 
 	syncs := r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`)
 	r.execute(`UPDATE watches SET target = target, at_least = at_least, problem = ''`)
@@ -113,18 +113,18 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[25:]...))
 	want, pages := r.secondDegree(3)
 	r.execute(`INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
-	r.execute(`INSERT INTO watched (watch_id, did) VALUES (1, $1)`, hub.DID) // whom nobody follows
+	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // whom nobody follows
 	r.net.SetLatency(20 * time.Millisecond)
-	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM listed`) > 100 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM listing_members`) > 100 }, time.Minute, 5*time.Millisecond)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", Count: 2})) // and its repetition
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM watched WHERE did = $1`, hub.DID), "still")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM watch_members WHERE did = $1`, hub.DID), "still")
 
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed'`)
 	require.Equal(t, 2, r.net.CallsFired()[simnet.Severed])
 	require.Positive(t, r.count(`SELECT (metadata ->> 'snoozes')::int FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1'`))
 	require.Equal(t, want, r.members())
 	require.Equal(t, pages+2, len(r.net.Calls("app.bsky.graph.getFollows")))
-	require.Zero(t, r.count(`SELECT count(*) FROM listed`))
+	require.Zero(t, r.count(`SELECT count(*) FROM listing_members`))
 }
 
 // secondDegree are those whom so many of those follow whom the hub follows, in
@@ -153,7 +153,7 @@ func (r *rig) secondDegree(atLeast int) (dids []string, pages int) {
 
 func (r *rig) members() []string {
 	r.t.Helper()
-	rows, err := r.pool.Query(r.t.Context(), `SELECT did FROM watched ORDER BY did`)
+	rows, err := r.pool.Query(r.t.Context(), `SELECT did FROM watch_members ORDER BY did`)
 	require.NoError(r.t, err)
 	dids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(r.t, err)
@@ -204,12 +204,12 @@ func TestLongListingIsNotBegunAnew(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "one that fails keeps nobody waiting")
 
-	r.execute(`INSERT INTO listed (job_id, degree, did, handle, display_name, avatar, last_by)
+	r.execute(`INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by)
 		SELECT id, 1, 'did:plc:a', '', '', '', '' FROM river_job WHERE args ->> 'watch' IN ('1', '2') UNION ALL SELECT 0, 1, 'did:plc:a', '', '', '', ''`)
 	n, err := schema.DropLostListings(t.Context(), r.pool, 10)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	require.Equal(t, 2, r.count(`SELECT count(*) FROM listed WHERE job_id > 0`))
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM listing_members WHERE job_id > 0`))
 }
 
 // TestSyncNoticesWhoIsHidden though the stream has not said it: they stay, do not
@@ -221,7 +221,7 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	hub, followed := r.net.Hub(), r.followed()
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.DID)
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, followed[1])
-	r.becomes(len(followed)+1, `SELECT count(*) FROM watched`)
+	r.becomes(len(followed)+1, `SELECT count(*) FROM watch_members`)
 	sync := func() {
 		t.Helper()
 		r.execute(`UPDATE watches SET synced_at = 'epoch'`)
@@ -244,7 +244,7 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "app.bsky.actor.getProfiles", Count: 8}))
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(2, `SELECT count(*) FROM watches WHERE problem <> ''`)
-	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM watched`))
+	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM watch_members`))
 	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
 	r.net.MendCalls()
 
@@ -252,15 +252,15 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	require.Equal(t, "hidden", status(followed[0]))
 	require.Equal(t, "hidden", status(followed[1]))
 	require.Equal(t, "active", status(followed[2]))
-	require.Equal(t, len(followed)-1, r.count(`SELECT count(*) FROM watched WHERE watch_id = 1`), "all but the one unfollowed")
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM watched WHERE watch_id = 2`))
+	require.Equal(t, len(followed)-1, r.count(`SELECT count(*) FROM watch_members WHERE watch_id = 1`), "all but the one unfollowed")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM watch_members WHERE watch_id = 2`))
 
 	require.NoError(t, r.net.Reactivate(followed[0]))
 	require.NoError(t, r.net.Reactivate(followed[1]))
 	sync()
 	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
 	require.Zero(t, r.count(`SELECT count(*) FROM watches WHERE problem <> ''`))
-	require.Zero(t, r.count(`SELECT count(*) FROM listed`))
+	require.Zero(t, r.count(`SELECT count(*) FROM listing_members`))
 }
 
 // TestMissingTargetIsNoDeadLetter, however often it is read: the watch holds the
@@ -274,7 +274,7 @@ func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	r.becomes(4, `SELECT count(*) FROM watches WHERE problem <> ''`)
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state <> 'completed'`)
 	require.Zero(t, r.count(`SELECT count(*) FROM dead_letters`))
-	require.Zero(t, r.count(`SELECT count(*) FROM watched`))
+	require.Zero(t, r.count(`SELECT count(*) FROM watch_members`))
 	report, err := health.Read(t.Context(), r.pool, time.Now(), health.Limits{})
 	require.NoError(t, err)
 	require.EqualValues(t, 4, report.UnreadWatches, "weir status says so")

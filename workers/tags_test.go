@@ -55,7 +55,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.ProcessPosts{Posts: []string{"did/rkey"}, Arrived: now, Stream: "jetstream"}, []string{"stream-jetstream"}},
 		{jobs.ProcessPosts{Stream: `odd, "name" of é`}, []string{"stream-odd-name-of"}},
 		{jobs.ProcessPosts{Stream: strings.Repeat("long ", 60)}, []string{"stream-" + strings.Repeat("long-", 49) + "lon"}},
-		{jobs.ProcessPosts{Arrived: now}, []string{"replay"}},
+		{jobs.ProcessPosts{Arrived: now}, []string{"ingest"}},
 		{jobs.ProcessPosts{}, []string{"feed"}},
 		{jobs.SyncFollows{}, []string{"every-watch"}},
 		{jobs.SyncFollows{Watch: 1}, []string{}}, // of the watch's kind, by the inserter
@@ -66,7 +66,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.RequestBackfill{Priority: 9}, []string{"one-account"}},
 		{jobs.SendAlert{Name: "WeirLag", Severity: "warning"}, []string{"warning", "WeirLag", "fires"}},
 		{jobs.SendAlert{Name: "WeirNoConsumer", Severity: "critical", Resolved: true}, []string{"critical", "WeirNoConsumer", "resolved"}},
-		{jobs.ReplayDeadLetters{}, []string{"asked-for"}},
+		{jobs.RetryDeadLetters{}, []string{"asked-for"}},
 		{jobs.RunProjection{Name: "links"}, []string{"links"}},
 		{jobs.CheckAlerts{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
@@ -98,7 +98,7 @@ func TestTagsOfJobsFromSQL(t *testing.T) {
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'x', now()) RETURNING id`: {"stream-s"},
 		`SELECT enqueue_backfill('alice.example', interval '1 hour', 1)`:                                                                       {"gap", "one-account"},
 		`SELECT enqueue_backfill_all()`: {"cold-start", "every-account"},
-		`SELECT ask_for_replays()`:      {"asked-for"},
+		`SELECT enqueue_retries()`:      {"asked-for"},
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)

@@ -71,7 +71,7 @@ func (h *Webhook) body(a jobs.SendAlert) ([]byte, error) {
 func sentences(a jobs.SendAlert) string {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 	if a.Resolved {
-		return fmt.Sprintf("Resolved: %s (%s). It was: %s. From %s to %s.", a.Name, a.Severity, a.Says, at(a.Since), at(a.At))
+		return fmt.Sprintf("Resolved: %s (%s). It was: %s. From %s to %s.", a.Name, a.Severity, a.Message, at(a.Since), at(a.At))
 	}
-	return fmt.Sprintf("%s: %s. Now: %s. Since %s. Look at: %s.", strings.ToUpper(a.Severity), a.Name, a.Says, at(a.Since), a.Look)
+	return fmt.Sprintf("%s: %s. Now: %s. Since %s. Hint at: %s.", strings.ToUpper(a.Severity), a.Name, a.Message, at(a.Since), a.Hint)
 }

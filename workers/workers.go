@@ -35,33 +35,33 @@ type riverDriver = riverpgxv5.Driver
 
 // Config is what the workers of one process need.
 type Config struct {
-	Pool        *pgxpool.Pool
-	Projections *Projections  // registered
-	More        func(Bundle)  // adds the workers of further projections; may be nil
-	ID          string        // names this process in river_job.attempted_by
-	Process     int           // jobs of each of the projections' queues at once; 8 when zero
-	JobTimeout  time.Duration // 1 min when zero
-	RescueAfter time.Duration // 5 min when zero: how long a killed process's jobs stay "running"
-	Bluesky     *bluesky.Client
-	Backfill    int           // backfill_account at once; 4 when zero
-	Window      time.Duration // 24 h when zero: how far back a new account's feed is read
-	SyncEvery   time.Duration // 1 h when zero: how often the watches' listings are read again
-	FromPDS     bool          // read feeds from the accounts' own servers instead of the AppView
-	Keep        *Retention    // how long what is stored stays; nil: these workers expire nothing at all
+	Pool         *pgxpool.Pool
+	Projections  *Projections  // registered
+	More         func(Bundle)  // adds the workers of further projections; may be nil
+	ID           string        // names this process in river_job.attempted_by
+	Process      int           // jobs of each of the projections' queues at once; 8 when zero
+	JobTimeout   time.Duration // 1 min when zero
+	RescueAfter  time.Duration // 5 min when zero: how long a killed process's jobs stay "running"
+	Bluesky      *bluesky.Client
+	Backfill     int           // backfill_account at once; 4 when zero
+	Window       time.Duration // 24 h when zero: how far back a new account's feed is read
+	SyncInterval time.Duration // 1 h when zero: how often the watches' listings are read again
+	FromPDS      bool          // read feeds from the accounts' own servers instead of the AppView
+	Keep         *Retention    // how long what is stored stays; nil: these workers expire nothing at all
 	// Collections are those that are stored, and for how long; empty: posts alone,
 	// for as long as Keep says.
 	Collections collection.Registry
-	// Replay puts dead letters of the stages decode and commit through the
+	// Retry puts dead letters of the stages decode and commit through the
 	// stream's own way, and settles each; its error is the database's.
-	Replay      func(context.Context, []schema.Letter) error
-	Audit       AuditPlan     // zero: no audits by themselves
-	Queues      []string      // the queues to work; all of them when empty
-	PollOnly    bool          // LISTEN reaches nobody, as behind a transaction pooler: look every second instead
-	KeepIndexes bool          // rebuild no indexes: the role does not own the tables
-	Limits      health.Limits // where well ends, for the alerts
-	AlertEvery  time.Duration // 30 s when zero: how often what is not well is looked for
-	Webhook     *Webhook      // who is told; nil: nobody
-	ProcessOnly bool          // work the projections' queues and nothing else, and leave the rest to other processes
+	Retry         func(context.Context, []schema.Letter) error
+	Audit         AuditPlan     // zero: no audits by themselves
+	Queues        []string      // the queues to work; all of them when empty
+	PollOnly      bool          // LISTEN reaches nobody, as behind a transaction pooler: look every second instead
+	KeepIndexes   bool          // rebuild no indexes: the role does not own the tables
+	Limits        health.Limits // where well ends, for the alerts
+	AlertInterval time.Duration // 30 s when zero: how often what is not well is looked for
+	Webhook       *Webhook      // who is told; nil: nobody
+	ProcessOnly   bool          // work the projections' queues and nothing else, and leave the rest to other processes
 	// Stopping is closed when the process begins to stop. Jobs that wait for
 	// other people's services end at once then, and go on in another process.
 	Stopping   <-chan struct{}
@@ -78,8 +78,8 @@ func New(cfg Config) (*Client, error) {
 	cfg.RescueAfter = cmp.Or(cfg.RescueAfter, 5*time.Minute)
 	cfg.Backfill = cmp.Or(cfg.Backfill, 4)
 	cfg.Window = cmp.Or(cfg.Window, 24*time.Hour)
-	cfg.SyncEvery = cmp.Or(cfg.SyncEvery, time.Hour)
-	cfg.AlertEvery = cmp.Or(cfg.AlertEvery, 30*time.Second)
+	cfg.SyncInterval = cmp.Or(cfg.SyncInterval, time.Hour)
+	cfg.AlertInterval = cmp.Or(cfg.AlertInterval, 30*time.Second)
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.keeps()})
 	}
@@ -100,7 +100,7 @@ func New(cfg Config) (*Client, error) {
 	Add(asking, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(asking, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
-	Add(known, &ReplayDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Replay, args: known.args, patience: cfg.JobTimeout / 2})
+	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, tell: cfg.Webhook != nil, now: time.Now})
 	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
@@ -242,7 +242,7 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	if c.ProcessOnly {
 		return nil // such a client does not lead
 	}
-	list := []*river.PeriodicJob{every(c.SyncEvery, jobs.SyncFollows{}, start), every(c.AlertEvery, jobs.CheckAlerts{}, start)}
+	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start)}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
 	}

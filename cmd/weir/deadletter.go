@@ -20,8 +20,8 @@ import (
 )
 
 func deadletterCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "deadletter", Short: "List, show, replay and dismiss dead letters"}
-	cmd.AddCommand(deadletterListCommand(), deadletterShowCommand(), deadletterReplayCommand(), deadletterDismissCommand())
+	cmd := &cobra.Command{Use: "deadletter", Short: "List, show, retry and dismiss dead letters"}
+	cmd.AddCommand(deadletterListCommand(), deadletterShowCommand(), deadletterRetryCommand(), deadletterDismissCommand())
 	return cmd
 }
 
@@ -68,12 +68,12 @@ func deadletterListCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the open and replaying dead letters, last seen first",
+		Short: "List the open and retrying dead letters, last seen first",
 		Args:  cobra.NoArgs,
 	}
 	filter := filterFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 50, "the maximum number of dead letters")
-	cmd.Flags().StringVar(&state, "state", "", "only dead letters in a state, instead of open and replaying: "+strings.Join(schema.LetterStates(), ", "))
+	cmd.Flags().StringVar(&state, "state", "", "only dead letters in a state, instead of open and retrying: "+strings.Join(schema.LetterStates(), ", "))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := filter()
@@ -250,18 +250,18 @@ func selecting(cmd *cobra.Command, one func(ctx context.Context, p app.App, id i
 	return cmd
 }
 
-func deadletterReplayCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "replay ID…", Short: "Retry dead letters, by a worker"}
+func deadletterRetryCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "retry ID…", Short: "Retry dead letters, by a worker"}
 	return selecting(cmd, func(ctx context.Context, p app.App, id int64) error {
-		job, err := schema.ReplayLetter(ctx, p.Pool(), id)
+		job, err := schema.RetryLetter(ctx, p.Pool(), id)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "job %d retries dead letter %d: `weir deadletter show %d` shows the result\n", job, id, id)
 		}
 		return err
 	}, func(ctx context.Context, p app.App, f schema.LetterFilter) error {
-		n, err := schema.ReplayLetters(ctx, p.Pool(), f)
+		n, err := schema.RetryLetters(ctx, p.Pool(), f)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s replaying: `weir deadletter list` shows the rest\n", counts(int64(n), "dead letter", "dead letters"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s retrying: `weir deadletter list` shows the rest\n", counts(int64(n), "dead letter", "dead letters"))
 		}
 		return err
 	})

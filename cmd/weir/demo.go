@@ -75,11 +75,11 @@ func useSimnet(c *app.Config, n *simnet.Net) {
 	c.ImageBase = n.ImageBase()
 	c.AppView, c.Directory, c.Identifier, c.AppPassword = n.AppViewURL(), n.DirectoryURL(), "", ""
 	c.Watch = []string{n.Hub().Handle}
-	if !app.IsSet("WEIR_CALL_SPACING") {
-		c.CallSpacing = demoSpacing
+	if !app.IsSet("WEIR_API_INTERVAL") {
+		c.APIInterval = demoSpacing
 	}
-	if !app.IsSet("WEIR_SYNC_EVERY") {
-		c.SyncEvery = time.Minute
+	if !app.IsSet("WEIR_SYNC_INTERVAL") {
+		c.SyncInterval = time.Minute
 	}
 }
 

@@ -53,7 +53,7 @@ func printFindings(w io.Writer, found []doctor.Finding, asJSON bool) error {
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range found {
-		message := web.Plain(f.Says)
+		message := web.Plain(f.Message)
 		if f.Do != "" {
 			message += ". Do: " + web.Plain(f.Do)
 		}

@@ -48,7 +48,7 @@ func statusCommand() *cobra.Command {
 func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	fmt.Fprintln(w, r.Verdict())
 	for _, c := range r.Conditions {
-		fmt.Fprintf(w, "  %-8s %s %s. Look at: %s\n", c.Severity, c.Name, web.Plain(c.Says), web.Plain(c.Do))
+		fmt.Fprintf(w, "  %-8s %s %s. Look at: %s\n", c.Severity, c.Name, web.Plain(c.Message), web.Plain(c.Do))
 	}
 	fmt.Fprintln(w)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

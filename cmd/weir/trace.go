@@ -70,7 +70,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 		fmt.Fprintf(w, "%-11s %s\n", what, web.Plain(fmt.Sprintf(format, args...)))
 	}
 	say("record", "%s", r.URI)
-	fmt.Fprintln(w, r.Says)
+	fmt.Fprintln(w, r.Message)
 	switch {
 	case r.Stored != nil:
 		say("stored", "rev %s, cid %s, created %s, indexed %s", r.Stored.Rev, r.Stored.CID, at(r.Stored.CreatedAt), at(r.Stored.IndexedAt))
@@ -134,7 +134,7 @@ func printLinkTrace(w io.Writer, l trace.Link) {
 		fmt.Fprintf(w, "%-11s %s\n", what, web.Plain(fmt.Sprintf(format, args...)))
 	}
 	say("link", "%s", l.URL)
-	fmt.Fprintln(w, l.Says)
+	fmt.Fprintln(w, l.Message)
 	if l.Stored == nil {
 		return
 	}

@@ -75,7 +75,7 @@ func (c *Client) decoder(ctx context.Context) *zstd.Decoder {
 	if err != nil {
 		z.asked = time.Now()
 		if !z.said && ctx.Err() == nil {
-			c.log.Warn("plain_frames", "cause", err, "effect", "the stream takes about twice the bandwidth")
+			c.log.Warn("plain_frames", "error", err, "effect", "the stream takes about twice the bandwidth")
 			z.said = true
 		}
 		return nil
@@ -105,7 +105,7 @@ func (k *conn) unzip(data []byte) ([]byte, error) {
 		c.mu.Lock()
 		c.zip.refused = true
 		c.mu.Unlock()
-		c.log.Warn("plain_frames", "cause", "the server compresses with another dictionary than ours", "host", k.host)
+		c.log.Warn("plain_frames", "error", "the server compresses with another dictionary than ours", "host", k.host)
 		return nil, errors.New("the server compresses with another dictionary: reconnect for plain frames")
 	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
 		return nil, &consumer.Malformed{Cause: "the frame is too long", Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more",

@@ -22,10 +22,10 @@ const (
 
 // Finding is the result of a check.
 type Finding struct {
-	Check string `json:"check"`
-	Level Level  `json:"level"`
-	Says  string `json:"says"`         // the result, in one line
-	Do    string `json:"do,omitempty"` // what to do; empty if there is nothing to do
+	Check   string `json:"check"`
+	Level   Level  `json:"level"`
+	Message string `json:"message"`      // the result, in one line
+	Do      string `json:"do,omitempty"` // what to do; empty if there is nothing to do
 }
 
 // Check checks one thing and returns its findings.
@@ -79,15 +79,15 @@ func Worst(found []Finding) Level {
 }
 
 func ok(check, format string, args ...any) Finding {
-	return Finding{Check: check, Level: OK, Says: fmt.Sprintf(format, args...)}
+	return Finding{Check: check, Level: OK, Message: fmt.Sprintf(format, args...)}
 }
 
 func warn(check, hint, format string, args ...any) Finding {
-	return Finding{Check: check, Level: Warn, Says: fmt.Sprintf(format, args...), Do: hint}
+	return Finding{Check: check, Level: Warn, Message: fmt.Sprintf(format, args...), Do: hint}
 }
 
 func fail(check, hint, format string, args ...any) Finding {
-	return Finding{Check: check, Level: Fail, Says: fmt.Sprintf(format, args...), Do: hint}
+	return Finding{Check: check, Level: Fail, Message: fmt.Sprintf(format, args...), Do: hint}
 }
 
 // Passed returns a finding with the level OK.

@@ -45,8 +45,8 @@ func TestClocks(t *testing.T) {
 		require.Equal(t, level, clock("c", offset, 0).Level, offset)
 	}
 	require.Equal(t, OK, clock("c", 3*time.Second, time.Second+time.Millisecond).Level, "the offset may be an error of the measurement")
-	require.Contains(t, clock("c", -time.Hour, 0).Says, "behind")
-	require.Contains(t, clock("c", time.Hour, 0).Says, "ahead")
+	require.Contains(t, clock("c", -time.Hour, 0).Message, "behind")
+	require.Contains(t, clock("c", time.Hour, 0).Message, "ahead")
 }
 
 // TestUnusualServers checks servers that a test cannot start.
@@ -137,8 +137,8 @@ func TestRoles(t *testing.T) {
 	}
 	rights, err := schema.ReadRights(t.Context(), admin)
 	require.NoError(t, err)
-	require.Contains(t, checkRole(schema.Server{}, rights).Says, "owns the tables")
-	require.Regexp(t, `lacks privileges: .* on accounts; .* and \d+ more`, checked().Says)
+	require.Contains(t, checkRole(schema.Server{}, rights).Message, "owns the tables")
+	require.Regexp(t, `lacks privileges: .* on accounts; .* and \d+ more`, checked().Message)
 
 	run(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO ` + role)
 	run(`GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO ` + role)
@@ -146,7 +146,7 @@ func TestRoles(t *testing.T) {
 	run(`REVOKE INSERT, UPDATE, DELETE ON weir_migration, river_migration FROM ` + role)
 	run(`CREATE TABLE of_another_program (x int)`)
 	require.Equal(t, OK, checked().Level, "%+v", checked())
-	require.Contains(t, checked().Says, "migrations and indexes need weir")
+	require.Contains(t, checked().Message, "migrations and indexes need weir")
 
 	for _, c := range []struct{ revoke, grant, says string }{
 		{`REVOKE DELETE, INSERT ON links FROM ` + role, `GRANT DELETE, INSERT ON links TO ` + role, "INSERT, DELETE on links"},
@@ -159,7 +159,7 @@ func TestRoles(t *testing.T) {
 		run(c.revoke)
 		f := checked()
 		require.Equal(t, Fail, f.Level, c.revoke)
-		require.Contains(t, f.Says, c.says)
+		require.Contains(t, f.Message, c.says)
 		require.NotEmpty(t, f.Do)
 		run(c.grant)
 		require.Equal(t, OK, checked().Level, c.grant)

@@ -125,7 +125,7 @@ func ServiceCheck(s Service) Check {
 		case code == http.StatusOK, s.Lenient && code < http.StatusInternalServerError:
 			found = append(found, ok(name, "responded in %s", took.Round(time.Millisecond)))
 		case code == http.StatusTooManyRequests:
-			found = append(found, warn(name, "raise WEIR_CALL_SPACING, or wait: this IP address sends too many requests", "too many requests (429)"))
+			found = append(found, warn(name, "raise WEIR_API_INTERVAL, or wait: this IP address sends too many requests", "too many requests (429)"))
 		default:
 			found = append(found, fail(name, do, "responded with status %d", code))
 		}

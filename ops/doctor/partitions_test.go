@@ -25,7 +25,7 @@ func TestLocksOfAConfiguration(t *testing.T) {
 	}
 	f := checkLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), defaults)
 	require.Equal(t, Fail, f.Level, "%+v", f)
-	require.Contains(t, f.Says, "6400 locks available; a transaction that uses every partition of posts takes up to 2205, and 16 at once take 35280")
+	require.Contains(t, f.Message, "6400 locks available; a transaction that uses every partition of posts takes up to 2205, and 16 at once take 35280")
 	require.Contains(t, f.Do, "max_locks_per_transaction = 448")
 	defaults["max_locks_per_transaction"] = 448
 	require.Equal(t, OK, checkLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), defaults).Level, "the recommended value is enough")
@@ -41,7 +41,7 @@ func TestPartitionsAreCreatedAhead(t *testing.T) {
 		require.NoError(t, err)
 		return found
 	}
-	require.Contains(t, found()[0].Says, "none yet")
+	require.Contains(t, found()[0].Message, "none yet")
 	require.Equal(t, OK, found()[1].Level)
 	for _, c := range []struct {
 		created time.Duration
@@ -51,7 +51,7 @@ func TestPartitionsAreCreatedAhead(t *testing.T) {
 		require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, time.Now().Add(c.created), 24*time.Hour))
 		f := found()
 		require.Equal(t, c.want, f[0].Level, "%+v", f[0])
-		require.Contains(t, f[0].Says, c.says)
+		require.Contains(t, f[0].Message, c.says)
 		require.Equal(t, OK, f[1].Level)
 	}
 }

@@ -156,9 +156,9 @@ func checkSettings(n Needs, server schema.Server, settings []schema.Setting) []F
 		if n.Throwaway && (r.name == "fsync" || r.name == "full_page_writes") {
 			level = OK
 		}
-		f := Finding{Check: "setting " + r.name, Level: level, Says: readable(s)}
+		f := Finding{Check: "setting " + r.name, Level: level, Message: readable(s)}
 		if level != OK {
-			f.Says += ": " + because
+			f.Message += ": " + because
 			f.Do = remedy(s, server.Database, set)
 		}
 		found = append(found, f)

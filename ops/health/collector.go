@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ var (
 	databaseUp     = desc("database_up", "1 where the database answered this scrape.")
 	connected      = desc("stream_connected", "1 while a consumer is connected and reads. Its average over a day is the uptime.", "stream")
 	leased         = desc("stream_leased", "1 while a consumer holds the stream's lease.", "stream")
-	state          = desc("stream_state", "1 for the state that holds: live, quiet, catching up, reconnecting, never connected, stalled, paused by backpressure, no consumer is running.", "stream", "state")
+	state          = desc("stream_state", "1 for the state that holds: live, quiet, catching_up, reconnecting, never_connected, stalled, paused_by_backpressure, no_consumer_is_running.", "stream", "state")
 	stateSeconds   = desc("stream_state_seconds", "For how long the state has held.", "stream")
 	lastEventAge   = desc("stream_last_event_age_seconds", "Since the last event committed happened. Grows while the network is quiet: look at the caught-up age.", "stream")
 	caughtUpAge    = desc("stream_caught_up_age_seconds", "Since the stream was last known to have nothing unread.", "stream")
@@ -72,7 +73,7 @@ var (
 	lagLimit       = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: a stream further behind is critical.")
 	queueLimit     = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: so many jobs of a queue may wait.")
 	databaseLimit  = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: so large may the database be.")
-	auditLimit     = desc("audit_limit_seconds", "So old may the last audit be, by WEIR_AUDIT_EVERY of this process; +Inf where nobody audits.")
+	auditLimit     = desc("audit_limit_seconds", "So old may the last audit be, by WEIR_AUDIT_INTERVAL of this process; +Inf where nobody audits.")
 	conditionHolds = desc("condition", "1 while something is not well, by the words of /health.", "name", "severity")
 )
 
@@ -98,7 +99,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(connected, bit(s.Connected), s.Name)
 		gauge(leased, bit(s.Holder != ""), s.Name)
 		for _, word := range byWorth() {
-			gauge(state, bit(s.State == word), s.Name, word)
+			gauge(state, bit(s.State == word), s.Name, strings.ReplaceAll(word, " ", "_"))
 		}
 		gauge(stateSeconds, s.StateSince, s.Name)
 		for d, v := range map[*prometheus.Desc]*float64{lastEventAge: s.LastEvent, caughtUpAge: s.CaughtUp, lag: s.Lag} {

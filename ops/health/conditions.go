@@ -21,15 +21,15 @@ const (
 type Condition struct {
 	Name     string `json:"name"`
 	Severity string `json:"severity"`
-	About    string `json:"about,omitempty"` // the stream or queue; empty: the whole
-	Says     string `json:"says"`            // what holds
-	Do       string `json:"do"`              // what to look at first
+	Subject  string `json:"subject,omitempty"` // the stream or queue; empty: the whole
+	Message  string `json:"message"`           // what holds
+	Do       string `json:"do"`                // what to look at first
 }
 
 // judge finds what is not well.
 func (r *Report) judge(limits Limits) {
 	add := func(name, severity, about, do, says string, args ...any) {
-		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, About: about, Says: fmt.Sprintf(says, args...), Do: do})
+		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, Subject: about, Message: fmt.Sprintf(says, args...), Do: do})
 	}
 	if len(r.Streams) == 0 {
 		add("WeirNoConsumer", Critical, "", "weir serve, or weir consume", "no consumer has ever run on this database")

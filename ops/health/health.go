@@ -272,7 +272,7 @@ func most(a, b *float64) *float64 {
 // known.
 func Unreachable(cause error) Report {
 	return Report{Status: Unhealthy, State: StateUnknown, Streams: []Stream{}, Queues: []schema.Queue{}, Conditions: []Condition{
-		{Name: "WeirDatabaseDown", Severity: Critical, Says: "the database does not answer: " + cause.Error(), Do: "weir doctor"},
+		{Name: "WeirDatabaseDown", Severity: Critical, Message: "the database does not answer: " + cause.Error(), Do: "weir doctor"},
 	}}
 }
 

@@ -170,7 +170,7 @@ func TestDeepQueues(t *testing.T) {
 				return
 			}
 			require.Equal(t, []string{"WeirQueueDeep"}, names(r))
-			require.Equal(t, c.says, r.Conditions[0].Says)
+			require.Equal(t, c.says, r.Conditions[0].Message)
 		})
 	}
 }
@@ -198,7 +198,7 @@ INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), 
 	require.NoError(t, err)
 	names := map[string]string{}
 	for _, c := range r.Conditions {
-		names[c.Name] = c.About
+		names[c.Name] = c.Subject
 	}
 	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": ""}, names)
 	require.EqualValues(t, 51, r.BackfillQueueDepth)

@@ -110,7 +110,7 @@ type Record struct {
 	Letters   []schema.TracedLetter `json:"dead_letters"`
 	Gaps      []schema.TracedGap    `json:"gaps"`
 	Faults    []schema.TracedFault  `json:"audit_faults"`
-	Says      string                `json:"says"` // why it counts or does not
+	Message   string                `json:"message"` // why it counts or does not
 }
 
 // Rule is the configuration of a record's collection.
@@ -156,7 +156,7 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 			return r, err
 		}
 	}
-	r.Says = r.explain(key, written, now, rule)
+	r.Message = r.explain(key, written, now, rule)
 	return r, nil
 }
 
@@ -269,11 +269,11 @@ type Rank struct {
 
 // Link holds everything known about a link.
 type Link struct {
-	URL    string        `json:"url"`    // normalised
-	Stored *ranking.Link `json:"stored"` // nil: nobody shared it, or it expired
-	Shares []Share       `json:"shares"` // the latest, at most a thousand
-	Ranks  []Rank        `json:"ranks"`
-	Says   string        `json:"says"`
+	URL     string        `json:"url"`    // normalised
+	Stored  *ranking.Link `json:"stored"` // nil: nobody shared it, or it expired
+	Shares  []Share       `json:"shares"` // the latest, at most a thousand
+	Ranks   []Rank        `json:"ranks"`
+	Message string        `json:"message"`
 }
 
 // maxRows bounds the shares and the ranks that OfLink reads.
@@ -286,7 +286,7 @@ func OfLink(ctx context.Context, db schema.DB, normalised string, now time.Time)
 		return l, err
 	}
 	if l.Stored == nil {
-		l.Says = "It is not ranked: no followed account shared it in this spelling, or it expired."
+		l.Message = "It is not ranked: no followed account shared it in this spelling, or it expired."
 		return l, nil
 	}
 	shares, err := ranking.SharesOfLink(ctx, db, l.Stored.ID, maxRows)
@@ -314,6 +314,6 @@ func OfLink(ctx context.Context, db schema.DB, normalised string, now time.Time)
 		}
 		l.Ranks = append(l.Ranks, rank)
 	}
-	l.Says = fmt.Sprintf("It is ranked in %d of %d windows; %d of its %d latest shares count in none.", ranked, len(l.Ranks), uncounted, len(shares))
+	l.Message = fmt.Sprintf("It is ranked in %d of %d windows; %d of its %d latest shares count in none.", ranked, len(l.Ranks), uncounted, len(shares))
 	return l, nil
 }

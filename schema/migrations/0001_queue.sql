@@ -69,26 +69,26 @@ COMMENT ON FUNCTION oldest_job IS 'When the longest-waiting job of a queue becam
 
 -- Calls to other services share one rate and one concurrency over all processes.
 
-CREATE TABLE call_slots (
+CREATE TABLE api_slots (
     slot       int PRIMARY KEY,
     holder     text,
     expires_at timestamptz
 );
 
-COMMENT ON TABLE  call_slots IS 'How many calls may run at once over all processes: one row each.';
-COMMENT ON COLUMN call_slots.holder IS 'The process that has the slot. NULL: free.';
-COMMENT ON COLUMN call_slots.expires_at IS 'When the slot becomes free even if its holder has not returned it, because it died.';
+COMMENT ON TABLE  api_slots IS 'How many calls may run at once over all processes: one row each.';
+COMMENT ON COLUMN api_slots.holder IS 'The process that has the slot. NULL: free.';
+COMMENT ON COLUMN api_slots.expires_at IS 'When the slot becomes free even if its holder has not returned it, because it died.';
 
-CREATE TABLE call_clock (
+CREATE TABLE api_schedule (
     one     boolean PRIMARY KEY DEFAULT true CHECK (one),
     next_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO call_clock DEFAULT VALUES;
+INSERT INTO api_schedule DEFAULT VALUES;
 
-COMMENT ON TABLE  call_clock IS 'When the next call may start, over all processes. Always one row.';
-COMMENT ON COLUMN call_clock.one IS 'Always true: the key that keeps this one row.';
+COMMENT ON TABLE  api_schedule IS 'When the next call may start, over all processes. Always one row.';
+COMMENT ON COLUMN api_schedule.one IS 'Always true: the key that keeps this one row.';
 
-CREATE FUNCTION take_call_slot(p_holder text, p_slots int, p_spacing interval, p_ttl interval, OUT slot int, OUT wait interval, OUT now_at timestamptz)
+CREATE FUNCTION take_api_slot(p_holder text, p_slots int, p_spacing interval, p_ttl interval, OUT slot int, OUT wait interval, OUT now_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
     at   timestamptz;
@@ -98,40 +98,40 @@ BEGIN
     -- A server that crashes may lose the last reservations. Then calls may be too close or too many for a second. Waiting
     -- for the disk would delay every call.
     PERFORM set_config('synchronous_commit', 'off', true);
-    IF NOT EXISTS (SELECT FROM call_slots AS s WHERE s.slot = p_slots) THEN
-        INSERT INTO call_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
+    IF NOT EXISTS (SELECT FROM api_slots AS s WHERE s.slot = p_slots) THEN
+        INSERT INTO api_slots (slot) SELECT n FROM generate_series(1, p_slots) AS n ON CONFLICT DO NOTHING;
     END IF;
     SELECT s.slot INTO slot
-    FROM call_slots AS s
+    FROM api_slots AS s
     WHERE s.slot <= p_slots AND (s.holder IS NULL OR s.expires_at < clock_timestamp())
     ORDER BY s.slot
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF slot IS NULL THEN
         -- If the clock was set back, some slots expire too late: shorten them.
-        UPDATE call_slots AS s SET expires_at = clock_timestamp() + p_ttl
-        WHERE s.slot IN (SELECT o.slot FROM call_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
+        UPDATE api_slots AS s SET expires_at = clock_timestamp() + p_ttl
+        WHERE s.slot IN (SELECT o.slot FROM api_slots AS o WHERE o.expires_at > clock_timestamp() + p_ttl + 2 * far FOR UPDATE SKIP LOCKED);
         wait := interval '20 milliseconds';
         now_at := clock_timestamp();
         RETURN;
     END IF;
-    SELECT next_at INTO at FROM call_clock FOR UPDATE;
+    SELECT next_at INTO at FROM api_schedule FOR UPDATE;
     IF at > clock_timestamp() + 2 * far THEN
         at := clock_timestamp() + far; -- the clock was set back; earlier reservations are used up by then
     END IF;
     at := greatest(at, clock_timestamp());
-    UPDATE call_clock SET next_at = at + p_spacing;
-    UPDATE call_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_call_slot.slot;
+    UPDATE api_schedule SET next_at = at + p_spacing;
+    UPDATE api_slots AS s SET holder = p_holder, expires_at = at + p_ttl WHERE s.slot = take_api_slot.slot;
     now_at := clock_timestamp();
     wait := at - now_at;
 END $$;
 
-COMMENT ON FUNCTION take_call_slot IS 'Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then ask again. Both waits begin at now_at.';
+COMMENT ON FUNCTION take_api_slot IS 'Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then ask again. Both waits begin at now_at.';
 
-CREATE FUNCTION give_call_slot(p_holder text, p_slot int) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION release_api_slot(p_holder text, p_slot int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    UPDATE call_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
+    UPDATE api_slots SET holder = NULL, expires_at = NULL WHERE slot = p_slot AND holder = p_holder;
 END $$;
 
-COMMENT ON FUNCTION give_call_slot IS 'Returns a slot, if the holder still has it.';
+COMMENT ON FUNCTION release_api_slot IS 'Returns a slot, if the holder still has it.';

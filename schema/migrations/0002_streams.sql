@@ -138,7 +138,7 @@ CREATE TABLE dead_letters (
     key        bytea       NOT NULL UNIQUE,
     stage      text        NOT NULL CHECK (stage IN ('decode', 'commit', 'process', 'job')),
     class      text        NOT NULL DEFAULT 'permanent' CHECK (class IN ('permanent', 'retryable')),
-    state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'replaying', 'replayed', 'dismissed')),
+    state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'retrying', 'retried', 'dismissed')),
     state_at   timestamptz,
     stream     text,
     wire       text        NOT NULL DEFAULT '',
@@ -161,7 +161,7 @@ CREATE TABLE dead_letters (
     count      bigint      NOT NULL DEFAULT 1
 );
 CREATE INDEX dead_letters_last_seen ON dead_letters (last_seen);
-CREATE INDEX dead_letters_replaying ON dead_letters (id) WHERE state = 'replaying';
+CREATE INDEX dead_letters_retrying ON dead_letters (id) WHERE state = 'retrying';
 CREATE INDEX dead_letters_job ON dead_letters (job) WHERE job IS NOT NULL;
 CREATE INDEX dead_letters_projection ON dead_letters (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters (did, collection, rkey) WHERE did IS NOT NULL;
@@ -172,29 +172,29 @@ COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be pr
 COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.';
 COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.';
 COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry failed.';
-COMMENT ON COLUMN dead_letters.state IS 'open; replaying: a replay was asked for or is running; replayed: it succeeded; dismissed: it stays dismissed even if it fails again.';
+COMMENT ON COLUMN dead_letters.state IS 'open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.';
 COMMENT ON COLUMN dead_letters.wire IS 'The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.';
 COMMENT ON COLUMN dead_letters.kind IS 'Of a job: its kind.';
 COMMENT ON COLUMN dead_letters.queue IS 'Of a job: its queue.';
 COMMENT ON COLUMN dead_letters.projection IS 'Of a record that cannot be projected: the projection that fails. A retry goes through it.';
-COMMENT ON COLUMN dead_letters.job IS 'The id of the failed job, or of the job that replays this dead letter. NULL while a replay is asked for.';
+COMMENT ON COLUMN dead_letters.job IS 'The id of the failed job, or of the job that retries this dead letter. NULL while a retry is requested.';
 COMMENT ON COLUMN dead_letters.cause IS 'Why it failed the first time, with path, expected and received if they are known.';
 COMMENT ON COLUMN dead_letters.last_cause IS 'Why it failed the last time. Empty: it failed once.';
 COMMENT ON COLUMN dead_letters.raw IS 'The input as it arrived, of a frame with many events an excerpt with one of them; of a job, its arguments. Only the beginning if raw_bytes is larger. Empty once the record or account is deleted.';
 COMMENT ON COLUMN dead_letters.count IS 'How often it failed.';
 
-CREATE FUNCTION note_ended_job() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION record_ended_job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     most CONSTANT int   := 1 << 20;
     args CONSTANT bytea := convert_to(NEW.args::text, 'UTF8');
     why  CONSTANT text  := left(coalesce(NEW.errors[array_upper(NEW.errors, 1)] ->> 'error', 'it gave no reason'), 2000);
 BEGIN
     IF NEW.state = 'completed' THEN
-        UPDATE dead_letters SET state = 'replayed', state_at = now() WHERE job = NEW.id AND state IN ('open', 'replaying');
+        UPDATE dead_letters SET state = 'retried', state_at = now() WHERE job = NEW.id AND state IN ('open', 'retrying');
         RETURN NULL;
     END IF;
     IF NEW.state = 'cancelled' AND NEW.metadata ? 'cancel_attempted_at' THEN -- a person cancelled it
-        UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'replaying';
+        UPDATE dead_letters SET state = 'open', state_at = now() WHERE job = NEW.id AND state = 'retrying';
         RETURN NULL;
     END IF;
     UPDATE dead_letters
@@ -208,45 +208,45 @@ BEGIN
             CASE NEW.state WHEN 'discarded' THEN 'retryable' ELSE 'permanent' END,
             NEW.kind, NEW.queue, NEW.id, why, substr(args, 1, most), octet_length(args), now(), now())
     ON CONFLICT (key) DO UPDATE
-    SET state      = CASE d.state WHEN 'replayed' THEN 'open' ELSE d.state END,
-        job        = CASE d.state WHEN 'replaying' THEN d.job ELSE excluded.job END,
+    SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
+        job        = CASE d.state WHEN 'retrying' THEN d.job ELSE excluded.job END,
         last_seen  = excluded.last_seen,
         last_cause = excluded.cause,
         count      = d.count + 1;
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION note_ended_job IS 'Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.';
+COMMENT ON FUNCTION record_ended_job IS 'Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.';
 
 CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW
     WHEN (OLD.state <> NEW.state AND (NEW.state IN ('discarded', 'cancelled')
           OR NEW.state = 'completed' AND (cardinality(NEW.errors) > 0 OR 'dead-letter' = ANY (NEW.tags))))
-    EXECUTE FUNCTION note_ended_job();
+    EXECUTE FUNCTION record_ended_job();
 
-CREATE FUNCTION ask_for_replays() RETURNS bigint LANGUAGE sql AS $$
-    SELECT enqueue_job('replay_dead_letters', 'network', '{}', ARRAY['asked-for'])
+CREATE FUNCTION enqueue_retries() RETURNS bigint LANGUAGE sql AS $$
+    SELECT enqueue_job('retry_dead_letters', 'network', '{}', ARRAY['asked-for'])
 $$;
 
-COMMENT ON FUNCTION ask_for_replays IS 'Adds a job that replays every dead letter in state replaying, and wakes a worker.';
+COMMENT ON FUNCTION enqueue_retries IS 'Adds a job that retries every dead letter in the state retrying, and wakes a worker.';
 
-CREATE FUNCTION replay_dead_letter(letter bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION retry_dead_letter(letter bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM dead_letters AS d WHERE d.id = letter FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no dead letter %', coalesce(letter::text, 'NULL') USING ERRCODE = '22023';
     END IF;
-    UPDATE dead_letters AS d SET state = 'replaying', state_at = now(), job = NULL
+    UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL
     WHERE d.id = letter
-      AND NOT (d.state = 'replaying' AND EXISTS (
+      AND NOT (d.state = 'retrying' AND EXISTS (
           SELECT FROM river_job AS j
           WHERE j.id = d.job AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
       ));
-    RETURN ask_for_replays();
+    RETURN enqueue_retries();
 END $$;
 
-COMMENT ON FUNCTION replay_dead_letter IS 'Has a dead letter retried, whatever its state. Returns the id of the job that does it.';
+COMMENT ON FUNCTION retry_dead_letter IS 'Has a dead letter retried, whatever its state. Returns the id of the job that does it.';
 
-CREATE FUNCTION check_letters(stage text, class text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION check_dead_letter_filter(stage text, class text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
         RAISE EXCEPTION '% is no stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
@@ -256,28 +256,28 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION check_letters IS 'Refuses a stage or class that does not exist and would match nothing. NULL matches all.';
+COMMENT ON FUNCTION check_dead_letter_filter IS 'Refuses a stage or class that does not exist and would match nothing. NULL matches all.';
 
-CREATE FUNCTION replay_dead_letters(stage text DEFAULT NULL, class text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION retry_dead_letters(stage text DEFAULT NULL, class text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     answer bigint;
 BEGIN
-    PERFORM check_letters(stage, class);
+    PERFORM check_dead_letter_filter(stage, class);
     WITH chosen AS MATERIALIZED (
         SELECT d.id FROM dead_letters AS d
-        WHERE d.state = 'open' AND d.stage = coalesce(replay_dead_letters.stage, d.stage) AND d.class = coalesce(replay_dead_letters.class, d.class)
+        WHERE d.state = 'open' AND d.stage = coalesce(retry_dead_letters.stage, d.stage) AND d.class = coalesce(retry_dead_letters.class, d.class)
         ORDER BY d.id
         FOR UPDATE
     )
-    UPDATE dead_letters AS d SET state = 'replaying', state_at = now(), job = NULL FROM chosen AS c WHERE d.id = c.id;
+    UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL FROM chosen AS c WHERE d.id = c.id;
     GET DIAGNOSTICS answer = ROW_COUNT;
     IF answer > 0 THEN
-        PERFORM ask_for_replays();
+        PERFORM enqueue_retries();
     END IF;
     RETURN answer;
 END $$;
 
-COMMENT ON FUNCTION replay_dead_letters IS 'Has every open dead letter retried, or those of a stage or class. Returns how many.';
+COMMENT ON FUNCTION retry_dead_letters IS 'Has every open dead letter retried, or those of a stage or class. Returns how many.';
 
 CREATE FUNCTION dismiss_dead_letter(letter bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -287,13 +287,13 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION dismiss_dead_letter IS 'Marks a dead letter as needing nothing. It is kept, and no longer listed or replayed with the others.';
+COMMENT ON FUNCTION dismiss_dead_letter IS 'Marks a dead letter as needing nothing. It is kept, and no longer listed or retried with the others.';
 
 CREATE FUNCTION dismiss_dead_letters(stage text DEFAULT NULL, class text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     answer bigint;
 BEGIN
-    PERFORM check_letters(stage, class);
+    PERFORM check_dead_letter_filter(stage, class);
     WITH chosen AS MATERIALIZED (
         SELECT d.id FROM dead_letters AS d
         WHERE d.state = 'open' AND d.stage = coalesce(dismiss_dead_letters.stage, d.stage) AND d.class = coalesce(dismiss_dead_letters.class, d.class)

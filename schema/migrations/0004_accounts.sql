@@ -57,27 +57,27 @@ COMMENT ON COLUMN watches.kind IS 'follows: the accounts that the target follows
 COMMENT ON COLUMN watches.synced_at IS 'When the members were last read completely.';
 COMMENT ON COLUMN watches.problem IS 'Why the members could not be read the last time. Empty: they could.';
 
-CREATE TABLE watched (
+CREATE TABLE watch_members (
     watch_id bigint           NOT NULL REFERENCES watches ON DELETE CASCADE,
     did      text COLLATE "C" NOT NULL,
     added_at timestamptz      NOT NULL DEFAULT now(),
     PRIMARY KEY (did, watch_id)
 );
-CREATE INDEX watched_watch ON watched (watch_id);
+CREATE INDEX watch_members_watch ON watch_members (watch_id);
 
-COMMENT ON TABLE watched IS 'The members of each watch: the accounts that it makes Weir follow.';
+COMMENT ON TABLE watch_members IS 'The members of each watch: the accounts that it makes Weir follow.';
 
 CREATE VIEW follows AS
 SELECT w.did, coalesce(a.handle, '') AS handle, a.display_name, min(w.added_at) AS added_at, max(s.synced_at) AS last_seen_at,
        a.feed_read_at IS NOT NULL AS backfill_completed
-FROM watched AS w
+FROM watch_members AS w
 JOIN watches AS s ON s.id = w.watch_id
 LEFT JOIN accounts AS a ON a.did = w.did
 GROUP BY w.did, a.handle, a.display_name, a.feed_read_at;
 
 COMMENT ON VIEW follows IS 'Every followed account, once.';
 
-CREATE TABLE listed (
+CREATE TABLE listing_members (
     job_id       bigint           NOT NULL,
     degree       int              NOT NULL CHECK (degree BETWEEN 0 AND 2),
     did          text COLLATE "C" NOT NULL,
@@ -89,18 +89,18 @@ CREATE TABLE listed (
     PRIMARY KEY (job_id, degree, did)
 );
 
-COMMENT ON TABLE  listed IS 'The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.';
-COMMENT ON COLUMN listed.degree IS '1: accounts in the watch''s own listing; 2: accounts that those follow; 0: members that are in neither, and were looked up.';
-COMMENT ON COLUMN listed.times IS 'Of degree 2: how many accounts of degree 1 follow it. Of degree 0: 1 if the network shows the account, so that it is no longer a member; 0 if it is hidden.';
-COMMENT ON COLUMN listed.last_by IS 'Of degree 2: the follower that was counted last, so that nobody is counted twice.';
+COMMENT ON TABLE  listing_members IS 'The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.';
+COMMENT ON COLUMN listing_members.degree IS '1: accounts in the watch''s own listing; 2: accounts that those follow; 0: members that are in neither, and were looked up.';
+COMMENT ON COLUMN listing_members.times IS 'Of degree 2: how many accounts of degree 1 follow it. Of degree 0: 1 if the network shows the account, so that it is no longer a member; 0 if it is hidden.';
+COMMENT ON COLUMN listing_members.last_by IS 'Of degree 2: the follower that was counted last, so that nobody is counted twice.';
 
-CREATE TABLE unwatched (
+CREATE TABLE purge_queue (
     did          text COLLATE "C" PRIMARY KEY,
-    unwatched_at timestamptz NOT NULL
+    queued_at timestamptz NOT NULL
 );
-CREATE INDEX unwatched_at ON unwatched (unwatched_at);
+CREATE INDEX purge_queue_queued_at ON purge_queue (queued_at);
 
-COMMENT ON TABLE unwatched IS 'Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.';
+COMMENT ON TABLE purge_queue IS 'Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.';
 
 -- Consumers listen, and change what they ask the server for.
 
@@ -113,7 +113,7 @@ END $$;
 COMMENT ON FUNCTION follows_changed IS 'Tells the consumers that the followed accounts have changed.';
 
 CREATE TRIGGER watches_changed AFTER INSERT OR DELETE OR TRUNCATE ON watches FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
-CREATE TRIGGER watched_changed AFTER INSERT OR DELETE OR TRUNCATE ON watched FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+CREATE TRIGGER watch_members_changed AFTER INSERT OR DELETE OR TRUNCATE ON watch_members FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
 
 CREATE FUNCTION sync_watch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -127,40 +127,40 @@ CREATE TRIGGER watch_added AFTER INSERT ON watches FOR EACH ROW EXECUTE FUNCTION
 CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW
     WHEN (OLD.target <> NEW.target OR OLD.kind <> NEW.kind OR OLD.at_least <> NEW.at_least) EXECUTE FUNCTION sync_watch();
 
-CREATE FUNCTION forget_members() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION reset_watch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM watched WHERE watch_id = NEW.id;
+    DELETE FROM watch_members WHERE watch_id = NEW.id;
     NEW.synced_at := NULL;
     NEW.problem := '';
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION forget_members IS 'Removes the members of a watch that gets another target or kind: it starts like a new one.';
+COMMENT ON FUNCTION reset_watch IS 'Removes the members of a watch that gets another target or kind: it starts like a new one.';
 
 CREATE TRIGGER watch_turned BEFORE UPDATE OF target, kind ON watches FOR EACH ROW
-    WHEN (OLD.target <> NEW.target OR OLD.kind <> NEW.kind) EXECUTE FUNCTION forget_members();
+    WHEN (OLD.target <> NEW.target OR OLD.kind <> NEW.kind) EXECUTE FUNCTION reset_watch();
 
-CREATE FUNCTION dismiss_watch_letters() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION dismiss_watch_dead_letters() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE dead_letters SET state = 'dismissed', state_at = now()
-    WHERE key = sha256(convert_to(E'job\nsync_follows\n' || jsonb_build_object('watch', OLD.id)::text, 'UTF8')) AND state IN ('open', 'replaying');
+    WHERE key = sha256(convert_to(E'job\nsync_follows\n' || jsonb_build_object('watch', OLD.id)::text, 'UTF8')) AND state IN ('open', 'retrying');
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION dismiss_watch_letters IS 'Dismisses the dead letter of a watch that is removed.';
+COMMENT ON FUNCTION dismiss_watch_dead_letters IS 'Dismisses the dead letter of a watch that is removed.';
 
-CREATE TRIGGER watch_removed AFTER DELETE ON watches FOR EACH ROW EXECUTE FUNCTION dismiss_watch_letters();
+CREATE TRIGGER watch_removed AFTER DELETE ON watches FOR EACH ROW EXECUTE FUNCTION dismiss_watch_dead_letters();
 
-CREATE FUNCTION note_unwatched() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION record_unwatched_accounts() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO unwatched (did, unwatched_at) SELECT DISTINCT g.did, now() FROM gone AS g ORDER BY g.did
-    ON CONFLICT (did) DO UPDATE SET unwatched_at = excluded.unwatched_at;
+    INSERT INTO purge_queue (did, queued_at) SELECT DISTINCT g.did, now() FROM gone AS g ORDER BY g.did
+    ON CONFLICT (did) DO UPDATE SET queued_at = excluded.queued_at;
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION note_unwatched IS 'Has expiry check the accounts that a watch lost.';
+COMMENT ON FUNCTION record_unwatched_accounts IS 'Has expiry check the accounts that a watch lost.';
 
-CREATE TRIGGER watched_lost AFTER DELETE ON watched REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION note_unwatched();
+CREATE TRIGGER watch_member_removed AFTER DELETE ON watch_members REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION record_unwatched_accounts();
 
 -- Backfills, from SQL too.
 
@@ -204,11 +204,11 @@ END $$;
 COMMENT ON FUNCTION enqueue_backfill_all IS 'Asks for the records of every followed account, in every stored collection, as far back as given. Returns the id of the job.';
 
 -- The stream, a sync or a person makes an account active again. In each case its posts are read again.
-CREATE FUNCTION read_again() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION enqueue_reread() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     followed timestamptz;
 BEGIN
-    SELECT min(w.added_at) INTO followed FROM watched AS w WHERE w.did = NEW.did;
+    SELECT min(w.added_at) INTO followed FROM watch_members AS w WHERE w.did = NEW.did;
     IF followed IS NULL THEN
         RETURN NEW;
     END IF;
@@ -221,10 +221,10 @@ BEGIN
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION read_again IS 'Has an account that is active again read, if posts of it may be missing.';
+COMMENT ON FUNCTION enqueue_reread IS 'Has an account that is active again read, if posts of it may be missing.';
 
-CREATE TRIGGER account_revived BEFORE UPDATE OF status ON accounts FOR EACH ROW
-    WHEN (NEW.status = 'active' AND OLD.status <> 'active' AND (NEW.reread_since IS NOT NULL OR OLD.status = 'deleted')) EXECUTE FUNCTION read_again();
+CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW
+    WHEN (NEW.status = 'active' AND OLD.status <> 'active' AND (NEW.reread_since IS NOT NULL OR OLD.status = 'deleted')) EXECUTE FUNCTION enqueue_reread();
 
 -- A stream asks for a limited number of accounts. Shards of it, streams of their own, follow the others.
 

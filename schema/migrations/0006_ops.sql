@@ -49,25 +49,25 @@ COMMENT ON COLUMN audit_faults.collection IS 'Empty, like rkey: the fault is of 
 COMMENT ON COLUMN audit_faults.fault IS 'missing, extra, stale: as counted in audits; unread: the account could not be compared.';
 
 CREATE TABLE alerts (
-    name        text        NOT NULL,
-    about       text        NOT NULL,
-    severity    text        NOT NULL,
-    says        text        NOT NULL,
-    look        text        NOT NULL,
-    since       timestamptz NOT NULL,
-    seen_at     timestamptz NOT NULL,
-    fired_at    timestamptz,
-    resolved_at timestamptz,
-    told        text        NOT NULL DEFAULT '' CHECK (told IN ('', 'fired', 'resolved')),
-    PRIMARY KEY (name, about)
+    name          text        NOT NULL,
+    subject       text        NOT NULL,
+    severity      text        NOT NULL,
+    message       text        NOT NULL,
+    hint          text        NOT NULL,
+    since         timestamptz NOT NULL,
+    seen_at       timestamptz NOT NULL,
+    fired_at      timestamptz,
+    resolved_at   timestamptz,
+    last_notified text        NOT NULL DEFAULT '' CHECK (last_notified IN ('', 'fired', 'resolved')),
+    PRIMARY KEY (name, subject)
 );
 
 COMMENT ON TABLE  alerts IS 'One row per condition of /health that has ever held, with its latest times.';
-COMMENT ON COLUMN alerts.about IS 'The stream or queue that the alert is about. Empty: all of Weir.';
-COMMENT ON COLUMN alerts.says IS 'What is wrong.';
-COMMENT ON COLUMN alerts.look IS 'What to look at first.';
+COMMENT ON COLUMN alerts.subject IS 'The stream or queue that the alert is about. Empty: all of Weir.';
+COMMENT ON COLUMN alerts.message IS 'What is wrong.';
+COMMENT ON COLUMN alerts.hint IS 'What to look at first.';
 COMMENT ON COLUMN alerts.since IS 'When the condition began to hold.';
 COMMENT ON COLUMN alerts.seen_at IS 'When the condition was last seen to hold.';
 COMMENT ON COLUMN alerts.fired_at IS 'When the condition had held for long enough to notify somebody. NULL: not yet.';
 COMMENT ON COLUMN alerts.resolved_at IS 'When the condition had been gone for long enough. NULL: not yet.';
-COMMENT ON COLUMN alerts.told IS 'What the latest send_alert job is about. Empty: there was none, or there is no webhook.';
+COMMENT ON COLUMN alerts.last_notified IS 'What the latest send_alert job is about. Empty: there was none, or there is no webhook.';

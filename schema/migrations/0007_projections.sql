@@ -22,7 +22,7 @@ BEGIN
         RAISE EXCEPTION 'projection % has unfinished % jobs', OLD.name, OLD.kind
             USING ERRCODE = '55006', HINT = 'Run the program that has the projection until they are finished, or delete them first, as in River UI.';
     END IF;
-    UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE projection = OLD.name AND state IN ('open', 'replaying');
+    UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE projection = OLD.name AND state IN ('open', 'retrying');
     RETURN OLD;
 END $$;
 

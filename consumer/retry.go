@@ -14,12 +14,12 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Replay puts parked events through the stream's own way once more: decoded,
+// Retry puts parked events through the stream's own way once more: decoded,
 // folded, committed, and cut in two until the one at fault is alone. It moves no
 // position and needs no lease; revisions and tombstones alone decide what is
 // written, so that nothing newer is overwritten and doing it twice changes
 // nothing.
-type Replay struct {
+type Retry struct {
 	// Config gives the pool, the queue, the choice of what is stored, and the log.
 	Config
 	// Wires are those whose dead letters can be read, by their names.
@@ -35,7 +35,7 @@ type Replay struct {
 // order given. Each is settled in the transaction that stores it; one that fails
 // again is open again, with its first cause and its last. The error is of the
 // database.
-func (r *Replay) Run(ctx context.Context, letters []schema.Letter) error {
+func (r *Retry) Run(ctx context.Context, letters []schema.Letter) error {
 	c := &committer{pool: r.Pool, enqueue: r.Enqueue, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	batches := map[string]*batch{}
 	var order []*batch
@@ -60,7 +60,7 @@ func (r *Replay) Run(ctx context.Context, letters []schema.Letter) error {
 }
 
 // add puts one letter into the batch of its wire.
-func (r *Replay) add(b *batch, letter *schema.Letter, now time.Time) {
+func (r *Retry) add(b *batch, letter *schema.Letter, now time.Time) {
 	switch {
 	case len(letter.Raw) == 0:
 		b.malformed(&Malformed{Cause: "the record or its account is deleted, and this input with it: there is nothing left to replay"}, letter.ID, now)
@@ -91,7 +91,7 @@ func (r *Replay) add(b *batch, letter *schema.Letter, now time.Time) {
 
 // addEvents puts the events of a letter into the batch. The last one settles it,
 // or fails again in its place.
-func (r *Replay) addEvents(b *batch, letter int64, now time.Time) {
+func (r *Retry) addEvents(b *batch, letter int64, now time.Time) {
 	m, began := &r.message, len(b.events)
 	m.Events = slices.DeleteFunc(m.Events, func(ev Event) bool {
 		keep, _ := r.keeps(&ev)

@@ -19,14 +19,14 @@ import (
 )
 
 // replayed tries every open letter again, change having changed how.
-func replayed(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Replay)) {
+func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	t.Helper()
-	_, err := schema.ReplayLetters(t.Context(), pool, schema.LetterFilter{})
+	_, err := schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
 	require.NoError(t, err)
 	letters, err := schema.AskedLetters(t.Context(), pool, 1000, 1<<30)
 	require.NoError(t, err)
 	wire := jetstream.Wire(nil)
-	r := consumer.Replay{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
+	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
 		Pool: pool, Logger: slog.New(slog.DiscardHandler),
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
 		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
@@ -35,7 +35,7 @@ func replayed(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Replay)) {
 		change(&r)
 	}
 	require.NoError(t, r.Run(t.Context(), letters))
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replaying'`), "every letter is settled")
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`), "every letter is settled")
 }
 
 // strict is a constraint that refuses some posts, as the database's owner might
@@ -70,13 +70,13 @@ func TestReplayAfterTheFixStoresWhatWasParked(t *testing.T) {
 	require.NoError(t, played(t, pool, lines, nil).Run(t.Context()))
 	require.Equal(t, 200, count(t, pool, `SELECT count(*) FROM dead_letters WHERE stage = 'commit'`))
 
-	replayed(t, pool, nil)
+	retried(t, pool, nil)
 	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2 AND cause LIKE '%"strict"%' AND last_cause LIKE '%"strict"%'`),
 		"not lifted yet: each is parked again")
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
 	enqueued := 0
-	replayed(t, pool, func(r *consumer.Replay) {
+	retried(t, pool, func(r *consumer.Retry) {
 		r.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
 			enqueued += len(written)
 			return nil
@@ -84,7 +84,7 @@ func TestReplayAfterTheFixStoresWhatWasParked(t *testing.T) {
 	})
 	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM posts`))
 	require.GreaterOrEqual(t, enqueued, 199, "more where a transaction was tried again")
-	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND cause LIKE '%"strict"%'`))
+	require.Equal(t, 199, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause LIKE '%"strict"%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 3 AND rkey = 'r77' AND last_cause LIKE '%numeric%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams`), "no position moved but the stream's own")
 }
@@ -113,9 +113,9 @@ func TestReplayNeverOverwritesWhatIsNewer(t *testing.T) {
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
 	for range 2 {
-		replayed(t, pool, nil)
+		retried(t, pool, nil)
 		require.Equal(t, []string{"edited " + rev(4) + " newer", "twice " + rev(6) + " refused 2"}, stored(t, pool))
-		require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed' AND count = 1`))
+		require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND count = 1`))
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'deleted'`))
 		_, err := pool.Exec(t.Context(), `UPDATE dead_letters SET state = 'open'`)
 		require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestReplayThatIsRefusedAgainKeepsTheFirstCause(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, count(t, pool, first, 1))
 	for n := 2; n < 4; n++ {
-		replayed(t, pool, nil)
+		retried(t, pool, nil)
 		require.Equal(t, 3, count(t, pool, first, n))
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE last_cause LIKE 'only the beginning of the input was kept%'`))
 		require.Equal(t, 3, count(t, pool, `SELECT count(*) FROM dead_letters JOIN remembered USING (first_seen) WHERE last_cause <> '' AND last_seen > first_seen`))
@@ -154,8 +154,8 @@ func TestReplayOfWhatIsNoLongerWanted(t *testing.T) {
 	require.NoError(t, played(t, pool, []string{refusable(1)}, nil).Run(t.Context()))
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
-	replayed(t, pool, func(r *consumer.Replay) { r.Follows = func(string) bool { return false } })
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'replayed'`))
+	retried(t, pool, func(r *consumer.Retry) { r.Follows = func(string) bool { return false } })
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried'`))
 	require.Empty(t, stored(t, pool))
 }
 
@@ -169,7 +169,7 @@ func TestReplayBringsNothingBackThatMayBeDeleted(t *testing.T) {
 	require.NoError(t, played(t, pool, []string{refusable(1), refusable(2)}, nil).Run(t.Context()))
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
-	replayed(t, pool, func(r *consumer.Replay) { r.Since = time.UnixMicro(1783175888000002) })
+	retried(t, pool, func(r *consumer.Retry) { r.Since = time.UnixMicro(1783175888000002) })
 	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%deletions are no longer known%'`))
 }
@@ -186,7 +186,7 @@ func TestReplayOfWhatWasDeletedSaysSo(t *testing.T) {
 	}))
 	_, err = pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
-	replayed(t, pool, nil)
+	retried(t, pool, nil)
 	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%' AND last_cause LIKE '%nothing left to replay'`))
 }

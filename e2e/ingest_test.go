@@ -62,7 +62,7 @@ func TestReplayStoresWhatTheRecordingSays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "recording.jsonl")
 	require.NoError(t, os.WriteFile(file, append(recording, large...), 0o600))
 
-	said := succeed(t, env, "replay", file)
+	said := succeed(t, env, "ingest", file)
 	require.Contains(t, said, "writes 14, deletes 2, accounts 1, identities 1, ignored 3, dead-lettered 8, characters replaced 1\n")
 	require.Contains(t, said, "jobs left 0\n")
 	require.Equal(t, 11, count(t, pool, `SELECT count(*) FROM posts`))
@@ -85,7 +85,7 @@ func TestReplayStoresWhatTheRecordingSays(t *testing.T) {
 	require.Empty(t, rankedLinks(t, env, "1h", "2026-07-04T14:58:00Z"))
 
 	before := state(t, pool)
-	succeed(t, env, "replay", file)
+	succeed(t, env, "ingest", file)
 	require.Equal(t, before, state(t, pool), "a second replay changes nothing")
 }
 
@@ -101,7 +101,7 @@ func TestReplayReadsRecordings(t *testing.T) {
 	require.NoError(t, n.Log().WriteJSONL(&lines, 0))
 	file := filepath.Join(t.TempDir(), "simnet.jsonl")
 	require.NoError(t, os.WriteFile(file, lines.Bytes(), 0o600))
-	require.Contains(t, succeed(t, env, "replay", file), "dead-lettered 0")
+	require.Contains(t, succeed(t, env, "ingest", file), "dead-lettered 0")
 	problems, err := fold(n.Log().Entries(), "app.bsky.feed.post").problems(t.Context(), pool, time.Now())
 	require.NoError(t, err)
 	require.Empty(t, problems)
@@ -109,7 +109,7 @@ func TestReplayReadsRecordings(t *testing.T) {
 	if file, ok := testdata("jetstream-production-152.jsonl"); ok {
 		url := schematest.NewURL(t)
 		pool, env := open(t, url), []string{"DATABASE_URL=" + url}
-		require.Contains(t, succeed(t, env, "replay", file), "writes 17, deletes 1, accounts 1, identities 1, ignored 132, dead-lettered 0, characters replaced 0\n")
+		require.Contains(t, succeed(t, env, "ingest", file), "writes 17, deletes 1, accounts 1, identities 1, ignored 132, dead-lettered 0, characters replaced 0\n")
 		require.Equal(t, 17, count(t, pool, `SELECT count(*) FROM posts`))
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM tombstones WHERE did = 'did:plc:4smmjsqf6l5jkzczvw6vsrqc' AND rkey = '3mpt73z3ejc2p'`))
 		require.Zero(t, count(t, pool, `SELECT count(*) FROM accounts WHERE did = 'did:plc:hqvhxrowqbemo5e4wjnj6zao'`), "a stranger that is active")
@@ -125,12 +125,12 @@ func TestReplayReadsRecordings(t *testing.T) {
 			"https://www.tumblr.com/tempo-tales/765681292369166336/behind-them-timmi-and-wankyu-follow-silently-but?source=share": true,
 		}, urls)
 		before := state(t, pool)
-		succeed(t, env, "replay", file)
+		succeed(t, env, "ingest", file)
 		require.Equal(t, before, state(t, pool), "a second replay changes nothing")
 	}
 	if file, ok := testdata("jetstream-simulated-4000.jsonl"); ok {
 		url := schematest.NewURL(t)
-		require.Contains(t, succeed(t, []string{"DATABASE_URL=" + url}, "replay", file), "dead-lettered 0")
+		require.Contains(t, succeed(t, []string{"DATABASE_URL=" + url}, "ingest", file), "dead-lettered 0")
 	}
 }
 
@@ -154,7 +154,7 @@ func TestReplayBesideServeIsNoAlarm(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, "%s: %s", when, body)
 		html, err := get(page)
 		require.NoError(t, err)
-		require.NotContains(t, html, "-replay", when)
+		require.NotContains(t, html, "-ingest", when)
 		require.Regexp(t, `^healthy: quiet\n`, succeed(t, env, "status"), when)
 	}
 	const old = `SELECT count(*) FROM streams WHERE wire = 'recording' AND last_event_at < now() - interval '1 day'`
@@ -165,7 +165,7 @@ func TestReplayBesideServeIsNoAlarm(t *testing.T) {
 	for _, end := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		held, err := os.OpenFile(pipe, os.O_RDWR, 0)
 		require.NoError(t, err)
-		replay := start(t, env, "replay", pipe)
+		replay := start(t, env, "ingest", pipe)
 		_, err = held.Write(lines)
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return count(t, pool, old) == 1 }, time.Minute, 5*time.Millisecond)
@@ -176,7 +176,7 @@ func TestReplayBesideServeIsNoAlarm(t *testing.T) {
 		require.Equal(t, end == syscall.SIGKILL, count(t, pool, old) == 1, "only one that was killed leaves its row")
 		calm("after " + end.String())
 	}
-	succeed(t, env, "replay", filepath.Join("testdata", "recording.jsonl"))
+	succeed(t, env, "ingest", filepath.Join("testdata", "recording.jsonl"))
 	require.Equal(t, []string{"jetstream"}, texts(t, pool, `SELECT name FROM streams`), "the next one removes it")
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 	calm("at its end")

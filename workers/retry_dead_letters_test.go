@@ -78,8 +78,8 @@ func TestDiscardedJobIsADeadLetter(t *testing.T) {
 	require.True(t, l.LastSeen.After(l.FirstSeen))
 
 	execute(t, pool, `ALTER TABLE elsewhere RENAME TO shares`)
-	execute(t, pool, `SELECT replay_dead_letter($1)`, l.ID)
-	l = letter(t, pool, "job", "state = 'replayed'")
+	execute(t, pool, `SELECT retry_dead_letter($1)`, l.ID)
+	l = letter(t, pool, "job", "state = 'retried'")
 	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
 	require.Equal(t, []any{int64(2), "the first"}, []any{l.Count, l.Cause})
 	require.Greater(t, *l.Job, second)
@@ -100,7 +100,7 @@ func TestJobThatIsRetriedInRiverUISettlesItsLetter(t *testing.T) {
 	execute(t, pool, `ALTER TABLE elsewhere RENAME TO shares`)
 	_, err = client.JobRetry(t.Context(), id)
 	require.NoError(t, err)
-	letter(t, pool, "job", "state = 'replayed'")
+	letter(t, pool, "job", "state = 'retried'")
 }
 
 // TestJobThatCancelsItselfIsADeadLetter at once. Its replay fails again, which
@@ -114,15 +114,15 @@ func TestJobThatCancelsItselfIsADeadLetter(t *testing.T) {
 	require.Equal(t, []any{"permanent", "request_backfill", "network"}, []any{l.Class, l.Kind, l.Queue})
 	require.Contains(t, l.Cause, "the whole network is followed")
 	execute(t, pool, `UPDATE dead_letters SET cause = 'the first'`)
-	execute(t, pool, `SELECT replay_dead_letters('job')`)
+	execute(t, pool, `SELECT retry_dead_letters('job')`)
 	again := letter(t, pool, "job", "count = 2")
 	require.Equal(t, []any{"the first", "open"}, []any{again.Cause, again.State})
 	require.Contains(t, again.LastCause, "the whole network is followed")
 
 	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	execute(t, pool, `INSERT INTO watched SELECT id, target FROM watches`)
-	execute(t, pool, `SELECT replay_dead_letters()`)
-	letter(t, pool, "job", "kind = 'request_backfill' AND state = 'replayed' AND count = 2")
+	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches`)
+	execute(t, pool, `SELECT retry_dead_letters()`)
+	letter(t, pool, "job", "kind = 'request_backfill' AND state = 'retried' AND count = 2")
 	require.Len(t, backfillsOf(t, pool, alice), 1)
 }
 
@@ -154,7 +154,7 @@ func TestReplayOfAJobThatNobodyWorks(t *testing.T) {
 		execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen) VALUES ($1, 'job', $2, 'first', $3, 1, now(), now())`,
 			fmt.Appendf(nil, "%d", i), job[0], []byte(job[1]))
 	}
-	execute(t, pool, `SELECT replay_dead_letters()`)
+	execute(t, pool, `SELECT retry_dead_letters()`)
 	causes := func(state string) (all []string) {
 		rows, err := pool.Query(t.Context(), `SELECT cause || ': ' || last_cause FROM dead_letters WHERE state = $1 ORDER BY id`, state)
 		require.NoError(t, err)
@@ -162,7 +162,7 @@ func TestReplayOfAJobThatNobodyWorks(t *testing.T) {
 		require.NoError(t, err)
 		return all
 	}
-	require.Eventually(t, func() bool { return len(causes("replayed")) == 1 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(causes("retried")) == 1 }, time.Minute, 5*time.Millisecond)
 	failed := causes("open")
 	require.Len(t, failed, 3)
 	require.Contains(t, failed[0], `first: nobody works jobs of kind "of_another_version"`)
@@ -180,11 +180,11 @@ func TestReplayMeetsAnUnfinishedJobOfTheSame(t *testing.T) {
 	execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen)
 		VALUES ('\x00', 'job', 'backfill_account', 'first', convert_to('{"did": "`+alice+`", "since": "2026-01-01T00:00:00Z", "not_before": "2026-01-01T00:00:00Z"}', 'UTF8'), 1, now(), now())`)
 	for range 2 { // asking twice is asking once
-		execute(t, pool, `SELECT replay_dead_letters(), replay_dead_letter((SELECT id FROM dead_letters))`)
-		letter(t, pool, "job", "job IS NOT NULL AND state = 'replaying'")
+		execute(t, pool, `SELECT retry_dead_letters(), retry_dead_letter((SELECT id FROM dead_letters))`)
+		letter(t, pool, "job", "job IS NOT NULL AND state = 'retrying'")
 		require.Eventually(t, func() bool {
 			var left int
-			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'replay_dead_letters' AND state <> 'completed'`).Scan(&left))
+			require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'retry_dead_letters' AND state <> 'completed'`).Scan(&left))
 			return left == 0
 		}, time.Minute, 5*time.Millisecond)
 		found := backfillsOf(t, pool, alice)
@@ -193,7 +193,7 @@ func TestReplayMeetsAnUnfinishedJobOfTheSame(t *testing.T) {
 		require.Equal(t, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), found[0].Since.UTC())
 	}
 	execute(t, pool, `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'backfill_account'`)
-	letter(t, pool, "job", "state = 'replayed'")
+	letter(t, pool, "job", "state = 'retried'")
 }
 
 // TestReplayOfAPostProjectsItAsItIsNow: refused again, then after the fix, and a
@@ -211,13 +211,13 @@ func TestReplayOfAPostProjectsItAsItIsNow(t *testing.T) {
 	execute(t, pool, `ALTER TABLE links ADD CONSTRAINT strict CHECK (url <> 'https://y.example/')`)
 	working(t, pool)
 	states := func() (all []string) {
-		execute(t, pool, `SELECT replay_dead_letters()`)
+		execute(t, pool, `SELECT retry_dead_letters()`)
 		require.Eventually(t, func() bool {
 			rows, err := pool.Query(t.Context(), `SELECT concat_ws(' ', rkey, projection, state, count, cause, substring(last_cause FROM '"strict"')) FROM dead_letters ORDER BY rkey`)
 			require.NoError(t, err)
 			all, err = pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)
-			return !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, "replaying") })
+			return !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, "retrying") })
 		}, time.Minute, 5*time.Millisecond)
 		return all
 	}
@@ -237,14 +237,14 @@ func TestReplayThatCannotGoOnIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Park(t.Context(), pool, "s"))
-	execute(t, pool, `SELECT replay_dead_letters()`)
-	w := &ReplayDeadLetters{pool: pool, log: slog.New(slog.DiscardHandler), patience: time.Minute,
+	execute(t, pool, `SELECT retry_dead_letters()`)
+	w := &RetryDeadLetters{pool: pool, log: slog.New(slog.DiscardHandler), patience: time.Minute,
 		events: func(context.Context, []schema.Letter) error { return errors.New("the database is away") }}
-	require.ErrorContains(t, w.Work(t.Context(), &river.Job[jobs.ReplayDeadLetters]{}), "the database is away")
-	require.Equal(t, int64(1), letter(t, pool, "decode", "state = 'replaying'").Count)
+	require.ErrorContains(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), "the database is away")
+	require.Equal(t, int64(1), letter(t, pool, "decode", "state = 'retrying'").Count)
 	w.patience = 0
 	var snoozed *river.JobSnoozeError
-	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.ReplayDeadLetters]{}), &snoozed, "others get their turn")
+	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), &snoozed, "others get their turn")
 }
 
 // TestJobWhoseRowsAreRefusedEndsAtOnce: every worker that is registered ends by
@@ -253,7 +253,7 @@ func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
-	execute(t, pool, `INSERT INTO watched SELECT id, target FROM watches`)
+	execute(t, pool, `INSERT INTO watch_members SELECT id, target FROM watches`)
 	execute(t, pool, `ALTER TABLE gap_backfills ADD CONSTRAINT strict CHECK (did = '')`)
 	execute(t, pool, `DELETE FROM river_job`)
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now())`)

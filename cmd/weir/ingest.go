@@ -15,10 +15,10 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-func replayCommand() *cobra.Command {
+func ingestCommand() *cobra.Command {
 	work := true
 	cmd := &cobra.Command{
-		Use:   "replay FILE",
+		Use:   "ingest FILE",
 		Short: "Feed a recorded stream (JSON lines; - for standard input) through the consumer and the workers",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,11 +33,11 @@ func replayCommand() *cobra.Command {
 				if err := p.Ingest(ctx, args[0], lines, work); err != nil && ctx.Err() == nil {
 					return err
 				}
-				if err := printReplay(context.WithoutCancel(ctx), p, cmd.OutOrStdout()); err != nil {
+				if err := printIngest(context.WithoutCancel(ctx), p, cmd.OutOrStdout()); err != nil {
 					return err
 				}
 				if ctx.Err() != nil {
-					return errors.New("stopped before the end of the recording: replay it again; stored records stay as they are")
+					return errors.New("stopped before the end of the recording: ingest it again; stored records stay as they are")
 				}
 				return nil
 			})
@@ -80,13 +80,13 @@ func progress(r io.Reader, size int64) io.Reader {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		return r
 	}
-	bar := progressbar.DefaultBytes(size, "replaying")
+	bar := progressbar.DefaultBytes(size, "retrying")
 	reader := progressbar.NewReader(r, bar)
 	return &reader
 }
 
-// printReplay prints the results of a replay, from the counters of this process.
-func printReplay(ctx context.Context, p app.App, w io.Writer) error {
+// printIngest prints the results, from the counters of this process.
+func printIngest(ctx context.Context, p app.App, w io.Writer) error {
 	families, err := p.Metrics().Gather()
 	if err != nil {
 		return fmt.Errorf("read the counters: %w", err)
@@ -106,7 +106,7 @@ func printReplay(ctx context.Context, p app.App, w io.Writer) error {
 	events := func(kind string) float64 { return counts["weir_consumer_events_total/"+kind] }
 	fmt.Fprintf(w, "writes %.0f, deletes %.0f, accounts %.0f, identities %.0f, ignored %.0f, dead-lettered %.0f, characters replaced %.0f\n",
 		events("write"), events("delete"), events("account"), events("identity"), events("ignored"),
-		counts["weir_consumer_parked_total/decode"]+counts["weir_consumer_parked_total/commit"], counts["weir_consumer_replaced_characters_total"])
+		counts["weir_consumer_dead_lettered_total/decode"]+counts["weir_consumer_dead_lettered_total/commit"], counts["weir_consumer_replaced_characters_total"])
 	left, err := schema.UnfinishedJobs(ctx, p.Pool(), p.Projections().Kinds()...)
 	if err != nil {
 		return err

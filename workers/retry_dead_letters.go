@@ -16,13 +16,13 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ReplayDeadLetters tries again the dead letters that somebody asked for, first
+// RetryDeadLetters tries again the dead letters that somebody asked for, first
 // parked first: events by the stream's way, records by a job of the projection
-// that failed, jobs by enqueueing them anew. A letter leaves the state "replaying" in the transaction
+// that failed, jobs by enqueueing them anew. A letter leaves the state "retrying" in the transaction
 // that settles it, so that a killed worker goes on where it stood; whatever is
 // replayed twice changes nothing the second time.
-type ReplayDeadLetters struct {
-	river.WorkerDefaults[jobs.ReplayDeadLetters]
+type RetryDeadLetters struct {
+	river.WorkerDefaults[jobs.RetryDeadLetters]
 	pool     *pgxpool.Pool
 	log      *slog.Logger
 	events   func(context.Context, []schema.Letter) error
@@ -33,17 +33,17 @@ type ReplayDeadLetters struct {
 }
 
 const (
-	replayLetters = 500     // read at once
-	replayBytes   = 4 << 20 // of their input
+	retryDeadLetters = 500     // read at once
+	replayBytes      = 4 << 20 // of their input
 )
 
 // Work replays until nothing is asked for.
-func (w *ReplayDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.ReplayDeadLetters]) error {
+func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDeadLetters]) error {
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {
 			return later(0)
 		}
-		asked, err := schema.AskedLetters(ctx, w.pool, replayLetters, replayBytes)
+		asked, err := schema.AskedLetters(ctx, w.pool, retryDeadLetters, replayBytes)
 		if err != nil || len(asked) == 0 {
 			return err
 		}
@@ -64,7 +64,7 @@ func (w *ReplayDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.ReplayDe
 }
 
 // replay tries letters by what their stages call for.
-func (w *ReplayDeadLetters) replay(ctx context.Context, letters []schema.Letter) error {
+func (w *RetryDeadLetters) replay(ctx context.Context, letters []schema.Letter) error {
 	var events, records []schema.Letter
 	for _, l := range letters {
 		switch l.Stage {
@@ -89,7 +89,7 @@ func (w *ReplayDeadLetters) replay(ctx context.Context, letters []schema.Letter)
 // records adds one job for the records of each projection. A job reads what is
 // stored when it runs: a record that is gone has nothing to project. A dead letter
 // that stands for many names no record, and needs nothing.
-func (w *ReplayDeadLetters) records(ctx context.Context, letters []schema.Letter) error {
+func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter) error {
 	var nameless []int64
 	byName := map[string][]*schema.Letter{}
 	for i := range letters {
@@ -126,7 +126,7 @@ func (w *ReplayDeadLetters) records(ctx context.Context, letters []schema.Letter
 
 // job enqueues the job of a letter anew, or marks the unfinished one that does
 // the same. The end of that job settles the letter, by a trigger of river_job.
-func (w *ReplayDeadLetters) job(ctx context.Context, letter *schema.Letter) error {
+func (w *RetryDeadLetters) job(ctx context.Context, letter *schema.Letter) error {
 	err := fmt.Errorf("nobody works jobs of kind %q", letter.Kind)
 	if decode, ok := w.args[letter.Kind]; ok {
 		var args river.JobArgs
@@ -139,13 +139,13 @@ func (w *ReplayDeadLetters) job(ctx context.Context, letter *schema.Letter) erro
 }
 
 // enqueue adds the job that retries dead letters. Its end settles them.
-func (w *ReplayDeadLetters) enqueue(ctx context.Context, ids []int64, args river.JobArgs) error {
+func (w *RetryDeadLetters) enqueue(ctx context.Context, ids []int64, args river.JobArgs) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		asked, err := schema.LockAsked(ctx, tx, ids)
 		for marked := len(asked) == 0; !marked && err == nil; { // again where the job that does the same ends meanwhile
 			var id int64
 			if id, err = enqueueAnew(ctx, tx, w.projections, args); err == nil {
-				marked, err = schema.ReplayedBy(ctx, tx, asked, id, jobs.TagDeadLetter)
+				marked, err = schema.MarkRetry(ctx, tx, asked, id, jobs.TagDeadLetter)
 			}
 		}
 		return err

@@ -1,0 +1,16 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// RetryDeadLetters tries every dead letter again whose replay is asked for. The
+// SQL functions retry_dead_letter and retry_dead_letters add it: its kind is
+// part of the schema.
+type RetryDeadLetters struct{}
+
+// Kind names the job.
+func (RetryDeadLetters) Kind() string { return "retry_dead_letters" }
+
+// InsertOpts are the defaults of its inserts.
+func (RetryDeadLetters) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueNetwork, Tags: []string{"asked-for"}}
+}
