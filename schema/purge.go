@@ -59,11 +59,37 @@ WHERE collection = 'app.bsky.feed.post' AND did = $1
       WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND` + purgeable + `
       LIMIT $2 FOR UPDATE OF p SKIP LOCKED
   ))`
-	// Few collections, many records: from one collection to the next is a look
-	// into the primary key.
-	const others = `
+	others := `
 DELETE FROM records_other
-WHERE ctid = ANY (ARRAY(
+WHERE ctid = ANY (ARRAY(` + goingRecords + `
+      AND` + purgeable + `
+    LIMIT $4 FOR UPDATE OF r SKIP LOCKED
+))`
+	n, err := deleteSome(ctx, db, "purge the posts of "+did, posts, did, limit)
+	if err != nil {
+		return n, err
+	}
+	pattern, stays := stayColumns(stay)
+	m, err := deleteSome(ctx, db, "purge the records of "+did, others, did, pattern, stays, limit)
+	return n + m, err
+}
+
+// goes is true of a collection whose records of account $1 go in its purge: all of a
+// deleted one; of another one posts, and what does not stay by $2 and $3.
+func goes(collection string) string {
+	return ` (
+    EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
+    OR ` + collection + ` = 'app.bsky.feed.post'
+    OR NOT coalesce((SELECT s.stays FROM unnest($2::text[], $3::boolean[]) AS s (pattern, stays)
+                     WHERE s.pattern = ` + collection + ` OR right(s.pattern, 1) = '*' AND starts_with(` + collection + `, left(s.pattern, -1))
+                     ORDER BY s.pattern = ` + collection + ` DESC, length(s.pattern) DESC
+                     LIMIT 1), true)
+) `
+}
+
+// goingRecords are those of other collections than posts that go. Few collections,
+// many records: from one collection to the next is a look into the primary key.
+var goingRecords = `
     WITH RECURSIVE kinds (collection) AS (
         SELECT min(collection) FROM records_other
         UNION ALL
@@ -71,33 +97,25 @@ WHERE ctid = ANY (ARRAY(
     )
     SELECT r.ctid FROM kinds AS k
     JOIN records_other AS r ON r.collection = k.collection AND r.did = $1
-    WHERE` + purgeable + `
-      AND (EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
-           OR NOT coalesce((SELECT s.stays FROM unnest($3::text[], $4::boolean[]) AS s (pattern, stays)
-                            WHERE s.pattern = k.collection OR right(s.pattern, 1) = '*' AND starts_with(k.collection, left(s.pattern, -1))
-                            ORDER BY s.pattern = k.collection DESC, length(s.pattern) DESC
-                            LIMIT 1), true))
-    LIMIT $2 FOR UPDATE OF r SKIP LOCKED
-))`
-	n, err := deleteSome(ctx, db, "purge the posts of "+did, posts, did, limit)
-	if err != nil {
-		return n, err
-	}
-	pattern, stays := make(pgtype.FlatArray[string], len(stay)), make(pgtype.FlatArray[bool], len(stay))
+    WHERE` + goes("k.collection")
+
+func stayColumns(stay []Stay) (pattern pgtype.FlatArray[string], stays pgtype.FlatArray[bool]) {
+	pattern, stays = make(pgtype.FlatArray[string], len(stay)), make(pgtype.FlatArray[bool], len(stay))
 	for i, e := range stay {
 		pattern[i], stays[i] = e.Pattern, e.Stays
 	}
-	m, err := deleteSome(ctx, db, "purge the records of "+did, others, did, limit, pattern, stays)
-	return n + m, err
+	return pattern, stays
 }
 
 // PurgeProjected deletes rows that a projection made of an account's records, in
-// one of its tables, whatever their age, at most limit.
-func PurgeProjected(ctx context.Context, db DB, table, did string, limit int) (int, error) {
-	const sql = `
+// one of its tables, whatever their age, at most limit. Those of records that stay
+// stay with them.
+func PurgeProjected(ctx context.Context, db DB, table, did string, stay []Stay, limit int) (int, error) {
+	sql := `
 DELETE FROM %[1]s
-WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM %[1]s AS p WHERE p.did = $1 AND` + purgeable + `LIMIT $2 FOR UPDATE OF p SKIP LOCKED))`
-	return deleteSome(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, limit)
+WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM %[1]s AS p WHERE p.did = $1 AND` + goes("p.collection") + `AND` + purgeable + `LIMIT $4 FOR UPDATE OF p SKIP LOCKED))`
+	pattern, stays := stayColumns(stay)
+	return deleteSome(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, pattern, stays, limit)
 }
 
 // PurgeDeadLetters clears the inputs of dead letters of an account that is to be
@@ -114,10 +132,10 @@ WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.
 // profile of a deleted one goes, and it is purged once more after again, when no
 // replay can bring anything back any longer. An account that is to be kept after
 // all is forgotten here too. done is false where something is left.
-func FinishPurge(ctx context.Context, db DB, projections Projections, did string, now time.Time, again time.Duration) (done bool, err error) {
-	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1)`
+func FinishPurge(ctx context.Context, db DB, projections Projections, did string, stay []Stay, now time.Time, again time.Duration) (done bool, err error) {
+	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1) AND NOT EXISTS (` + goingRecords + `)`
 	for _, table := range projections.AllTables() {
-		nothing += ` AND NOT EXISTS (SELECT FROM ` + pgx.Identifier{table}.Sanitize() + ` WHERE did = $1)`
+		nothing += ` AND NOT EXISTS (SELECT FROM ` + pgx.Identifier{table}.Sanitize() + ` AS p WHERE p.did = $1 AND` + goes("p.collection") + `)`
 	}
 	deleted := `
 UPDATE accounts
@@ -125,7 +143,7 @@ SET handle       = NULL,
     display_name = NULL,
     avatar       = NULL,
     feed_newest  = NULL,
-    purge_at     = CASE WHEN purged_for IS NOT DISTINCT FROM coalesce(status_at, '-infinity') AND purge_at <= $2 THEN NULL ELSE $2 + $3::interval END,
+    purge_at     = CASE WHEN purged_for IS NOT DISTINCT FROM coalesce(status_at, '-infinity') AND purge_at <= $4 THEN NULL ELSE $4 + $5::interval END,
     purged_for   = coalesce(status_at, '-infinity')
 WHERE did = $1 AND status = 'deleted' AND` + nothing
 	const revived = `UPDATE accounts SET purge_at = NULL WHERE did = $1 AND status <> 'deleted' AND purge_at IS NOT NULL`
@@ -136,11 +154,12 @@ WHERE did = $1
 	const left = `
 SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AND (purge_at <= $2 OR purged_for IS DISTINCT FROM coalesce(status_at, '-infinity')))
    AND NOT EXISTS (SELECT FROM purge_queue WHERE did = $1)`
-	if _, err = db.Exec(ctx, deleted, did, now, again); err == nil {
+	pattern, stays := stayColumns(stay)
+	if _, err = db.Exec(ctx, deleted, did, pattern, stays, now, again); err == nil {
 		_, err = db.Exec(ctx, revived, did)
 	}
 	if err == nil {
-		_, err = db.Exec(ctx, unwatched, did)
+		_, err = db.Exec(ctx, unwatched, did, pattern, stays)
 	}
 	if err != nil {
 		return false, fmt.Errorf("finish the purge of %s: %w", did, err)

@@ -24,14 +24,14 @@ func purge(t *testing.T, db schema.DB, now time.Time) []string {
 			require.LessOrEqual(t, n, 2)
 		}
 		for n := 1; n > 0; {
-			n, err = schema.PurgeProjected(t.Context(), db, "shares", did, 1)
+			n, err = schema.PurgeProjected(t.Context(), db, "shares", did, nil, 1)
 			require.NoError(t, err)
 		}
 		for n := 1; n > 0; {
 			n, err = schema.PurgeDeadLetters(t.Context(), db, did, 1)
 			require.NoError(t, err)
 		}
-		done, err := schema.FinishPurge(t.Context(), db, linksProjection(), did, now, 7*day)
+		done, err := schema.FinishPurge(t.Context(), db, linksProjection(), did, nil, now, 7*day)
 		require.NoError(t, err)
 		require.True(t, done)
 	}
@@ -161,10 +161,61 @@ func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", nil, 10)
 	require.NoError(t, err)
 	require.Zero(t, n)
-	done, err := schema.FinishPurge(t.Context(), pool, linksProjection(), "did:plc:a", noon(), day)
+	done, err := schema.FinishPurge(t.Context(), pool, linksProjection(), "did:plc:a", nil, noon(), day)
 	require.NoError(t, err)
 	require.False(t, done)
 	require.NoError(t, worker.Commit(t.Context()))
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, noon()))
 	require.Empty(t, revs(t, pool))
+}
+
+// TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays: what is kept for ever is not
+// projected again when the account is followed again.
+func TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `CREATE TABLE made (did text, collection text, rkey text, PRIMARY KEY (did, collection, rkey))`)
+	execute(t, pool, `INSERT INTO made SELECT 'did:plc:a', c, '1' FROM unnest(ARRAY['app.bsky.feed.post', 'app.example.day', 'app.example.ever']) AS c`)
+	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '1', 'c', now(), '{}' FROM made`)
+	execute(t, pool, `INSERT INTO watches (target) VALUES ('one')`)
+	execute(t, pool, `INSERT INTO purge_queue VALUES ('did:plc:a', now())`)
+	projections := schema.Projections{{Name: "made", Collections: []string{"app.*"}, Kind: "make", Queue: "q", Tables: []string{"made"}}}
+	stay := []schema.Stay{{Pattern: "app.bsky.feed.post"}, {Pattern: "app.example.*"}, {Pattern: "app.example.ever", Stays: true}}
+	left := func() []string {
+		t.Helper()
+		_, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", stay, 10)
+		require.NoError(t, err)
+		_, err = schema.PurgeProjected(t.Context(), pool, "made", "did:plc:a", stay, 10)
+		require.NoError(t, err)
+		done, err := schema.FinishPurge(t.Context(), pool, projections, "did:plc:a", stay, noon(), day)
+		require.NoError(t, err)
+		require.True(t, done)
+		require.Equal(t, column(t, pool, `SELECT collection FROM records ORDER BY 1`), column(t, pool, `SELECT collection FROM made ORDER BY 1`))
+		return column(t, pool, `SELECT collection FROM made ORDER BY 1`)
+	}
+	require.Equal(t, []string{"app.example.ever"}, left())
+	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:a', 'deleted')`)
+	require.Empty(t, left())
+}
+
+// TestPurgeIsNotFinishedWhileAnotherRecordIsLeft: of any collection.
+func TestPurgeIsNotFinishedWhileAnotherRecordIsLeft(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.example.other', 'did:plc:a', '1', '1', 'c', now(), '{}')`)
+	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:a', 'deleted')`)
+	worker, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
+	_, err = schema.LockRecords(t.Context(), worker, []schema.Key{{Collection: "app.example.other", DID: "did:plc:a", Rkey: "1"}})
+	require.NoError(t, err)
+	n, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", nil, 10)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	done, err := schema.FinishPurge(t.Context(), pool, nil, "did:plc:a", nil, noon(), day)
+	require.NoError(t, err)
+	require.False(t, done)
+	require.NoError(t, worker.Commit(t.Context()))
+	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, noon()))
+	require.Empty(t, column(t, pool, `SELECT rkey FROM records`))
 }
