@@ -132,7 +132,7 @@ func ListingStands(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) err
 // began at $5 is of no use any more.
 const standing = `
 SELECT synced_at IS NULL FROM watches
-WHERE id = $1 AND target = $2 AND kind = $3 AND at_least = $4 AND (synced_at IS NULL OR synced_at <= $5)`
+WHERE id = $1 AND target = $2 AND kind = $3 AND at_least = $4 AND (synced_at IS NULL OR synced_at <= $5 OR synced_at > clock_timestamp())`
 
 // memberColumns are accounts, a column each, as unnest takes them.
 func memberColumns(members []Member) (did, handle, name, avatar pgtype.FlatArray[string]) {

@@ -94,7 +94,7 @@ func SyncWatches(ctx context.Context, db DB) error {
 // then, unless it is of something else by now, or was read by somebody who began
 // later.
 func WatchFailed(ctx context.Context, db DB, w Watch, began time.Time, problem string) error {
-	const sql = `UPDATE watches SET problem = $5 WHERE id = $1 AND target = $2 AND kind = $3 AND (synced_at IS NULL OR synced_at <= $4)`
+	const sql = `UPDATE watches SET problem = $5 WHERE id = $1 AND target = $2 AND kind = $3 AND (synced_at IS NULL OR synced_at <= $4 OR synced_at > clock_timestamp())`
 	if _, err := db.Exec(ctx, sql, w.ID, w.Target, w.Kind, began, problem); err != nil {
 		return fmt.Errorf("write down the problem of watch %d: %w", w.ID, err)
 	}

@@ -309,7 +309,11 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 			wider = since
 			return nil
 		}
-		r := schema.Reading{Since: since, Reached: &since, Newest: at.Newest, Now: time.Now(), Compared: at.compared(job.Priority), Asked: at.Repository.Asked, Again: at.Unread != ""}
+		read, err := schema.Now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		r := schema.Reading{Since: since, Reached: &since, Newest: at.Newest, Now: read, Compared: at.compared(job.Priority), Asked: at.Repository.Asked, Again: at.Unread != ""}
 		if !r.Compared && !at.End && at.Oldest.After(since) {
 			r.Reached = &at.Oldest
 			r.Problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))
@@ -337,10 +341,14 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 		if _, err := schema.LockJob(ctx, tx, job.ID, &now); err != nil {
 			return err
 		}
-		if err := schema.FeedRead(ctx, tx, job.Args.DID, schema.Reading{Since: since, Now: time.Now(), Problem: cause.Error(), Again: true}); err != nil {
+		read, err := schema.Now(ctx, tx)
+		if err != nil {
 			return err
 		}
-		_, err := river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		if err := schema.FeedRead(ctx, tx, job.Args.DID, schema.Reading{Since: since, Now: read, Problem: cause.Error(), Again: true}); err != nil {
+			return err
+		}
+		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err
 	})
 	if err != nil {

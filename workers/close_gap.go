@@ -40,7 +40,11 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		return schema.GapFailed(ctx, w.pool, job.Args.Gap, problem)
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		started, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())
+		now, err := schema.Now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		started, open, err := schema.StartGap(ctx, tx, job.Args.Gap, now)
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
 			jobLog(ctx, w.log).Info("gap_not_closed", "gap", job.Args.Gap, "error", "it is gone")

@@ -94,7 +94,13 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		if err != nil {
 			return err
 		}
-		at = listingPlace{Watch: watch, Began: started}
+		// By the database's clock, which all workers share: of two listings the one
+		// that began later holds.
+		began, err := schema.Now(ctx, w.pool)
+		if err != nil {
+			return err
+		}
+		at = listingPlace{Watch: watch, Began: began}
 	}
 	for whole := false; !whole; {
 		if time.Since(started) > w.patience {

@@ -305,3 +305,22 @@ func TestAccountIsFollowedWithoutAppView(t *testing.T) {
 	}, time.Minute, 5*time.Millisecond)
 	require.Equal(t, []string{alice}, followed())
 }
+
+// TestListingOfAWrongClockDoesNotKeepLaterOnesOut: a listing that was taken over
+// with a date in the future is replaced by the next one.
+func TestListingOfAWrongClockDoesNotKeepLaterOnesOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub := r.net.Hub()
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
+	r.becomes(1, `SELECT count(*) FROM watches WHERE synced_at <= now()`)
+	r.execute(`UPDATE watches SET synced_at = now() + interval '3 days'`)
+	did, _ := r.busiest()
+	for _, followed := range r.net.Follows(hub.DID) {
+		if followed == did {
+			require.NoError(t, r.net.Unfollow(hub.DID, did))
+		}
+	}
+	r.execute(`SELECT enqueue_job('sync_follows', 'network', jsonb_build_object('watch', id)) FROM watches`)
+	r.becomes(1, `SELECT count(*) FROM watches WHERE synced_at <= now()`)
+}
