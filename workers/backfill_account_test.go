@@ -58,7 +58,7 @@ func TestManualBackfillIsNoWatermark(t *testing.T) {
 }
 
 // a backfill that was read in part before a gap began.
-func TestHalfReadBackfillClosesAGapItHasNotRead(t *testing.T) {
+func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	did, _ := r.busiest()
@@ -88,7 +88,7 @@ func TestHalfReadBackfillClosesAGapItHasNotRead(t *testing.T) {
 }
 
 // the account's own server is read back to the window.
-func TestPDSIsReadBackToTheWindowOnly(t *testing.T) {
+func TestPDSIsReadOnlyBackToTheWindow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.FromPDS = true })
 	did, posts := r.busiest()
@@ -123,7 +123,7 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 }
 
 // widened while its last page is read.
-func TestGapIsCheckedOffByATruncatedBackfill(t *testing.T) {
+func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	did, _ := r.busiest()

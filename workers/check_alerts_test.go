@@ -20,13 +20,13 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestAnAlertIsToldOnceAStateAndDoesNotFlap: one letter is a check a minute, and
-// says whether the condition holds.
-func TestAnAlertIsToldOnceAStateAndDoesNotFlap(t *testing.T) {
+// TestAlertIsSentOncePerStateAndDoesNotFlap: each letter is one check, a minute
+// apart, with or without the condition.
+func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		condition, checks string
-		want              string // the checks at which something is said
+		want              string // the checks at which a message is sent
 	}{
 		"a blip shorter than its patience":       {"WeirLag", "yn.......", "         "},
 		"held for long enough, and then no more": {"WeirLag", "yyyynnnnnnn", " F      R   "},
@@ -45,11 +45,11 @@ func TestAnAlertIsToldOnceAStateAndDoesNotFlap(t *testing.T) {
 				if check == 'y' {
 					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Message: "x"}}
 				}
-				alerts = follow(alerts, holds, time.Unix(0, 0).Add(time.Duration(i)*time.Minute))
+				alerts = update(alerts, holds, time.Unix(0, 0).Add(time.Duration(i)*time.Minute))
 				word := ' '
 				for j := range alerts {
-					if message, due := news(&alerts[j]); due {
-						alerts[j].LastNotified = told(message)
+					if message, due := pendingMessage(&alerts[j]); due {
+						alerts[j].LastNotified = notifiedState(message)
 						word = 'F'
 						if message.Resolved {
 							word = 'R'
@@ -64,14 +64,14 @@ func TestAnAlertIsToldOnceAStateAndDoesNotFlap(t *testing.T) {
 	}
 }
 
-// TestPendingThroughANightBeginsAnew: what held before everything was stopped
-// has not held since.
-func TestPendingThroughANightBeginsAnew(t *testing.T) {
+// TestPendingAlertStartsAgainAfterAStop: a condition that held before all
+// processes stopped may not have held since.
+func TestPendingAlertStartsAgainAfterAStop(t *testing.T) {
 	t.Parallel()
 	holds := []health.Condition{{Name: "WeirNoConsumer"}}
 	evening := time.Unix(0, 0)
-	alerts := follow(nil, holds, evening)
-	alerts = follow(alerts, holds, evening.Add(8*time.Hour))
+	alerts := update(nil, holds, evening)
+	alerts = update(alerts, holds, evening.Add(8*time.Hour))
 	require.Nil(t, alerts[0].FiredAt)
 	require.Equal(t, evening.Add(8*time.Hour), alerts[0].Since)
 }
@@ -83,7 +83,7 @@ type hook struct {
 	messages []string
 }
 
-// newHook answers the request number i, from 0, as answer says.
+// newHook returns answer(i) to request i, from 0.
 func newHook(t *testing.T, answer func(i int, w http.ResponseWriter, r *http.Request)) *hook {
 	t.Helper()
 	h := &hook{}
@@ -145,8 +145,8 @@ func (r *rig) moreChecks(n int) {
 	require.Eventually(r.t, func() bool { return r.count(checks) >= before+n }, time.Minute, 5*time.Millisecond)
 }
 
-// TestTwoWorkersTellOnce that it fires, and once that it is resolved.
-func TestTwoWorkersTellOnce(t *testing.T) {
+// TestTwoWorkersSendOneMessage when an alert fires, and one when it is resolved.
+func TestTwoWorkersSendOneMessage(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, ok)
@@ -170,8 +170,9 @@ func TestTwoWorkersTellOnce(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert'`))
 }
 
-// TestWithoutAWebhookTheTableIsKept, and the first worker that has one tells.
-func TestWithoutAWebhookTheTableIsKept(t *testing.T) {
+// TestAlertsAreStoredWithoutAWebhook, and the first worker with a webhook sends
+// the messages.
+func TestAlertsAreStoredWithoutAWebhook(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
 	r.execute(letters)

@@ -61,9 +61,8 @@ func (r *rig) records(did string) []string {
 // tidBefore is the rkey of a record that was written some time ago.
 func tidBefore(ago time.Duration) string { return tidAt(time.Now().Add(-ago)) }
 
-// TestBackfillBringsEveryStoredCollection: those by name and those by prefix, back
-// to the moment that was asked for; and of rkeys that do not say when they were
-// written, all.
+// TestBackfillBringsEveryStoredCollection, by name and by prefix, back to the
+// requested time; records whose rkeys are no TIDs are all stored.
 func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	t.Parallel()
 	r := storing(t)
@@ -93,8 +92,8 @@ func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, document, old), "it is kept for a day only")
 }
 
-// TestGapIsRepairedInEveryCollection: what was written, edited and deleted in a
-// gap, whatever the rkey; and what the stream stored of a later revision stays.
+// TestGapIsRepairedInEveryCollection: records written, edited and deleted in a
+// gap, whatever their rkeys. A later revision from the stream stays.
 func TestGapIsRepairedInEveryCollection(t *testing.T) {
 	t.Parallel()
 	r := storing(t)
@@ -122,9 +121,9 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 	require.Equal(t, 3, r.count(`SELECT count(*) FROM tombstones WHERE did = $1 AND rkey IN ('gone', $2) AND collection <> $3`, did, lost, schema.PostCollection))
 }
 
-// TestInterruptedComparisonGoesOn at the page and the collection at which it was,
-// and what lies before the window is not read where all rkeys are TIDs.
-func TestInterruptedComparisonGoesOn(t *testing.T) {
+// TestInterruptedComparisonContinues at its page and collection. Records before
+// the window are not read if all rkeys are TIDs.
+func TestInterruptedComparisonContinues(t *testing.T) {
 	t.Parallel()
 	r := storing(t)
 	did, _ := r.busiest()
@@ -168,9 +167,8 @@ func TestInterruptedComparisonGoesOn(t *testing.T) {
 	require.Equal(t, 7, pages, "all three pages of notes and an empty one, three of documents, and an empty one")
 }
 
-// TestAuditComparesEveryCollection, and repairs it; a record whose rkey does not
-// say when it was written may have expired, where its collection is not kept for
-// ever.
+// TestAuditComparesEveryCollection and repairs it. A record whose rkey is no TID
+// may have expired, unless its collection is kept for ever.
 func TestAuditComparesEveryCollection(t *testing.T) {
 	t.Parallel()
 	r := storing(t)
@@ -206,7 +204,7 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 	require.NotContains(t, strings.Join(r.records(did), "\n"), document+" other")
 }
 
-// TestHostileRepositoriesAreBounded: more collections under a prefix than are
+// TestHostileRepositoriesAreBounded: a prefix matches more collections than are
 // compared.
 func TestHostileRepositoriesAreBounded(t *testing.T) {
 	t.Parallel()
@@ -220,8 +218,8 @@ func TestHostileRepositoriesAreBounded(t *testing.T) {
 	require.Equal(t, mostCollections, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, did))
 }
 
-// TestServerThatIsAwayKeepsNoPostsBack: the other collections are compared later.
-func TestServerThatIsAwayKeepsNoPostsBack(t *testing.T) {
+// TestUnreachableServerDelaysNoPosts: the other collections are compared later.
+func TestUnreachableServerDelaysNoPosts(t *testing.T) {
 	t.Parallel()
 	r := storing(t)
 	did, _ := r.busiest()
@@ -238,8 +236,8 @@ func TestServerThatIsAwayKeepsNoPostsBack(t *testing.T) {
 	r.becomes(0, `SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`)
 }
 
-// TestEachCollectionExpiresUnderItsRetention, by when it was stored: what its
-// author claims, in its rkey or in createdAt, neither keeps it nor ends it.
+// TestEachCollectionExpiresUnderItsRetention, by the time it was stored. The
+// rkey and createdAt, which the author chooses, do not matter.
 func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -278,8 +276,9 @@ func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 	require.Equal(t, []string{note, "com.example.removed"}, left(1000*day), "the one is kept for ever, the other has no entry any more")
 }
 
-// TestPlaceMovesFromCollectionToCollection, posts first, and past one that is gone.
-func TestPlaceMovesFromCollectionToCollection(t *testing.T) {
+// TestPositionMovesFromCollectionToCollection, posts first, and past a
+// collection that is gone.
+func TestPositionMovesFromCollectionToCollection(t *testing.T) {
 	t.Parallel()
 	var at repositoryPlace
 	require.True(t, at.next([]string{schema.PostCollection, "a.b.c", "a.b.e"}))

@@ -96,7 +96,7 @@ func (r *rig) execute(sql string, args ...any) {
 	require.NoError(r.t, err)
 }
 
-// becomes waits until a count is what it should be.
+// becomes waits until a count has the expected value.
 func (r *rig) becomes(want int, sql string, args ...any) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return r.count(sql, args...) == want }, time.Minute, 5*time.Millisecond, "%s", sql)
@@ -142,7 +142,7 @@ func (r *rig) followed() []string {
 }
 
 // TestEveryKindOfWatchBringsItsAccounts, added in plain SQL.
-func TestEveryKindOfWatchBringsItsAccounts(t *testing.T) {
+func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -169,8 +169,8 @@ func TestEveryKindOfWatchBringsItsAccounts(t *testing.T) {
 	require.Equal(t, 13, r.count(`SELECT count(*) FROM follows`), "those that another watch brings stay")
 }
 
-// TestSecondDegreeIsWhomManyFollow of those one follows.
-func TestSecondDegreeIsWhomManyFollow(t *testing.T) {
+// TestSecondDegreeIsFollowedByMany of the accounts that the target follows.
+func TestSecondDegreeIsFollowedByMany(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -194,7 +194,7 @@ func TestSecondDegreeIsWhomManyFollow(t *testing.T) {
 	r.becomes(want, `SELECT count(*) FROM watch_members`)
 }
 
-// TestBrokenListingRemovesNobody: only a complete one does.
+// TestBrokenListingRemovesNobody: only a complete listing removes accounts.
 func TestBrokenListingRemovesNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -231,7 +231,7 @@ func TestRateLimitSpendsNoAttempt(t *testing.T) {
 	require.Zero(t, r.count(`SELECT coalesce(array_length(errors, 1), 0) FROM river_job WHERE kind = 'backfill_account'`))
 }
 
-// TestUnavailableAccountIsSkippedOnce, and tried again when somebody asks anew.
+// TestUnavailableAccountIsSkippedOnce, and read when it is requested again.
 func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -248,8 +248,8 @@ func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 	r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND feed_problem = '' AND feed_read_at IS NOT NULL`, someone))
 }
 
-// TestRunningBackfillIsWidened: who asks for more while a feed is read gets it
-// from the same job.
+// TestRunningBackfillIsWidened: a wider request during a backfill is served by
+// the same job.
 func TestRunningBackfillIsWidened(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -277,8 +277,8 @@ func TestRunningBackfillIsWidened(t *testing.T) {
 	require.Greater(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, someone), pagePosts, "more than the first page")
 }
 
-// TestListedPostNeverBeatsADeletion: its rkey is its client's choice, and that
-// client's clock may be ahead of the deletion.
+// TestListedPostNeverBeatsADeletion: the client chooses the rkey, and its clock
+// may be ahead of the deletion.
 func TestListedPostNeverBeatsADeletion(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestAttemptThatFailsIsCountedAsOne, and its span says so, also of the kinds
-// that go on where an attempt before them stopped.
-func TestAttemptThatFailsIsCountedAsOne(t *testing.T) {
+// TestFailedAttemptIsCountedAsFailed, and its span too, also for the kinds that
+// continue at a stored position.
+func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	t.Parallel()
 	registry, spans := prometheus.NewRegistry(), tracetest.NewSpanRecorder()
 	r := newRig(t, func(c *Config) {
@@ -58,7 +58,7 @@ func TestAttemptThatFailsIsCountedAsOne(t *testing.T) {
 	require.Equal(t, map[string]int{"job backfill_account": 1, "job sync_follows": 1}, failed)
 }
 
-// samples are what a registry says of a metric, by the values of its labels.
+// samples returns a metric's values by its label values.
 func samples[N any](t *testing.T, registry *prometheus.Registry, metric string, value func(*dto.Metric) N) map[string]N {
 	t.Helper()
 	families, err := registry.Gather()

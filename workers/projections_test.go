@@ -137,9 +137,9 @@ func becomes(t *testing.T, pool *pgxpool.Pool, want []string, sql string) {
 
 const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
 
-// TestProjectionOfAnotherProgram has what links have: one job a batch, rows that
-// go in the transaction that deletes their record or with their account, dead
-// letters of single records, and their retry.
+// TestProjectionOfAnotherProgram works like the projection of links: one job per
+// batch, rows deleted in the transaction that deletes their record or with their
+// account, dead letters of single records, and their retry.
 func TestProjectionOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -188,9 +188,9 @@ func newAuthorOf(t *testing.T, pool *pgxpool.Pool) author {
 	return author{t, pool, lease}
 }
 
-// TestCommitUnderWayIsNotLeftOut: a projection is registered when the commits that
-// do not know of it have ended, and no later one passes.
-func TestCommitUnderWayIsNotLeftOut(t *testing.T) {
+// TestConcurrentCommitIsProjected: registering a projection waits for the
+// commits without it, and no later commit omits it.
+func TestConcurrentCommitIsProjected(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	before := registered(t, pool)
@@ -237,8 +237,9 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	becomes(t, pool, []string{fmt.Sprint(3*runRecords + 1)}, `SELECT count(*)::text FROM words`)
 }
 
-// TestProgramThatLacksAProjectionStoresNothing, and says what to do; until the
-// projection is removed, which its unfinished jobs prevent.
+// TestProgramThatLacksAProjectionStoresNothing, and its error tells the operator
+// what to do, until the projection is removed. Unfinished jobs prevent its
+// removal.
 func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -264,7 +265,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 		return older.Enqueue(queue, "")(t.Context(), tx, []schema.Key{noteKey("b")}, time.Time{})
 	}), &outdated, "so does what comes without a stream")
 	_, err = New(Config{Pool: pool, Projections: newer, Logger: log})
-	require.ErrorContains(t, err, `projection "words": there is no worker for its jobs, count_words`)
+	require.ErrorContains(t, err, `projection "words": no worker processes its jobs of kind count_words`)
 
 	require.ErrorContains(t, schema.RemoveProjection(t.Context(), pool, "words"), "unfinished count_words jobs: Run the program")
 	execute(t, pool, `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'count_words'`)
@@ -275,7 +276,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	require.ErrorAs(t, newer.Check(t.Context(), pool), &outdated, "the one that has it would add jobs that nobody knows")
 	require.NoError(t, NewProjections(jobs.Links()).Register(t.Context(), pool, log))
 
-	// What cannot be one.
+	// Invalid projections.
 	for want, change := range map[string]func(*jobs.Projection){
 		"there is no table nowhere with":     func(p *jobs.Projection) { p.Tables = []string{"nowhere"} },
 		"there is no table streams with":     func(p *jobs.Projection) { p.Tables = []string{"streams"} },

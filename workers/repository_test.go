@@ -63,9 +63,9 @@ func (r *rig) audits(repair bool) schema.Audit {
 	return sum
 }
 
-// TestClosedGapBringsEditsAndDeletions, of posts of before the gap, too; and goes
-// on at the page at which it was interrupted.
-func TestClosedGapBringsEditsAndDeletions(t *testing.T) {
+// TestClosedGapStoresEditsAndDeletions, also of posts from before the gap, and
+// continues at the page at which it was interrupted.
+func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	did, posts := r.busiest()
@@ -111,9 +111,9 @@ func TestClosedGapBringsEditsAndDeletions(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM tombstones WHERE rkey = ANY ($1)`, deleted))
 }
 
-// TestGapReadsWhoComesBackLater: an account that is not active does not keep a gap
-// open, and is read when it is active again, whoever says so.
-func TestGapReadsWhoComesBackLater(t *testing.T) {
+// TestGapReadsAccountsThatReturnLater: an inactive account does not keep a gap
+// open. It is read when it is active again, whichever source reports that.
+func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	both := r.followed()[:2]
@@ -137,8 +137,8 @@ func TestGapReadsWhoComesBackLater(t *testing.T) {
 	read(both[1])
 }
 
-// TestGapOfARepositoryThatRefuses or cannot be reached is closed by the feed and
-// says so, and the repository is compared later.
+// TestGapOfARepositoryThatRefuses or is unreachable: the feed closes the gap,
+// the gap says so, and the repository is compared later.
 func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -171,8 +171,8 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 }
 
-// TestGapOfARepositoryThatIsNeverRead is closed by the feed, too: its server
-// keeps silent, or wants to be left alone for ever.
+// TestGapOfARepositoryThatIsNeverRead: the feed closes the gap if the server
+// does not respond, or keeps rate limiting.
 func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(cfg *Config) { cfg.JobTimeout = 4 * time.Second })
@@ -202,9 +202,9 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`), "it is compared later")
 }
 
-// TestEachIsReadAgainFromItsOwnMomentOn: that an account has missed years brings
-// no years of another.
-func TestEachIsReadAgainFromItsOwnMomentOn(t *testing.T) {
+// TestEachAccountIsReadAgainFromItsOwnTime: one account that missed years does
+// not make another be read back years.
+func TestEachAccountIsReadAgainFromItsOwnTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
@@ -219,8 +219,8 @@ func TestEachIsReadAgainFromItsOwnMomentOn(t *testing.T) {
 	require.Equal(t, stored, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
 }
 
-// TestNewFollowIsReadTwice: an AppView shows late what was posted before the
-// stream brought the account's posts.
+// TestNewFollowIsReadTwice: an AppView indexes late what was posted before the
+// stream delivered the account's posts.
 func TestNewFollowIsReadTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -238,9 +238,9 @@ func TestNewFollowIsReadTwice(t *testing.T) {
 	r.becomes(1, is)
 }
 
-// TestFollowedAgainIsCompared: nobody told of what was edited and deleted in
-// between, however old it is.
-func TestFollowedAgainIsCompared(t *testing.T) {
+// TestAccountFollowedAgainIsCompared: edits and deletions in between were
+// missed, however old their records are.
+func TestAccountFollowedAgainIsCompared(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
@@ -267,8 +267,9 @@ func TestFollowedAgainIsCompared(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NULL AND feed_since IS NOT NULL`, did))
 }
 
-// TestAuditSeesWhatWasBackfilled, from the moment at which it has been read.
-func TestAuditSeesWhatWasBackfilled(t *testing.T) {
+// TestAuditComparesBackfilledPosts back to the time to which the account was
+// read.
+func TestAuditComparesBackfilledPosts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	did, _ := r.busiest()
@@ -343,8 +344,8 @@ func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
 	return r
 }
 
-// TestStrangeRepositoriesLoseNothing: a post that a repository lists out of order,
-// or in a way that cannot be read, has not been deleted.
+// TestStrangeRepositoriesLoseNothing: a post that a repository lists out of
+// order or unreadably has not been deleted.
 func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Add(-time.Hour).UnixMicro()
@@ -385,10 +386,10 @@ func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 	}
 }
 
-// TestRepositoryDatesWhatOurClocksCannot: where both of our clocks are behind, the
-// date of a record is believed up to the revision of its repository, a day ahead of
-// us at most.
-func TestRepositoryDatesWhatOurClocksCannot(t *testing.T) {
+// TestRevisionOfTheRepositoryBoundsDates: if both of our clocks are behind, the
+// date of a record is accepted up to the revision of its repository, at most a
+// day ahead of us.
+func TestRevisionOfTheRepositoryBoundsDates(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))

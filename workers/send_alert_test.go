@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestMessagesThatDoNotArriveAtOnce are tried again, waited out, or given up with
-// a reason; the reason never says where the webhook is.
-func TestMessagesThatDoNotArriveAtOnce(t *testing.T) {
+// TestMessagesThatFailAtFirst are retried, snoozed, or given up with a reason
+// that never contains the webhook's address.
+func TestMessagesThatFailAtFirst(t *testing.T) {
 	t.Parallel()
 	status := func(codes ...int) func(int, http.ResponseWriter, *http.Request) {
 		return func(i int, w http.ResponseWriter, _ *http.Request) {
@@ -82,9 +82,9 @@ func falls(i int, _ http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// TestHangingWebhookHoldsUpNobody: with every worker of the queue hanging, the
-// checks and the other queues go on.
-func TestHangingWebhookHoldsUpNobody(t *testing.T) {
+// TestHangingWebhookBlocksNoOtherJob: while every worker of the queue hangs, the
+// checks and the other queues continue.
+func TestHangingWebhookBlocksNoOtherJob(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -101,15 +101,14 @@ func TestHangingWebhookHoldsUpNobody(t *testing.T) {
 	r.moreChecks(2)
 }
 
-// TestAnOldMessageIsNotSent.
-func TestAnOldMessageIsNotSent(t *testing.T) {
+func TestOldMessageIsNotSent(t *testing.T) {
 	t.Parallel()
 	w := &SendAlert{now: time.Now}
 	err := w.Work(t.Context(), &river.Job[jobs.SendAlert]{Args: jobs.SendAlert{At: time.Now().Add(-25 * time.Hour)}})
 	require.Equal(t, permanent, classify(err))
 }
 
-// TestRetryAfter is bounded, whatever a server says.
+// TestRetryAfter is bounded, whatever a server requests.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -118,11 +117,12 @@ func TestRetryAfter(t *testing.T) {
 		"": 30 * time.Second, "7": 7 * time.Second, "0.3": time.Second, "-5": time.Second, "1e300": time.Hour, "NaN": time.Hour, "soon": 30 * time.Second,
 		"Sat, 04 Jul 2026 12:02:00 GMT": 2 * time.Minute, "Sat, 04 Jul 2020 12:02:00 GMT": time.Second,
 	} {
-		require.Equal(t, want, w.snooze(header), header)
+		require.Equal(t, want, w.retryAfter(header), header)
 	}
 }
 
-// TestFormats: each service gets what it reads, and no markup of strangers'.
+// TestFormats: each service gets its format, and texts from strangers cannot add
+// markup.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	fired := jobs.SendAlert{Name: "WeirLag", Severity: "warning", Message: "refused by <!channel> & co", Hint: "weir status", Since: time.Unix(0, 0), At: time.Unix(60, 0)}

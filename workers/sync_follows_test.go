@@ -44,7 +44,7 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 }
 
 // TestOlderFailureIsNoProblemAnyMore once a newer listing has been taken over.
-func TestOlderFailureIsNoProblemAnyMore(t *testing.T) {
+func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
@@ -64,9 +64,9 @@ func TestOlderFailureIsNoProblemAnyMore(t *testing.T) {
 	require.Equal(t, 1, problem())
 }
 
-// TestChangedWatchIsReadAnew, by plain SQL, and nobody stays whom only what it
-// was of before brought.
-func TestChangedWatchIsReadAnew(t *testing.T) {
+// TestChangedWatchIsReadAgain after a change by SQL, and accounts of its old
+// target are removed.
+func TestChangedWatchIsReadAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
@@ -102,9 +102,9 @@ func TestChangedWatchIsReadAnew(t *testing.T) {
 	require.Equal(t, syncs, r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`), "nothing has changed")
 }
 
-// TestLongListingIsReadInTurns: a second degree that takes longer than a job's
-// turn goes on where it stopped, also after an error, asks for no page twice, and
-// unfollows nobody before its end.
+// TestLongListingIsReadInTurns: a second-degree listing that takes longer than a
+// job's turn continues where it stopped, also after an error. It requests no
+// page twice, and unfollows no account before its end.
 func TestLongListingIsReadInTurns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.JobTimeout = 200 * time.Millisecond })
@@ -127,8 +127,8 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM listing_members`))
 }
 
-// secondDegree are those whom so many of those follow whom the hub follows, in
-// order, and in how many pages that is told.
+// secondDegree returns the accounts followed by at least N of the accounts that
+// the hub follows, in order, and the number of pages of their listings.
 func (r *rig) secondDegree(atLeast int) (dids []string, pages int) {
 	r.t.Helper()
 	times := map[string]int{}
@@ -160,9 +160,9 @@ func (r *rig) members() []string {
 	return dids
 }
 
-// TestPageIsCountedOnce: an account that a listing names twice, or whose page is
-// read again, counts once for whoever follows it; and not at all for whoever
-// turns out not to be readable.
+// TestPageIsCountedOnce: an account that is listed twice, or on a page that is
+// read again, counts once per follower. The follows of an unreadable account do
+// not count.
 func TestPageIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -187,9 +187,9 @@ func TestPageIsCountedOnce(t *testing.T) {
 	}))
 }
 
-// TestLongListingIsNotBegunAnew by the hourly sync, and what a dropped one has
-// left is forgotten.
-func TestLongListingIsNotBegunAnew(t *testing.T) {
+// TestLongListingIsNotStartedTwice by the hourly sync, and the rows of an
+// abandoned listing are deleted.
+func TestLongListingIsNotStartedTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueNetwork, nil))
@@ -212,10 +212,10 @@ func TestLongListingIsNotBegunAnew(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM listing_members WHERE job_id > 0`))
 }
 
-// TestSyncNoticesWhoIsHidden though the stream has not said it: they stay, do not
-// count, and count again when they are back. Whoever is unfollowed leaves, and a
-// call that fails hides nobody.
-func TestSyncNoticesWhoIsHidden(t *testing.T) {
+// TestSyncDetectsHiddenAccounts without an event of the stream: they stay, do
+// not count, and count again when they return. Unfollowed accounts leave, and a
+// failed call hides no account.
+func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
@@ -263,8 +263,8 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM listing_members`))
 }
 
-// TestMissingTargetIsNoDeadLetter, however often it is read: the watch holds the
-// problem, and the sync ends well.
+// TestMissingTargetIsNoDeadLetter, however often it is read: the watch stores
+// the problem, and the job succeeds.
 func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -280,12 +280,12 @@ func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	require.EqualValues(t, 4, report.UnreadWatches, "weir status says so")
 }
 
-// TestAccountIsFollowedWithoutAppView by its DID, as plain SQL adds it. A later
-// sync that fails keeps it, and says so.
-func TestAccountIsFollowedWithoutAppView(t *testing.T) {
+// TestAccountIsFollowedWithoutAnAppView by its DID, as SQL adds it. A later sync
+// that fails keeps it, and records the error.
+func TestAccountIsFollowedWithoutAnAppView(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	working(t, pool) // whose AppView nobody can reach
+	working(t, pool) // with an unreachable AppView
 	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account'), ('alice.example', 'account'), ($1, 'follows')`, alice)
 	followed := func() (dids []string) {
 		now, err := schema.FollowedAccounts(t.Context(), pool)
