@@ -20,7 +20,7 @@ func do(t *testing.T, n *simnet.Net, f simnet.Fault) {
 	require.NoError(t, n.Do(f))
 }
 
-// during is how the client's connection ends while a fault is done.
+// during returns how the client's connection ends during a fault.
 func (c *client) during(n *simnet.Net, f simnet.Fault) error {
 	c.t.Helper()
 	done := make(chan error, 1)
@@ -36,7 +36,7 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 	do(t, n, simnet.Cut)
 	require.Zero(t, n.Fired()[simnet.Cut], "nobody was there")
 	clients := []*client{dial(t, n), dial(t, n, "requireHello", "true"), dial(t, n, "cursor", "0")}
-	get(t, n, "/admin/fired") // a plain request is no stream
+	get(t, n, "/admin/fired") // a plain request is not a stream
 	do(t, n, simnet.Cut)
 	require.Equal(t, 3, n.Fired()[simnet.Cut])
 	for _, c := range clients {
@@ -46,7 +46,7 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 	require.Len(t, dial(t, n, "cursor", "0").seqs(10), 10)
 }
 
-// The server gives the client up, but that stays unknown to it.
+// The server gives the client up without notifying it.
 func TestStallIsSilenceUntilTheServerStops(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, WriteLimit: 50 * time.Millisecond})
@@ -75,7 +75,7 @@ func TestStallIsSilenceUntilTheServerStops(t *testing.T) {
 	require.EqualValues(t, -1, websocket.CloseStatus(end.err), "%v", end.err)
 }
 
-func TestAStalledClientThatLeavesIsLetGo(t *testing.T) {
+func TestStalledClientThatLeavesIsReleased(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6})
 	c := dial(t, n)
@@ -84,8 +84,8 @@ func TestAStalledClientThatLeavesIsLetGo(t *testing.T) {
 	requireNobody(t, n)
 }
 
-// requireNobody waits until the server has given up the last stream: then there
-// is none to stall.
+// requireNobody waits until the server has given up the last stream: then no stream
+// can be stalled.
 func requireNobody(t *testing.T, n *simnet.Net) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -94,7 +94,7 @@ func requireNobody(t *testing.T, n *simnet.Net) {
 	}, patience, time.Millisecond)
 }
 
-func TestAStalledClientCanBeCut(t *testing.T) {
+func TestStalledClientCanBeCut(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6})
 	c := dial(t, n)
@@ -106,7 +106,7 @@ func TestAStalledClientCanBeCut(t *testing.T) {
 	require.EqualValues(t, -1, websocket.CloseStatus(err), "%v", err)
 }
 
-func TestGarbageAndBytesThatAreNoTextArriveAndStay(t *testing.T) {
+func TestGarbageAndInvalidUTF8AreSentAndReplayed(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3})
 	dict := dictionary(t, n)
@@ -127,7 +127,7 @@ func TestGarbageAndBytesThatAreNoTextArriveAndStay(t *testing.T) {
 	require.Len(t, n.Log().Entries(), 4, "a fault is no part of the truth")
 }
 
-func TestOversizedComesOnceToThoseConnected(t *testing.T) {
+func TestOversizedIsSentOnceToConnectedClients(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3})
 	strict, packed, lenient := dial(t, n), dial(t, n, "compress", "true"), dial(t, n)
@@ -169,7 +169,7 @@ func TestDuplicateSendsTheLastTenAgain(t *testing.T) {
 	require.Equal(t, seqsOf(entries[20:]), again.seqs(10), "they are replayed")
 }
 
-func TestRenumberGivesOldEventsOtherNumbers(t *testing.T) {
+func TestRenumberChangesTheNumbersOfOldEvents(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 50})
 	dict := dictionary(t, n)
@@ -214,7 +214,7 @@ func TestRestartKeepsEverythingButTheConnections(t *testing.T) {
 	}
 }
 
-func TestAServerOfShortRetentionKeepsTheEnd(t *testing.T) {
+func TestServerWithShortRetentionKeepsTheEnd(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 600, HistorySpan: time.Minute})
 	entries := n.Log().Entries()
@@ -233,7 +233,7 @@ func TestAServerOfShortRetentionKeepsTheEnd(t *testing.T) {
 	require.Equal(t, entries[599].Seq+1, *c.next().Cursor, "nobody sends again what he has forgotten")
 }
 
-func TestTooOldForgetsEverythingUpToNow(t *testing.T) {
+func TestTooOldDropsEverythingUpToNow(t *testing.T) {
 	t.Parallel()
 	for _, g := range []simnet.Generation{simnet.V1, simnet.V2} {
 		n := network(t, simnet.Config{Seed: 6, History: 50, Generation: g})
@@ -254,7 +254,7 @@ func TestTooOldForgetsEverythingUpToNow(t *testing.T) {
 	}
 }
 
-func TestRefuseTurnsNewClientsAwayUntilAccept(t *testing.T) {
+func TestRefuseRejectsNewClientsUntilAccept(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6})
 	c := dial(t, n)
@@ -272,7 +272,7 @@ func TestRefuseTurnsNewClientsAwayUntilAccept(t *testing.T) {
 	require.Equal(t, map[simnet.Fault]int{simnet.Refuse: 2, simnet.Accept: 1}, n.Fired())
 }
 
-func TestAClockThatWasAheadStandsStillUntilTheTimeHasCaughtUp(t *testing.T) {
+func TestTimesStandStillAfterTheClockWasAhead(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3})
 	c := dial(t, n, "cursor", "0")
@@ -299,7 +299,7 @@ func TestUnknownFaultsAreRefused(t *testing.T) {
 	require.Empty(t, n.Fired())
 }
 
-func TestInjectedFramesComeAsTheyAre(t *testing.T) {
+func TestInjectedFramesAreUnchanged(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 2})
 	dict := dictionary(t, n)
@@ -312,7 +312,7 @@ func TestInjectedFramesComeAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestStaleSendsOldRevisions, none of which is the newest of its record.
+// TestStaleSendsOldRevisions, never the newest of a record.
 func TestStaleSendsOldRevisions(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3000})

@@ -18,8 +18,8 @@ const (
 	repostCollection = "app.bsky.feed.repost"
 )
 
-// standing are the records of a collection that the log leaves, oldest first, the
-// newest revision of each.
+// standing returns the newest revision of each record of a collection that the log
+// has not deleted, oldest first.
 func standing(n *simnet.Net, did, collection string) (all []*simnet.Entry) {
 	for _, e := range n.Log().Entries() {
 		if e.Kind != "commit" || e.DID != did || e.Collection != collection {
@@ -40,7 +40,7 @@ func standing(n *simnet.Net, did, collection string) (all []*simnet.Entry) {
 
 func uriOf(e *simnet.Entry) string { return "at://" + e.DID + "/" + e.Collection + "/" + e.Rkey }
 
-// recordOf is the JSON of the record in a post view, by way of the lexicon's type.
+// recordOf returns the JSON of the record in a post view, through the lexicon's type.
 func recordOf(t testing.TB, view *bsky.FeedDefs_PostView) string {
 	t.Helper()
 	data, err := json.Marshal(view.Record)
@@ -48,7 +48,7 @@ func recordOf(t testing.TB, view *bsky.FeedDefs_PostView) string {
 	return string(data)
 }
 
-func TestAFeedIsWhatTheLogComesTo(t *testing.T) {
+func TestFeedEqualsTheFoldedLog(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 3, Accounts: 40, History: 3000, Start: fixedStart()})
 	require.NoError(t, n.Do(simnet.TooOld), "what the stream has forgotten stays in the feeds")
@@ -92,7 +92,7 @@ func TestAFeedIsWhatTheLogComesTo(t *testing.T) {
 		}
 	}
 	require.NotZero(t, seen)
-	n.Play(500) // the index follows
+	n.Play(500) // the index must follow
 	for _, a := range n.Accounts() {
 		if a.Status == "" {
 			compare(a, "100")
@@ -165,7 +165,7 @@ func TestRepostsCarryTheirReasonAndTheOldPost(t *testing.T) {
 	require.ErrorContains(t, err, "no record")
 }
 
-func TestAPinnedPostComesFirstOnTheFirstPageWhenAskedFor(t *testing.T) {
+func TestPinnedPostIsFirstOnTheFirstPageOnRequest(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 3})
 	a := n.Accounts()[1]
@@ -194,7 +194,7 @@ func TestAPinnedPostComesFirstOnTheFirstPageWhenAskedFor(t *testing.T) {
 	require.Equal(t, []string{uris[3], uris[4], uris[2], uris[0]}, order("includePins", "true"), "not twice on one page")
 	list, err := n.MakeList(a.DID)
 	require.NoError(t, err)
-	require.ErrorContains(t, n.Pin(list), "no post")
+	require.ErrorContains(t, n.Pin(list), "not a post")
 	_, err = n.EditPost(list, "a list")
 	require.ErrorContains(t, err, "no post")
 }
@@ -210,7 +210,7 @@ func TestFiltersLeaveShortPages(t *testing.T) {
 	kinds := map[string]int{}
 	for _, item := range all {
 		require.Equal(t, item.Reply != nil, item.Post.Record.Val.(*bsky.FeedPost).Reply != nil)
-		if r := item.Reply; r != nil && item.Reason == nil { // who reposts a reply replies to nobody
+		if r := item.Reply; r != nil && item.Reason == nil { // the repost of a reply is not a reply
 			kinds["reply"]++
 			if r.Parent.FeedDefs_PostView != nil {
 				kinds["parent found"]++
@@ -233,7 +233,7 @@ func TestFiltersLeaveShortPages(t *testing.T) {
 	}
 }
 
-func TestAFeedOfTwentyThousandPostsIsPagedQuickly(t *testing.T) {
+func TestFeedOfTwentyThousandPostsIsPagedQuickly(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 3})
 	hub := n.Hub().DID
@@ -258,7 +258,7 @@ func TestAFeedOfTwentyThousandPostsIsPagedQuickly(t *testing.T) {
 	}
 }
 
-func TestNobodyHiddenWritesByHand(t *testing.T) {
+func TestHiddenAccountsCannotWriteByHand(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 3, History: 10})
 	a := n.Accounts()[2]

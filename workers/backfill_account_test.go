@@ -81,7 +81,7 @@ func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 		_, err := r.net.PostNow(did, "during the gap")
 		require.NoError(t, err)
 	}
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', $1, now(), 'a test', now())`, began)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 0`)
 	require.Equal(t, 5, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND created_at >= $2`, did, began.Add(-time.Second)), "what was written during the gap")
@@ -115,7 +115,7 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 		require.NoError(t, err)
 		return r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
 	}, time.Minute, 5*time.Millisecond)
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 	// Everybody is read anew; the hourly sync runs.
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.idle()

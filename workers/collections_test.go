@@ -229,7 +229,7 @@ func TestUnreachableServerDelaysNoPosts(t *testing.T) {
 	require.Positive(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
 	require.Empty(t, r.records(did))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NOT NULL`, did))
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 	r.execute(`UPDATE accounts SET reread_at = now()`)
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(1, `SELECT count(*) FROM records_other WHERE did = $1`, did)

@@ -209,7 +209,7 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 		r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`)
 		require.Equal(t, len(followed), r.count(`SELECT count(*) FROM watch_members`), kind)
-		r.net.MendCalls()
+		r.net.ClearCallFaults()
 		r.execute(`UPDATE watches SET problem = ''`)
 		r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows' AND state <> 'running'`)
 	}

@@ -164,7 +164,7 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.NoError(t, r.client.QueueResume(t.Context(), jobs.QueueBackfill, nil))
 	r.becomes(2, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
 
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 	r.execute(`UPDATE accounts SET reread_at = now()`)
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(1, `SELECT count(*) FROM accounts WHERE did = '`+did+`' AND reread_since IS NULL`)
@@ -189,7 +189,7 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Slow, Endpoint: "com.atproto.repo.listRecords", Wait: time.Minute, Count: 2}))
 	gap(`attempt = 2`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 
 	r.execute(`DELETE FROM gaps`)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Wait: 6 * time.Second, Count: 1000}))

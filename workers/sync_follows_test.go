@@ -246,7 +246,7 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	r.becomes(2, `SELECT count(*) FROM watches WHERE problem <> ''`)
 	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM watch_members`))
 	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 
 	sync()
 	require.Equal(t, "hidden", status(followed[0]))
