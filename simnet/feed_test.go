@@ -196,7 +196,7 @@ func TestPinnedPostIsFirstOnTheFirstPageOnRequest(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, n.Pin(list), "not a post")
 	_, err = n.EditPost(list, "a list")
-	require.ErrorContains(t, err, "no post")
+	require.ErrorContains(t, err, "not a post")
 }
 
 func TestFiltersLeaveShortPages(t *testing.T) {

@@ -59,7 +59,7 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 	ended("the twentieth death", `kind = 'close_gap' AND state = 'cancelled' AND attempt = 20`)
 	var cause string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT cause FROM dead_letters`).Scan(&cause))
-	require.Contains(t, cause, "its process died, or it never returned, 20 times")
+	require.Contains(t, cause, "the process died, or the job never returned, 20 times")
 }
 
 // TestRiverRebuildsIndexesThatExist, all of them: at midnight River warns about

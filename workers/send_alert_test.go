@@ -33,12 +33,12 @@ func TestMessagesThatFailAtFirst(t *testing.T) {
 		state, why, where string
 		patience          time.Duration // 0: more than an answer needs
 	}{
-		"500 and then well":       {status(500, 200), 2, 8, "completed", "answered 500", "attempt = 2", 0},
+		"500 and then well":       {status(500, 200), 2, 8, "completed", "returned 500", "attempt = 2", 0},
 		"429 and then well":       {status(429, 204), 2, 8, "completed", "", "attempt = 1 AND finalized_at - created_at > interval '1 second'", 0},
-		"500 for ever":            {status(500), 2, 2, "discarded", "answered 500", "true", 0},
-		"no such webhook":         {status(404), 1, 8, "cancelled", `answered 404: \"no room`, "true", 0},
-		"moved":                   {status(302), 1, 8, "cancelled", "answered 302", "true", 0},
-		"hangs":                   {hangs, 2, 8, "completed", "did not answer within 300ms", "attempt >= 2", 300 * time.Millisecond},
+		"500 for ever":            {status(500), 2, 2, "discarded", "returned 500", "true", 0},
+		"no such webhook":         {status(404), 1, 8, "cancelled", `returned 404: \"no room`, "true", 0},
+		"moved":                   {status(302), 1, 8, "cancelled", "returned 302", "true", 0},
+		"hangs":                   {hangs, 2, 8, "completed", "did not respond within 300ms", "attempt >= 2", 300 * time.Millisecond},
 		"hangs in its answer":     {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond}, // would never complete, were that a failure
 		"falls, and stands again": {falls, 2, 8, "completed", "EOF", "attempt = 2", 0},
 	} {
