@@ -73,7 +73,7 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 	cancel()
 	asking.Wait()
 	require.Eventually(t, func() bool { return !n.Calls()[0].End.IsZero() }, patience, time.Millisecond)
-	require.Zero(t, n.Calls()[0].Status, "it had no answer")
+	require.Zero(t, n.Calls()[0].Status, "it had no response")
 	require.Eventually(t, func() bool {
 		call(t, n, getFollows, "actor", hub)
 		all := n.Calls()
@@ -166,7 +166,7 @@ func TestFaultsAlterSuccessfulResponses(t *testing.T) {
 	whole := call(t, n, getFollows, "actor", hub).body
 	spoilt := func(kind simnet.CallFaultKind) reply {
 		require.NoError(t, n.FailCalls(simnet.CallFault{Kind: kind}))
-		require.Equal(t, 400, call(t, n, getFollows, "actor", "nobody.example").status, "a refusal stays what it is")
+		require.Equal(t, 400, call(t, n, getFollows, "actor", "nobody.example").status, "a refusal is unchanged")
 		r := call(t, n, getFollows, "actor", hub)
 		require.Equal(t, 200, r.status)
 		require.Equal(t, 1, n.CallsFired()[kind])

@@ -34,7 +34,7 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 20_000})
 	do(t, n, simnet.Cut)
-	require.Zero(t, n.Fired()[simnet.Cut], "nobody was there")
+	require.Zero(t, n.Fired()[simnet.Cut], "no client was connected")
 	clients := []*client{dial(t, n), dial(t, n, "requireHello", "true"), dial(t, n, "cursor", "0")}
 	get(t, n, "/admin/fired") // a plain request is not a stream
 	do(t, n, simnet.Cut)
@@ -124,7 +124,7 @@ func TestGarbageAndInvalidUTF8AreSentAndReplayed(t *testing.T) {
 		require.Equal(t, n.Log().Last().Seq, *c.next().Cursor)
 	}
 	require.Equal(t, map[simnet.Fault]int{simnet.Garbage: 3, simnet.NotUTF8: 3}, n.Fired())
-	require.Len(t, n.Log().Entries(), 4, "a fault is no part of the truth")
+	require.Len(t, n.Log().Entries(), 4, "a fault is not an entry")
 }
 
 func TestOversizedIsSentOnceToConnectedClients(t *testing.T) {
@@ -140,7 +140,7 @@ func TestOversizedIsSentOnceToConnectedClients(t *testing.T) {
 	require.Greater(t, len(lenient.frame()), 17<<20)
 	n.Play(1)
 	require.Equal(t, n.Log().Last().Seq, *lenient.next().Cursor)
-	require.Equal(t, seqsOf(n.Log().Entries()), dial(t, n, "cursor", "0").seqs(4), "who comes back gets past it")
+	require.Equal(t, seqsOf(n.Log().Entries()), dial(t, n, "cursor", "0").seqs(4), "a client that reconnects gets past it")
 	require.Equal(t, 3, n.Fired()[simnet.Oversized])
 }
 
@@ -223,14 +223,14 @@ func TestServerWithShortRetentionKeepsTheEnd(t *testing.T) {
 	require.InDelta(t, 500, at, 10, "ten events a second")
 	require.Equal(t, first, *dial(t, n, "cursor", digits(entries[3].Seq)).next().Cursor)
 	require.Equal(t, 1, n.Fired()[simnet.TooOld])
-	require.Equal(t, first, n.Forget(time.Hour), "what is forgotten stays so")
+	require.Equal(t, first, n.Forget(time.Hour), "dropped events stay dropped")
 	require.GreaterOrEqual(t, n.Forget(0), entries[599].Seq)
 	do(t, n, simnet.TooOld)
 	c := dial(t, n, "cursor", "0")
 	do(t, n, simnet.Duplicate)
 	do(t, n, simnet.Stale)
 	n.Play(1)
-	require.Equal(t, entries[599].Seq+1, *c.next().Cursor, "nobody sends again what he has forgotten")
+	require.Equal(t, entries[599].Seq+1, *c.next().Cursor, "dropped events are not sent again")
 }
 
 func TestTooOldDropsEverythingUpToNow(t *testing.T) {
@@ -239,7 +239,7 @@ func TestTooOldDropsEverythingUpToNow(t *testing.T) {
 		n := network(t, simnet.Config{Seed: 6, History: 50, Generation: g})
 		n.Play(5)
 		do(t, n, simnet.TooOld)
-		require.Zero(t, n.Fired()[simnet.TooOld], "nobody has asked for what is forgotten")
+		require.Zero(t, n.Fired()[simnet.TooOld], "no client has requested dropped events")
 		n.Play(3)
 		entries := n.Log().Entries()
 		for i, cursor := range []int64{0, entries[20].UniqueUS, entries[54].UniqueUS} {
@@ -266,7 +266,7 @@ func TestRefuseRejectsNewClientsUntilAccept(t *testing.T) {
 		require.Contains(t, reason, "not ready")
 	}
 	n.Play(1)
-	require.Equal(t, n.Log().Last().Seq, *c.next().Cursor, "who is there stays")
+	require.Equal(t, n.Log().Last().Seq, *c.next().Cursor, "connected clients stay")
 	do(t, n, simnet.Accept)
 	require.Equal(t, n.Log().Last().Seq, *dial(t, n, "cursor", "0").next().Cursor)
 	require.Equal(t, map[simnet.Fault]int{simnet.Refuse: 2, simnet.Accept: 1}, n.Fired())
@@ -286,7 +286,7 @@ func TestTimesStandStillAfterTheClockWasAhead(t *testing.T) {
 	require.InDelta(t, time.Minute, ahead, float64(10*time.Second))
 	require.Equal(t, entries[4].TimeUS, entries[5].TimeUS)
 	require.Equal(t, entries[4].TimeUS, entries[6].TimeUS)
-	require.WithinDuration(t, began, entries[4].CreatedAt, 10*time.Second, "who writes has a clock of their own")
+	require.WithinDuration(t, began, entries[4].CreatedAt, 10*time.Second, "authors have their own clocks")
 	require.Equal(t, seqsOf(entries), c.seqs(7))
 	require.Equal(t, map[simnet.Fault]int{simnet.Ahead: 2, simnet.OnTime: 1}, n.Fired())
 	dial(t, n, "cursor", digits(entries[3].TimeUS)).next() // a time in the future, which the log has reached

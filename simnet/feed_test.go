@@ -51,7 +51,7 @@ func recordOf(t testing.TB, view *bsky.FeedDefs_PostView) string {
 func TestFeedEqualsTheFoldedLog(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 3, Accounts: 40, History: 3000, Start: fixedStart()})
-	require.NoError(t, n.Do(simnet.TooOld), "what the stream has forgotten stays in the feeds")
+	require.NoError(t, n.Do(simnet.TooOld), "events dropped from the stream stay in the feeds")
 	edited, seen := map[string]bool{}, 0
 	for _, e := range n.Log().Entries() {
 		if e.Operation == "update" && e.Collection == postCollection {
@@ -156,7 +156,7 @@ func TestRepostsCarryTheirReasonAndTheOldPost(t *testing.T) {
 	require.Len(t, everyItem(t, n, reader.DID, "5", "filter", "posts_with_replies"), 2)
 	require.Empty(t, everyItem(t, n, reader.DID, "5", "filter", "posts_with_video"))
 	require.NoError(t, n.Deactivate(author.DID))
-	require.Len(t, everyItem(t, n, reader.DID, "1"), 1, "the repost of somebody hidden is not shown, and paging goes on")
+	require.Len(t, everyItem(t, n, reader.DID, "1"), 1, "reposts of hidden accounts are omitted, and paging continues")
 	require.NoError(t, n.Reactivate(author.DID))
 	require.Len(t, everyItem(t, n, reader.DID, "1"), 2)
 	require.NoError(t, n.DeleteRecord(uriOf(again)))
@@ -224,7 +224,7 @@ func TestFiltersLeaveShortPages(t *testing.T) {
 	require.NotZero(t, kinds["parent gone"])
 	require.Len(t, everyItem(t, n, a.DID, "3", "filter", "posts_no_replies"), len(all)-kinds["reply"])
 	threads := len(everyItem(t, n, a.DID, "3", "filter", "posts_and_author_threads"))
-	require.Greater(t, threads, len(all)-kinds["reply"], "some answered themselves")
+	require.Greater(t, threads, len(all)-kinds["reply"], "some replied to themselves")
 	require.Less(t, threads, len(all))
 	media := everyItem(t, n, a.DID, "3", "filter", "posts_with_media")
 	require.NotEmpty(t, media)

@@ -33,7 +33,7 @@ func TestSeededGraphIsReproducibleAndHasALongTail(t *testing.T) {
 	}
 	require.Greater(t, top(each), 300)
 	require.Less(t, median(each), 30)
-	require.Greater(t, followers[n.Accounts()[0].DID], 5*followers[n.Accounts()[950].DID], "the lively are followed more")
+	require.Greater(t, followers[n.Accounts()[0].DID], 5*followers[n.Accounts()[950].DID], "active accounts are followed more")
 	cfg.Seed = 5
 	require.NotEqual(t, n.Accounts()[0].DID, network(t, cfg).Accounts()[0].DID)
 }

@@ -54,7 +54,7 @@ func TestAuditConfirmsFaults(t *testing.T) {
 	r.execute(`INSERT INTO posts SELECT * FROM aside`)
 	r.execute(`DELETE FROM posts WHERE rkey IN (SELECT max(rkey) FROM posts WHERE rkey ~ '^3' AND rkey < $1)`, tidAt(x.to))
 	require.NoError(t, x.confirm(t.Context()))
-	require.Empty(t, x.faults, "what only the second look saw may be on its way")
+	require.Empty(t, x.faults, "a difference that only the second comparison finds may be in flight")
 }
 
 // TestRepairHasARevision: a repair never overwrites a later revision from the
@@ -78,7 +78,7 @@ func TestRepairHasARevision(t *testing.T) {
 	}
 	r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, 'stream', now(), '{}')`, key.Collection, did, key.Rkey, snooze)
 	require.Zero(t, mend(rev), "the stream was newer")
-	require.Equal(t, 1, mend(snooze), "what is stored at this very revision is replaced")
+	require.Equal(t, 1, mend(snooze), "a record stored at the same revision is replaced")
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND cid = 'mended' AND rev = $2`, did, snooze))
 	r.execute(`DELETE FROM posts WHERE did = $1`, did)
 	r.execute(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, key.Collection, did, key.Rkey, snooze)

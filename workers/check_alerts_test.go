@@ -28,18 +28,18 @@ func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 		condition, checks string
 		want              string // the checks at which a message is sent
 	}{
-		"a blip shorter than its patience":       {"WeirLag", "yn.......", "         "},
-		"held for long enough, and then no more": {"WeirLag", "yyyynnnnnnn", " F      R   "},
-		"gone for a moment only":                 {"WeirLag", "yyynyynnynnnnnn", " F           R "},
-		"at once":                                {"WeirDeadLetters", "ynnnnnnyy", "F    R F"},
-		"ten minutes":                            {"WeirGapOpen", "yyyyyyyyyyyyy", "          F  "},
-		"ten minutes with a break":               {"WeirGapOpen", "yyyynyyyyyyyyyy", "               "},
-		"twice":                                  {"WeirLag", "yynnnnnnyyy", " F    R  F "},
+		"shorter than its delay":     {"WeirLag", "yn.......", "         "},
+		"long enough, then resolved": {"WeirLag", "yyyynnnnnnn", " F      R   "},
+		"briefly absent":             {"WeirLag", "yyynyynnynnnnnn", " F           R "},
+		"at once":                    {"WeirDeadLetters", "ynnnnnnyy", "F    R F"},
+		"ten minutes":                {"WeirGapOpen", "yyyyyyyyyyyyy", "          F  "},
+		"ten minutes with a break":   {"WeirGapOpen", "yyyynyyyyyyyyyy", "               "},
+		"twice":                      {"WeirLag", "yynnnnnnyyy", " F    R  F "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var alerts []schema.Alert
-			var said strings.Builder
+			var sent strings.Builder
 			for i, check := range c.checks {
 				var holds []health.Condition
 				if check == 'y' {
@@ -56,9 +56,9 @@ func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 						}
 					}
 				}
-				said.WriteRune(word)
+				sent.WriteRune(word)
 			}
-			require.Equal(t, strings.TrimRight(c.want, " "), strings.TrimRight(said.String(), " "))
+			require.Equal(t, strings.TrimRight(c.want, " "), strings.TrimRight(sent.String(), " "))
 			require.LessOrEqual(t, len(alerts), 1)
 		})
 	}
@@ -76,7 +76,7 @@ func TestPendingAlertStartsAgainAfterAStop(t *testing.T) {
 	require.Equal(t, evening.Add(8*time.Hour), alerts[0].Since)
 }
 
-// hook is a webhook on loopback that does what a test says.
+// hook is a webhook on loopback, controlled by a test.
 type hook struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -107,8 +107,8 @@ func (h *hook) got() []string {
 	return append([]string(nil), h.messages...)
 }
 
-// alerting runs a worker that checks twenty times a second and tells a webhook,
-// whose path is a secret, in JSON.
+// alerting runs a worker that checks twenty times a second and sends JSON to a
+// webhook, whose path is a secret.
 func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *Client {
 	t.Helper()
 	cfg := Config{Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertInterval: 50 * time.Millisecond}
@@ -131,14 +131,14 @@ func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook
 	return client
 }
 
-// letters make WeirDeadLetters hold.
+// letters stores dead letters, so that WeirDeadLetters holds.
 const letters = `
 INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen)
 SELECT sha256(n::text::bytea), 'decode', 'test', '', 0, now(), now() FROM generate_series(1, 11) AS n`
 
 const checks = `SELECT count(*) FROM river_job WHERE kind = 'check_alerts' AND state = 'completed'`
 
-// moreChecks waits until so many checks have ended after this moment.
+// moreChecks waits until n more checks have ended.
 func (r *rig) moreChecks(n int) {
 	r.t.Helper()
 	before := r.count(checks)
@@ -160,7 +160,7 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND resolved_at IS NULL AND last_notified = 'fired'`))
 
 	r.execute(`DELETE FROM dead_letters`)
-	r.moreChecks(3) // none that still saw them is at work
+	r.moreChecks(3) // no check that still saw them is running
 	require.Len(t, h.got(), 1, "gone for a moment is not resolved")
 	r.execute(`UPDATE alerts SET seen_at = seen_at - interval '5 minutes' WHERE name = 'WeirDeadLetters'`)
 	require.Eventually(t, func() bool { return len(h.got()) == 2 }, time.Minute, 5*time.Millisecond)

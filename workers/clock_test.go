@@ -46,7 +46,7 @@ func TestStepOfTheDatabasesClockIsDetected(t *testing.T) {
 	})
 }
 
-// steps makes the database's clock one that the test sets.
+// steps replaces the database's clock with one that the test sets.
 func steps(t *testing.T, pool *pgxpool.Pool) (set func(by time.Duration)) {
 	t.Helper()
 	execute(t, pool, `

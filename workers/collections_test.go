@@ -18,8 +18,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// The collections of these tests: one by its name, for a day; one by a prefix, for
-// ever.
+// The collections of these tests: one by name, kept for a day; one by prefix, kept
+// for ever.
 const (
 	document = "site.standard.document"
 	note     = "pub.layers.annotation.note"
@@ -33,13 +33,13 @@ func stored() collection.Registry {
 	)
 }
 
-// storing is a rig of a small network that stores them.
+// storing returns a rig with a small network that stores them.
 func storing(t *testing.T) *rig {
 	t.Helper()
 	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 10, History: 100, HistorySpan: 3 * time.Hour}, func(c *Config) { c.Collections = stored() })
 }
 
-// puts has an account write a record, and returns its rkey.
+// puts makes an account write a record, and returns its rkey.
 func (r *rig) puts(did, collection, rkey, text string) string {
 	r.t.Helper()
 	e, err := r.net.PutRecord(did, collection, rkey, fmt.Appendf(nil, `{"$type": %q, "text": %q}`, collection, text))
@@ -47,8 +47,8 @@ func (r *rig) puts(did, collection, rkey, text string) string {
 	return e.Rkey
 }
 
-// records are those of an account that are stored, but for posts: each as its
-// collection, rkey and text, in order.
+// records returns an account's stored records except posts, each as collection,
+// rkey and text, in order.
 func (r *rig) records(did string) []string {
 	r.t.Helper()
 	rows, err := r.pool.Query(r.t.Context(), `SELECT collection || ' ' || rkey || ' ' || (record ->> 'text') FROM records_other WHERE did = $1 ORDER BY 1`, did)
@@ -58,7 +58,7 @@ func (r *rig) records(did string) []string {
 	return lines
 }
 
-// tidBefore is the rkey of a record that was written some time ago.
+// tidBefore returns the rkey of a record written some time ago.
 func tidBefore(ago time.Duration) string { return tidAt(time.Now().Add(-ago)) }
 
 // TestBackfillBringsEveryStoredCollection, by name and by prefix, back to the
@@ -109,7 +109,7 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 		r.puts(did, name, "self", "edited in the gap")
 		require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+name+"/gone"))
 	}
-	require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+note+"/"+lost)) // the last of its collection: the repository does not name it any more
+	require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+note+"/"+lost)) // the last of its collection: the repository no longer names the collection
 	newest := r.puts(did, document, "", "written in the gap")
 	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, 'later', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, did)
 	r.execute(addGap)

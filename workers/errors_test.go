@@ -48,7 +48,7 @@ func TestEveryErrorHasOneClass(t *testing.T) {
 		"a bug":                       {errors.New("a bug"), retry},
 		"the worker gives up":         {nonRetryable(errors.New("x")), cancel},
 		"the worker waits":            {snooze(time.Hour), snoozed(time.Hour)},
-		"somebody cancels the job":    {river.JobCancel(errors.New("x")), cancel},
+		"an operator cancels the job": {river.JobCancel(errors.New("x")), cancel},
 		"the webhook is busy":         {&webhookError{status: 429, retryAfter: time.Minute}, snoozed(time.Minute)},
 		"the webhook is gone":         {&webhookError{status: 404}, cancel},
 		"the webhook has moved":       {&webhookError{status: 302}, cancel},
@@ -143,11 +143,11 @@ func TestDeadLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 			require.Equal(t, c.class, classify(c.err))
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(t.Context()) //nolint:errcheck // only looked
+			defer tx.Rollback(t.Context()) //nolint:errcheck // read only
 			var log bytes.Buffer
 			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{}, classifiedWorker[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil)), nil})
 			_, err = worker.Work(t.Context(), t, tx, jobs.CloseGap{}, &river.InsertOpts{MaxAttempts: 1})
-			require.Equal(t, c.class == retryable, err != nil, "what cancels or snoozes is no error to River: %v", err)
+			require.Equal(t, c.class == retryable, err != nil, "River treats a cancellation or a snooze as no error: %v", err)
 			rows, err := tx.Query(t.Context(), `SELECT class FROM dead_letters`)
 			require.NoError(t, err)
 			classes, err := pgx.CollectRows(rows, pgx.RowTo[string])

@@ -40,7 +40,7 @@ func TestLogOfAJobIsInItsRow(t *testing.T) {
 	require.Contains(t, log, "time=")
 }
 
-// logsOf is what the rows of a kind's jobs say, once one of them says it.
+// logsOf waits until the log of one of a kind's jobs contains a text.
 func (r *rig) logsOf(kind, want string) {
 	r.t.Helper()
 	const sql = `SELECT count(*) FROM river_job AS j CROSS JOIN jsonb_array_elements(coalesce(j.metadata -> 'river:log', '[]')) AS l WHERE j.kind = $1 AND l ->> 'log' LIKE $2`
@@ -86,7 +86,7 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 	r.logsOf("request_backfill", "msg=attempt_failed attempt=1 outcome=cancelled error=")
 }
 
-// chatty logs so much, and leaves what became of it.
+// chatty logs a given amount.
 type chatty struct {
 	river.WorkerDefaults[jobs.Expire]
 	lines int
@@ -107,7 +107,7 @@ func TestLogOfAJobIsBounded(t *testing.T) {
 	for lines, most := range map[int]int{0: 0, 200: jobLogAttempt + 1000} {
 		tx, err := pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // only looked
+		defer tx.Rollback(t.Context()) //nolint:errcheck // read only
 		worker := rivertest.NewWorker[jobs.Expire](t, &riverDriver{}, &river.Config{Middleware: keepLogs()}, &chatty{lines: lines})
 		done, err := worker.Work(t.Context(), t, tx, jobs.Expire{}, nil)
 		require.NoError(t, err)

@@ -25,7 +25,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// author writes posts as the consumer does.
+// author writes posts like the consumer.
 type author struct {
 	t     *testing.T
 	pool  *pgxpool.Pool
@@ -33,7 +33,7 @@ type author struct {
 }
 
 func newAuthor(t *testing.T, pool *pgxpool.Pool) author {
-	registered(t, pool) // which ends leases
+	registered(t, pool) // ends leases
 	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -101,7 +101,7 @@ func TestSharesFollowThePost(t *testing.T) {
 	const x, y = "https://x.example/", "https://y.example/"
 	a.post("1", "1", x)
 	a.post("2", "1")
-	for range 2 { // twice is once
+	for range 2 { // the second run changes nothing
 		require.NoError(t, work(t.Context(), w, "1", "2", "2", "nowhere"))
 		require.Equal(t, []string{"1 " + x}, shares(t, pool))
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// registered are the projections of the weir binary.
+// registered returns the projections of the weir binary, registered.
 func registered(t testing.TB, pool *pgxpool.Pool) *Projections {
 	t.Helper()
 	p := NewProjections(jobs.Links())
@@ -69,7 +69,7 @@ func noteKey(rkey string) schema.Key {
 	return schema.Key{Collection: layers, DID: "did:plc:a", Rkey: rkey}
 }
 
-// words are the projections of the other program, and its table.
+// words returns the projections of the other program, and creates its table.
 func words(t *testing.T, pool *pgxpool.Pool) *Projections {
 	t.Helper()
 	execute(t, pool, `CREATE TABLE IF NOT EXISTS words (did text, collection text, rkey text, n int CHECK (n < 9), PRIMARY KEY (did, collection, rkey))`)
@@ -79,7 +79,7 @@ func words(t *testing.T, pool *pgxpool.Pool) *Projections {
 	})
 }
 
-// counting runs the workers of the other program.
+// counting starts the workers of the other program.
 func counting(t *testing.T, pool *pgxpool.Pool, p *Projections) *wordCounter {
 	t.Helper()
 	w := &wordCounter{}
@@ -98,7 +98,7 @@ func counting(t *testing.T, pool *pgxpool.Pool, p *Projections) *wordCounter {
 	return w
 }
 
-// commit is what the consumer does with a batch.
+// commit stores a batch like the consumer.
 func (a author) commit(p *Projections, b schema.Batch) (err error) {
 	a.t.Helper()
 	queue, err := Queue(a.pool, slog.New(slog.DiscardHandler))
@@ -180,7 +180,7 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	require.Equal(t, []string{"deleted"}, strs(t, pool, `SELECT status FROM accounts`))
 }
 
-// newAuthorOf is an author on a database whose projections are registered.
+// newAuthorOf returns an author on a database with registered projections.
 func newAuthorOf(t *testing.T, pool *pgxpool.Pool) author {
 	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
 	require.NoError(t, err)
@@ -273,7 +273,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	require.NoError(t, schema.RemoveProjection(t.Context(), pool, "words"))
 	require.ErrorIs(t, schema.RemoveProjection(t.Context(), pool, "words"), schema.ErrNoRows)
 	require.Equal(t, []string{"dismissed"}, strs(t, pool, `SELECT state FROM dead_letters`))
-	require.ErrorAs(t, newer.Check(t.Context(), pool), &outdated, "the one that has it would add jobs that nobody knows")
+	require.ErrorAs(t, newer.Check(t.Context(), pool), &outdated, "the program that has it would add jobs of an unknown kind")
 	require.NoError(t, NewProjections(jobs.Links()).Register(t.Context(), pool, log))
 
 	// Invalid projections.

@@ -21,8 +21,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// follows has accounts followed, each by a watch of its own, and waits until
-// their feeds are read.
+// follows adds a watch for each account, and waits until their feeds are read.
 func (r *rig) follows(dids ...string) {
 	r.t.Helper()
 	for _, did := range dids {
@@ -35,7 +34,7 @@ const addGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VAL
 
 func uri(did, rkey string) string { return "at://" + did + "/" + schema.PostCollection + "/" + rkey }
 
-// posts are an account's posts as its repository has them, newest first.
+// posts returns an account's posts in its repository, newest first.
 func (r *rig) posts(did string) (all []schema.SourceRecord) {
 	r.t.Helper()
 	for cursor := ""; ; {
@@ -155,7 +154,7 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL AND reread_at > now()`))
 
-	// One that cannot be reached is tried a few times.
+	// An unreachable repository is tried a few times.
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getLatestCommit", Count: 4}))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'another', now())`)
@@ -301,7 +300,7 @@ func TestAuditComparesBackfilledPosts(t *testing.T) {
 // TestAuditReadsWholeRepositories, however many pages they have.
 func TestAuditReadsWholeRepositories(t *testing.T) {
 	t.Parallel()
-	const posts = 50*repositoryPage + 30 // more than an audit once read
+	const posts = 50*repositoryPage + 30 // more pages than an audit used to read
 	newest := time.Now().Add(-time.Hour).UnixMicro()
 	r := rigOfPDS(t, func(w http.ResponseWriter, r *http.Request) {
 		from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
@@ -322,7 +321,7 @@ func TestAuditReadsWholeRepositories(t *testing.T) {
 	require.Equal(t, posts, sum.Missing)
 }
 
-// rigOfPDS has an account followed, whose PDS lists its posts so.
+// rigOfPDS returns a rig that follows an account whose PDS lists the given posts.
 func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
 	t.Helper()
 	mux := http.NewServeMux()

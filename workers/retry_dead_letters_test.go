@@ -34,7 +34,7 @@ func addJob(t *testing.T, pool *pgxpool.Pool, kind, queue, args string) (id int6
 	return id
 }
 
-// letter waits for the only letter of a stage to be as cond says.
+// letter waits until the only dead letter of a stage meets a condition, and returns it.
 func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.Letter {
 	t.Helper()
 	var id int64
@@ -85,7 +85,7 @@ func TestDiscardedJobIsADeadLetter(t *testing.T) {
 	require.Greater(t, *l.Job, second)
 }
 
-// TestJobThatIsRetriedInRiverUISettlesItsLetter when it passes.
+// TestJobRetriedInRiverUISettlesItsDeadLetter when it succeeds.
 func TestJobRetriedInRiverUISettlesItsDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -228,7 +228,7 @@ func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 	require.Equal(t, []string{"1 https://x.example/", "2 https://y.example/"}, shares(t, pool))
 	var n int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'process_posts'`).Scan(&n))
-	require.Equal(t, 2, n, "one job for all the records that were asked for together")
+	require.Equal(t, 2, n, "one job for all records requested together")
 }
 
 // TestInterruptedRetryContinues: requested dead letters stay requested, and the

@@ -31,7 +31,7 @@ func TestMessagesThatFailAtFirst(t *testing.T) {
 		answer            func(int, http.ResponseWriter, *http.Request)
 		tries, most       int
 		state, why, where string
-		patience          time.Duration // 0: more than an answer needs
+		patience          time.Duration // 0: longer than a response takes
 	}{
 		"500 and then well":       {status(500, 200), 2, 8, "completed", "returned 500", "attempt = 2", 0},
 		"429 and then well":       {status(429, 204), 2, 8, "completed", "", "attempt = 1 AND finalized_at - created_at > interval '1 second'", 0},
@@ -39,7 +39,7 @@ func TestMessagesThatFailAtFirst(t *testing.T) {
 		"no such webhook":         {status(404), 1, 8, "cancelled", `returned 404: \"no room`, "true", 0},
 		"moved":                   {status(302), 1, 8, "cancelled", "returned 302", "true", 0},
 		"hangs":                   {hangs, 2, 8, "completed", "did not respond within 300ms", "attempt >= 2", 300 * time.Millisecond},
-		"hangs in its answer":     {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond}, // would never complete, were that a failure
+		"hangs in its response":   {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond}, // would never complete if that were a failure
 		"falls, and stands again": {falls, 2, 8, "completed", "EOF", "attempt = 2", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestHangingWebhookBlocksNoOtherJob(t *testing.T) {
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	client := alerting(t, r.pool, h.URL, func(w *Webhook) { w.client.Timeout = time.Second })
-	for range 200 { // more than can be tried while this test looks
+	for range 200 { // more than can be tried during the test
 		_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()}, nil)
 		require.NoError(t, err)
 	}

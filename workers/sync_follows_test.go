@@ -15,7 +15,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// a sync that began earlier and ended later takes back what a newer one brought.
+// TestOlderListingDoesNotUndoANewerOne: a sync that began earlier and ended
+// later must not change what the newer one stored.
 func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -27,7 +28,7 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 		_, err := tx.Exec(t.Context(), `INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
 		require.NoError(t, err)
 		require.NoError(t, tx.QueryRow(t.Context(), `SELECT id FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' <> '0'`).Scan(&older))
-		awaited, release = r.holding(func(tx pgx.Tx) error { // what it notes of its first page
+		awaited, release = r.holding(func(tx pgx.Tx) error { // what it stores of its first page
 			return schema.AddListed(t.Context(), tx, older, "", []schema.Member{{DID: others[0]}})
 		})
 		return nil
@@ -40,10 +41,11 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE id = $1 AND state = 'running'`, older))
 	release()
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running', 'scheduled', 'retryable')`)
-	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "unfollowed for good; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
+	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "unfollowed; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
 }
 
-// TestOlderFailureIsNoProblemAnyMore once a newer listing has been taken over.
+// TestOlderFailureDoesNotReplaceANewerListing: a newer listing has been stored
+// meanwhile.
 func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
@@ -82,7 +84,7 @@ func TestChangedWatchIsReadAgain(t *testing.T) {
 	r.becomes(7, `SELECT count(*) FROM watch_members`)
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		_, err := schema.SetMembers(t.Context(), tx, before, []schema.Member{{DID: alice}}, nil, time.Now())
-		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of what it was of before")
+		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of the old target")
 		return nil
 	}))
 
@@ -113,7 +115,7 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[25:]...))
 	want, pages := r.secondDegree(3)
 	r.execute(`INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
-	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // whom nobody follows
+	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // an account without followers in the listing
 	r.net.SetLatency(20 * time.Millisecond)
 	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM listing_members`) > 100 }, time.Minute, 5*time.Millisecond)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", Count: 2})) // and its repetition
@@ -202,7 +204,7 @@ func TestLongListingIsNotStartedTwice(t *testing.T) {
 	r.execute(`UPDATE river_job SET state = 'retryable' WHERE args ->> 'watch' = '2'`)
 	due, err = schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
-	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "one that fails keeps nobody waiting")
+	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "a failing watch does not delay others")
 
 	r.execute(`INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by)
 		SELECT id, 1, 'did:plc:a', '', '', '', '' FROM river_job WHERE args ->> 'watch' IN ('1', '2') UNION ALL SELECT 0, 1, 'did:plc:a', '', '', '', ''`)
@@ -238,7 +240,7 @@ func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	require.NoError(t, r.net.Deactivate(followed[1]))
 	require.NoError(t, r.net.Deactivate(followed[2]))
 	require.NoError(t, r.net.Unfollow(hub.DID, followed[3]))
-	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just said that it is active
+	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just reported it as active
 
 	// Ten failures in a row would have the client leave the service alone for a while.
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "app.bsky.actor.getProfiles", Count: 8}))
@@ -277,7 +279,7 @@ func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM watch_members`))
 	report, err := health.Read(t.Context(), r.pool, time.Now(), health.Limits{})
 	require.NoError(t, err)
-	require.EqualValues(t, 4, report.UnreadWatches, "weir status says so")
+	require.EqualValues(t, 4, report.UnreadWatches, "weir status reports it")
 }
 
 // TestAccountIsFollowedWithoutAnAppView by its DID, as SQL adds it. A later sync
