@@ -132,7 +132,7 @@ func TestAuditOfServersThatFail(t *testing.T) {
 	require.Nil(t, sum.Score)
 	require.Equal(t, 5, sum.Failures)
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditFails")
-	n.MendCalls()
+	n.ClearCallFaults()
 	sum, _ = audited(t, env, "--accounts", "5")
 	require.NotNil(t, sum.Score)
 	require.NotContains(t, succeed(t, env, "status"), "WeirAudit")

@@ -265,7 +265,7 @@ func TestFiftyThousandFollows(t *testing.T) {
 	s.streams(5)
 	require.Equal(t, 5, count(t, pool, `SELECT count(*) FROM (SELECT FROM stream_accounts GROUP BY stream HAVING count(*) = 10000) AS full_ones`))
 	require.Eventually(t, func() bool {
-		full := slices.DeleteFunc(n.Asked(), func(dids int) bool { return dids != 10_000 })
+		full := slices.DeleteFunc(n.FilterSizes(), func(dids int) bool { return dids != 10_000 })
 		return len(full) >= 5
 	}, time.Minute, 10*time.Millisecond)
 	said := len(n.Log().Entries())
@@ -275,13 +275,13 @@ func TestFiftyThousandFollows(t *testing.T) {
 		require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > posts+100 }, time.Minute, 20*time.Millisecond)
 	}
 	more()
-	require.Equal(t, 10_000, slices.Max(n.Asked()))
-	require.NotContains(t, n.Asked(), 0, "the whole network was asked for")
+	require.Equal(t, 10_000, slices.Max(n.FilterSizes()))
+	require.NotContains(t, n.FilterSizes(), 0, "the whole network was asked for")
 	first.kill()
 	second := s.start(schema.ShardsNetwork, 10_000)
 	s.streams(1)
 	more()
-	require.Contains(t, n.Asked(), 0)
+	require.Contains(t, n.FilterSizes(), 0)
 	third := s.start(schema.ShardsAuto, 10_000) // beside the second, which follows
 	s.streams(5)
 	more()
@@ -313,7 +313,7 @@ func TestFiftyThousandFollows(t *testing.T) {
 		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { _, known := mine[post]; return !known }))
 	}, time.Minute, 100*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
-	require.Equal(t, 10_000, slices.Max(n.Asked()))
+	require.Equal(t, 10_000, slices.Max(n.FilterSizes()))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 	for _, p := range []*process{second, third} {
 		p.signal(syscall.SIGTERM)

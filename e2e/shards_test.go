@@ -188,7 +188,7 @@ func TestMovingAccountsWhileTheyPost(t *testing.T) {
 		if last != nil && i%2 == 0 {
 			last.kill()
 		}
-		said := len(s.net.Asked())
+		said := len(s.net.FilterSizes())
 		next := s.start(c.mode, c.accounts)
 		s.streams(c.streams)
 		posts := count(t, s.pool, `SELECT count(*) FROM posts`)
@@ -199,8 +199,8 @@ func TestMovingAccountsWhileTheyPost(t *testing.T) {
 			s.streams(c.streams)
 		}
 		if i == 0 { // nobody said otherwise before
-			require.NotContains(t, s.net.Asked()[said:], 0, "the whole network was asked for")
-			require.LessOrEqual(t, slices.Max(s.net.Asked()[said:]), c.accounts)
+			require.NotContains(t, s.net.FilterSizes()[said:], 0, "the whole network was asked for")
+			require.LessOrEqual(t, slices.Max(s.net.FilterSizes()[said:]), c.accounts)
 		}
 		last = next
 	}
@@ -233,12 +233,12 @@ func TestShardsComeAndGoInARunningProcess(t *testing.T) {
 
 	// One more account: its past by its feed, its present by a stream of its own.
 	someone := stranger(t, n, 5)
-	dials := len(n.Asked())
+	dials := len(n.FilterSizes())
 	require.NoError(t, n.Follow(hub.DID, someone))
 	succeed(t, env, "watch", "sync")
 	s.streams(2)
 	require.Equal(t, []string{someone}, s.of("jetstream-2"))
-	require.Equal(t, []int{1}, n.Asked()[dials:], "nobody else is asked for anew")
+	require.Equal(t, []int{1}, n.FilterSizes()[dials:], "nobody else is asked for anew")
 	require.Eventually(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND feed_read_at IS NOT NULL`, someone)) == 1
 	}, time.Minute, 20*time.Millisecond)
@@ -269,7 +269,7 @@ func TestShardsComeAndGoInARunningProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, html, "jetstream-2")
 	require.NotContains(t, html, "No consumer is running")
-	require.NotContains(t, n.Asked(), 0, "the whole network was asked for")
+	require.NotContains(t, n.FilterSizes(), 0, "the whole network was asked for")
 	require.NotContains(t, serve.stderr.String(), "ERROR")
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))

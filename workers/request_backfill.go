@@ -17,8 +17,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// RequestBackfill finds out who is meant and enqueues the backfills. It ends in
-// the transaction that enqueues them.
+// RequestBackfill resolves the requested accounts and enqueues their backfills.
+// The job completes in the transaction that enqueues them.
 type RequestBackfill struct {
 	river.WorkerDefaults[jobs.RequestBackfill]
 	pool *pgxpool.Pool
