@@ -115,11 +115,11 @@ func follow(alerts []schema.Alert, conditions []health.Condition, now time.Time)
 // seen is what becomes of an alert whose condition holds: it fires when it has
 // held for long enough. One that nobody looked after for a while begins anew.
 func seen(a *schema.Alert, c health.Condition, now time.Time) {
-	if a.ResolvedAt != nil || a.FiredAt == nil && now.Sub(a.SeenAt) > health.GoneFor {
+	if a.ResolvedAt != nil || a.FiredAt == nil && now.Sub(a.SeenAt) > health.ResolveAfter {
 		a.Since, a.FiredAt, a.ResolvedAt = now, nil, nil
 	}
 	a.SeenAt, a.Severity, a.Message, a.Hint = now, c.Severity, c.Message, c.Do
-	if a.FiredAt == nil && now.Sub(a.Since) >= health.Held()[a.Name] {
+	if a.FiredAt == nil && now.Sub(a.Since) >= health.FireAfter()[a.Name] {
 		a.FiredAt = &now
 	}
 }
@@ -127,7 +127,7 @@ func seen(a *schema.Alert, c health.Condition, now time.Time) {
 // missed is what becomes of an alert whose condition does not hold: a pending one
 // is over, a firing one when it has been gone for long enough.
 func missed(a *schema.Alert, now time.Time) {
-	if a.ResolvedAt == nil && (a.FiredAt == nil || now.Sub(a.SeenAt) >= health.GoneFor) {
+	if a.ResolvedAt == nil && (a.FiredAt == nil || now.Sub(a.SeenAt) >= health.ResolveAfter) {
 		a.ResolvedAt = &now
 	}
 }
