@@ -66,7 +66,7 @@ func (p App) commitAll(ctx context.Context, name string, lines io.Reader) error 
 	stream := p.cfg.Stream + "-ingest"
 	source := &recording.Source{Name: "recording:" + name, Lines: lines, Wire: jetstream.Wire(p.stored.Stores)}
 	c, err := p.consumer(consumer.Config{
-		Stream: stream, Wire: schema.WireRecording, Source: source, Afresh: true, Patient: true,
+		Stream: stream, Wire: schema.WireRecording, Source: source, IgnorePosition: true, BlockOnFullBuffer: true,
 		BatchEvents: p.cfg.BatchEvents, BatchInterval: p.cfg.BatchInterval, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
 		Registerer: p.metrics,
 	})

@@ -173,7 +173,7 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 		cancel()
 		named.Unregister(counts)
 	}
-	s.beats.Store(now.Stream, c.LastBeat)
+	s.beats.Store(now.Stream, c.LastHeartbeat)
 	g.Go(func() error { return c.Run(ctx) })
 	return one, nil
 }

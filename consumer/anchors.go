@@ -53,7 +53,7 @@ func anchorText(s string) string {
 
 // farthestLag bounds how much later than it was written an event is believed to
 // have been dated.
-const farthestLag = 24 * time.Hour
+const maxLag = 24 * time.Hour
 
 // trail is what a stream has brought last: the anchors of its position, and how
 // far the dates of its frames lag behind their revs. A rev is a stranger's
@@ -110,7 +110,7 @@ func (t *trail) add(p *Place) {
 	}
 	t.rev = rev
 	if written, ok := revTime(rev); ok {
-		t.lags[t.revs%len(t.lags)] = min(max(0, p.happened().Sub(written)), farthestLag)
+		t.lags[t.revs%len(t.lags)] = min(max(0, p.happened().Sub(written)), maxLag)
 		t.revs++
 	}
 }

@@ -19,22 +19,22 @@ const maxBatchBytes = 4 << 20
 
 // batch is a run of consecutive frames that will be committed together.
 type batch struct {
-	wire    *Wire               // reads the inputs of its dead letters again
-	events  []Event             // those that write something, in order
-	frames  []part              // the frames that these events are of, in order
-	letters []schema.DeadLetter // what was set aside before the commit
-	settled []int64             // dead letters that turn out to bring nothing to store
-	gap     *schema.Gap
-	last    *schema.Position // where the stream stands after the batch; nil: unmoved
-	count   int              // events seen, the ignored ones included
-	bytes   int
-	oldest  time.Time // arrival of the first frame
-	opened  time.Time // when its decoding began: later than oldest where frames wait
-	folded  *schema.Batch
+	wire        *Wire               // reads the inputs of its dead letters again
+	events      []Event             // those that write something, in order
+	frames      []batchFrame        // the frames that these events are of, in order
+	deadLetters []schema.DeadLetter // what was set aside before the commit
+	settled     []int64             // dead letters that turn out to bring nothing to store
+	gap         *schema.Gap
+	last        *schema.Position // where the stream stands after the batch; nil: unmoved
+	count       int              // events seen, the ignored ones included
+	bytes       int
+	oldest      time.Time // arrival of the first frame
+	opened      time.Time // when its decoding began: later than oldest where frames wait
+	folded      *schema.Batch
 }
 
 // part is how many of the batch's events a frame has, one after the other.
-type part struct {
+type batchFrame struct {
 	Place
 	events int
 }
@@ -61,7 +61,7 @@ func (b *batch) split() (first, second *batch) {
 	}
 	first.last = new(schema.Position)
 	*first.last = *b.last
-	move(first.last, &at)
+	advance(first.last, &at)
 	first.last.Anchor, first.last.Anchors = at.anchor(), schema.Anchors{}
 	for i, n := frames-1, 0; i >= 0 && n < maxAnchors; i-- {
 		if frame := &b.frames[i]; frame.named() {
@@ -78,22 +78,22 @@ func (b *batch) split() (first, second *batch) {
 
 // cut cuts a batch in two after some events; the position moves with the second.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], letters: b.letters, settled: b.settled, oldest: b.oldest}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, settled: b.settled, oldest: b.oldest}
 	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 	return first, second
 }
 
 // parked is the batch with its only event set aside.
-func (b *batch) parked(cause error, now time.Time) *batch {
-	letter := b.letter(&b.events[0], now)
-	letter.Cause = cause.Error()
-	return &batch{wire: b.wire, letters: append(slices.Clip(b.letters), letter), settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+func (b *batch) deadLettered(cause error, now time.Time) *batch {
+	deadLetter := b.deadLetter(&b.events[0], now)
+	deadLetter.Cause = cause.Error()
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 }
 
 // letter is a dead letter of an event that cannot be stored.
-func (b *batch) letter(ev *Event, now time.Time) schema.DeadLetter {
+func (b *batch) deadLetter(ev *Event, now time.Time) schema.DeadLetter {
 	return schema.DeadLetter{
-		ID:    ev.Letter,
+		ID:    ev.DeadLetterID,
 		Stage: schema.StageCommit,
 		Wire:  b.wire.Name,
 		Key:   schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key},
@@ -106,12 +106,12 @@ func (b *batch) letter(ev *Event, now time.Time) schema.DeadLetter {
 // malformed sets aside what cannot be read; id is that of the dead letter it is
 // replayed from, or 0.
 func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
-	letter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
+	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
 		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}
 	if bad.Key != "" {
-		letter.Key, letter.Rev = schema.Key{Collection: bad.Collection, DID: bad.Author, Rkey: bad.Key}, bad.Revision
+		deadLetter.Key, deadLetter.Rev = schema.Key{Collection: bad.Collection, DID: bad.Author, Rkey: bad.Key}, bad.Revision
 	}
-	b.letters = append(b.letters, letter)
+	b.deadLetters = append(b.deadLetters, deadLetter)
 	b.count++
 }
 
@@ -120,7 +120,7 @@ func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
 func (b *batch) add(ev *Event, at time.Time) bool {
 	if len(ev.Record) > maxRecord { // which no CBOR of a shorter JSON is by much
 		if size := networkBytes(ev.Record); size > maxRecord {
-			b.letters = append(b.letters, b.tooLarge(ev, size, at))
+			b.deadLetters = append(b.deadLetters, b.tooLarge(ev, size, at))
 			return false
 		}
 	}
@@ -131,12 +131,12 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 // close ends a frame that began when the batch had so many events.
 func (b *batch) close(at *Place, began int) {
 	if events := len(b.events) - began; events > 0 {
-		b.frames = append(b.frames, part{*at, events})
+		b.frames = append(b.frames, batchFrame{*at, events})
 	}
 }
 
 // move sets a position to just after a frame. Its host and its anchors stay.
-func move(p *schema.Position, at *Place) {
+func advance(p *schema.Position, at *Place) {
 	p.CursorKind, p.Cursor = string(CursorTime), at.TimeUS
 	if at.Seq > 0 {
 		p.CursorKind, p.Cursor = string(CursorSeq), at.Seq
@@ -179,10 +179,10 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Deletions, func(a, b schema.Deletion) int { return byKey(a.Key, b.Key) })
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
-	out.DeadLetters, out.Gap = b.letters, b.gap
+	out.DeadLetters, out.Gap = b.deadLetters, b.gap
 	out.Replayed = b.settled
 	for i := range b.events {
-		if id := b.events[i].Letter; id != 0 {
+		if id := b.events[i].DeadLetterID; id != 0 {
 			out.Replayed = append(slices.Clip(out.Replayed), id)
 		}
 	}
@@ -200,7 +200,7 @@ func (f *folding) add(ev *Event) {
 	switch ev.Kind {
 	case KindCommit:
 		key := schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key}
-		at := dated(ev.TimeUS, ev.Arrived)
+		at := storedTime(ev.TimeUS, ev.Arrived)
 		if ev.Operation == Delete {
 			d := schema.Deletion{Key: key, Rev: ev.Revision, At: at}
 			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Rev > old.Rev })
@@ -209,10 +209,10 @@ func (f *folding) add(ev *Event) {
 		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Key, at), Record: ev.Record}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
 	case KindAccount:
-		s := schema.Status{DID: ev.Author, Status: status(ev), At: said(ev.At, ev.TimeUS, ev.Arrived)}
+		s := schema.Status{DID: ev.Author, Status: status(ev), At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
 		put(&f.out.Statuses, f.statuses, ev.Author, s, func(old schema.Status) bool { return !s.At.Before(old.At) })
 	case KindIdentity:
-		h := schema.Handle{DID: ev.Author, Handle: ev.Handle, At: said(ev.At, ev.TimeUS, ev.Arrived)}
+		h := schema.Handle{DID: ev.Author, Handle: ev.Handle, At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
 		put(&f.out.Handles, f.handles, ev.Author, h, func(old schema.Handle) bool { return !h.At.Before(old.At) })
 	}
 }
@@ -243,8 +243,8 @@ func status(ev *Event) string {
 
 // tooLarge is the letter for a record that is larger than the network allows.
 func (b *batch) tooLarge(ev *Event, size int, now time.Time) schema.DeadLetter {
-	letter := b.letter(ev, now)
-	letter.Cause, letter.Path, letter.Final = "the record is larger than the network allows", "/commit/record", true
-	letter.Expected, letter.Received = fmt.Sprintf("at most %d bytes", maxRecord), fmt.Sprintf("%d bytes", size)
-	return letter
+	deadLetter := b.deadLetter(ev, now)
+	deadLetter.Cause, deadLetter.Path, deadLetter.Final = "the record is larger than the network allows", "/commit/record", true
+	deadLetter.Expected, deadLetter.Received = fmt.Sprintf("at most %d bytes", maxRecord), fmt.Sprintf("%d bytes", size)
+	return deadLetter
 }

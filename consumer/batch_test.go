@@ -213,7 +213,7 @@ func TestFullBufferIsWaitedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		frame := Frame{Data: make([]byte, 1000)}
 		full := func() *buffer {
-			b := newBuffer(160 * held(frame))
+			b := newBuffer(160 * frameSize(frame))
 			for range 160 {
 				require.True(t, b.put(frame))
 			}

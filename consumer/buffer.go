@@ -20,7 +20,7 @@ const frameBytes = int64(unsafe.Sizeof(Frame{}))
 type buffer struct {
 	limit int64
 	ready chan struct{} // holds a token when frames wait or the buffer is closed
-	room  chan struct{} // holds a token when a sixteenth of the limit is free
+	space chan struct{} // holds a token when a sixteenth of the limit is free
 
 	mu     sync.Mutex
 	chunks [][]Frame // in order; none is empty
@@ -30,7 +30,7 @@ type buffer struct {
 }
 
 func newBuffer(limit int64) *buffer {
-	return &buffer{limit: limit, ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	return &buffer{limit: limit, ready: make(chan struct{}, 1), space: make(chan struct{}, 1)}
 }
 
 // put adds a frame, or reports false when it does not fit. A single frame
@@ -38,7 +38,7 @@ func newBuffer(limit int64) *buffer {
 func (b *buffer) put(f Frame) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	size := held(f)
+	size := frameSize(f)
 	if b.closed || (b.bytes > 0 && b.bytes+size > b.limit) {
 		return false
 	}
@@ -50,11 +50,11 @@ func (b *buffer) put(f Frame) bool {
 	}
 	b.chunks[last] = append(b.chunks[last], f)
 	b.bytes += size
-	leave(b.ready)
+	signal(b.ready)
 	return true
 }
 
-func held(f Frame) int64 { return int64(len(f.Data)) + frameBytes }
+func frameSize(f Frame) int64 { return int64(len(f.Data)) + frameBytes }
 
 // putWithin adds a frame, and waits for room where there is none. After a wait a
 // sixteenth of the limit is free, or as much as the frame needs: so the reader
@@ -72,27 +72,27 @@ func (b *buffer) putWithin(ctx context.Context, f Frame, within time.Duration) b
 			return false
 		case <-timer.C:
 			return false
-		case <-b.room:
+		case <-b.space:
 		}
-		if b.roomy() && b.put(f) {
+		if b.hasSpace() && b.put(f) {
 			return true
 		}
 	}
 }
 
 // roomy reports whether a sixteenth of the limit is free: a token may be old.
-func (b *buffer) roomy() bool { return b.size() <= b.limit-b.limit/16 }
+func (b *buffer) hasSpace() bool { return b.size() <= b.limit-b.limit/16 }
 
 // close says that no frame will follow; what is in the buffer stays.
 func (b *buffer) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	leave(b.ready)
+	signal(b.ready)
 }
 
 // leave puts a token into a channel that does not have one.
-func leave(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -113,7 +113,7 @@ func (b *buffer) take(spent []Frame) (frames []Frame, more bool) {
 		frames = b.chunks[0]
 		b.chunks[0] = nil
 		if b.chunks = b.chunks[1:]; len(b.chunks) > 0 {
-			leave(b.ready)
+			signal(b.ready)
 			return frames, true
 		}
 		b.chunks = nil
@@ -124,11 +124,11 @@ func (b *buffer) take(spent []Frame) (frames []Frame, more bool) {
 // release gives the bytes of a decoded frame back.
 func (b *buffer) release(f Frame) {
 	b.mu.Lock()
-	b.bytes -= held(f)
-	roomy := b.bytes <= b.limit-b.limit/16
+	b.bytes -= frameSize(f)
+	hasSpace := b.bytes <= b.limit-b.limit/16
 	b.mu.Unlock()
-	if roomy {
-		leave(b.room)
+	if hasSpace {
+		signal(b.space)
 	}
 }
 

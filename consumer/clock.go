@@ -11,16 +11,16 @@ import (
 // is measured without a wall clock, so that a step of this process's is
 // never taken for the database's.
 type clock struct {
-	mu   sync.Mutex
-	told time.Time // by the database
-	at   time.Time // when that was; zero: never
+	mu           sync.Mutex
+	databaseTime time.Time // by the database
+	at           time.Time // when that was; zero: never
 }
 
 // set takes over what the database has just told.
-func (c *clock) set(told time.Time) {
+func (c *clock) set(databaseTime time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told, c.at = told, time.Now()
+	c.databaseTime, c.at = databaseTime, time.Now()
 }
 
 // between is a moment of this process, which has a monotonic reading, as the
@@ -31,7 +31,7 @@ func (c *clock) between(at time.Time) (earliest, latest time.Time) {
 	if at.IsZero() || c.at.IsZero() {
 		return at, at
 	}
-	other := c.told.Add(at.Sub(c.at))
+	other := c.databaseTime.Add(at.Sub(c.at))
 	if other.Before(at.Round(0)) { // by the wall clocks
 		return other, at
 	}
@@ -53,20 +53,20 @@ func (c *clock) latest(at time.Time) time.Time {
 
 // Moment is a moment that goroutines share. What lies between two of them is not
 // changed by a step of the wall clock. The zero Moment is none.
-type Moment struct {
+type MonotonicTime struct {
 	once  sync.Once
 	base  time.Time
 	since atomic.Int64 // nanoseconds from base; 0: never
 }
 
 // Set makes it another moment.
-func (m *Moment) Set(at time.Time) {
+func (m *MonotonicTime) Set(at time.Time) {
 	m.once.Do(func() { m.base = at.Add(-1) })
 	m.since.Store(int64(at.Sub(m.base)))
 }
 
 // At is the moment as the clock tells it now; the zero time: none.
-func (m *Moment) At() time.Time {
+func (m *MonotonicTime) At() time.Time {
 	since := m.since.Load()
 	if since == 0 {
 		return time.Time{}

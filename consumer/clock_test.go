@@ -34,7 +34,7 @@ func TestClockBelievesTheOneThatClaimsLess(t *testing.T) {
 func TestMomentIsToldByTheClockOfNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var m Moment
+		var m MonotonicTime
 		require.True(t, m.At().IsZero())
 		began := time.Now()
 		m.Set(began)

@@ -63,8 +63,8 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 		return fmt.Errorf("commit a batch without events: %w", err)
 	case 1:
 		c.log.Warn("event_dead_lettered", "did", b.events[0].Author, "collection", b.events[0].Collection, "rkey", b.events[0].Key, "error", err)
-		c.metrics.parked.WithLabelValues(schema.StageCommit, c.named(b.events[0].Collection)).Inc()
-		return c.commit(ctx, b.parked(unwrapAll(err), time.Now()))
+		c.metrics.deadLettered.WithLabelValues(schema.StageCommit, c.named(b.events[0].Collection)).Inc()
+		return c.commit(ctx, b.deadLettered(unwrapAll(err), time.Now()))
 	}
 	first, second := b.split()
 	if err := c.commit(ctx, first); err != nil {

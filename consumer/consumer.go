@@ -63,12 +63,12 @@ type Config struct {
 	Depth    Depth // nil: nobody looks
 	MaxDepth int   // 10,000
 
-	Start  Cursor // where to start when nothing is stored; none: the live tip
-	Afresh bool   // ignore the stored position: the source always starts at its beginning
+	Start          Cursor // where to start when nothing is stored; none: the live tip
+	IgnorePosition bool   // ignore the stored position: the source always starts at its beginning
 
 	// Patient makes the reader wait for room in the buffer for ever: for a source
 	// that nobody drops for being slow, and that cannot be resumed.
-	Patient bool
+	BlockOnFullBuffer bool
 
 	BatchEvents   int           // 500
 	BatchInterval time.Duration // 100 ms
@@ -84,9 +84,9 @@ type Config struct {
 	SilentFor     time.Duration // 15 s: the same when nothing recent has arrived, or a thirtieth of the past that was asked for, if that is longer
 	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what was read
 
-	Keep            time.Duration    // how long posts are kept; 0: for ever. Their partitions are as large as that needs.
-	PartitionsEvery time.Duration    // 5 min: how often partitions of posts are looked for; after a failure sooner
-	Now             func() time.Time // time.Now: what partitions of posts are made around
+	Keep              time.Duration    // how long posts are kept; 0: for ever. Their partitions are as large as that needs.
+	PartitionInterval time.Duration    // 5 min: how often partitions of posts are looked for; after a failure sooner
+	Now               func() time.Time // time.Now: what partitions of posts are made around
 
 	Owner      string // names this process in the lease
 	Logger     *slog.Logger
@@ -110,16 +110,16 @@ type Consumer struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	session atomic.Pointer[session] // the connection at work; nil between connections
-	trouble atomic.Pointer[Attempt] // the last try to connect, if it failed; nil: none known
-	depth   atomic.Int64            // jobs waiting, while they keep the stream from being read; else 0
-	beat    Moment
-	clock   clock
+	session        atomic.Pointer[session] // the connection at work; nil between connections
+	connectFailure atomic.Pointer[Attempt] // the last try to connect, if it failed; nil: none known
+	depth          atomic.Int64            // jobs waiting, while they keep the stream from being read; else 0
+	beat           MonotonicTime
+	clock          clock
 }
 
 // LastBeat is when the consumer was last seen at work: it renewed its lease, or
 // found that another process holds it, or tried. The zero time: not yet.
-func (c *Consumer) LastBeat() time.Time { return c.beat.At() }
+func (c *Consumer) LastHeartbeat() time.Time { return c.beat.At() }
 
 // New checks the configuration and fills in the defaults.
 func New(cfg Config) (*Consumer, error) {
@@ -137,7 +137,7 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.BatchInterval = cmp.Or(cfg.BatchInterval, 100*time.Millisecond)
 	cfg.BufferBytes = cmp.Or(cfg.BufferBytes, 16<<20)
 	cfg.FullWait = cmp.Or(cfg.FullWait, 2*time.Second)
-	if cfg.Patient {
+	if cfg.BlockOnFullBuffer {
 		cfg.FullWait = math.MaxInt64
 	}
 	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, 10*time.Second)
@@ -149,7 +149,7 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
 	cfg.SilentFor = cmp.Or(cfg.SilentFor, 15*time.Second)
 	cfg.DrainWithin = cmp.Or(cfg.DrainWithin, 15*time.Second)
-	cfg.PartitionsEvery = cmp.Or(cfg.PartitionsEvery, 5*time.Minute)
+	cfg.PartitionInterval = cmp.Or(cfg.PartitionInterval, 5*time.Minute)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -182,7 +182,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		waiting = false
 		c.clock.set(lease.Taken)
 		c.log.Info("lease_taken", "epoch", lease.Epoch, "cursor", lease.Position.Cursor, "host", lease.Position.Host)
-		switch err := c.hold(ctx, lease); {
+		switch err := c.holdLease(ctx, lease); {
 		case errors.Is(err, ErrEnd):
 			return nil
 		case errors.Is(err, schema.ErrFenced):
@@ -211,7 +211,7 @@ func (c *Consumer) take(ctx context.Context) (schema.Lease, bool, error) {
 
 // hold works the stream for as long as the lease is ours. It returns nil when
 // ctx has ended, ErrEnd, ErrFenced or a fatal error.
-func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
+func (c *Consumer) holdLease(ctx context.Context, lease schema.Lease) error {
 	c.metrics.epoch.Set(float64(lease.Epoch))
 	defer c.metrics.epoch.Set(0)
 	// Work outlives ctx by the time it takes to commit what was read.
@@ -236,11 +236,11 @@ func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
 	partitions := c.startPartitions(stop)
 	err := c.connections(work, stop, lease)
 	cancel(err)
-	beatErr := <-beat
+	heartbeatErr := <-beat
 	halt()
 	<-partitions
 	switch {
-	case errors.Is(err, schema.ErrFenced), errors.Is(beatErr, schema.ErrFenced):
+	case errors.Is(err, schema.ErrFenced), errors.Is(heartbeatErr, schema.ErrFenced):
 		return schema.ErrFenced
 	case err != nil && !errors.Is(err, ErrEnd):
 		return err
@@ -253,8 +253,8 @@ func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
 // connections works one connection after another. work bounds the commits,
 // stop the reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.Afresh}
-	if c.cfg.Afresh {
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.IgnorePosition}
+	if c.cfg.IgnorePosition {
 		commits.position = schema.Position{}
 	}
 	if err := c.leased(stop); err != nil {
@@ -278,8 +278,8 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			return err
 		}
 		c.session.Store(s)
-		c.trouble.Store(nil)
-		c.log.Info("connected", "host", s.conn.Host(), "cursor", s.asked.Value, "cursor_kind", s.asked.Kind)
+		c.connectFailure.Store(nil)
+		c.log.Info("connected", "host", s.conn.Host(), "cursor", s.requested.Value, "cursor_kind", s.requested.Kind)
 		err = s.run(work, stop, commits)
 		if at := s.caughtUp(); !at.IsZero() {
 			commits.position.CaughtUp, commits.position.Quiet = later(commits.position.CaughtUp, at), true
@@ -334,7 +334,7 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			c.press(ctx)
+			c.checkBackpressure(ctx)
 			err := c.renew(ctx, lease)
 			c.beat.Set(time.Now())
 			if errors.Is(err, schema.ErrFenced) {
@@ -352,7 +352,7 @@ func (c *Consumer) renew(ctx context.Context, lease schema.Lease) error {
 	if s := c.session.Load(); s != nil {
 		beat.CaughtUp = s.caughtUp()
 	}
-	if a := c.trouble.Load(); a != nil {
+	if a := c.connectFailure.Load(); a != nil {
 		beat.Failed = a.Failed
 	}
 	now, err := lease.Renew(ctx, c.cfg.Pool, beat)
@@ -365,7 +365,7 @@ func (c *Consumer) renew(ctx context.Context, lease schema.Lease) error {
 // press looks how many jobs wait, and ends the connection when they are too
 // many. What was read before is committed; the next connection is made when half
 // of them are done, and resumes where this one ended.
-func (c *Consumer) press(ctx context.Context) {
+func (c *Consumer) checkBackpressure(ctx context.Context) {
 	if c.cfg.Depth == nil {
 		return
 	}
@@ -402,8 +402,8 @@ func (c *Consumer) state() (state, detail string) {
 	if s := c.session.Load(); s != nil {
 		return s.state()
 	}
-	if trouble := c.trouble.Load(); trouble != nil {
-		return schema.StateNoNetwork, fmt.Sprintf("%s: %v", trouble.Endpoint, trouble.Err)
+	if connectFailure := c.connectFailure.Load(); connectFailure != nil {
+		return schema.StateNoNetwork, fmt.Sprintf("%s: %v", connectFailure.Endpoint, connectFailure.Err)
 	}
 	return schema.StateConnecting, ""
 }

@@ -43,7 +43,7 @@ const plainRecord = `{"$type":"app.bsky.feed.post","text":"hello","createdAt":"2
 func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consumer.Config)) *consumer.Consumer {
 	t.Helper()
 	cfg := consumer.Config{
-		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), Afresh: true, Patient: true,
+		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true,
 		Source:  &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
 		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
@@ -237,7 +237,7 @@ func TestStopCommitsWhatWasRead(t *testing.T) {
 	}
 	stored := 0
 	require.NoError(t, played(t, pool, lines, func(cfg *consumer.Config) {
-		cfg.Patient, cfg.BufferBytes = true, 64<<10 // most lines are not read yet
+		cfg.BlockOnFullBuffer, cfg.BufferBytes = true, 64<<10 // most lines are not read yet
 		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
 			stored += len(written)
 			cancel() // in the middle of the first commit

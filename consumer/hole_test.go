@@ -65,14 +65,14 @@ func TestShortHoleIsAGap(t *testing.T) {
 			forgotten[0].at, forgotten[len(forgotten)-1].at))
 		var reason string
 		require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT reason FROM gaps`).Scan(&reason))
-		said, asked := strings.CutPrefix(reason, "asked for events since ")
-		if !asked {
+		eventTime, requested := strings.CutPrefix(reason, "asked for events since ")
+		if !requested {
 			require.Contains(t, reason, "asked for the oldest events")
 			require.Contains(t, w.asksAnew, "cursor_kind=seq")
 			return
 		}
-		said, _, _ = strings.Cut(said, ",")
-		named, err := time.Parse(time.RFC3339, said)
+		eventTime, _, _ = strings.Cut(eventTime, ",")
+		named, err := time.Parse(time.RFC3339, eventTime)
 		require.NoError(t, err)
 		require.WithinDuration(t, time.UnixMicro(last).Add(-5*time.Minute), named, 3*time.Second, "the time that was really asked for")
 	})

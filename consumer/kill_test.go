@@ -79,9 +79,9 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 				accepted = append(accepted, p)
 				continue
 			}
-			letters := count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE did = $1 AND rkey = $2 AND stage = 'commit' AND wire = $3`, p.did, p.rkey, w.decodes.Name)
-			require.Positive(t, letters, p)
-			require.LessOrEqual(t, letters, writes[p], "the same event is one dead letter, however often it comes")
+			deadLetters := count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE did = $1 AND rkey = $2 AND stage = 'commit' AND wire = $3`, p.did, p.rkey, w.decodes.Name)
+			require.Positive(t, deadLetters, p)
+			require.LessOrEqual(t, deadLetters, writes[p], "the same event is one dead letter, however often it comes")
 		}
 		s.holds(accepted)
 		require.Greater(t, len(there), len(accepted))
@@ -199,8 +199,8 @@ func TestWholeFrameIsReadAgain(t *testing.T) {
 	frame := `{"at":1783175888000000,"did":"did:plc:many","rev":"3mptbyqhi7s2f","ops":[` +
 		`{"action":"create","path":"app.bsky.feed.post/a","record":{"text":"x"}},7,{"action":"create","path":"app.bsky.feed.post/b","record":{"text":"refused"}},` +
 		`{"action":"create","path":"app.bsky.feed.post/c","record":{"text":"x"}}]}`
-	letter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame), At: time.Now()}
-	require.NoError(t, letter.Park(t.Context(), s.pool, ""))
+	deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame), At: time.Now()}
+	require.NoError(t, deadLetter.Park(t.Context(), s.pool, ""))
 	_, err := s.pool.Exec(t.Context(), strict)
 	require.NoError(t, err)
 	retry := func() {
@@ -223,8 +223,8 @@ func TestLetterOfAnUnknownWireStaysOpen(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
 	for _, wire := range []string{"tomorrow-v9", "toy"} {
-		letter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`), At: time.Now()}
-		require.NoError(t, letter.Park(t.Context(), s.pool, ""))
+		deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`), At: time.Now()}
+		require.NoError(t, deadLetter.Park(t.Context(), s.pool, ""))
 	}
 	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes of another wire are another input")
 	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })

@@ -13,7 +13,7 @@ import (
 // states are this package's own words, collections those that are stored.
 type metrics struct {
 	events        *prometheus.CounterVec
-	parked        *prometheus.CounterVec
+	deadLettered  *prometheus.CounterVec
 	replaced      prometheus.Counter
 	batches       prometheus.Counter
 	batchEvents   prometheus.Histogram
@@ -39,7 +39,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
 			Help: "Events read, by what was done (write, delete, account, identity, not_followed, or ignored: of a collection or kind that is not stored) and, of commits, by collection: other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
-		parked: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
+		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
 			Help: "Frames and events set aside in dead_letters, by stage and by the collection they say they are of: other stands for all that are not stored, and for none. Expect zero."},
 			[]string{"stage", "collection"}),
 		replaced: f.NewCounter(prometheus.CounterOpts{Name: name("replaced_characters_total"),
@@ -65,7 +65,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		lastEvent: f.NewGauge(prometheus.GaugeOpts{Name: name("last_event_timestamp_seconds"), Help: "When the last event committed happened, by the server's clock."}),
 		epoch:     f.NewGauge(prometheus.GaugeOpts{Name: name("lease_epoch"), Help: "The epoch of the lease held; 0 while waiting for it."}),
 	}
-	m.expect(otherCollection)
+	m.initDeadLetterCounters(otherCollection)
 	return m
 }
 
@@ -74,9 +74,9 @@ const otherCollection = "other"
 
 // expect makes the counters of a collection's letters, so that the first one is
 // an increase.
-func (m *metrics) expect(collection string) {
+func (m *metrics) initDeadLetterCounters(collection string) {
 	for _, stage := range []string{schema.StageDecode, schema.StageCommit} {
-		m.parked.WithLabelValues(stage, collection)
+		m.deadLettered.WithLabelValues(stage, collection)
 	}
 }
 

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	firstPartitions  = time.Second     // how long the first connection waits for the first attempt
-	partitionsWithin = 5 * time.Minute // an attempt, which may have to read all of posts_default
-	partitionsRetry  = time.Second     // the shortest wait after a failed attempt; it doubles, up to a minute
-	partitionsTries  = 10              // so many failures, about four minutes, are an error
-	busyTries        = 3               // so many failures are logged where posts are only in use
-	partitionsLate   = 12 * time.Hour  // so close to the end of the last partition
+	firstPartitions       = time.Second     // how long the first connection waits for the first attempt
+	partitionsWithin      = 5 * time.Minute // an attempt, which may have to read all of posts_default
+	partitionsRetry       = time.Second     // the shortest wait after a failed attempt; it doubles, up to a minute
+	partitionsMaxFailures = 10              // so many failures, about four minutes, are an error
+	busyMaxFailures       = 3               // so many failures are logged where posts are only in use
+	partitionsLate        = 12 * time.Hour  // so close to the end of the last partition
 )
 
 // startPartitions keeps partitions of posts made ahead of the stream until ctx
@@ -75,19 +75,19 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 		}
 		p.failed, p.logged, p.late = 0, false, false
 		p.retries.Reset()
-		return p.cfg.PartitionsEvery
+		return p.cfg.PartitionInterval
 	}
 	p.failed++
-	busy := errors.Is(err, schema.ErrBusy) && p.failed < busyTries // another consumer may be making them
+	busy := errors.Is(err, schema.ErrBusy) && p.failed < busyMaxFailures // another consumer may be making them
 	if !p.logged && !busy {
 		p.log.Warn("partitions_not_made", "error", err)
 		p.logged = true
 	}
-	if p.failed >= partitionsTries && !p.late {
+	if p.failed >= partitionsMaxFailures && !p.late {
 		until, untilErr := schema.PostPartitionsUntil(attempt, p.cfg.Pool)
 		if p.late = untilErr == nil && until.Before(now.Add(partitionsLate)); p.late {
 			p.log.Error("partitions_run_out", "until", until, "error", err)
 		}
 	}
-	return min(p.retries.NextBackOff(), p.cfg.PartitionsEvery)
+	return min(p.retries.NextBackOff(), p.cfg.PartitionInterval)
 }

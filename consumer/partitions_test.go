@@ -66,7 +66,7 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	set := func(at time.Time) { now.Store(&at) }
 	set(time.Now().Add(-4 * day))
 	stop := s.run(func(c *consumer.Config) {
-		c.Keep, c.PartitionsEvery, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
+		c.Keep, c.PartitionInterval, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
 	})
 	s.stores()
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE part <> 'posts_ahead'`))
@@ -100,7 +100,7 @@ func TestClockThatIsAheadMakesNoPartitionOfAYear(t *testing.T) {
 	s := newStream(t, simnet.Config{History: 10})
 	var ahead atomic.Int64
 	stop := s.run(func(c *consumer.Config) {
-		c.Keep, c.PartitionsEvery, c.Now = day, 10*time.Millisecond, func() time.Time {
+		c.Keep, c.PartitionInterval, c.Now = day, 10*time.Millisecond, func() time.Time {
 			ahead.Add(1)
 			return time.Now().AddDate(1, 0, 0)
 		}

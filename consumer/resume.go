@@ -15,17 +15,17 @@ import (
 // that is no later than the position. Until that is known the resume is open:
 // events are stored, and the position stays where it was.
 type resume struct {
-	from      schema.Position
-	exact     bool // asked for the stored cursor itself; else for an earlier time
-	expired   bool // asked for the start: the position is too old to go on from
-	expects   bool // the filter lets the last event pass, so an anchor should come
-	elsewhere bool // the position is another host's
-	asked     time.Time
-	can       Capabilities
-	threshold time.Duration
-	connected time.Time // when the connection was made; zero: unknown
-	settled   bool
-	passed    bool // what comes is after the position that was asked for; else it is known, once settled
+	from          schema.Position
+	exact         bool // asked for the stored cursor itself; else for an earlier time
+	expired       bool // asked for the start: the position is too old to go on from
+	expectsAnchor bool // the filter lets the last event pass, so an anchor should come
+	otherHost     bool // the position is another host's
+	requested     time.Time
+	can           Capabilities
+	threshold     time.Duration
+	connected     time.Time // when the connection was made; zero: unknown
+	settled       bool
+	passed        bool // what comes is after the position that was asked for; else it is known, once settled
 
 	// What the connection has delivered.
 	seen    int
@@ -38,15 +38,15 @@ type resume struct {
 type verdict uint8
 
 const (
-	proceed  verdict = iota // the frame is to be processed
-	known                   // the frame is committed already
-	again                   // it is at or before the position: processed once more, and the position stays
-	mismatch                // the cursor was not honoured: reconnect from earlier
-	missed                  // processed, but the interval before the first event may be lost
+	proceed   verdict = iota // the frame is to be processed
+	known                    // the frame is committed already
+	reprocess                // it is at or before the position: processed once more, and the position stays
+	mismatch                 // the cursor was not honoured: reconnect from earlier
+	missed                   // processed, but the interval before the first event may be lost
 )
 
 // openFor is how many frames without an anchor among them end the wait for one.
-const openFor = 100
+const maxFramesToAnchor = 100
 
 // firstRevs is of how many revs the median says when the first events were
 // written: one alone may lie.
@@ -65,12 +65,12 @@ func exactFor(p schema.Position, host, filterHash string) bool {
 // plan is how a connection to a host resumes a position. An anew one does not
 // ask for the position itself.
 func (c *Config) plan(from schema.Position, host, filterHash string, anew, expired bool) *resume {
-	r := &resume{from: from, expired: expired, can: c.can, threshold: c.GapThreshold, elsewhere: from.Host != host}
+	r := &resume{from: from, expired: expired, can: c.can, threshold: c.GapThreshold, otherHost: from.Host != host}
 	r.settled = from.CursorKind == string(CursorNone)
 	r.exact = !anew && !expired && exactFor(from, host, filterHash)
 	if a := from.Anchor; a != nil && !expired {
 		passes := (c.Follows == nil || c.Follows(a.DID)) && (a.Collection == "" || c.Wanted(a.Collection))
-		r.expects = from.FilterHash == filterHash || passes
+		r.expectsAnchor = from.FilterHash == filterHash || passes
 	}
 	return r
 }
@@ -89,7 +89,7 @@ func (r *resume) cursor(start Cursor, rewind time.Duration) Cursor {
 	if at.IsZero() {
 		at = r.from.CaughtUp // no event has come yet
 	}
-	back := min(r.from.Lag()+rewind, max(farthestLag, rewind))
+	back := min(r.from.Lag()+rewind, max(maxLag, rewind))
 	return Cursor{Kind: CursorTime, Value: at.Add(-back).UnixMicro()}
 }
 
@@ -134,10 +134,10 @@ func (r *resume) check(p *Place) verdict {
 	case r.isAnchor(p):
 		r.settled = true
 		return proceed
-	case r.seen < openFor && !r.expired:
+	case r.seen < maxFramesToAnchor && !r.expired:
 		return proceed
 	}
-	return r.judge()
+	return r.settle()
 }
 
 // checkNumber looks at what comes after a sequence number was asked for: one of
@@ -175,7 +175,7 @@ func (r *resume) checkNumber(p *Place) verdict {
 	case r.settled:
 		return known
 	}
-	return again
+	return reprocess
 }
 
 // checkTime looks at the first frame after the time of the anchor was asked for.
@@ -195,7 +195,7 @@ func (r *resume) checkTime(p *Place) verdict {
 // host's own; the rest names the frame on every host. But one without a revision is
 // named by its account alone: one that was said after the position is another.
 func (r *resume) isAnchor(p *Place) bool {
-	if !p.named() || p.Identity.Revision == "" && said(p.At, p.TimeUS, p.Arrived).After(r.last()) {
+	if !p.named() || p.Identity.Revision == "" && eventTime(p.At, p.TimeUS, p.Arrived).After(r.last()) {
 		return false
 	}
 	hash := p.Identity.hash()
@@ -213,10 +213,10 @@ func (r *resume) last() time.Time {
 // informal reports whether the dates of this connection must be confirmed by
 // revs: another host's clock differs, and nobody asks a server for a time that
 // does not know its own.
-func (r *resume) informal() bool { return r.elsewhere || !r.can.TimeCursor }
+func (r *resume) needsRevs() bool { return r.otherHost || !r.can.TimeCursor }
 
 // judge settles a resume by time that has delivered no anchor.
-func (r *resume) judge() verdict {
+func (r *resume) settle() verdict {
 	r.settled = true
 	from, to := r.interval()
 	switch hole := to.Sub(from); {
@@ -226,7 +226,7 @@ func (r *resume) judge() verdict {
 		return missed
 	case r.from.Quiet && hole <= r.threshold:
 		return proceed
-	case !r.expects && hole <= min(changedWithin, r.threshold):
+	case !r.expectsAnchor && hole <= min(changedWithin, r.threshold):
 		return proceed
 	}
 	return missed
@@ -240,7 +240,7 @@ func (r *resume) interval() (from, to time.Time) {
 	switch {
 	case r.seen == 0:
 		to = r.connected
-	case !r.informal():
+	case !r.needsRevs():
 	case len(r.written) > 0:
 		// The clocks differ, and one may lag: both the dates and the revs must be no
 		// later than the position.
@@ -262,7 +262,7 @@ func (r *resume) interval() (from, to time.Time) {
 // on the host of the connection.
 func (r *resume) covered() time.Time {
 	at := complete(r.from)
-	if r.elsewhere {
+	if r.otherHost {
 		at = at.Add(-r.from.Lag())
 	}
 	return at.Truncate(time.Microsecond)
@@ -274,23 +274,23 @@ func complete(p schema.Position) time.Time { return later(p.CaughtUp, p.LastEven
 // gap is the interval that the resume could not cover.
 func (r *resume) gap() *schema.Gap {
 	from, to := r.interval()
-	moment := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
-	reason := "asked for events since " + moment(r.asked)
+	formatTime := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+	reason := "asked for events since " + formatTime(r.requested)
 	if !r.can.TimeCursor {
 		reason = "asked for the oldest events"
 	}
 	if r.expired {
-		reason = fmt.Sprintf("the position, of %s, is older than deletions are kept: started anew", moment(complete(r.from)))
+		reason = fmt.Sprintf("the position, of %s, is older than deletions are kept: started anew", formatTime(complete(r.from)))
 	}
 	switch {
 	case r.expired && r.seen == 0:
 	case r.seen == 0:
 		reason += ", and none was delivered"
 	default:
-		reason += ", the first one delivered is of " + moment(r.first)
+		reason += ", the first one delivered is of " + formatTime(r.first)
 	}
-	if !r.expired && r.informal() && len(r.written) > 0 {
-		reason += ", and was written at " + moment(r.written[len(r.written)/2])
+	if !r.expired && r.needsRevs() && len(r.written) > 0 {
+		reason += ", and was written at " + formatTime(r.written[len(r.written)/2])
 	}
 	return &schema.Gap{From: from, To: to, Reason: reason}
 }

@@ -15,7 +15,7 @@ import (
 // stored is a position as a commit leaves it after a frame.
 func stored(at Place) schema.Position {
 	p := schema.Position{Host: "here", FilterHash: "f", Anchor: at.anchor()}
-	move(&p, &at)
+	advance(&p, &at)
 	return p
 }
 
@@ -38,8 +38,8 @@ func TestCursorHoldsForItsHostAndFilterOnly(t *testing.T) {
 
 	exact := resume{can: byTime, from: p, exact: true}
 	require.Equal(t, Cursor{Kind: CursorSeq, Value: 7}, exact.cursor(Cursor{}, time.Minute))
-	elsewhere := resume{can: byTime, from: p}
-	require.Equal(t, Cursor{Kind: CursorTime, Value: now.Add(-time.Minute).UnixMicro()}, elsewhere.cursor(Cursor{}, time.Minute))
+	otherHost := resume{can: byTime, from: p}
+	require.Equal(t, Cursor{Kind: CursorTime, Value: now.Add(-time.Minute).UnixMicro()}, otherHost.cursor(Cursor{}, time.Minute))
 	first := resume{}
 	require.Equal(t, Cursor{Kind: CursorSeq}, first.cursor(Cursor{Kind: CursorSeq}, time.Minute))
 }
@@ -102,16 +102,16 @@ func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 		want   []verdict
 	}{
 		"all of them":            {[]Place{frame(64, "b"), frame(66, "x"), frame(70, "a"), silent, frame(72, "y"), frame(73, "z")}, []verdict{known, known, known, known, known, proceed}},
-		"the second is gone":     {[]Place{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []verdict{again, known, known, proceed}},
+		"the second is gone":     {[]Place{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []verdict{reprocess, known, known, proceed}},
 		"the last is gone":       {[]Place{frame(64, "b"), frame(66, "x"), frame(73, "z")}, []verdict{known, known, proceed}},
-		"both are gone":          {[]Place{frame(66, "x"), frame(73, "z")}, []verdict{again, mismatch}},
-		"an earlier start":       {[]Place{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []verdict{again, known, proceed}},
+		"both are gone":          {[]Place{frame(66, "x"), frame(73, "z")}, []verdict{reprocess, mismatch}},
+		"an earlier start":       {[]Place{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []verdict{reprocess, known, proceed}},
 		"far too early a start":  {[]Place{frame(50, "w")}, []verdict{mismatch}},
 		"the live tip":           {[]Place{frame(90, "z")}, []verdict{mismatch}},
 		"other numbers":          {[]Place{frame(64, "b2")}, []verdict{mismatch}},
 		"other numbers later on": {[]Place{frame(64, "b"), frame(70, "b2")}, []verdict{known, mismatch}},
 		"no name at its number":  {[]Place{{Seq: 70, TimeUS: 1}}, []verdict{mismatch}},
-		"the anchor elsewhere":   {[]Place{frame(65, "a"), frame(73, "z")}, []verdict{again, mismatch}},
+		"the anchor elsewhere":   {[]Place{frame(65, "a"), frame(73, "z")}, []verdict{reprocess, mismatch}},
 	} {
 		r := resume{from: p, exact: true, can: Capabilities{Exclusive: true, Anchors: 2}}
 		var got []verdict
@@ -164,14 +164,14 @@ func delivered(r *resume, events ...Place) verdict {
 			return saw
 		}
 	}
-	return r.judge()
+	return r.settle()
 }
 
 func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	t.Parallel()
 	after := func(d time.Duration) Place { return at(1, noon.Add(d), "z") }
 	ask := func(change func(*resume)) *resume {
-		r := &resume{can: byTime, from: position("did:plc:a", "did:plc:b"), expects: true, threshold: 5 * time.Minute}
+		r := &resume{can: byTime, from: position("did:plc:a", "did:plc:b"), expectsAnchor: true, threshold: 5 * time.Minute}
 		if change != nil {
 			change(r)
 		}
@@ -182,9 +182,9 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	require.Equal(t, missed, delivered(ask(nil), after(time.Second)), "no hole is too short")
 	require.Equal(t, missed, delivered(ask(nil), after(6*time.Minute)))
 
-	again := at(900, noon.Add(time.Hour), "a") // another number and time
-	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), again), "the anchor, after others that were dated anew")
-	another := again
+	reprocess := at(900, noon.Add(time.Hour), "a") // another number and time
+	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), reprocess), "the anchor, after others that were dated anew")
+	another := reprocess
 	another.Identity.Author = "did:plc:b"
 	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), another), "the anchor of another account")
 
@@ -194,13 +194,13 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	require.Equal(t, proceed, delivered(ask(func(r *resume) { quiet(r); r.connected = noon.Add(52 * time.Minute) })), "nothing came at all")
 	require.Equal(t, missed, delivered(ask(func(r *resume) { r.connected = noon.Add(2 * time.Second) })), "the anchor should have come")
 
-	moved := func(r *resume) { r.expects = false }
+	moved := func(r *resume) { r.expectsAnchor = false }
 	require.Equal(t, proceed, delivered(ask(moved), after(10*time.Second)), "other accounts: nothing is known of them")
 	require.Equal(t, missed, delivered(ask(moved), after(time.Minute)))
 
 	live := ask(func(r *resume) { moved(r); r.connected = noon.Add(2 * time.Second) })
 	require.Equal(t, proceed, delivered(live, after(time.Hour)), "what happened after the connection was made has been delivered")
-	down := ask(func(r *resume) { r.connected = noon.Add(20 * time.Minute); r.asked = noon.Add(-5 * time.Minute) })
+	down := ask(func(r *resume) { r.connected = noon.Add(20 * time.Minute); r.requested = noon.Add(-5 * time.Minute) })
 	require.Equal(t, missed, delivered(down, after(time.Hour)))
 	gap := down.gap()
 	require.Equal(t, down.connected, gap.To)
@@ -212,9 +212,9 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 // seconds.
 func TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed(t *testing.T) {
 	t.Parallel()
-	r := &resume{can: byTime, from: position(), expects: true, threshold: 5 * time.Minute}
+	r := &resume{can: byTime, from: position(), expectsAnchor: true, threshold: 5 * time.Minute}
 	ev := at(1, noon.Add(time.Second), "z")
-	for range openFor - 1 {
+	for range maxFramesToAnchor - 1 {
 		require.Equal(t, proceed, r.check(&ev))
 		require.False(t, r.settled)
 	}
@@ -243,9 +243,9 @@ func TestOldestEvidenceCounts(t *testing.T) {
 		ev.Identity.Revision = tid(noon.Add(rev))
 		return ev
 	}
-	elsewhere := func(events ...Place) *resume {
+	otherHost := func(events ...Place) *resume {
 		from.WrittenAt = noon.Add(-20 * time.Minute)
-		r := &resume{can: byTime, from: from, expects: true, elsewhere: true, threshold: 5 * time.Minute}
+		r := &resume{can: byTime, from: from, expectsAnchor: true, otherHost: true, threshold: 5 * time.Minute}
 		delivered(r, events...)
 		return r
 	}
@@ -254,13 +254,13 @@ func TestOldestEvidenceCounts(t *testing.T) {
 		return to.Sub(from)
 	}
 	before, late := written(-25*time.Minute, -25*time.Minute), written(-10*time.Minute, -10*time.Minute)
-	require.LessOrEqual(t, hole(elsewhere(before, late, late)), 20*time.Minute)
-	require.Zero(t, hole(elsewhere(before, before, late)), "on time, and from before the position")
-	clamped := elsewhere(late, late, late)
+	require.LessOrEqual(t, hole(otherHost(before, late, late)), 20*time.Minute)
+	require.Zero(t, hole(otherHost(before, before, late)), "on time, and from before the position")
+	clamped := otherHost(late, late, late)
 	require.Equal(t, 10*time.Minute, hole(clamped), "no later than the position by the dates of the host that lagged")
 	require.Contains(t, clamped.gap().Reason, "written at 2026-07-04T11:50:00Z")
 	liar := written(-10*time.Minute, -time.Hour)
-	require.Equal(t, 10*time.Minute, hole(elsewhere(liar, late, late)), "the first event alone proves nothing")
+	require.Equal(t, 10*time.Minute, hole(otherHost(liar, late, late)), "the first event alone proves nothing")
 }
 
 // tid is a rev of a moment.
@@ -335,16 +335,16 @@ func TestSilenceMustLastAThirtiethOfThePast(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, can: Capabilities{Filters: true}}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
-	require.Equal(t, 12*time.Minute, s.patience())
-	reach := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
-	reach(5 * time.Hour)
-	require.InDelta(t, 10*time.Minute, s.patience(), float64(time.Millisecond), "what is left of it")
-	reach(time.Minute)
-	require.Equal(t, 15*time.Second, s.patience())
+	require.Equal(t, 12*time.Minute, s.silenceThreshold())
+	advanceTo := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
+	advanceTo(5 * time.Hour)
+	require.InDelta(t, 10*time.Minute, s.silenceThreshold(), float64(time.Millisecond), "what is left of it")
+	advanceTo(time.Minute)
+	require.Equal(t, 15*time.Second, s.silenceThreshold())
 	s.recent.Store(true)
-	require.Equal(t, 5*time.Second, s.patience())
+	require.Equal(t, 5*time.Second, s.silenceThreshold())
 	tip := &session{cfg: s.cfg, clock: &clock{}, connected: now}
-	require.Equal(t, 5*time.Second, tip.patience(), "there is no past")
+	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "there is no past")
 }
 
 // TestRevTimeIsThatOfTheTID, as the network's own library reads it.
@@ -378,22 +378,22 @@ func TestAnchorIsStorable(t *testing.T) {
 func TestLaterEventOfTheSameNameIsNoAnchor(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"identity", "account", "other"} {
-		told := func(said, dated time.Duration) Place {
-			return Place{Identity: Identity{Kind: kind, Author: "did:plc:a"}, At: noon.Add(said), TimeUS: noon.Add(dated).UnixMicro()}
+		databaseTime := func(eventTime, dated time.Duration) Place {
+			return Place{Identity: Identity{Kind: kind, Author: "did:plc:a"}, At: noon.Add(eventTime), TimeUS: noon.Add(dated).UnixMicro()}
 		}
-		last := told(-time.Second, 0)
+		last := databaseTime(-time.Second, 0)
 		from := stored(last)
 		tr := newTrail(&schema.Position{}, true, false)
 		tr.add(&last)
 		tr.mark(&from)
-		ask := func(elsewhere bool) *resume {
-			return &resume{can: byTime, from: from, expects: true, threshold: 5 * time.Minute, elsewhere: elsewhere}
+		ask := func(otherHost bool) *resume {
+			return &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, otherHost: otherHost}
 		}
 		first := at(1, noon.Add(time.Hour), "z")
-		require.Equal(t, missed, delivered(ask(false), first, told(2*time.Hour, 2*time.Hour)), "another one, of after the hole")
-		require.Equal(t, missed, delivered(ask(true), first, told(2*time.Hour, 2*time.Hour)))
-		require.Equal(t, proceed, delivered(ask(true), first, told(-time.Second, 2*time.Hour)), "the same one, dated by a host that lags")
-		unsaid := told(0, 2*time.Hour)
+		require.Equal(t, missed, delivered(ask(false), first, databaseTime(2*time.Hour, 2*time.Hour)), "another one, of after the hole")
+		require.Equal(t, missed, delivered(ask(true), first, databaseTime(2*time.Hour, 2*time.Hour)))
+		require.Equal(t, proceed, delivered(ask(true), first, databaseTime(-time.Second, 2*time.Hour)), "the same one, dated by a host that lags")
+		unsaid := databaseTime(0, 2*time.Hour)
 		unsaid.At = time.Time{}
 		require.Equal(t, missed, delivered(ask(false), first, unsaid))
 	}
@@ -411,7 +411,7 @@ func TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted(t *testing.T) {
 	now := time.Now()
 	from := stored(at(7, now.Add(-time.Hour), "a"))
 	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, conn: idle{}, buf: newBuffer(1 << 20), log: slog.New(slog.DiscardHandler),
-		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{can: byTime, from: from, expects: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
+		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
 	s.lastFrame.Set(now.Add(-time.Minute))
 	require.NoError(t, s.await())
 	require.NotNil(t, s.open.gap)

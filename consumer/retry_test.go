@@ -23,7 +23,7 @@ func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	t.Helper()
 	_, err := schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
 	require.NoError(t, err)
-	letters, err := schema.AskedLetters(t.Context(), pool, 1000, 1<<30)
+	deadLetters, err := schema.AskedLetters(t.Context(), pool, 1000, 1<<30)
 	require.NoError(t, err)
 	wire := jetstream.Wire(nil)
 	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
@@ -34,7 +34,7 @@ func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	if change != nil {
 		change(&r)
 	}
-	require.NoError(t, r.Run(t.Context(), letters))
+	require.NoError(t, r.Run(t.Context(), deadLetters))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`), "every letter is settled")
 }
 

@@ -33,7 +33,7 @@ type session struct {
 
 	base      schema.Position // host and filter of this connection
 	connected time.Time       // when it was made
-	asked     Cursor          // what the server was asked for
+	requested Cursor          // what the server was asked for
 	past      time.Time       // the moment it was asked to begin at; zero: the live tip
 
 	// Of the decoding goroutine.
@@ -46,13 +46,13 @@ type session struct {
 	events  int             // that the batch before wrote: the next one has about as many
 	frames  int             // that these events were of
 
-	lastFrame  Moment       // arrival of the last frame
-	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
-	reached    atomic.Int64 // when the last event happened, microseconds since 1970
-	begun      atomic.Bool  // an event has arrived
-	recent     atomic.Bool  // one that had just happened has
-	settled    atomic.Bool  // it is known whether the resume missed anything
-	pending    atomic.Int64 // batches begun and not committed
+	lastFrame  MonotonicTime // arrival of the last frame
+	lag        atomic.Int64  // from the last event to its arrival, nanoseconds
+	reached    atomic.Int64  // when the last event happened, microseconds since 1970
+	begun      atomic.Bool   // an event has arrived
+	recent     atomic.Bool   // one that had just happened has
+	settled    atomic.Bool   // it is known whether the resume missed anything
+	pending    atomic.Int64  // batches begun and not committed
 	overflowed atomic.Bool
 	broken     atomic.Bool // the database refused for good: no reconnect helps
 }
@@ -192,7 +192,7 @@ func (s *session) await() error {
 		at.CaughtUp, at.Quiet = later(at.CaughtUp, s.clock.earliest(s.silentUntil())), false
 		s.open.last = &at
 	}
-	if r.judge() == missed {
+	if r.settle() == missed {
 		s.missed()
 	}
 	s.settled.Store(true)
@@ -225,7 +225,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 			return errResume
 		case known:
 			return nil
-		case again:
+		case reprocess:
 			moves = false
 		case missed:
 			s.begin(f.Arrived)
@@ -234,7 +234,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	}
 	if moves {
 		s.begin(f.Arrived)
-		s.reach(&m.Place, f.Arrived)
+		s.advanceTo(&m.Place, f.Arrived)
 	}
 	s.add(m, moves, f.Arrived)
 	if s.open == nil {
@@ -246,7 +246,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
-		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]part, 0, s.frames)}
+		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames)}
 		s.pending.Add(1)
 	}
 }
@@ -255,7 +255,7 @@ func (s *session) begin(arrived time.Time) {
 func (s *session) committed() { s.pending.Add(-1) }
 
 // reach takes over how far the stream has come with a frame.
-func (s *session) reach(p *Place, arrived time.Time) {
+func (s *session) advanceTo(p *Place, arrived time.Time) {
 	s.tail, s.behind = *p, true
 	s.trail.add(p)
 	at := p.happened()
@@ -272,7 +272,7 @@ func (s *session) reach(p *Place, arrived time.Time) {
 // after this frame.
 func (s *session) add(m *Message, moves bool, arrived time.Time) {
 	for _, bad := range m.Malformed {
-		s.metrics.parked.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
+		s.metrics.deadLettered.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
 		s.log.Warn("frame_dead_lettered", "error", bad.Error())
 		s.begin(arrived)
 		s.open.malformed(bad, 0, arrived)
@@ -288,13 +288,13 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 			s.metrics.replaced.Add(float64(ev.Replaced))
 		}
 		keep, kind := s.cfg.keeps(ev)
-		s.counted[s.countedAs(ev, kind)]++
+		s.counted[s.metricLabels(ev, kind)]++
 		if !keep {
 			continue
 		}
 		s.begin(arrived)
 		if !s.open.add(ev, arrived) {
-			s.metrics.parked.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
+			s.metrics.deadLettered.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
 		}
 	}
 	if !moves {
@@ -308,7 +308,7 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 // counted is what an event counts as.
 type counted struct{ kind, collection string }
 
-func (s *session) countedAs(ev *Event, kind string) counted {
+func (s *session) metricLabels(ev *Event, kind string) counted {
 	if ev.Kind != KindCommit {
 		return counted{kind, ""}
 	}
@@ -345,7 +345,7 @@ func (s *session) flush(ctx context.Context) error {
 	s.events, s.frames = len(b.events), len(b.frames)
 	if s.behind && s.resume.settled {
 		at := s.base
-		move(&at, &s.tail)
+		advance(&at, &s.tail)
 		s.trail.mark(&at)
 		if time.Duration(s.lag.Load()) < liveWithin {
 			at.CaughtUp = later(at.CaughtUp, at.LastEvent)
@@ -355,7 +355,7 @@ func (s *session) flush(ctx context.Context) error {
 	for as, n := range s.counted {
 		s.metrics.events.WithLabelValues(as.kind, as.collection).Add(float64(n))
 		if as.collection != "" {
-			s.metrics.expect(as.collection)
+			s.metrics.initDeadLetterCounters(as.collection)
 		}
 	}
 	clear(s.counted)

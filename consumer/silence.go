@@ -8,13 +8,13 @@ import (
 
 // farthestStart is how far back a server is taken to reach that was asked for
 // its oldest event.
-const farthestStart = 72 * time.Hour
+const maxLookback = 72 * time.Hour
 
 // patience is how long a connection that answers pings must be silent to count
 // as having nothing unread. A server that looks through its past for events of a
 // narrow filter is silent too: where nothing recent has arrived, silence counts
 // when it has lasted a thirtieth of what there was to look through.
-func (s *session) patience() time.Duration {
+func (s *session) silenceThreshold() time.Duration {
 	switch {
 	case s.past.IsZero() || s.recent.Load():
 		return s.cfg.QuietAfter
@@ -41,7 +41,7 @@ func (s *session) caughtUp() time.Time {
 // says that nothing is left unread; zero: it does not.
 func (s *session) silentUntil() time.Time {
 	proven := s.conn.Proven()
-	if proven.Sub(s.lastFrame.At()) < s.patience() || s.buf.size() > 0 {
+	if proven.Sub(s.lastFrame.At()) < s.silenceThreshold() || s.buf.size() > 0 {
 		return time.Time{}
 	}
 	return proven

@@ -248,7 +248,7 @@ type Event struct {
 	Arrived time.Time
 	Raw     []byte
 
-	Letter int64 // the dead letter that is replayed; 0: the event comes from the stream
+	DeadLetterID int64 // the dead letter that is replayed; 0: the event comes from the stream
 }
 
 // Malformed is a frame, or a part of one, that could not be read as an event.

@@ -48,8 +48,8 @@ type toyConn struct {
 	net.Conn
 	host   string
 	lines  *bufio.Reader
-	proven consumer.Moment
-	pinged consumer.Moment
+	proven consumer.MonotonicTime
+	pinged consumer.MonotonicTime
 	ended  chan struct{}
 	wire   consumer.Wire
 }

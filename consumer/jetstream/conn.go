@@ -32,8 +32,8 @@ type conn struct {
 	done  chan struct{}
 	cause error // why it was closed from this side; set before done closes
 
-	lastFrame consumer.Moment
-	proven    consumer.Moment
+	lastFrame consumer.MonotonicTime
+	proven    consumer.MonotonicTime
 
 	// Of the reading goroutine.
 	slab     []byte
