@@ -7,10 +7,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// begin writes down where a stream starts that has no position, or one that is
-// too old, and begins at the live tip. Without it, a process that dies before the
-// first event would begin at a later tip, and nobody would know what happened in
-// between.
+// begin commits the starting position of a stream that has none, or whose position
+// is too old, and that starts at the live tip. Otherwise a process that dies before
+// its first event would restart at a later tip and lose the events between.
 func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) error {
 	fresh := commits.position.CursorKind == string(CursorNone)
 	if c.cfg.IgnorePosition || s.requested.Kind != CursorNone || !fresh && !s.resume.expired {
@@ -29,7 +28,7 @@ func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) er
 	return commits.commit(ctx, b)
 }
 
-// connect makes the next connection and the session that will work it.
+// connect makes the next connection and its session.
 func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (*session, error) {
 	from, filter := commits.position, c.cfg.filterHash()
 	expired := c.expired(from, commits.moved)
@@ -56,13 +55,13 @@ func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (
 		s.base.CaughtUp = from.CaughtUp.Add(-from.Lag()) // the other host may have lagged
 	}
 	s.settled.Store(s.resume.settled)
-	s.past = s.began(from)
+	s.past = s.requestedSince(from)
 	return s, nil
 }
 
-// began is the moment from which on the server has been asked for events: what
-// it may have to look through. Zero: the live tip, which has no past.
-func (s *session) began(from schema.Position) time.Time {
+// began returns the time from which the server was asked for events: the past that
+// it may have to scan. It is zero at the live tip.
+func (s *session) requestedSince(from schema.Position) time.Time {
 	oldest := s.clock.latest(s.connected).Add(-maxLookback)
 	switch {
 	case s.requested.Kind == CursorNone:
@@ -73,22 +72,22 @@ func (s *session) began(from schema.Position) time.Time {
 		return oldest
 	}
 	s.resume.requested = time.UnixMicro(s.requested.Value)
-	if s.resume.expired || s.resume.settled { // the configured start, however long ago
+	if s.resume.expired || s.resume.settled { // starts at the configured start
 		return later(s.resume.requested, oldest)
 	}
 	return s.resume.requested
 }
 
-// expired reports whether a position is older than deletions are kept, and logs
-// it: what was deleted before would come back. It is so by both clocks, or it is
-// not. A position that has moved under this lease is old because the server's
-// past is being read: moved is when, zero if it has not.
+// expired reports whether a position is older than deletions are kept, and logs it.
+// A resume could then restore deleted records. Both clocks must agree. A position
+// that this lease has moved recently (at moved; zero: never) is old only because
+// the server's past is being read.
 func (c *Consumer) expired(from schema.Position, moved time.Time) bool {
 	reading := !moved.IsZero() && time.Since(moved) <= c.cfg.ResumeWithin
 	age := c.clock.earliest(time.Now()).Sub(complete(from))
 	if from.CursorKind == string(CursorNone) || reading || age <= c.cfg.ResumeWithin {
 		return false
 	}
-	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts anew, and what lies between is a gap")
+	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts again at the configured start, and the time between is a gap")
 	return true
 }
