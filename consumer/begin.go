@@ -59,7 +59,7 @@ func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (
 	return s, nil
 }
 
-// began returns the time from which the server was asked for events: the past that
+// requestedSince returns the time from which the server was asked for events: the past that
 // it may have to scan. It is zero at the live tip.
 func (s *session) requestedSince(from schema.Position) time.Time {
 	oldest := s.clock.latest(s.connected).Add(-maxLookback)

@@ -65,9 +65,9 @@ func TestShortHoleIsAGap(t *testing.T) {
 			forgotten[0].at, forgotten[len(forgotten)-1].at))
 		var reason string
 		require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT reason FROM gaps`).Scan(&reason))
-		eventTime, requested := strings.CutPrefix(reason, "asked for events since ")
+		eventTime, requested := strings.CutPrefix(reason, "requested events since ")
 		if !requested {
-			require.Contains(t, reason, "asked for the oldest events")
+			require.Contains(t, reason, "requested the oldest events")
 			require.Contains(t, w.asksAnew, "cursor_kind=seq")
 			return
 		}

@@ -205,7 +205,7 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	gap := down.gap()
 	require.Equal(t, down.connected, gap.To)
 	require.Equal(t, noon, gap.From.UTC())
-	require.Equal(t, "asked for events since 2026-07-04T11:55:00Z, the first one delivered is of 2026-07-04T13:00:00Z", gap.Reason)
+	require.Equal(t, "requested events since 2026-07-04T11:55:00Z, the first to arrive is of 2026-07-04T13:00:00Z", gap.Reason)
 }
 
 // TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed: a hundred events, or ten
