@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStartOutlastsABrokenConnection, and ends for what a person has to correct.
-func TestStartOutlastsABrokenConnection(t *testing.T) {
+// TestStartRetriesBrokenConnection, and ends for what a person has to correct.
+func TestStartRetriesBrokenConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := App{log: slog.New(slog.DiscardHandler)}

@@ -22,9 +22,9 @@ func remove(rkey, rev string) Event {
 	return Event{Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Delete, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev}
 }
 
-// TestFoldKeepsTheNewestWhateverTheOrder shuffles the events of a batch: the
+// TestFoldIsIndependentOfOrder shuffles the events of a batch: the
 // tables may not depend on the order in which one batch happens to hold them.
-func TestFoldKeepsTheNewestWhateverTheOrder(t *testing.T) {
+func TestFoldIsIndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	events := []Event{
 		write("x", "1"), write("x", "3"), write("x", "2"), // the newest write stays
@@ -49,7 +49,7 @@ func revs[T any](all []T, of func(T) string) []string {
 	return names
 }
 
-func TestFoldKeepsTheLastWordOfAnAccount(t *testing.T) {
+func TestFoldKeepsLatestAccountEvent(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
 	account := func(active bool, status string, at time.Time) Event {
@@ -89,7 +89,7 @@ func framed(end *schema.Position, sizes ...int) *batch {
 	return b
 }
 
-func TestBatchIsCutBetweenFrames(t *testing.T) {
+func TestBatchIsSplitBetweenFrames(t *testing.T) {
 	t.Parallel()
 	end := schema.Position{Host: "h", CursorKind: "seq", Cursor: 99, CaughtUp: time.UnixMicro(99)}
 	for _, c := range []struct {
@@ -118,9 +118,9 @@ func TestBatchIsCutBetweenFrames(t *testing.T) {
 	}
 }
 
-// TestFrameThatIsCutMovesThePositionAtItsEnd, and so does the gap: a process that
+// TestSplitFrameMovesPositionAtItsEnd, and so does the gap: a process that
 // dies in between reads the whole frame again.
-func TestFrameThatIsCutMovesThePositionAtItsEnd(t *testing.T) {
+func TestSplitFrameMovesPositionAtItsEnd(t *testing.T) {
 	t.Parallel()
 	end := schema.Position{Host: "h", CursorKind: "seq", Cursor: 99}
 	var parts []*batch
@@ -150,9 +150,9 @@ func TestFrameThatIsCutMovesThePositionAtItsEnd(t *testing.T) {
 	require.Equal(t, 1, gaps)
 }
 
-// TestServerClockIsNotTrusted: a server in the future would push the stream's
+// TestServerClockCannotMovePositionIntoFuture: a server in the future would push the stream's
 // position there, and the next resume to the live tip.
-func TestServerClockIsNotTrusted(t *testing.T) {
+func TestServerClockCannotMovePositionIntoFuture(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	at := Place{TimeUS: now.AddDate(100, 0, 0).UnixMicro(), Arrived: now}
@@ -182,9 +182,9 @@ func TestBufferIsBoundedInBytes(t *testing.T) {
 	require.True(t, empty.put(frame(1000)), "a frame larger than the buffer passes an empty one: it would never pass otherwise")
 }
 
-// TestBufferGivesFramesInOrder, a few at once: those that were decoded do not
+// TestBufferKeepsOrder, a few at once: those that were decoded do not
 // stay in memory until the last of many is.
-func TestBufferGivesFramesInOrder(t *testing.T) {
+func TestBufferKeepsOrder(t *testing.T) {
 	t.Parallel()
 	b := newBuffer(1 << 20)
 	const n = 3*chunkFrames + 1
@@ -207,8 +207,8 @@ func TestBufferGivesFramesInOrder(t *testing.T) {
 	require.Zero(t, b.size())
 }
 
-// TestFullBufferIsWaitedForAWhile, and after a wait there is room for much.
-func TestFullBufferIsWaitedForAWhile(t *testing.T) {
+// TestReaderWaitsForFullBuffer, and after a wait there is room for much.
+func TestReaderWaitsForFullBuffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		frame := Frame{Data: make([]byte, 1000)}

@@ -63,9 +63,9 @@ func count(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 	return n
 }
 
-// TestPoisonIsParkedAndTheRestGoesOn puts events that only the database can
+// TestRejectedEventIsDeadLettered puts events that only the database can
 // refuse in the middle of a batch.
-func TestPoisonIsParkedAndTheRestGoesOn(t *testing.T) {
+func TestRejectedEventIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	var lines []string
@@ -133,9 +133,9 @@ func TestBadInputNeverStopsTheStream(t *testing.T) {
 	require.Len(t, causes, len(bad), "%s", strings.Join(causes, "\n"))
 }
 
-// TestStrangeButLegalPostsAreStored: odd text and odd clocks are the author's
+// TestUnusualValidPostsAreStored: odd text and odd clocks are the author's
 // right.
-func TestStrangeButLegalPostsAreStored(t *testing.T) {
+func TestUnusualValidPostsAreStored(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	records := []string{
@@ -162,8 +162,8 @@ func TestStrangeButLegalPostsAreStored(t *testing.T) {
 	require.Equal(t, `\u0000 is no NUL`, escaped)
 }
 
-// TestReplayTwiceChangesNothing, and enqueues nothing either.
-func TestReplayTwiceChangesNothing(t *testing.T) {
+// TestSecondIngestChangesNothing, and enqueues nothing either.
+func TestSecondIngestChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	var lines []string
@@ -226,8 +226,8 @@ func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts`))
 }
 
-// TestStopCommitsWhatWasRead and gives the lease back.
-func TestStopCommitsWhatWasRead(t *testing.T) {
+// TestStopCommitsReadEvents and gives the lease back.
+func TestStopCommitsReadEvents(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -294,9 +294,9 @@ func TestPostgresRestartIsTransient(t *testing.T) {
 	require.Equal(t, n, count(t, pool, `SELECT count(*) FROM posts`))
 }
 
-// TestLettersAreCountedByStageAndCollection, of those that are stored; what a
+// TestDeadLettersAreCountedByStageAndCollection, of those that are stored; what a
 // stranger calls a collection is no label.
-func TestLettersAreCountedByStageAndCollection(t *testing.T) {
+func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	refused := line(2, `{"text":"x","n":`+strings.Repeat("9", 131073)+`}`)
@@ -317,9 +317,9 @@ func TestLettersAreCountedByStageAndCollection(t *testing.T) {
 	require.Equal(t, map[string]float64{"decode app.bsky.feed.post": 2, "commit app.bsky.feed.post": 1, "decode other": 2, "commit other": 0}, got)
 }
 
-// TestRecordIsAsLargeAsTheNetworkCounts: JSON writes a control character in six
+// TestRecordSizeIsMeasuredInCBOR: JSON writes a control character in six
 // bytes, the network in one. What is too large leaves a small dead letter.
-func TestRecordIsAsLargeAsTheNetworkCounts(t *testing.T) {
+func TestRecordSizeIsMeasuredInCBOR(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	text := func(n int, character string) string { return `{"text":"` + strings.Repeat(character, n) + `"}` }
@@ -336,8 +336,8 @@ func TestRecordIsAsLargeAsTheNetworkCounts(t *testing.T) {
 		AND octet_length(raw) = 16384 AND raw_bytes > 1048576`, fmt.Sprintf("%d bytes", 1<<20+1)))
 }
 
-// TestBadInputBelongsToItsAccount, where the frame names one.
-func TestBadInputBelongsToItsAccount(t *testing.T) {
+// TestDeadLetterNamesItsAccount, where the frame names one.
+func TestDeadLetterNamesItsAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, played(t, pool, []string{
@@ -350,9 +350,9 @@ func TestBadInputBelongsToItsAccount(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE did IS NULL`))
 }
 
-// TestBadInputIsForgottenWithItsRecord: a record that cannot be read is deleted
+// TestDeletionErasesDeadLetterInput: a record that cannot be read is deleted
 // like any other, and nothing of it stays.
-func TestBadInputIsForgottenWithItsRecord(t *testing.T) {
+func TestDeletionErasesDeadLetterInput(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	bad := strings.Replace(line(1, plainRecord), `"cid":"`, `"cid":"!`, 1)

@@ -114,9 +114,9 @@ func postOf(account string, written, dated time.Time) string {
 		strings.Repeat(account, 24), dated.UnixMicro(), rev, rev, plainRecord)
 }
 
-// TestFailoverFromAHostThatLagsLosesNothing: it gets everything twenty minutes
+// TestFailoverFromLaggingHostLosesNothing: it gets everything twenty minutes
 // late, and dates it then. The other host is on time.
-func TestFailoverFromAHostThatLagsLosesNothing(t *testing.T) {
+func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
 	t.Parallel()
 	const posts, lag = 50, 20 * time.Minute
 	now := time.Now()
@@ -198,9 +198,9 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	stop()
 }
 
-// TestPositionOlderThanDeletionsAreKeptIsAGap: what it would bring again may have
+// TestTooOldPositionIsAGap: what it would bring again may have
 // been deleted since.
-func TestPositionOlderThanDeletionsAreKeptIsAGap(t *testing.T) {
+func TestTooOldPositionIsAGap(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		for _, start := range []consumer.Cursor{{}, {Kind: consumer.CursorSeq}} {
 			s := newStreamOf(t, w, history{events: 300})

@@ -130,9 +130,9 @@ func newToy(t *testing.T) (*stream, *toyNet) {
 	return s, s.net.(*toyNet)
 }
 
-// TestAccountThatIsTakenDownTakesItsAnchorAlong, and the one before it proves the
+// TestTakenDownAccountRemovesAnchor, and the one before it proves the
 // resume; without that one it takes the oldest events.
-func TestAccountThatIsTakenDownTakesItsAnchorAlong(t *testing.T) {
+func TestTakenDownAccountRemovesAnchor(t *testing.T) {
 	t.Parallel()
 	for _, down := range []int{1, 2} {
 		s, n := newToy(t)
@@ -156,8 +156,8 @@ func TestAccountThatIsTakenDownTakesItsAnchorAlong(t *testing.T) {
 	}
 }
 
-// TestKeepAliveMovesThePosition, and the anchor stays.
-func TestKeepAliveMovesThePosition(t *testing.T) {
+// TestKeepAliveMovesPosition, and the anchor stays.
+func TestKeepAliveMovesPosition(t *testing.T) {
 	t.Parallel()
 	s, n := newToy(t)
 	n.Inject(toyFrame{DID: "did:plc:last", Rev: "3mptbyqhi7s2f"})
@@ -191,9 +191,9 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2`))
 }
 
-// TestWholeFrameIsReadAgain: a decoder that has learnt to read it stores each of
+// TestRetryDecodesWholeFrame: a decoder that has learnt to read it stores each of
 // its events, and what it cannot read even then becomes a dead letter of its own.
-func TestWholeFrameIsReadAgain(t *testing.T) {
+func TestRetryDecodesWholeFrame(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
 	frame := `{"at":1783175888000000,"did":"did:plc:many","rev":"3mptbyqhi7s2f","ops":[` +
@@ -218,8 +218,8 @@ func TestWholeFrameIsReadAgain(t *testing.T) {
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
 }
 
-// TestLetterOfAnUnknownWireStaysOpen, and says why: another version reads it.
-func TestLetterOfAnUnknownWireStaysOpen(t *testing.T) {
+// TestDeadLetterOfUnknownWireStaysOpen, and says why: another version reads it.
+func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
 	for _, wire := range []string{"tomorrow-v9", "toy"} {
@@ -232,8 +232,8 @@ func TestLetterOfAnUnknownWireStaysOpen(t *testing.T) {
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND last_cause LIKE 'this version of Weir does not know the wire%received tomorrow-v9'`))
 }
 
-// TestMalformedFrameMovesThePosition where it says where it stands: it comes once.
-func TestMalformedFrameMovesThePosition(t *testing.T) {
+// TestMalformedFrameMovesPosition where it says where it stands: it comes once.
+func TestMalformedFrameMovesPosition(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 50})
 	n := s.net.(jetstreamNet)

@@ -18,9 +18,9 @@ import (
 
 const day = 24 * time.Hour
 
-// TestReaderAtTheEndOfThePartitionsKeepsNobodyWaiting: a transaction that has read
+// TestReaderAtPartitionEndBlocksNothing: a transaction that has read
 // all of posts stays open while the last partition ends.
-func TestReaderAtTheEndOfThePartitionsKeepsNobodyWaiting(t *testing.T) {
+func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	readerAtTheEnd(t, func(s *stream) (end func()) {
 		tx, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
@@ -31,9 +31,9 @@ func TestReaderAtTheEndOfThePartitionsKeepsNobodyWaiting(t *testing.T) {
 	})
 }
 
-// TestPgDumpAtTheEndOfThePartitionsKeepsNobodyWaiting: the same with a backup,
+// TestPgDumpAtPartitionEndBlocksNothing: the same with a backup,
 // whose output nobody reads.
-func TestPgDumpAtTheEndOfThePartitionsKeepsNobodyWaiting(t *testing.T) {
+func TestPgDumpAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	readerAtTheEnd(t, func(s *stream) (end func()) {
 		_, err := s.pool.Exec(t.Context(), `INSERT INTO dictionaries SELECT 'x', 'x', convert_to(repeat('x', 1 << 20), 'UTF8'), now()`) // more than a pipe holds
@@ -93,9 +93,9 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN post_partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
 }
 
-// TestClockThatIsAheadMakesNoPartitionOfAYear: one holds all the time before the
+// TestFastClockCreatesNoHugePartition: one holds all the time before the
 // next, and goes when its end is old enough.
-func TestClockThatIsAheadMakesNoPartitionOfAYear(t *testing.T) {
+func TestFastClockCreatesNoHugePartition(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 10})
 	var ahead atomic.Int64

@@ -27,7 +27,7 @@ func at(seq int64, t time.Time, key string) Place {
 // byTime is what a source can do whose servers take times as cursors.
 var byTime = Capabilities{TimeCursor: true}
 
-func TestCursorHoldsForItsHostAndFilterOnly(t *testing.T) {
+func TestCursorIsValidForOneHostAndFilter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	p := stored(at(7, now, "a"))
@@ -65,9 +65,9 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 	require.Equal(t, mismatch, check(stored(unnumbered), at(0, now.Add(time.Second), "c")))
 }
 
-// TestResumeAsksForAsManyAnchorsAsTheSourceNeeds, where their numbers are known,
+// TestResumeRequestsAnchorsOfSource, where their numbers are known,
 // and for the frame before where a cursor is exclusive.
-func TestResumeAsksForAsManyAnchorsAsTheSourceNeeds(t *testing.T) {
+func TestResumeRequestsAnchorsOfSource(t *testing.T) {
 	t.Parallel()
 	p := stored(at(70, noon, "a"))
 	p.Cursor = 72 // two keep-alives followed
@@ -122,9 +122,9 @@ func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 	}
 }
 
-// TestNumbersOfAnotherHostAreForgotten with the connection: only what the anchors
+// TestOtherHostDropsSequenceNumbers with the connection: only what the anchors
 // are called holds there.
-func TestNumbersOfAnotherHostAreForgotten(t *testing.T) {
+func TestOtherHostDropsSequenceNumbers(t *testing.T) {
 	t.Parallel()
 	p := stored(at(7, noon, "a"))
 	p.Anchors[0] = schema.AnchorHash{Hash: 1, Seq: 7}
@@ -167,7 +167,7 @@ func delivered(r *resume, events ...Place) verdict {
 	return r.settle()
 }
 
-func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
+func TestGapOfResumeByTime(t *testing.T) {
 	t.Parallel()
 	after := func(d time.Duration) Place { return at(1, noon.Add(d), "z") }
 	ask := func(change func(*resume)) *resume {
@@ -208,9 +208,9 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	require.Equal(t, "requested events since 2026-07-04T11:55:00Z, the first to arrive is of 2026-07-04T13:00:00Z", gap.Reason)
 }
 
-// TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed: a hundred events, or ten
+// TestResumeStaysOpenUntilAnchorIsPassed: a hundred events, or ten
 // seconds.
-func TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed(t *testing.T) {
+func TestResumeStaysOpenUntilAnchorIsPassed(t *testing.T) {
 	t.Parallel()
 	r := &resume{can: byTime, from: position(), expectsAnchor: true, threshold: 5 * time.Minute}
 	ev := at(1, noon.Add(time.Second), "z")
@@ -223,9 +223,9 @@ func TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed(t *testing.T) {
 	require.Equal(t, proceed, r.check(&ev), "it is recorded once")
 }
 
-// TestOldestEvidenceCounts of when the last event happened: a host that lags
+// TestLaggingHostIsDetectedByRevs of when the last event happened: a host that lags
 // dates by its own clock what it gets late.
-func TestOldestEvidenceCounts(t *testing.T) {
+func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	t.Parallel()
 	from := position()
 	cursor := func(lag time.Duration) time.Duration {
@@ -266,7 +266,7 @@ func TestOldestEvidenceCounts(t *testing.T) {
 // tid is a rev of a moment.
 func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String() }
 
-func TestAnchorsAreTheLastEventsOfDifferentAccounts(t *testing.T) {
+func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	t.Parallel()
 	var p schema.Position
 	tr := newTrail(&p, true, false)
@@ -306,8 +306,8 @@ func TestAnchorsAreTheLastEventsOfDifferentAccounts(t *testing.T) {
 	require.Equal(t, p, next, "nothing is lost where nothing has come")
 }
 
-// TestPositionIsTooOldByBothClocksOrNot: it is thrown away for good.
-func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
+// TestPositionExpiresByBothClocks: it is thrown away for good.
+func TestPositionExpiresByBothClocks(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	old := schema.Position{CursorKind: "seq", LastEvent: now.Add(-169 * time.Hour)}
@@ -331,7 +331,7 @@ func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
 	require.True(t, expired(old, now), "the network was away")
 }
 
-func TestSilenceMustLastAThirtiethOfThePast(t *testing.T) {
+func TestSilenceThreshold(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, can: Capabilities{Filters: true}}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
@@ -347,8 +347,8 @@ func TestSilenceMustLastAThirtiethOfThePast(t *testing.T) {
 	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "there is no past")
 }
 
-// TestRevTimeIsThatOfTheTID, as the network's own library reads it.
-func TestRevTimeIsThatOfTheTID(t *testing.T) {
+// TestRevTime, as the network's own library reads it.
+func TestRevTime(t *testing.T) {
 	t.Parallel()
 	rev := tid(noon)
 	got, ok := revTime(rev)
@@ -373,9 +373,9 @@ func TestAnchorIsStorable(t *testing.T) {
 	require.Equal(t, known, r.check(&ev))
 }
 
-// TestLaterEventOfTheSameNameIsNoAnchor: identity and account events are named
+// TestLaterEventOfSameNameIsNoAnchor: identity and account events are named
 // by their account alone, and an account has many of them.
-func TestLaterEventOfTheSameNameIsNoAnchor(t *testing.T) {
+func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"identity", "account", "other"} {
 		databaseTime := func(eventTime, dated time.Duration) Place {
@@ -404,9 +404,9 @@ type idle struct{ Conn }
 
 func (idle) Proven() time.Time { return time.Now() }
 
-// TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted: a process that died in
+// TestCaughtUpWaitsForGapCommit: a process that died in
 // between would leave a stream that has missed nothing.
-func TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted(t *testing.T) {
+func TestCaughtUpWaitsForGapCommit(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	from := stored(at(7, now.Add(-time.Hour), "a"))

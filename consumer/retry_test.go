@@ -55,9 +55,9 @@ func stored(t *testing.T, pool *pgxpool.Pool) []string {
 	return all
 }
 
-// TestReplayAfterTheFixStoresWhatWasParked, enqueues its jobs with it, and
+// TestRetryAfterFixStoresEvents, enqueues its jobs with it, and
 // leaves parked what is refused still: a batch with poison in it.
-func TestReplayAfterTheFixStoresWhatWasParked(t *testing.T) {
+func TestRetryAfterFixStoresEvents(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -89,9 +89,9 @@ func TestReplayAfterTheFixStoresWhatWasParked(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams`), "no position moved but the stream's own")
 }
 
-// TestReplayNeverOverwritesWhatIsNewer: a later edit and a deletion came while
+// TestRetryNeverOverwritesNewer: a later edit and a deletion came while
 // the letters lay there. Replaying twice changes nothing.
-func TestReplayNeverOverwritesWhatIsNewer(t *testing.T) {
+func TestRetryNeverOverwritesNewer(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -122,9 +122,9 @@ func TestReplayNeverOverwritesWhatIsNewer(t *testing.T) {
 	}
 }
 
-// TestReplayThatIsRefusedAgainKeepsTheFirstCause, and says the second; an input
+// TestFailedRetryKeepsFirstCause, and says the second; an input
 // of which only the beginning was kept is never mistaken for another.
-func TestReplayThatIsRefusedAgainKeepsTheFirstCause(t *testing.T) {
+func TestFailedRetryKeepsFirstCause(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	noDID := strings.Replace(line(2, plainRecord), `"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa",`, ``, 1)
@@ -144,9 +144,9 @@ func TestReplayThatIsRefusedAgainKeepsTheFirstCause(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`), "the same input from the stream is the same letter")
 }
 
-// TestReplayOfWhatIsNoLongerWanted settles the letter and stores nothing: the
+// TestRetryOfUnwantedCollectionSettles settles the letter and stores nothing: the
 // stream would pass it over, too.
-func TestReplayOfWhatIsNoLongerWanted(t *testing.T) {
+func TestRetryOfUnwantedCollectionSettles(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -159,9 +159,9 @@ func TestReplayOfWhatIsNoLongerWanted(t *testing.T) {
 	require.Empty(t, stored(t, pool))
 }
 
-// TestReplayBringsNothingBackThatMayBeDeleted: the deletions of its time are no
+// TestRetryRestoresNothingDeleted: the deletions of its time are no
 // longer known.
-func TestReplayBringsNothingBackThatMayBeDeleted(t *testing.T) {
+func TestRetryRestoresNothingDeleted(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -174,8 +174,8 @@ func TestReplayBringsNothingBackThatMayBeDeleted(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%that deletion may have expired%'`))
 }
 
-// TestReplayOfWhatWasDeletedSaysSo: nothing of it is kept that could be replayed.
-func TestReplayOfWhatWasDeletedSaysSo(t *testing.T) {
+// TestRetryOfDeletedRecordFails: nothing of it is kept that could be replayed.
+func TestRetryOfDeletedRecordFails(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -191,9 +191,9 @@ func TestReplayOfWhatWasDeletedSaysSo(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%' AND last_cause LIKE '%nothing is left to retry'`))
 }
 
-// TestDismissedLetterStaysSo, however often its input comes again; one that was
+// TestDismissedDeadLetterStaysDismissed, however often its input comes again; one that was
 // replayed is open again.
-func TestDismissedLetterStaysSo(t *testing.T) {
+func TestDismissedDeadLetterStaysDismissed(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	input := []string{`{"did":`}

@@ -20,13 +20,13 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestWhomToFollowIsAskedForWithEachLease, before anything is read: who gives
+// TestFollowsAreReadWithEachLease, before anything is read: who gives
 // accounts to a stream ends its lease and sets it back in one transaction, and
 // what comes again must be read for them too.
 //
 // It has been seen to fail when, by hand, Leased is called once alone, and when
 // it is called after the connection.
-func TestWhomToFollowIsAskedForWithEachLease(t *testing.T) {
+func TestFollowsAreReadWithEachLease(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 500})
 	var given, taken atomic.Bool // to this stream; as its consumer knows
@@ -55,9 +55,9 @@ func TestWhomToFollowIsAskedForWithEachLease(t *testing.T) {
 	require.Equal(t, 4, calls)
 }
 
-// TestRemovedShardIsNotMadeAgain by its consumer, which waits until others do:
+// TestRemovedShardIsNotRecreated by its consumer, which waits until others do:
 // a row that nobody reads would be shown as a stream that stands still.
-func TestRemovedShardIsNotMadeAgain(t *testing.T) {
+func TestRemovedShardIsNotRecreated(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 500})
 	stop := s.run(func(cfg *consumer.Config) { cfg.Shard, cfg.LeasePoll = true, time.Millisecond })
@@ -74,9 +74,9 @@ func TestRemovedShardIsNotMadeAgain(t *testing.T) {
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams`))
 }
 
-// TestOutdatedProgramGivesItsLeaseBack and ends: another has projections that it
+// TestOutdatedProgramReleasesLease and ends: another has projections that it
 // lacks.
-func TestOutdatedProgramGivesItsLeaseBack(t *testing.T) {
+func TestOutdatedProgramReleasesLease(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	outdated := &schema.OutdatedError{Name: "words", Missing: true}

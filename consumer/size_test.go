@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNetworkBytesAreThoseOfCBOR, or a little less; never more.
-func TestNetworkBytesAreThoseOfCBOR(t *testing.T) {
+// TestNetworkBytes, or a little less; never more.
+func TestNetworkBytes(t *testing.T) {
 	t.Parallel()
 	link := `{"$link":"bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a"}`
 	records := []string{

@@ -180,8 +180,8 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	stop()
 }
 
-// TestResumeGoesOnWhereItStopped reads nothing twice and loses nothing.
-func TestResumeGoesOnWhereItStopped(t *testing.T) {
+// TestResumeContinuesAtPosition reads nothing twice and loses nothing.
+func TestResumeContinuesAtPosition(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)
@@ -196,9 +196,9 @@ func TestResumeGoesOnWhereItStopped(t *testing.T) {
 	})
 }
 
-// TestRenumberedServerIsNoticed: at the stored number stands another event, and
+// TestRenumberedServerIsDetected: at the stored number stands another event, and
 // the events the server has moved below it would be lost.
-func TestRenumberedServerIsNoticed(t *testing.T) {
+func TestRenumberedServerIsDetected(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)
@@ -215,10 +215,10 @@ func TestRenumberedServerIsNoticed(t *testing.T) {
 	})
 }
 
-// TestFutureCursorIsNoticed: a server that has forgotten its last numbers takes
+// TestFutureCursorIsDetected: a server that has forgotten its last numbers takes
 // the position for the live tip, and says nothing. What happened meanwhile comes
 // all the same.
-func TestFutureCursorIsNoticed(t *testing.T) {
+func TestFutureCursorIsDetected(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)
@@ -253,8 +253,8 @@ func TestLostEventsAreAGap(t *testing.T) {
 	})
 }
 
-// TestAnotherHostIsAskedAnew: its numbers are others, its history is the same.
-func TestAnotherHostIsAskedAnew(t *testing.T) {
+// TestOtherHostIsReadFromEarlier: its numbers are others, its history is the same.
+func TestOtherHostIsReadFromEarlier(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		at := time.Now()
 		s := newStreamOf(t, w, history{events: 300, end: at})

@@ -312,7 +312,7 @@ func TestSilentServerIsDead(t *testing.T) {
 	require.ErrorContains(t, <-ended, "does not answer a ping")
 }
 
-func TestLongFrameIsParkedAndTheNextOneRead(t *testing.T) {
+func TestTooLongFrameIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
 		require.NoError(t, ws.Write(ctx, websocket.MessageText, append([]byte(`{"did":"`), bytes.Repeat([]byte("x"), 17<<20)...)))
