@@ -22,8 +22,8 @@ func remove(rkey, rev string) Event {
 	return Event{Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Delete, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev}
 }
 
-// TestFoldIsIndependentOfOrder shuffles the events of a batch: the
-// tables may not depend on the order in which one batch happens to hold them.
+// TestFoldIsIndependentOfOrder shuffles the events of a batch: the tables must not
+// depend on their order.
 func TestFoldIsIndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	events := []Event{
@@ -62,8 +62,8 @@ func TestFoldKeepsLatestAccountEvent(t *testing.T) {
 	require.Equal(t, []schema.Status{{DID: "did:plc:a", Status: "takendown", At: at.Add(time.Second)}}, out.Statuses)
 }
 
-// TestAccountEventFromTheFutureIsNotFinal: a status dated after its event would
-// outlive every later one.
+// TestAccountEventFromTheFutureIsNotFinal checks that a status is not dated after
+// its event: it would outlive every later one.
 func TestAccountEventFromTheFutureIsNotFinal(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
@@ -73,8 +73,8 @@ func TestAccountEventFromTheFutureIsNotFinal(t *testing.T) {
 	require.Equal(t, "inactive", out.Statuses[0].Status)
 }
 
-// framed is a batch of frames with so many events each; the n-th frame has the
-// number 10 + n.
+// framed returns a batch of frames with these numbers of events. The n-th frame has
+// the sequence number 10 + n.
 func framed(end *schema.Position, sizes ...int) *batch {
 	b := &batch{wire: &Wire{}, last: end, gap: &schema.Gap{}}
 	for n, size := range sizes {
@@ -118,8 +118,9 @@ func TestBatchIsSplitBetweenFrames(t *testing.T) {
 	}
 }
 
-// TestSplitFrameMovesPositionAtItsEnd, and so does the gap: a process that
-// dies in between reads the whole frame again.
+// TestSplitFrameMovesPositionAtItsEnd checks that the position and the gap move
+// with the last part of a split frame: a process that dies in between reads the
+// whole frame again.
 func TestSplitFrameMovesPositionAtItsEnd(t *testing.T) {
 	t.Parallel()
 	end := schema.Position{Host: "h", CursorKind: "seq", Cursor: 99}
@@ -150,8 +151,9 @@ func TestSplitFrameMovesPositionAtItsEnd(t *testing.T) {
 	require.Equal(t, 1, gaps)
 }
 
-// TestServerClockCannotMovePositionIntoFuture: a server in the future would push the stream's
-// position there, and the next resume to the live tip.
+// TestServerClockCannotMovePositionIntoFuture checks that a server whose clock is
+// ahead does not move the position there: the next resume would start at the live
+// tip.
 func TestServerClockCannotMovePositionIntoFuture(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -182,8 +184,8 @@ func TestBufferIsBoundedInBytes(t *testing.T) {
 	require.True(t, empty.put(frame(1000)), "a frame larger than the buffer passes an empty one: it would never pass otherwise")
 }
 
-// TestBufferKeepsOrder, a few at once: those that were decoded do not
-// stay in memory until the last of many is.
+// TestBufferKeepsOrder checks that frames are taken in order and in chunks: decoded
+// frames must not stay in memory until the last is decoded.
 func TestBufferKeepsOrder(t *testing.T) {
 	t.Parallel()
 	b := newBuffer(1 << 20)
@@ -207,7 +209,8 @@ func TestBufferKeepsOrder(t *testing.T) {
 	require.Zero(t, b.size())
 }
 
-// TestReaderWaitsForFullBuffer, and after a wait there is room for much.
+// TestReaderWaitsForFullBuffer checks that the reader waits, and that much space is
+// free after a wait.
 func TestReaderWaitsForFullBuffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,12 +25,13 @@ import (
 // base32 is the alphabet of a TID.
 const base32 = "234567abcdefghijklmnopqrstuvwxyz"
 
-// rev is the n-th of a rising series of TIDs.
+// rev returns the n-th of a rising series of TIDs.
 func rev(n int) string {
 	return fmt.Sprintf("3mptbyqh%c%c%c22", base32[n/1024%32], base32[n/32%32], base32[n%32])
 }
 
-// line is a post as a v1 server sends it. n numbers it: its time, its rkey and its rev.
+// line returns a post as a v1 server sends it. n sets its time, its rkey and its
+// rev.
 func line(n int, record string) string {
 	return fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"create",`+
 		`"collection":"app.bsky.feed.post","rkey":"r%d","record":%s,"cid":"bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu"}}`,
@@ -39,7 +40,7 @@ func line(n int, record string) string {
 
 const plainRecord = `{"$type":"app.bsky.feed.post","text":"hello","createdAt":"2026-07-04T12:00:00Z"}`
 
-// played is a consumer over a recording of these lines.
+// played returns a consumer that ingests these lines.
 func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consumer.Config)) *consumer.Consumer {
 	t.Helper()
 	cfg := consumer.Config{
@@ -63,8 +64,8 @@ func count(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 	return n
 }
 
-// TestRejectedEventIsDeadLettered puts events that only the database can
-// refuse in the middle of a batch.
+// TestRejectedEventIsDeadLettered puts events that only the database rejects in the
+// middle of a batch.
 func TestRejectedEventIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -84,8 +85,8 @@ func TestRejectedEventIsDeadLettered(t *testing.T) {
 	require.Equal(t, 1783175888000000+n-1, count(t, pool, `SELECT cursor FROM streams`))
 }
 
-// TestBadInputNeverStopsTheStream sends everything a broken or hostile server
-// could, each between two good events.
+// TestBadInputNeverStopsTheStream sends many kinds of broken and hostile input,
+// each between two good events.
 func TestBadInputNeverStopsTheStream(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -133,8 +134,8 @@ func TestBadInputNeverStopsTheStream(t *testing.T) {
 	require.Len(t, causes, len(bad), "%s", strings.Join(causes, "\n"))
 }
 
-// TestUnusualValidPostsAreStored: odd text and odd clocks are the author's
-// right.
+// TestUnusualValidPostsAreStored checks that posts with unusual text or dates are
+// stored.
 func TestUnusualValidPostsAreStored(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -162,7 +163,7 @@ func TestUnusualValidPostsAreStored(t *testing.T) {
 	require.Equal(t, `\u0000 is no NUL`, escaped)
 }
 
-// TestSecondIngestChangesNothing, and enqueues nothing either.
+// TestSecondIngestChangesNothing checks that it also enqueues nothing.
 func TestSecondIngestChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -192,8 +193,8 @@ func TestSecondIngestChangesNothing(t *testing.T) {
 	require.Equal(t, 50, enqueued)
 }
 
-// TestJobsAndRecordsAreOneTransaction: when the jobs cannot be written, neither
-// are the records nor the cursor.
+// TestJobsAndRecordsAreOneTransaction checks that if the jobs cannot be written,
+// the records and the cursor are not written either.
 func TestJobsAndRecordsAreOneTransaction(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -206,8 +207,8 @@ func TestJobsAndRecordsAreOneTransaction(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT cursor FROM streams`))
 }
 
-// TestDeadlockIsRetriedInOrder has the first try of a commit fail as a
-// deadlock's victim would.
+// TestDeadlockIsRetriedInOrder lets the first attempt of a commit fail as a
+// deadlock does.
 func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -226,7 +227,8 @@ func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts`))
 }
 
-// TestStopCommitsReadEvents and gives the lease back.
+// TestStopCommitsReadEvents checks that a stop commits what was read and releases
+// the lease.
 func TestStopCommitsReadEvents(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -250,7 +252,7 @@ func TestStopCommitsReadEvents(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
 }
 
-// TestSecondConsumerWaitsAndTakesOver: one lease, one writer.
+// TestSecondConsumerWaitsAndTakesOver checks that one lease has one writer.
 func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -266,8 +268,8 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrFenced)
 }
 
-// TestPostgresRestartIsTransient restarts the server at once, as a crash would,
-// while a recording is consumed.
+// TestPostgresRestartIsTransient restarts the server abruptly, as a crash would,
+// while a recording is ingested.
 func TestPostgresRestartIsTransient(t *testing.T) {
 	t.Parallel()
 	server := schematest.Server(t)
@@ -294,8 +296,8 @@ func TestPostgresRestartIsTransient(t *testing.T) {
 	require.Equal(t, n, count(t, pool, `SELECT count(*) FROM posts`))
 }
 
-// TestDeadLettersAreCountedByStageAndCollection, of those that are stored; what a
-// stranger calls a collection is no label.
+// TestDeadLettersAreCountedByStageAndCollection checks that only stored collections
+// become labels, never names from the network.
 func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -317,8 +319,9 @@ func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 	require.Equal(t, map[string]float64{"decode app.bsky.feed.post": 2, "commit app.bsky.feed.post": 1, "decode other": 2, "commit other": 0}, got)
 }
 
-// TestRecordSizeIsMeasuredInCBOR: JSON writes a control character in six
-// bytes, the network in one. What is too large leaves a small dead letter.
+// TestRecordSizeIsMeasuredInCBOR checks that a control character counts as one
+// byte, not as the six of its JSON escape. A record that is too large leaves a
+// small dead letter.
 func TestRecordSizeIsMeasuredInCBOR(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -336,7 +339,8 @@ func TestRecordSizeIsMeasuredInCBOR(t *testing.T) {
 		AND octet_length(raw) = 16384 AND raw_bytes > 1048576`, fmt.Sprintf("%d bytes", 1<<20+1)))
 }
 
-// TestDeadLetterNamesItsAccount, where the frame names one.
+// TestDeadLetterNamesItsAccount checks the account of malformed frames that name
+// one.
 func TestDeadLetterNamesItsAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -350,8 +354,8 @@ func TestDeadLetterNamesItsAccount(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE did IS NULL`))
 }
 
-// TestDeletionErasesDeadLetterInput: a record that cannot be read is deleted
-// like any other, and nothing of it stays.
+// TestDeletionErasesDeadLetterInput checks that the deletion of an unreadable
+// record erases its dead letter's input.
 func TestDeletionErasesDeadLetterInput(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

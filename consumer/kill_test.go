@@ -18,17 +18,17 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// refusing has the database refuse one post in eight: batches are cut until each
-// of these is alone, inside of frames too.
+// refusing is a constraint that rejects one post in eight, so that batches are
+// split until each of them is alone, inside frames too.
 const refusing = `ALTER TABLE posts ADD CONSTRAINT refusing CHECK (hashtext(rkey) % 8 <> 0)`
 
-// TestKilledAtAnyCommitLosesNothing, and parks nothing twice: the process ends in
-// a transaction, again and again, while batches are being cut in two. What was
-// parked can be stored from its dead letter when nothing refuses it any more.
+// TestKilledAtAnyCommitLosesNothing ends the process in a transaction, again and
+// again, while batches are being split. Nothing is lost, and no event has two dead
+// letters. After the constraint is dropped, a retry stores all events.
 //
-// It fails when, by hand, the first part of a frame that is cut moves the position,
-// when an excerpt has all of a frame's events, or when the rest of a frame is known
-// as soon as one of its events is stored.
+// The test fails if the first part of a split frame moves the position, if an
+// excerpt has all of a frame's events, or if the rest of a frame counts as known as
+// soon as one of its events is stored.
 func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 250})
@@ -81,7 +81,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 			}
 			deadLetters := count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE did = $1 AND rkey = $2 AND stage = 'commit' AND wire = $3`, p.did, p.rkey, w.decodes.Name)
 			require.Positive(t, deadLetters, p)
-			require.LessOrEqual(t, deadLetters, writes[p], "the same event is one dead letter, however often it comes")
+			require.LessOrEqual(t, deadLetters, writes[p], "each event has one dead letter, however often it arrives")
 		}
 		s.holds(accepted)
 		require.Greater(t, len(there), len(accepted))
@@ -105,7 +105,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 	})
 }
 
-// refused are the rkeys that the constraint refuses.
+// refused returns the rkeys that the constraint rejects.
 func (s *stream) refused() map[string]bool {
 	s.t.Helper()
 	var rkeys []string
@@ -123,15 +123,15 @@ func (s *stream) refused() map[string]bool {
 	return refused
 }
 
-// newToy is a stream of the toy wire, for what its server alone can do.
+// newToy returns a stream of the toy wire, for behaviour that only its server has.
 func newToy(t *testing.T) (*stream, *toyNet) {
 	t.Helper()
 	s := newStreamOf(t, wires()[2], history{events: 200})
 	return s, s.net.(*toyNet)
 }
 
-// TestTakenDownAccountRemovesAnchor, and the one before it proves the
-// resume; without that one it takes the oldest events.
+// TestTakenDownAccountRemovesAnchor checks that the anchor before it then proves
+// the resume, and that without one the oldest events are read.
 func TestTakenDownAccountRemovesAnchor(t *testing.T) {
 	t.Parallel()
 	for _, down := range []int{1, 2} {
@@ -156,7 +156,8 @@ func TestTakenDownAccountRemovesAnchor(t *testing.T) {
 	}
 }
 
-// TestKeepAliveMovesPosition, and the anchor stays.
+// TestKeepAliveMovesPosition checks that a keep-alive moves the position and keeps
+// the anchor.
 func TestKeepAliveMovesPosition(t *testing.T) {
 	t.Parallel()
 	s, n := newToy(t)
@@ -172,8 +173,8 @@ func TestKeepAliveMovesPosition(t *testing.T) {
 	}
 }
 
-// TestMalformedOperationIsOneDeadLetter, and the others of its frame are stored;
-// a retry reads that operation alone.
+// TestMalformedOperationIsOneDeadLetter checks that the other operations of the
+// frame are stored, and that a retry decodes the malformed one alone.
 func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	t.Parallel()
 	s, n := newToy(t)
@@ -191,8 +192,8 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2`))
 }
 
-// TestRetryDecodesWholeFrame: a decoder that has learnt to read it stores each of
-// its events, and what it cannot read even then becomes a dead letter of its own.
+// TestRetryDecodesWholeFrame checks that a fixed decoder stores each event of a
+// frame, and that events still unreadable become dead letters of their own.
 func TestRetryDecodesWholeFrame(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
@@ -218,7 +219,8 @@ func TestRetryDecodesWholeFrame(t *testing.T) {
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
 }
 
-// TestDeadLetterOfUnknownWireStaysOpen, and says why: another version reads it.
+// TestDeadLetterOfUnknownWireStaysOpen checks that its cause is recorded: another
+// version may know the wire.
 func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
@@ -232,7 +234,8 @@ func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND last_cause LIKE 'this version of Weir does not know the wire%received tomorrow-v9'`))
 }
 
-// TestMalformedFrameMovesPosition where it says where it stands: it comes once.
+// TestMalformedFrameMovesPosition checks that a malformed frame with a place moves
+// the position, so that it arrives once.
 func TestMalformedFrameMovesPosition(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 50})

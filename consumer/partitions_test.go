@@ -18,8 +18,8 @@ import (
 
 const day = 24 * time.Hour
 
-// TestReaderAtPartitionEndBlocksNothing: a transaction that has read
-// all of posts stays open while the last partition ends.
+// TestReaderAtPartitionEndBlocksNothing keeps a transaction open that has read all
+// of posts while the last partition ends.
 func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	readerAtTheEnd(t, func(s *stream) (end func()) {
@@ -31,8 +31,8 @@ func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 	})
 }
 
-// TestPgDumpAtPartitionEndBlocksNothing: the same with a backup,
-// whose output nobody reads.
+// TestPgDumpAtPartitionEndBlocksNothing does the same with a backup whose output is
+// not read.
 func TestPgDumpAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	readerAtTheEnd(t, func(s *stream) (end func()) {
@@ -57,9 +57,9 @@ WHERE a.datname = current_database() AND a.application_name = 'pg_dump' AND l.gr
 	})
 }
 
-// readerAtTheEnd has the last partition end while somebody reads posts. The stream
-// is committed and the lease renewed all the same; once the reader is gone the
-// partitions are made, and what came meanwhile is in them.
+// readerAtTheEnd lets the last partition end while a reader holds posts. The stream
+// is still committed and the lease renewed. After the reader ends, the partitions
+// are created and contain the posts that arrived meanwhile.
 func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	s := newStream(t, simnet.Config{History: 300, HistorySpan: time.Minute})
 	var now atomic.Pointer[time.Time]
@@ -93,8 +93,8 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN post_partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
 }
 
-// TestFastClockCreatesNoHugePartition: one holds all the time before the
-// next, and goes when its end is old enough.
+// TestFastClockCreatesNoHugePartition checks that a clock that is a year ahead does
+// not create a partition of a year, which would expire late.
 func TestFastClockCreatesNoHugePartition(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 10})

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// stored is a position as a commit leaves it after a frame.
+// stored returns the position that a commit leaves after a frame.
 func stored(at Place) schema.Position {
 	p := schema.Position{Host: "here", FilterHash: "f", Anchor: at.anchor()}
 	advance(&p, &at)
@@ -24,7 +24,7 @@ func at(seq int64, t time.Time, key string) Place {
 		Collection: "app.bsky.feed.post", Key: key, Revision: "3mptbyqhi7s2f"}}
 }
 
-// byTime is what a source can do whose servers take times as cursors.
+// byTime are the capabilities of a source with time cursors.
 var byTime = Capabilities{TimeCursor: true}
 
 func TestCursorIsValidForOneHostAndFilter(t *testing.T) {
@@ -65,8 +65,8 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 	require.Equal(t, mismatch, check(stored(unnumbered), at(0, now.Add(time.Second), "c")))
 }
 
-// TestResumeRequestsAnchorsOfSource, where their numbers are known,
-// and for the frame before where a cursor is exclusive.
+// TestResumeRequestsAnchorsOfSource checks that a resume requests as many anchors
+// as the source needs, and the frame before them if a cursor is exclusive.
 func TestResumeRequestsAnchorsOfSource(t *testing.T) {
 	t.Parallel()
 	p := stored(at(70, noon, "a"))
@@ -86,8 +86,9 @@ func TestResumeRequestsAnchorsOfSource(t *testing.T) {
 	require.Equal(t, Cursor{Kind: CursorSeq}, anew.cursor(Cursor{Kind: CursorSeq, Value: 7}, time.Minute), "no time can be asked for: the oldest event there is")
 }
 
-// TestOneOfSeveralAnchorsProvesTheResume, at its own number; what follows it up to
-// the position is known, and what came before it is read again.
+// TestOneOfSeveralAnchorsProvesTheResume checks that an anchor must have its own
+// number. Frames after it up to the position are skipped, those before it are
+// processed again.
 func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 	t.Parallel()
 	frame := func(seq int64, key string) Place { return at(seq, noon, key) }
@@ -122,8 +123,8 @@ func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 	}
 }
 
-// TestOtherHostDropsSequenceNumbers with the connection: only what the anchors
-// are called holds there.
+// TestOtherHostDropsSequenceNumbers checks that on another host only the anchors'
+// names are valid.
 func TestOtherHostDropsSequenceNumbers(t *testing.T) {
 	t.Parallel()
 	p := stored(at(7, noon, "a"))
@@ -139,10 +140,10 @@ func TestOtherHostDropsSequenceNumbers(t *testing.T) {
 	require.Nil(t, other.Anchor)
 }
 
-// noon is when the position of these tests lies.
+// noon is the time of the position in these tests.
 var noon = time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 
-// position is one at noon, after an event each of some accounts.
+// position returns a position at noon, after one event of each account.
 func position(accounts ...string) schema.Position {
 	p := stored(at(7, noon, "a"))
 	tr := newTrail(&schema.Position{}, true, false)
@@ -156,8 +157,8 @@ func position(accounts ...string) schema.Position {
 	return p
 }
 
-// delivered is the verdict after a resume by time has brought these events, and
-// then nothing more for as long as an anchor may take.
+// delivered returns the verdict after a resume by time has delivered these events
+// and then nothing for as long as an anchor may take.
 func delivered(r *resume, events ...Place) verdict {
 	for i := range events {
 		if saw := r.check(&events[i]); r.settled {
@@ -208,8 +209,8 @@ func TestGapOfResumeByTime(t *testing.T) {
 	require.Equal(t, "requested events since 2026-07-04T11:55:00Z, the first to arrive is of 2026-07-04T13:00:00Z", gap.Reason)
 }
 
-// TestResumeStaysOpenUntilAnchorIsPassed: a hundred events, or ten
-// seconds.
+// TestResumeStaysOpenUntilAnchorIsPassed checks that it stays open for a hundred
+// events or ten seconds.
 func TestResumeStaysOpenUntilAnchorIsPassed(t *testing.T) {
 	t.Parallel()
 	r := &resume{can: byTime, from: position(), expectsAnchor: true, threshold: 5 * time.Minute}
@@ -223,8 +224,8 @@ func TestResumeStaysOpenUntilAnchorIsPassed(t *testing.T) {
 	require.Equal(t, proceed, r.check(&ev), "it is recorded once")
 }
 
-// TestLaggingHostIsDetectedByRevs of when the last event happened: a host that lags
-// dates by its own clock what it gets late.
+// TestLaggingHostIsDetectedByRevs checks that the older of date and rev counts: a
+// host that lags dates late events by its own clock.
 func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	t.Parallel()
 	from := position()
@@ -263,7 +264,7 @@ func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	require.Equal(t, 10*time.Minute, hole(otherHost(liar, late, late)), "the first event alone proves nothing")
 }
 
-// tid is a rev of a moment.
+// tid returns a rev with this time.
 func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String() }
 
 func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
@@ -306,7 +307,8 @@ func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	require.Equal(t, p, next, "nothing is lost where nothing has come")
 }
 
-// TestPositionExpiresByBothClocks: it is thrown away for good.
+// TestPositionExpiresByBothClocks checks that a position is dropped only if it is
+// too old by both clocks.
 func TestPositionExpiresByBothClocks(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -347,7 +349,7 @@ func TestSilenceThreshold(t *testing.T) {
 	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "there is no past")
 }
 
-// TestRevTime, as the network's own library reads it.
+// TestRevTime compares with the network's own library.
 func TestRevTime(t *testing.T) {
 	t.Parallel()
 	rev := tid(noon)
@@ -360,8 +362,8 @@ func TestRevTime(t *testing.T) {
 	}
 }
 
-// TestAnchorIsStorable: the last event may be one that is not stored, and then
-// nobody has checked its strings.
+// TestAnchorIsStorable checks that an anchor can be stored even if its event is not
+// stored and its strings are unchecked.
 func TestAnchorIsStorable(t *testing.T) {
 	t.Parallel()
 	ev := Place{Seq: 1, Identity: Identity{Kind: "commit", Author: "did\x00", Key: "r\xff", Collection: string(make([]byte, 4096))}}
@@ -373,8 +375,8 @@ func TestAnchorIsStorable(t *testing.T) {
 	require.Equal(t, known, r.check(&ev))
 }
 
-// TestLaterEventOfSameNameIsNoAnchor: identity and account events are named
-// by their account alone, and an account has many of them.
+// TestLaterEventOfSameNameIsNoAnchor covers identity and account events: they are
+// named by their account alone, and an account has many of them.
 func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"identity", "account", "other"} {
@@ -399,13 +401,13 @@ func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 	}
 }
 
-// idle is a connection that says nothing and answers pings.
+// idle is a connection that sends nothing and answers pings.
 type idle struct{ Conn }
 
 func (idle) Proven() time.Time { return time.Now() }
 
-// TestCaughtUpWaitsForGapCommit: a process that died in
-// between would leave a stream that has missed nothing.
+// TestCaughtUpWaitsForGapCommit checks that a stream is not caught up before its
+// gap is committed: a process that died in between would hide the gap.
 func TestCaughtUpWaitsForGapCommit(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

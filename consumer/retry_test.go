@@ -18,7 +18,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// replayed tries every open letter again, change having changed how.
+// retried retries every open dead letter, with the configuration that change sets.
 func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	t.Helper()
 	_, err := schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
@@ -38,14 +38,14 @@ func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`), "every letter is settled")
 }
 
-// strict is a constraint that refuses some posts, as the database's owner might
-// add one.
+// strict is a constraint that rejects some posts, as the owner of a database might
+// add.
 const strict = `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (record ->> 'text' NOT LIKE 'refused%')`
 
-// refusable is a post that the constraint refuses.
+// refusable returns a post that the constraint rejects.
 func refusable(n int) string { return line(n, `{"text":"refused"}`) }
 
-// stored is every post, as "rkey rev text".
+// stored returns every post as "rkey rev text".
 func stored(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT rkey || ' ' || rev || ' ' || (record ->> 'text') FROM posts ORDER BY 1`)
@@ -55,8 +55,8 @@ func stored(t *testing.T, pool *pgxpool.Pool) []string {
 	return all
 }
 
-// TestRetryAfterFixStoresEvents, enqueues its jobs with it, and
-// leaves parked what is refused still: a batch with poison in it.
+// TestRetryAfterFixStoresEvents checks that a retry enqueues the jobs with the
+// events, and keeps dead letters that are still rejected.
 func TestRetryAfterFixStoresEvents(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -89,8 +89,8 @@ func TestRetryAfterFixStoresEvents(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams`), "no position moved but the stream's own")
 }
 
-// TestRetryNeverOverwritesNewer: a later edit and a deletion came while
-// the letters lay there. Replaying twice changes nothing.
+// TestRetryNeverOverwritesNewer retries dead letters after a later edit and a
+// deletion. A second retry changes nothing.
 func TestRetryNeverOverwritesNewer(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -122,8 +122,8 @@ func TestRetryNeverOverwritesNewer(t *testing.T) {
 	}
 }
 
-// TestFailedRetryKeepsFirstCause, and says the second; an input
-// of which only the beginning was kept is never mistaken for another.
+// TestFailedRetryKeepsFirstCause checks that the last cause is recorded, too. A
+// truncated input is never taken for a complete one.
 func TestFailedRetryKeepsFirstCause(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -159,8 +159,8 @@ func TestRetryOfUnwantedCollectionSettles(t *testing.T) {
 	require.Empty(t, stored(t, pool))
 }
 
-// TestRetryRestoresNothingDeleted: the deletions of its time are no
-// longer known.
+// TestRetryRestoresNothingDeleted checks that no record is stored if the deletions
+// of its time have expired.
 func TestRetryRestoresNothingDeleted(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -174,7 +174,8 @@ func TestRetryRestoresNothingDeleted(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%that deletion may have expired%'`))
 }
 
-// TestRetryOfDeletedRecordFails: nothing of it is kept that could be replayed.
+// TestRetryOfDeletedRecordFails checks the cause: the input was deleted with the
+// record.
 func TestRetryOfDeletedRecordFails(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -191,8 +192,8 @@ func TestRetryOfDeletedRecordFails(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%' AND last_cause LIKE '%nothing is left to retry'`))
 }
 
-// TestDismissedDeadLetterStaysDismissed, however often its input comes again; one that was
-// replayed is open again.
+// TestDismissedDeadLetterStaysDismissed checks this for repeated input. A retried
+// dead letter is opened again.
 func TestDismissedDeadLetterStaysDismissed(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
