@@ -144,8 +144,8 @@ func TestFailedRetryKeepsFirstCause(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`), "the same input from the stream is the same letter")
 }
 
-// TestRetryOfUnwantedCollectionSettles settles the letter and stores nothing: the
-// stream would pass it over, too.
+// TestRetryOfUnwantedCollectionSettles checks that the dead letter is settled and
+// nothing is stored, because the stream would ignore the event, too.
 func TestRetryOfUnwantedCollectionSettles(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -165,7 +165,7 @@ func TestFramesArePlainWithoutTheDictionary(t *testing.T) {
 		conn.Close() //nolint:errcheck // never fails
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "plain_frames"), "said once")
-	require.Contains(t, log.String(), "is another one: expected SHA-256 0000")
+	require.Contains(t, log.String(), "has changed: expected SHA-256 0000")
 }
 
 // TestAnotherDictionaryIsNoPoison: frames that our dictionary cannot open are
@@ -228,7 +228,7 @@ func TestFailsOverToTheNextEndpoint(t *testing.T) {
 	require.Equal(t, host(t, up.URL()), conn.Host())
 	require.Len(t, tried, 1)
 	require.Equal(t, 1, tried[0].Failed)
-	require.ErrorContains(t, tried[0].Err, host(t, down.URL())+": the server answered 503: service not ready")
+	require.ErrorContains(t, tried[0].Err, host(t, down.URL())+": the server responded with status 503: service not ready")
 }
 
 // TestComesBackToTheSameEndpoint: there the cursor is exact.
@@ -309,7 +309,7 @@ func TestSilentServerIsDead(t *testing.T) {
 	default:
 	}
 	require.NoError(t, n.Do(simnet.Stall))
-	require.ErrorContains(t, <-ended, "does not answer a ping")
+	require.ErrorContains(t, <-ended, "does not reply to a ping")
 }
 
 func TestTooLongFrameIsDeadLettered(t *testing.T) {

@@ -71,12 +71,12 @@ func TestNobodyIsNotEverybody(t *testing.T) {
 
 	// The last one is unfollowed: what comes afterwards is not for us.
 	require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{}))
-	nobody := connect(t, c, oldest)
+	nobodyDID := connect(t, c, oldest)
 	arrived := make(chan consumer.Event, 1)
 	go func() {
-		f, err := nobody.Next(t.Context())
+		f, err := nobodyDID.Next(t.Context())
 		if err == nil {
-			ev, _ := decoded(nobody, f) //nolint:errcheck // then it is none of those waited for
+			ev, _ := decoded(nobodyDID, f) //nolint:errcheck // then it is none of those waited for
 			arrived <- ev
 		}
 	}()
