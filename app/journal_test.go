@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestJournalPriorities of every line, of a logger's children too.
+// TestJournalPriorities checks the priority of every line, also for derived
+// loggers.
 func TestJournalPriorities(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

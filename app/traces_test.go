@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTracesWanted: a setting that Weir cannot serve is an error.
+// TestTracesWanted checks which settings enable traces, and that a setting that
+// Weir does not support is an error.
 func TestTracesWanted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
