@@ -179,7 +179,7 @@ func ReadConfig() (Config, error) {
 		}
 		var wrong env.ParseError
 		if field, ok := reflect.TypeFor[Config]().FieldByName(fieldOf(err, &wrong)); ok {
-			return Config{}, fmt.Errorf("%s cannot be read: expected such as %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
+			return Config{}, fmt.Errorf("%s cannot be read: expected for example %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
 		}
 		return Config{}, fmt.Errorf("read the environment: %w", err)
 	}

@@ -186,7 +186,7 @@ func TestAnAnswerThatNeverEndsIsGivenUp(t *testing.T) {
 		_, err := c.ResolveHandle(t.Context(), "alice.example")
 		e := failure(t, err)
 		require.Equal(t, bluesky.Transient, e.Class)
-		require.Contains(t, e.Message, "did not answer within 15s")
+		require.Contains(t, e.Message, "did not respond within 15s")
 		require.NotErrorIs(t, err, context.DeadlineExceeded) // the caller's time is not up
 		require.Equal(t, 15*time.Second, time.Since(started))
 	})

@@ -66,8 +66,8 @@ func TestAFeedIsAskedForAsTheAppViewTakesIt(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, `{"feed":[]}`) })
 	c := newClient(t, base, nil)
-	for asked, sent := range map[int]string{50: "50", 1000: "100", 0: "1"} {
-		_, next, err := c.AuthorFeed(t.Context(), alice, "2026-07-04T12:00:00Z", asked)
+	for requested, sent := range map[int]string{50: "50", 1000: "100", 0: "1"} {
+		_, next, err := c.AuthorFeed(t.Context(), alice, "2026-07-04T12:00:00Z", requested)
 		require.NoError(t, err)
 		require.Empty(t, next)
 		last := j.all()[len(j.all())-1]

@@ -50,7 +50,7 @@ func TestFollowsArePagedThrough(t *testing.T) {
 		}
 	}
 	require.Equal(t, 3, n)
-	require.Equal(t, asked{call: "app.bsky.graph.getFollows", query: url.Values{"actor": {"bob.example"}, "limit": {"100"}, "cursor": {"2"}},
+	require.Equal(t, requested{call: "app.bsky.graph.getFollows", query: url.Values{"actor": {"bob.example"}, "limit": {"100"}, "cursor": {"2"}},
 		at: j.all()[2].at}, j.all()[2])
 }
 
