@@ -119,7 +119,7 @@ func New(cfg Config) (*Client, error) {
 func (c *Client) configured(what, raw string) (string, error) {
 	o, err := origin(raw)
 	if err != nil {
-		return "", fmt.Errorf("%q is no %s: expected a URL such as https://public.api.bsky.app: %w", redacted(raw), what, err)
+		return "", fmt.Errorf("%q is not a valid %s: expected a URL such as https://public.api.bsky.app: %w", redacted(raw), what, err)
 	}
 	c.own[o] = struct{}{}
 	return o, nil

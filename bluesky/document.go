@@ -80,7 +80,7 @@ func (c *Client) forgetDocument(did string) {
 func (c *Client) documentAddress(did string) (base, path string, err error) {
 	parsed, err := syntax.ParseDID(did)
 	if err != nil {
-		return "", "", badInput(didDocument, "%q is no DID", did)
+		return "", "", badInput(didDocument, "%q is not a DID", did)
 	}
 	switch parsed.Method() {
 	case "plc":

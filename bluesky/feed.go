@@ -35,7 +35,7 @@ type FeedPost struct {
 // Unreadable items are omitted and counted.
 func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) (page []FeedPost, next string, err error) {
 	if !isDID(did) {
-		return nil, "", badInput(getAuthorFeed, "%q is no DID", did)
+		return nil, "", badInput(getAuthorFeed, "%q is not a DID", did)
 	}
 	params := pageParams(url.Values{"actor": {did}, "filter": {"posts_with_replies"}}, cursor, limit)
 	err = c.query(ctx, getAuthorFeed, params, func(body []byte) (err error) {
@@ -67,7 +67,7 @@ func (c *Client) LowestRecords(ctx context.Context, did, collection string, limi
 
 func (c *Client) records(ctx context.Context, did, collection, cursor string, params url.Values) (page []FeedPost, next string, err error) {
 	if _, err := syntax.ParseNSID(collection); err != nil {
-		return nil, "", badInput(listRecords, "%q is no collection", collection)
+		return nil, "", badInput(listRecords, "%q is not a collection", collection)
 	}
 	params.Set("repo", did)
 	params.Set("collection", collection)

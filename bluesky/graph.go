@@ -34,7 +34,7 @@ type Profile struct {
 func (c *Client) ResolveHandle(ctx context.Context, handle string) (did string, err error) {
 	parsed, err := syntax.ParseHandle(strings.TrimPrefix(handle, "@"))
 	if err != nil {
-		return "", badInput(resolveHandle, "%q is no handle: expected a domain name such as alice.bsky.social", handle)
+		return "", badInput(resolveHandle, "%q is not a handle: expected a domain name such as alice.bsky.social", handle)
 	}
 	err = c.query(ctx, resolveHandle, url.Values{"handle": {parsed.Normalize().String()}}, func(body []byte) error {
 		fields, err := readObject(body)
@@ -118,7 +118,7 @@ func (c *Client) Profiles(ctx context.Context, dids []string) ([]Profile, error)
 	}
 	for _, did := range dids {
 		if !isDID(did) {
-			return nil, badInput(getProfiles, "%q is no DID", did)
+			return nil, badInput(getProfiles, "%q is not a DID", did)
 		}
 	}
 	page, _, err := c.profilePage(ctx, getProfiles, url.Values{"actors": dids}, "", "profiles", "")

@@ -139,7 +139,7 @@ func targetOfURL(s, rest string) (Target, error) {
 	case len(parts) == 3 && (parts[0] == "starter-pack" || parts[0] == "start"):
 		return recordTarget(s, TargetStarterPack, parts[1], collectionStarterPack, parts[2])
 	}
-	return Target{}, fmt.Errorf("%q is no profile, list or starter pack: %s", oneLine(s), expected)
+	return Target{}, fmt.Errorf("%q is not a profile, list or starter pack: %s", oneLine(s), expected)
 }
 
 func recordTarget(s string, kind TargetKind, by, collection, rkey string) (Target, error) {
@@ -148,7 +148,7 @@ func recordTarget(s string, kind TargetKind, by, collection, rkey string) (Targe
 		return Target{}, fmt.Errorf("%q: %q is neither a handle nor a DID", oneLine(s), oneLine(by))
 	}
 	if _, err := syntax.ParseRecordKey(rkey); err != nil {
-		return Target{}, fmt.Errorf("%q: %q is no record key", oneLine(s), oneLine(rkey))
+		return Target{}, fmt.Errorf("%q: %q is not a record key", oneLine(s), oneLine(rkey))
 	}
 	return Target{Kind: kind, Actor: actor, URI: "at://" + actor + "/" + collection + "/" + rkey}, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-social/weir/bluesky"
 )
 
-func TestWhatAPersonMayName(t *testing.T) {
+func TestParseTarget(t *testing.T) {
 	t.Parallel()
 	account := func(actor string) bluesky.Target { return bluesky.Target{Kind: bluesky.TargetAccount, Actor: actor} }
 	list := func(actor string) bluesky.Target {
@@ -49,7 +49,7 @@ func TestWhatAPersonMayName(t *testing.T) {
 	}
 }
 
-func TestWhatNamesNothingIsRefusedWithAReason(t *testing.T) {
+func TestParseTargetErrors(t *testing.T) {
 	t.Parallel()
 	for named, reason := range map[string]string{
 		"":                        "nothing is named",
@@ -84,7 +84,7 @@ func TestWhatNamesNothingIsRefusedWithAReason(t *testing.T) {
 	}
 }
 
-// FuzzParseTarget: what was understood names itself, and can be stored.
+// FuzzParseTarget checks that a parsed target parses to itself, and can be stored.
 func FuzzParseTarget(f *testing.F) {
 	for _, seed := range []string{"alice.example", "@alice.example", alice, listURI, "https://bsky.app/profile/a.example/lists/x", "bsky.app/start/a.example/%2e", "at://\u202a"} {
 		f.Add(seed)

@@ -260,7 +260,7 @@ func TestUnwantedCollectionHasNoRecord(t *testing.T) {
 	require.Equal(t, "com.example.never-seen.thing", ev.Collection, "without a filter every collection is wanted")
 }
 
-func TestWhatIsNoEventIsRefused(t *testing.T) {
+func TestInvalidEventIsRejected(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ frame, cause, path string }{
 		"empty":             {"", "the frame is empty", ""},
@@ -317,8 +317,8 @@ func TestEveryTruncationIsRefused(t *testing.T) {
 	}
 }
 
-// Two readers of a name that occurs twice would not read the same.
-func TestNameThatOccursTwiceIsRefused(t *testing.T) {
+// Two decoders could read an object with a duplicate name differently.
+func TestDuplicateNameIsRejected(t *testing.T) {
 	t.Parallel()
 	const cause = "a name occurs twice"
 	for _, c := range []struct{ part, by, path string }{
@@ -337,8 +337,8 @@ func TestNameThatOccursTwiceIsRefused(t *testing.T) {
 	accepted(t, with(t, frameCreate, `"text":"hi"`, `"a":{"a":{"a":[{"a":1},{"a":1}]}},"A":1`))
 }
 
-// The recordings are of real servers; where there are none, and besides, the
-// simulated network is read.
+// The recordings are from real servers. Events of the simulated network are decoded
+// in any case.
 func TestRecordedStreamsAreRead(t *testing.T) {
 	t.Parallel()
 	recordings := map[string][]byte{}

@@ -33,7 +33,7 @@ func (f filter) check() error {
 	}
 	for _, c := range f.Collections {
 		if !isPattern(c) {
-			return fmt.Errorf("%q is no collection: expected an NSID such as app.bsky.feed.post, or a pattern such as app.bsky.feed.*", c)
+			return fmt.Errorf("%q is not a collection: expected an NSID such as app.bsky.feed.post, or a pattern such as app.bsky.feed.*", c)
 		}
 	}
 	if f.Everyone {
@@ -44,7 +44,7 @@ func (f filter) check() error {
 	}
 	for _, did := range f.Accounts {
 		if !isDID(did) {
-			return fmt.Errorf("%q is no DID", did)
+			return fmt.Errorf("%q is not a DID", did)
 		}
 	}
 	return nil

@@ -135,12 +135,12 @@ func parseEndpoint(raw string) (endpoint, error) {
 		raw = u.Redacted()
 	}
 	if err != nil || u.Host == "" || u.User != nil {
-		return endpoint{}, fmt.Errorf("%q is no Jetstream endpoint: expected a URL such as wss://jetstream2.us-west.bsky.network/subscribe", raw)
+		return endpoint{}, fmt.Errorf("%q is not a Jetstream endpoint: expected a URL such as wss://jetstream2.us-west.bsky.network/subscribe", raw)
 	}
 	switch u.Scheme {
 	case "ws", "wss", "http", "https":
 	default:
-		return endpoint{}, fmt.Errorf("%q is no Jetstream endpoint: expected ws or wss, received %s", raw, u.Scheme)
+		return endpoint{}, fmt.Errorf("%q is not a Jetstream endpoint: expected ws or wss, received %s", raw, u.Scheme)
 	}
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/subscribe"
