@@ -210,7 +210,7 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, letters []schema.Letter) error {
+	return func(ctx context.Context, deadLetters []schema.Letter) error {
 		now, err := schema.FollowedAccounts(ctx, p.pool)
 		if err != nil {
 			return err
@@ -228,7 +228,7 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 			return err
 		}
 		retry.Since = agreed.Add(-keep.Tombstones)
-		return retry.Run(ctx, letters)
+		return retry.Run(ctx, deadLetters)
 	}, nil
 }
 

@@ -127,7 +127,7 @@ func (c *Client) readDocument(body []byte, did string) (Identity, error) {
 			continue
 		}
 		endpoint := text(service["serviceEndpoint"])
-		if id.PDS, err = c.strangerOrigin(endpoint); err != nil {
+		if id.PDS, err = c.untrustedOrigin(endpoint); err != nil {
 			return Identity{}, &Error{Class: Permanent, Name: nameRefused, Message: oneLine(did + " names a PDS that is not called: " + endpoint), cause: err}
 		}
 		return id, nil
@@ -135,8 +135,8 @@ func (c *Client) readDocument(body []byte, did string) (Identity, error) {
 	return Identity{}, &Error{Class: Permanent, Name: nameNoPDS, Message: did + " names no PDS in its DID document"}
 }
 
-// strangerOrigin returns the origin of an untrusted URL.
-func (c *Client) strangerOrigin(raw string) (string, error) {
+// untrustedOrigin returns the origin of an untrusted URL.
+func (c *Client) untrustedOrigin(raw string) (string, error) {
 	o, err := origin(strings.ToLower(raw))
 	if err != nil {
 		return "", err

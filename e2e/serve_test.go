@@ -169,17 +169,17 @@ func TestMistakesAreOneSentence(t *testing.T) {
 		"WEIR_ALERT_INTERVAL must be 1s to 1m":                               {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_INTERVAL=1h"}, "work"},
 		"WEIR_BUFFER_BYTES":                                                  {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
 		"WEIR_WORKERS":                                                       {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=x"}, "work"},
-		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "replay ."},
+		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "ingest ."},
 		"--account is for accounts":                                          {[]string{"DATABASE_URL=" + database}, "watch add --account https://bsky.app/profile/alice.example/lists/3kabc"},
 		`"nonsense" is not a Jetstream endpoint`:                             {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
 		`WEIR_COLLECTIONS: "app.bsky*" is not a prefix`:                      {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky*"}, "consume"},
-		"app.bsky.feed.post is kept for 1h0m0s: expected 24h0m0s or more":    {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*=1h,com.example.x=1m"}, "consume"},
+		"app.bsky.feed.post is kept for 1h0m0s: expected at least 24h0m0s":   {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*=1h,com.example.x=1m"}, "consume"},
 		"WEIR_RETENTION is -1h0m0s":                                          {[]string{"DATABASE_URL=" + database, "WEIR_RETENTION=-1h"}, "work"},
 		`"post" is not a collection`:                                         {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
 		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
 		`WEIR_HOSTS: "https://weir.example" is not a host`:                   {[]string{"DATABASE_URL=" + database, "WEIR_HOSTS=weir.test,https://weir.example"}, "web"},
 		"--window is 2h0m0s: expected 1h, 3h, 6h, 12h or 24h":                {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
-		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "replay nowhere.jsonl"},
+		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "ingest nowhere.jsonl"},
 	} {
 		t.Run(c.args+": "+want, func(t *testing.T) {
 			t.Parallel()
