@@ -131,7 +131,7 @@ func TestStatusSaysHowItIs(t *testing.T) {
 	start(t, append(reads(n, database), "NOTIFY_SOCKET="+s.path), "serve")
 	s.hearStatus("healthy: live")
 	between.down()
-	s.hearStatus("unhealthy: unknown; the database does not answer: ")
+	s.hearStatus("unhealthy: unknown; the database does not respond: ")
 	between.up()
 	s.hearStatus("healthy: live")
 }

@@ -116,11 +116,11 @@ func update(alerts []schema.Alert, conditions []health.Condition, now time.Time)
 // condition has held long enough. A pending alert that was not checked for a
 // while starts again.
 func setActive(a *schema.Alert, c health.Condition, now time.Time) {
-	if a.ResolvedAt != nil || a.FiredAt == nil && now.Sub(a.SeenAt) > health.GoneFor {
+	if a.ResolvedAt != nil || a.FiredAt == nil && now.Sub(a.SeenAt) > health.ResolveAfter {
 		a.Since, a.FiredAt, a.ResolvedAt = now, nil, nil
 	}
 	a.SeenAt, a.Severity, a.Message, a.Hint = now, c.Severity, c.Message, c.Do
-	if a.FiredAt == nil && now.Sub(a.Since) >= health.Held()[a.Name] {
+	if a.FiredAt == nil && now.Sub(a.Since) >= health.FireAfter()[a.Name] {
 		a.FiredAt = &now
 	}
 }
@@ -128,7 +128,7 @@ func setActive(a *schema.Alert, c health.Condition, now time.Time) {
 // setInactive updates an alert whose condition does not hold. A pending alert is
 // resolved at once, a firing one when the condition has been absent long enough.
 func setInactive(a *schema.Alert, now time.Time) {
-	if a.ResolvedAt == nil && (a.FiredAt == nil || now.Sub(a.SeenAt) >= health.GoneFor) {
+	if a.ResolvedAt == nil && (a.FiredAt == nil || now.Sub(a.SeenAt) >= health.ResolveAfter) {
 		a.ResolvedAt = &now
 	}
 }

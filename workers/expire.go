@@ -277,7 +277,7 @@ func (r *expiry) account(did string) error {
 	steps := []step{{"purged_records", records}}
 	for _, table := range r.made.AllTables() {
 		steps = append(steps, step{"purged_" + table, func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
-			return schema.PurgeProjected(ctx, db, table, did, r.stay(), limit)
+			return schema.PurgeProjected(ctx, db, table, did, r.keptCollections(), limit)
 		}})
 	}
 	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}) {
@@ -289,7 +289,7 @@ func (r *expiry) account(did string) error {
 			return err
 		}
 	}
-	done, err := schema.FinishPurge(r.ctx, r.pool, r.made, did, r.stay(), r.now, r.keep.Tombstones)
+	done, err := schema.FinishPurge(r.ctx, r.pool, r.made, did, r.keptCollections(), r.now, r.keep.Tombstones)
 	if err == nil && !done {
 		r.log.Warn("purge_unfinished", "did", did)
 	}

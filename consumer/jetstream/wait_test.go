@@ -51,8 +51,9 @@ func accept(w http.ResponseWriter, r *http.Request) {
 	held(r.Context(), ws)
 }
 
-// TestReturningServerEndsTheWait: a server that restarts refuses connections,
-// answers 503 for a while, and is ready. The client is to wait half an hour.
+// TestReturningServerEndsTheWait restarts a server, which refuses connections,
+// responds with 503 for a while, and is then ready. The client would otherwise wait
+// half an hour.
 func TestReturningServerEndsTheWait(t *testing.T) {
 	t.Parallel()
 	address, serve := away(t)
@@ -87,8 +88,8 @@ func TestReturningServerEndsTheWait(t *testing.T) {
 	require.Equal(t, int64(6), refused.Load())
 }
 
-// TestRefusingServerIsNotProbed: whoever answers 429 is left alone until the
-// wait is over.
+// TestRefusingServerIsNotProbed checks that a server that responds with 429 gets no
+// request until the wait is over.
 func TestRefusingServerIsNotProbed(t *testing.T) {
 	t.Parallel()
 	connections := atomic.Int64{}
@@ -109,9 +110,9 @@ func TestRefusingServerIsNotProbed(t *testing.T) {
 	require.Equal(t, int64(1), connections.Load())
 }
 
-// TestRetryAfterIsKept: another host is tried meanwhile, as often as the waits
-// allow.
-func TestRetryAfterIsKept(t *testing.T) {
+// TestRetryAfterIsRespected checks that another host is tried in the meantime, as
+// often as the waits allow.
+func TestRetryAfterIsRespected(t *testing.T) {
 	t.Parallel()
 	asked := atomic.Int64{}
 	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
