@@ -35,7 +35,7 @@ type Retry struct {
 // order given. Each is settled in the transaction that stores it; one that fails
 // again is open again, with its first cause and its last. The error is of the
 // database.
-func (r *Retry) Run(ctx context.Context, letters []schema.Letter) error {
+func (r *Retry) Run(ctx context.Context, letters []schema.StoredDeadLetter) error {
 	c := &committer{pool: r.Pool, enqueue: r.Enqueue, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	batches := map[string]*batch{}
 	var order []*batch
@@ -60,7 +60,7 @@ func (r *Retry) Run(ctx context.Context, letters []schema.Letter) error {
 }
 
 // add puts one letter into the batch of its wire.
-func (r *Retry) add(b *batch, letter *schema.Letter, now time.Time) {
+func (r *Retry) add(b *batch, letter *schema.StoredDeadLetter, now time.Time) {
 	switch {
 	case len(letter.Raw) == 0:
 		b.malformed(&Malformed{Cause: "the record or its account is deleted, and this input with it: there is nothing left to replay"}, letter.ID, now)

@@ -36,7 +36,7 @@ type Card struct {
 }
 
 // Sharing answers which of the records have shares.
-func Sharing(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
+func RecordsWithShares(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
 	const sql = `
 SELECT DISTINCT s.collection, s.did, s.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)

@@ -38,7 +38,7 @@ func (s *accountLockSet) add(did string) {
 // a statement of its own: a statement's snapshot is older than the locks that it
 // waits for. And it has the server end the transaction if this process is paused
 // before it commits, for others wait for these locks, and for the stream's row.
-func (s accountLockSet) queue(q *pgx.Batch, alone bool) {
+func (s accountLockSet) queueLocks(q *pgx.Batch, alone bool) {
 	const (
 		begin  = `SELECT set_config('idle_in_transaction_session_timeout', '5s', true), count(`
 		shared = begin + `pg_advisory_xact_lock_shared($1, n)) FROM unnest($2::int[]) AS n`

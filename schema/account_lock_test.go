@@ -80,7 +80,7 @@ func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 	copied := schema.Batch{Writes: append([]schema.Write{post("a", "3")}, many("3")...)}
 	deleted := schema.Batch{Deletions: []schema.Deletion{deletion("a", "4")}}
 	recorded := deleted
-	recorded.Alone = true
+	recorded.Exclusive = true
 	for name, pair := range map[string][2]transaction{
 		"a page of a backfill, the stream's deletion":  {page, batch(deleted, false)},
 		"a retried dead letter, the stream's deletion": {batch(created, true), batch(deleted, false)},

@@ -27,7 +27,7 @@ func (p Projections) neededAccount() string {
 }
 
 // accountWord is what a batch says of an account. A zero time: it does not say.
-type accountWord struct {
+type accountUpdate struct {
 	did               string
 	status, handle    string
 	statusAt, handled time.Time
@@ -35,15 +35,15 @@ type accountWord struct {
 
 // words are the batch's statuses and handles, by account, in the order of their
 // DIDs: rows are locked in one pass.
-func (b *Batch) words() []accountWord {
-	words := make([]accountWord, 0, len(b.Statuses)+len(b.Handles))
+func (b *Batch) accountUpdates() []accountUpdate {
+	words := make([]accountUpdate, 0, len(b.Statuses)+len(b.Handles))
 	for _, s := range b.Statuses {
-		words = append(words, accountWord{did: s.DID, status: s.Status, statusAt: s.At})
+		words = append(words, accountUpdate{did: s.DID, status: s.Status, statusAt: s.At})
 	}
 	for _, h := range b.Handles {
-		words = append(words, accountWord{did: h.DID, handle: h.Handle, handled: h.At})
+		words = append(words, accountUpdate{did: h.DID, handle: h.Handle, handled: h.At})
 	}
-	slices.SortStableFunc(words, func(a, b accountWord) int { return cmp.Compare(a.did, b.did) })
+	slices.SortStableFunc(words, func(a, b accountUpdate) int { return cmp.Compare(a.did, b.did) })
 	merged := words[:0]
 	for _, w := range words {
 		if n := len(merged); n > 0 && merged[n-1].did == w.did {
@@ -60,7 +60,7 @@ func (b *Batch) words() []accountWord {
 // tells of itself. One that is not active does: its records are hidden, and of a
 // deleted one none is stored.
 func (b *Batch) queueAccounts(q *pgx.Batch) {
-	words := b.words()
+	words := b.accountUpdates()
 	n := len(words)
 	if n == 0 {
 		return
@@ -101,11 +101,11 @@ WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handl
 }
 
 // accountCheck is how long after a look at an account's row comes the next.
-const accountCheck = 24 * time.Hour
+const accountCheckInterval = 24 * time.Hour
 
 // ExpiredAccounts is what one call of ExpireAccounts did.
 type ExpiredAccounts struct {
-	LookedAt, Gone int
+	Checked, Deleted int
 }
 
 // ExpireAccounts looks at the rows of accounts whose time has come, at most
@@ -133,5 +133,5 @@ WITH due AS MATERIALIZED (
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM judged)::int AS looked_at, (SELECT count(*) FROM gone)::int AS gone`
-	return one(ctx, db, "expire accounts", pgx.RowToStructByPos[ExpiredAccounts], sql, now, before, accountCheck, limit)
+	return one(ctx, db, "expire accounts", pgx.RowToStructByPos[ExpiredAccounts], sql, now, before, accountCheckInterval, limit)
 }

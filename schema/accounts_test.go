@@ -98,11 +98,11 @@ func expireAccounts(t *testing.T, pool *pgxpool.Pool, now time.Time) (gone int) 
 	for {
 		done, err := schema.ExpireAccounts(t.Context(), pool, linksProjection(), now, now.Add(-7*day), 3)
 		require.NoError(t, err)
-		require.LessOrEqual(t, done.LookedAt, 3)
-		if done.LookedAt == 0 {
+		require.LessOrEqual(t, done.Checked, 3)
+		if done.Checked == 0 {
 			return gone
 		}
-		gone += done.Gone
+		gone += done.Deleted
 	}
 }
 

@@ -52,7 +52,7 @@ ORDER BY name, subject`
 }
 
 // KeepAlerts stores them as they are now.
-func KeepAlerts(ctx context.Context, tx pgx.Tx, alerts []Alert) error {
+func StoreAlerts(ctx context.Context, tx pgx.Tx, alerts []Alert) error {
 	const sql = `
 INSERT INTO alerts (name, subject, severity, message, hint, since, seen_at, fired_at, resolved_at, last_notified)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)

@@ -52,12 +52,12 @@ type Fault struct {
 	Rkey       string `json:"rkey,omitempty"` // this and Collection are empty: the whole account
 	Fault      string `json:"fault"`
 	Detail     string `json:"detail,omitempty"`
-	Buried     bool   `json:"-"` // a tombstone keeps a missing record away
+	Deleted    bool   `json:"-"` // a tombstone keeps a missing record away
 	Rev        string `json:"-"` // of the stored record
 }
 
 // Audited is an account that may be compared.
-type Audited struct {
+type AuditCandidate struct {
 	DID   string
 	Since time.Time // what it wrote from then on is claimed to be stored
 }
@@ -86,9 +86,9 @@ const auditable = `
 
 // AuditSample picks accounts to compare by chance, at most limit, of those whose
 // posts have been read. pending is how many others are still to be read.
-func AuditSample(ctx context.Context, db DB, limit int) (sample []Audited, pending int, err error) {
+func AuditSample(ctx context.Context, db DB, limit int) (sample []AuditCandidate, pending int, err error) {
 	const pick = `SELECT a.did AS did, a.since AS since FROM (` + auditable + `) AS a WHERE a.ready ORDER BY random() LIMIT $1`
-	if sample, err = all(ctx, db, "pick accounts to audit", pgx.RowToStructByName[Audited], pick, limit); err != nil {
+	if sample, err = all(ctx, db, "pick accounts to audit", pgx.RowToStructByName[AuditCandidate], pick, limit); err != nil {
 		return nil, 0, err
 	}
 	const others = `SELECT count(*) FROM (` + auditable + `) AS a WHERE NOT a.ready`
@@ -132,7 +132,7 @@ SELECT $1::text AS did,
             WHEN l.cid <> k.cid THEN 'another version is stored'
             WHEN l.record <> k.record THEN 'the stored record is not the one of its CID'
             ELSE '' END AS detail,
-       k.rkey IS NULL AND t.rkey IS NOT NULL AS buried,
+       k.rkey IS NULL AND t.rkey IS NOT NULL AS deleted,
        coalesce(k.rev, '') AS rev
 FROM listed AS l
 FULL JOIN kept AS k ON k.rkey = l.rkey
@@ -159,7 +159,7 @@ ORDER BY 3`
 func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections) error {
 	b := Batch{Deletions: deletions, Projections: projections}
 	q := &pgx.Batch{}
-	b.accounts().queue(q, true)
+	b.accounts().queueLocks(q, true)
 	b.queueTombstones(q)
 	b.queueWrites(q, new([]Key)) // locks them
 	b.queueDeletions(q)
@@ -201,7 +201,7 @@ WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.re
 		rev[i] = b.Writes[i].Rev
 	}
 	q := &pgx.Batch{}
-	b.accounts().queue(q, true)
+	b.accounts().queueLocks(q, true)
 	q.Queue(lock, keys.collection, keys.did, keys.rkey)
 	q.Queue(room, keys.collection, keys.did, keys.rkey, rev)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
@@ -212,12 +212,12 @@ WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.re
 
 // keptFaults is how many faults of a kind an audit keeps; auditsKept for how long.
 const (
-	keptFaults = 1000
-	auditsKept = 90 * 24 * time.Hour
+	maxFaultsPerKind = 1000
+	auditRetention   = 90 * 24 * time.Hour
 )
 
 // KeepAudit writes down what an audit found, and forgets those of long ago.
-func KeepAudit(ctx context.Context, tx pgx.Tx, a Audit, faults []Fault) error {
+func StoreAudit(ctx context.Context, tx pgx.Tx, a Audit, faults []Fault) error {
 	const audit = `
 INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, pending, records, missing, extra, stale, score, repaired)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
@@ -241,10 +241,10 @@ ON CONFLICT DO NOTHING`
 		keys.set(i, Key{Collection: f.Collection, DID: f.DID, Rkey: f.Rkey})
 		fault[i], detail[i] = f.Fault, Text(f.Detail)
 	}
-	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, keptFaults); err != nil {
+	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, maxFaultsPerKind); err != nil {
 		return fmt.Errorf("keep what the audit found: %w", err)
 	}
-	_, err = deleteSome(ctx, tx, "forget old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditsKept))
+	_, err = deleteRows(ctx, tx, "forget old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditRetention))
 	return err
 }
 

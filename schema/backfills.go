@@ -10,7 +10,7 @@ import (
 )
 
 // CallSlot is the right to make one call now.
-type CallSlot struct {
+type APISlot struct {
 	Slot *int          // nil: all are taken
 	Wait time.Duration // until the call may start; without a slot, until the next look
 	Now  time.Time     // from when on to wait, by the database's clock
@@ -19,13 +19,13 @@ type CallSlot struct {
 // TakeCallSlot reserves the next start of a call among all processes: at most
 // slots at once, each at least spacing after the one before. A slot that is not
 // given back is free again after ttl.
-func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
+func TakeAPISlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (APISlot, error) {
 	const sql = `SELECT slot, wait, now_at FROM take_api_slot($1, $2, $3, $4)`
-	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[CallSlot], sql, holder, slots, spacing, ttl)
+	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[APISlot], sql, holder, slots, spacing, ttl)
 }
 
 // GiveCallSlot gives a slot back.
-func GiveCallSlot(ctx context.Context, db DB, slot int, holder string) error {
+func ReleaseAPISlot(ctx context.Context, db DB, slot int, holder string) error {
 	if _, err := db.Exec(ctx, `SELECT release_api_slot($1, $2)`, holder, slot); err != nil {
 		return fmt.Errorf("give back a call: %w", err)
 	}
@@ -34,11 +34,11 @@ func GiveCallSlot(ctx context.Context, db DB, slot int, holder string) error {
 
 // Feed is what is known of an account's feed.
 type Feed struct {
-	Handle  string
-	Newest  *time.Time // the newest post of a complete backfill
-	Problem string
-	Claimed *time.Time // what it wrote since then is stored, or to be read again; nil: it is not followed, or has not been read
-	Asked   int        // how often a second read was asked for
+	Handle           string
+	Newest           *time.Time // the newest post of a complete backfill
+	Problem          string
+	CompleteSince    *time.Time // what it wrote since then is stored, or to be read again; nil: it is not followed, or has not been read
+	RereadsRequested int        // how often a second read was asked for
 }
 
 // FindFeed answers what is known of an account's feed: nothing where the
@@ -46,8 +46,8 @@ type Feed struct {
 func FindFeed(ctx context.Context, db DB, did string) (Feed, error) {
 	const sql = `
 SELECT coalesce(a.handle, '') AS handle, a.feed_newest AS newest, coalesce(a.feed_problem, '') AS problem,
-       least(a.feed_since, a.reread_since, (SELECT min(w.added_at) FROM watch_members AS w WHERE w.did = v.did)) AS claimed,
-       coalesce(a.reread_asked, 0) AS asked
+       least(a.feed_since, a.reread_since, (SELECT min(w.added_at) FROM watch_members AS w WHERE w.did = v.did)) AS complete_since,
+       coalesce(a.reread_asked, 0) AS rereads_requested
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
 	return one(ctx, db, "read the feed's state of "+did, pgx.RowToStructByName[Feed], sql, did)
@@ -55,20 +55,20 @@ LEFT JOIN accounts AS a ON a.did = v.did`
 
 // Reading is what came of reading an account's posts.
 type Reading struct {
-	Since    time.Time  // how far back it was asked for
-	Reached  *time.Time // how far back its posts are complete; nil: they could not be read
-	Newest   time.Time  // the newest post seen
-	Now      time.Time
-	Problem  string // why not all could be read; empty: all was
-	Compared bool   // with the repository
-	Asked    int    // Feed.Asked, as it was before the comparison
-	Again    bool   // it could not be read, or not be compared: to be done later
+	Since            time.Time  // how far back it was asked for
+	CompleteSince    *time.Time // how far back its posts are complete; nil: they could not be read
+	Newest           time.Time  // the newest post seen
+	Now              time.Time
+	Problem          string // why not all could be read; empty: all was
+	Compared         bool   // with the repository
+	RereadsRequested int    // Feed.Asked, as it was before the comparison
+	RetryLater       bool   // it could not be read, or not be compared: to be done later
 }
 
 // FeedRead writes down what came of reading an account's posts. It checks the
 // account off the gaps that waited for that, and closes those that waited for it
 // last.
-func FeedRead(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
+func RecordReading(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
 	// Whoever cannot be read is tried again in as long as it has been so, an hour
 	// at least and a day at most.
 	const feed = `
@@ -82,10 +82,10 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     reread_since = CASE WHEN $8 AND a.reread_asked = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
     reread_at    = CASE WHEN NOT $7 THEN a.reread_at
                         ELSE $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day') END`
-	if _, err := tx.Exec(ctx, feed, did, nilTime(r.Newest), r.Now, r.Problem, r.Reached, r.Since, r.Again, r.Compared, r.Asked); err != nil {
+	if _, err := tx.Exec(ctx, feed, did, nilTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared, r.RereadsRequested); err != nil {
 		return fmt.Errorf("write down the feed of %s: %w", did, err)
 	}
-	return checkOff(ctx, tx, did, r)
+	return settleGaps(ctx, tx, did, r)
 }
 
 // PromoteBackfills gives unfinished backfill jobs a better priority, an earlier

@@ -34,7 +34,7 @@ SELECT clock_timestamp() AS now,
 // AgreedTime is the earliest of a process's time, the database's, and that of the
 // newest event stored, which is of a server's clock. What is due by it is due
 // whichever of the three may be ahead.
-func AgreedTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
+func EarliestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 	const sql = `SELECT least($1::timestamptz, clock_timestamp(), (SELECT max(last_event_at) FROM streams))`
 	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], sql, now)
 }
@@ -46,12 +46,12 @@ func LatestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 }
 
 // aheadAtMost is how far ahead of both of our clocks a server's is believed.
-const aheadAtMost = 24 * time.Hour
+const maxServerAhead = 24 * time.Hour
 
 // ServerTime is the later of our time and a server's, up to a day ahead of ours:
 // where both of our clocks are behind, a server's is not.
 func ServerTime(now, server time.Time) time.Time {
-	if most := now.Add(aheadAtMost); server.After(most) {
+	if most := now.Add(maxServerAhead); server.After(most) {
 		return most
 	}
 	if server.After(now) {

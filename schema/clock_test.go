@@ -48,7 +48,7 @@ func TestCaughtUpIsNeverInTheFuture(t *testing.T) {
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
 	beat := func(at time.Time) *time.Time {
-		_, err := lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateQuiet, CaughtUp: at})
+		_, err := lease.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateQuiet, CaughtUp: at})
 		require.NoError(t, err)
 		return ask[*time.Time](t, pool, `SELECT caught_up_at FROM streams`)
 	}
@@ -66,8 +66,8 @@ func TestCaughtUpIsNeverInTheFuture(t *testing.T) {
 func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	takeSlot := func(holder string) schema.CallSlot {
-		slot, err := schema.TakeCallSlot(t.Context(), pool, holder, 2, 100*time.Millisecond, time.Minute)
+	takeSlot := func(holder string) schema.APISlot {
+		slot, err := schema.TakeAPISlot(t.Context(), pool, holder, 2, 100*time.Millisecond, time.Minute)
 		require.NoError(t, err)
 		return slot
 	}
@@ -121,7 +121,7 @@ func TestAgreedTimeIsTheEarliest(t *testing.T) {
 	pool := schematest.New(t)
 	now := time.Now().Truncate(time.Microsecond)
 	agreed := func(at time.Time) time.Time {
-		agreed, err := schema.AgreedTime(t.Context(), pool, at)
+		agreed, err := schema.EarliestTime(t.Context(), pool, at)
 		require.NoError(t, err)
 		return agreed
 	}

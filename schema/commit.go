@@ -59,13 +59,13 @@ type Batch struct {
 	Statuses    []Status
 	Handles     []Handle
 	DeadLetters []DeadLetter
-	Replayed    []int64 // the dead letters whose input this is: they are settled with it
+	Retried     []int64 // the dead letters whose input this is: they are settled with it
 	Gap         *Gap
 	Position    Position
 
 	Projections Projections // whose tables lose the rows of deleted records
 
-	Alone bool // another stream may bring the same accounts: it waits until this batch is committed
+	Exclusive bool // another stream may bring the same accounts: it waits until this batch is committed
 }
 
 // copyAtLeast is how many writes make a COPY worth its round trips.
@@ -84,7 +84,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	copying := !careful && len(b.Writes) >= copyAtLeast
 	deleted := true
 	q := &pgx.Batch{}
-	b.accounts().queue(q, b.Alone || lease == (Lease{}))
+	b.accounts().queueLocks(q, b.Exclusive || lease == (Lease{}))
 	if lease != (Lease{}) {
 		b.queueAdvance(q, lease)
 	}
@@ -100,8 +100,8 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	for i := range b.DeadLetters {
 		b.DeadLetters[i].queue(q, lease.Stream)
 	}
-	if len(b.Replayed) > 0 {
-		q.Queue(replayed, b.Replayed)
+	if len(b.Retried) > 0 {
+		q.Queue(markRetried, b.Retried)
 	}
 	if b.Gap != nil {
 		b.Gap.queue(q, lease.Stream)
@@ -228,7 +228,7 @@ func (b *Batch) deletedRkeys() (from, to string) {
 func StoreRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	b := Batch{Writes: sortedWrites(writes)}
 	q := &pgx.Batch{}
-	b.accounts().queue(q, true)
+	b.accounts().queueLocks(q, true)
 	b.queueWrites(q, &written)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return nil, fmt.Errorf("store records: %w", err)
@@ -327,7 +327,7 @@ USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, d
 WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev AND r.rkey BETWEEN $5 AND $6`
 	const letters = `
 UPDATE dead_letters AS l
-SET ` + cleared + `
+SET ` + clearInput + `
 FROM unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
 WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0`
 	keys := newKeyColumns(n)

@@ -113,7 +113,7 @@ func TestFenceRefusesThePreviousHolder(t *testing.T) {
 
 func renew(t *testing.T, pool *pgxpool.Pool, lease schema.Lease) error {
 	t.Helper()
-	_, err := lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive})
+	_, err := lease.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateLive})
 	return err
 }
 
@@ -219,11 +219,11 @@ func TestQuietIsKnownOnlySinceTheLastCommit(t *testing.T) {
 	require.False(t, quiet())
 	commit("h")
 	require.False(t, quiet())
-	_, err := lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateQuiet, CaughtUp: time.Now().Add(-time.Hour)})
+	_, err := lease.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateQuiet, CaughtUp: time.Now().Add(-time.Hour)})
 	require.NoError(t, err)
 	require.False(t, quiet(), "before the commit")
 	now := ask[time.Time](t, pool, `SELECT clock_timestamp()`)
-	_, err = lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateQuiet, CaughtUp: now})
+	_, err = lease.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateQuiet, CaughtUp: now})
 	require.NoError(t, err)
 	require.True(t, quiet())
 	commit("h")
@@ -292,11 +292,11 @@ func TestDeadLetterIsOneRowHoweverOftenItIsSeen(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	letter := schema.DeadLetter{Stage: schema.StageDecode, Cause: "bad\x00cause\xff", Raw: []byte("\x00\xffraw"), At: time.Unix(5, 0)}
-	require.NoError(t, letter.Park(t.Context(), pool, "s"))
+	require.NoError(t, letter.Store(t.Context(), pool, "s"))
 	letter.At = time.Unix(9, 0)
-	require.NoError(t, letter.Park(t.Context(), pool, "s"))
+	require.NoError(t, letter.Store(t.Context(), pool, "s"))
 	huge := schema.DeadLetter{Stage: schema.StageDecode, Cause: "big", Raw: make([]byte, 3<<20), At: time.Unix(5, 0)}
-	require.NoError(t, huge.Park(t.Context(), pool, "s"))
+	require.NoError(t, huge.Store(t.Context(), pool, "s"))
 	var count, kept, size int
 	var first, last time.Time
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count, first_seen, last_seen FROM dead_letters WHERE raw = $1`, letter.Raw).Scan(&count, &first, &last))

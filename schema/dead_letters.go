@@ -14,11 +14,11 @@ import (
 // What is kept of the inputs of dead letters is bounded, whatever strangers send:
 // see docs/decisions/dead-letters.md.
 const (
-	maxRaw       = 1 << 20  // of one input, in bytes
-	largeRaw     = 16 << 10 // a longer input is large; so much is kept where no retry can succeed
-	largeLetters = 64       // so many large inputs are kept whole
-	cutRaw       = 4 << 10  // so much is kept of further ones
-	letterRoom   = 1000     // so many dead letters of one account are kept; further ones are counted in one row
+	maxRaw        = 1 << 20  // of one input, in bytes
+	largeRaw      = 16 << 10 // a longer input is large; so much is kept where no retry can succeed
+	maxLarge      = 64       // so many large inputs are kept whole
+	cutRaw        = 4 << 10  // so much is kept of further ones
+	maxPerAccount = 1000     // so many dead letters of one account are kept; further ones are counted in one row
 )
 
 // Stages at which an input can fail.
@@ -96,11 +96,11 @@ SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
 
 // cleared is what becomes of a dead letter whose record or account is deleted:
 // its cause stays, and what quotes the record goes.
-const cleared = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
+const clearInput = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
 
 // An event without its input cannot be replayed: nobody need look at it again.
 // The job that retries a record succeeds whether or not its record fails again.
-const replayFailed = `
+const retryFailed = `
 UPDATE dead_letters
 SET job        = NULL,
     state      = CASE WHEN stage IN ('decode', 'commit') AND raw_bytes = 0 THEN 'dismissed' ELSE 'open' END,
@@ -113,11 +113,11 @@ WHERE id = $1 AND state = 'retrying'`
 // Park stores a dead letter, in a transaction of its own. The same input at the
 // same stage is one row, which keeps its first cause and its last. Of an account
 // that has very many, further ones are counted in one row.
-func (d *DeadLetter) Park(ctx context.Context, pool *pgxpool.Pool, stream string) error {
+func (d *DeadLetter) Store(ctx context.Context, pool *pgxpool.Pool, stream string) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		b := Batch{DeadLetters: []DeadLetter{*d}}
 		q := &pgx.Batch{}
-		b.accounts().queue(q, true)
+		b.accounts().queueLocks(q, true)
 		d.queue(q, stream)
 		return tx.SendBatch(ctx, q).Close()
 	})
@@ -134,7 +134,7 @@ func (d *DeadLetter) queue(q *pgx.Batch, stream string) {
 
 func (d *DeadLetter) statement(stream string) (sql string, args []any) {
 	if d.ID != 0 {
-		return replayFailed, []any{d.ID, Text(d.why()), d.At}
+		return retryFailed, []any{d.ID, Text(d.why()), d.At}
 	}
 	return insertDeadLetter, d.args(stream)
 }
@@ -169,7 +169,7 @@ func (d *DeadLetter) args(stream string) []any {
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
 	return []any{h.Sum(nil), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
 		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
-		counted[:], letterRoom, largeLetters, cutRaw, d.Rev, d.Wire, d.Projection}
+		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection}
 }
 
 // Text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
@@ -195,19 +195,19 @@ func Classes() []string { return []string{ClassPermanent, ClassRetryable} }
 
 // States of dead letters.
 const (
-	LetterOpen      = "open"
-	LetterReplaying = "retrying" // asked for, or under way
-	LetterReplayed  = "retried"  // it passed
-	LetterDismissed = "dismissed"
+	DeadLetterOpen      = "open"
+	DeadLetterRetrying  = "retrying" // asked for, or under way
+	DeadLetterRetried   = "retried"  // it passed
+	DeadLetterDismissed = "dismissed"
 )
 
 // LetterStates lists them.
-func LetterStates() []string {
-	return []string{LetterOpen, LetterReplaying, LetterReplayed, LetterDismissed}
+func DeadLetterStates() []string {
+	return []string{DeadLetterOpen, DeadLetterRetrying, DeadLetterRetried, DeadLetterDismissed}
 }
 
 // Letter is a stored dead letter. Its texts and its input are a stranger's.
-type Letter struct {
+type StoredDeadLetter struct {
 	ID         int64      `json:"id"`
 	Stage      string     `json:"stage"`
 	Class      string     `json:"class"`
@@ -237,7 +237,7 @@ type Letter struct {
 
 // Subject is what a dead letter is about: its record, or its account where the
 // record is not known.
-func (l *Letter) Subject() string {
+func (l *StoredDeadLetter) Subject() string {
 	if l.Rkey == "" {
 		return l.DID
 	}
@@ -245,13 +245,13 @@ func (l *Letter) Subject() string {
 }
 
 // Truncated answers whether the input is kept in part only.
-func (l *Letter) Truncated() bool { return l.RawBytes > l.RawKept }
+func (l *StoredDeadLetter) Truncated() bool { return l.RawBytes > l.RawKept }
 
 // Key is the record that the letter is about; empty where unknown.
-func (l *Letter) Key() Key { return Key{Collection: l.Collection, DID: l.DID, Rkey: l.Rkey} }
+func (l *StoredDeadLetter) Key() Key { return Key{Collection: l.Collection, DID: l.DID, Rkey: l.Rkey} }
 
 // letterColumns reads a Letter with the first so many bytes of its input.
-const letterColumns = `
+const deadLetterColumns = `
        d.id                         AS id,
        d.stage                      AS stage,
        d.class                      AS class,
@@ -279,28 +279,28 @@ const letterColumns = `
        octet_length(d.raw)::bigint  AS raw_kept`
 
 // LetterFilter chooses dead letters; an empty field chooses all.
-type LetterFilter struct{ Stage, Class, State string }
+type DeadLetterFilter struct{ Stage, Class, State string }
 
 // Letters lists the letters that a filter chooses, last seen first, at most
 // limit, without their input. An empty State means those that need somebody: open
 // or replaying.
-func Letters(ctx context.Context, db DB, f LetterFilter, limit int) ([]Letter, error) {
+func ListDeadLetters(ctx context.Context, db DB, f DeadLetterFilter, limit int) ([]StoredDeadLetter, error) {
 	const sql = `
-SELECT ` + letterColumns + `
+SELECT ` + deadLetterColumns + `
 FROM dead_letters AS d
 WHERE ($2 = '' OR d.stage = $2)
   AND ($3 = '' OR d.class = $3)
   AND CASE $4 WHEN '' THEN d.state IN ('open', 'retrying') ELSE d.state = $4 END
 ORDER BY d.last_seen DESC, d.id DESC
 LIMIT $5`
-	return all(ctx, db, "list dead letters", pgx.RowToStructByName[Letter], sql, 0, f.Stage, f.Class, f.State, limit)
+	return all(ctx, db, "list dead letters", pgx.RowToStructByName[StoredDeadLetter], sql, 0, f.Stage, f.Class, f.State, limit)
 }
 
 // FindLetter is one letter, with at most so many bytes of its input. ErrNoRows
 // where there is none.
-func FindLetter(ctx context.Context, db DB, id int64, raw int) (Letter, error) {
-	const sql = `SELECT ` + letterColumns + ` FROM dead_letters AS d WHERE d.id = $2`
-	return one(ctx, db, fmt.Sprintf("read dead letter %d", id), pgx.RowToStructByName[Letter], sql, raw, id)
+func FindDeadLetter(ctx context.Context, db DB, id int64, raw int) (StoredDeadLetter, error) {
+	const sql = `SELECT ` + deadLetterColumns + ` FROM dead_letters AS d WHERE d.id = $2`
+	return one(ctx, db, fmt.Sprintf("read dead letter %d", id), pgx.RowToStructByName[StoredDeadLetter], sql, raw, id)
 }
 
 // StageCount is how many letters of a stage are open or replaying.
@@ -310,7 +310,7 @@ type StageCount struct {
 }
 
 // CountLetters counts the letters that need somebody, at each stage there is.
-func CountLetters(ctx context.Context, db DB) ([]StageCount, error) {
+func CountDeadLetters(ctx context.Context, db DB) ([]StageCount, error) {
 	const sql = `
 SELECT s.stage AS stage, count(d.stage) AS count
 FROM unnest($1::text[]) WITH ORDINALITY AS s (stage, n)
@@ -323,22 +323,22 @@ ORDER BY s.n`
 // AskedLetters are the letters whose replay is asked for and that no job
 // replays, first parked first: as many as hold about so many bytes, at least one
 // and at most limit, with their whole input.
-func AskedLetters(ctx context.Context, db DB, limit int, bytes int64) ([]Letter, error) {
+func DeadLettersToRetry(ctx context.Context, db DB, limit int, bytes int64) ([]StoredDeadLetter, error) {
 	const sql = `
 WITH asked AS (
     SELECT d.id, sum(octet_length(d.raw)) OVER (ORDER BY d.id) - octet_length(d.raw) AS before
     FROM (SELECT id, raw FROM dead_letters WHERE state = 'retrying' AND job IS NULL ORDER BY id LIMIT $2) AS d
 )
-SELECT ` + letterColumns + `
+SELECT ` + deadLetterColumns + `
 FROM asked AS a
 JOIN dead_letters AS d ON d.id = a.id
 WHERE a.before < $3
 ORDER BY d.id`
-	return all(ctx, db, "read the dead letters to replay", pgx.RowToStructByName[Letter], sql, maxRaw, limit, bytes)
+	return all(ctx, db, "read the dead letters to replay", pgx.RowToStructByName[StoredDeadLetter], sql, maxRaw, limit, bytes)
 }
 
 // StatesOfLetters are the states that letters are in, and how many are in each.
-func StatesOfLetters(ctx context.Context, db DB, ids []int64) (map[string]int, error) {
+func CountDeadLetterStates(ctx context.Context, db DB, ids []int64) (map[string]int, error) {
 	const sql = `SELECT d.state AS state, count(*) AS count FROM dead_letters AS d WHERE d.id = ANY ($1) GROUP BY d.state`
 	type row struct {
 		State string
@@ -352,11 +352,11 @@ func StatesOfLetters(ctx context.Context, db DB, ids []int64) (map[string]int, e
 	return found, err
 }
 
-const replayed = `UPDATE dead_letters SET state = 'retried', state_at = now() WHERE id = ANY ($1) AND state = 'retrying'`
+const markRetried = `UPDATE dead_letters SET state = 'retried', state_at = now() WHERE id = ANY ($1) AND state = 'retrying'`
 
 // LettersReplayed settles letters whose replay has passed.
-func LettersReplayed(ctx context.Context, db DB, ids []int64) error {
-	if _, err := db.Exec(ctx, replayed, ids); err != nil {
+func MarkRetried(ctx context.Context, db DB, ids []int64) error {
+	if _, err := db.Exec(ctx, markRetried, ids); err != nil {
 		return fmt.Errorf("settle replayed dead letters: %w", err)
 	}
 	return nil
@@ -364,7 +364,7 @@ func LettersReplayed(ctx context.Context, db DB, ids []int64) error {
 
 // LockAsked locks dead letters whose retry is asked for, and returns those of
 // them that nobody else has taken up.
-func LockAsked(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
+func LockDeadLettersToRetry(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	const sql = `SELECT id FROM dead_letters WHERE id = ANY ($1) AND state = 'retrying' AND job IS NULL ORDER BY id FOR UPDATE`
 	return all(ctx, tx, "lock dead letters", pgx.RowTo[int64], sql, ids)
 }
@@ -396,18 +396,18 @@ func RetriedBy(ctx context.Context, db DB, job int64, k Key) (id int64, err erro
 
 // RetryLetter asks for the replay of a letter, as the SQL function
 // retry_dead_letter does. It answers the id of the job that does it.
-func RetryLetter(ctx context.Context, db DB, id int64) (int64, error) {
+func RetryDeadLetter(ctx context.Context, db DB, id int64) (int64, error) {
 	return one(ctx, db, "retry", pgx.RowTo[int64], `SELECT retry_dead_letter($1)`, id)
 }
 
 // RetryLetters asks for the replay of every open letter of a stage and class;
 // all where they are empty. It answers how many.
-func RetryLetters(ctx context.Context, db DB, f LetterFilter) (int, error) {
+func RetryDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
 	return one(ctx, db, "retry", pgx.RowTo[int], `SELECT retry_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }
 
 // DismissLetter says that a letter needs nothing.
-func DismissLetter(ctx context.Context, db DB, id int64) error {
+func DismissDeadLetter(ctx context.Context, db DB, id int64) error {
 	if _, err := db.Exec(ctx, `SELECT dismiss_dead_letter($1)`, id); err != nil {
 		return fmt.Errorf("dismiss: %w", err)
 	}
@@ -416,6 +416,6 @@ func DismissLetter(ctx context.Context, db DB, id int64) error {
 
 // DismissLetters dismisses every open letter of a stage and class. It answers
 // how many.
-func DismissLetters(ctx context.Context, db DB, f LetterFilter) (int, error) {
+func DismissDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
 	return one(ctx, db, "dismiss", pgx.RowTo[int], `SELECT dismiss_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }

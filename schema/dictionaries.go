@@ -16,7 +16,7 @@ func Dictionary(ctx context.Context, db DB, sha256 string) ([]byte, error) {
 
 // KeepDictionary stores a verified dictionary, so that a restart needs no
 // download.
-func KeepDictionary(ctx context.Context, db DB, sha256, url string, bytes []byte, now time.Time) error {
+func StoreDictionary(ctx context.Context, db DB, sha256, url string, bytes []byte, now time.Time) error {
 	const sql = `
 INSERT INTO dictionaries (sha256, url, bytes, fetched_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (sha256) DO NOTHING`

@@ -24,7 +24,7 @@ ON CONFLICT (stream, from_at, to_at) DO NOTHING`
 }
 
 // GapFailed writes down why an open gap cannot be closed.
-func GapFailed(ctx context.Context, db DB, gap int64, problem string) error {
+func RecordGapProblem(ctx context.Context, db DB, gap int64, problem string) error {
 	if _, err := db.Exec(ctx, `UPDATE gaps SET problem = $2 WHERE id = $1 AND closed_at IS NULL`, gap, problem); err != nil {
 		return fmt.Errorf("write down the problem of gap %d: %w", gap, err)
 	}
@@ -47,7 +47,7 @@ LIMIT 100`
 }
 
 // howClosed is what gaps.how_closed says, of the row g.
-const howClosed = `
+const closedText = `
     CASE WHEN g.accounts + g.later = 0 THEN 'no account is followed that could have written' ELSE
         'the records of ' || g.checked || CASE g.checked WHEN 1 THEN ' account' ELSE ' accounts' END || ' were compared with the repositories'
         || CASE g.unchecked + g.later WHEN 0 THEN ''
@@ -68,7 +68,7 @@ WITH concerned AS MATERIALIZED (
     SELECT a.did, g.from_at
     FROM gaps AS g
     JOIN accounts AS a ON a.status NOT IN ('active', 'deleted')
-    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w) AND` + concerns + `
+    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w) AND` + gapConcerns + `
     ORDER BY a.did
     FOR UPDATE OF a
 )
@@ -97,7 +97,7 @@ WITH waiting AS (
     FROM gaps AS g
     CROSS JOIN (SELECT DISTINCT w.did FROM watch_members AS w) AS a
     WHERE g.id = $1 AND NOT EXISTS (SELECT FROM accounts AS s WHERE s.did = a.did AND s.status = 'deleted')
-      AND a.did NOT IN (SELECT unnest($3::text[])) AND` + concerns + `
+      AND a.did NOT IN (SELECT unnest($3::text[])) AND` + gapConcerns + `
     ON CONFLICT DO NOTHING
     RETURNING did
 ), counted AS (
@@ -118,7 +118,7 @@ type StartedGap struct {
 }
 
 // concerns is true where account a was of the stream of gap g when it opened.
-const concerns = ` NOT EXISTS (
+const gapConcerns = ` NOT EXISTS (
         SELECT FROM streams AS s
         JOIN stream_accounts AS o ON o.root = coalesce(s.root, s.name) AND o.did = a.did
         WHERE s.name = g.stream AND o.stream <> g.stream AND o.assigned_at < g.opened_at
@@ -126,8 +126,8 @@ const concerns = ` NOT EXISTS (
 
 // checkOff takes an account off the gaps that waited for what was read. A feed
 // that was read for another reason is not what they waited for.
-func checkOff(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
-	if !r.Compared && !r.Again {
+func settleGaps(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
+	if !r.Compared && !r.RetryLater {
 		return nil
 	}
 	// The gaps' rows are locked first: of two that end together, one sees that
@@ -158,7 +158,7 @@ WHERE id = ANY ($2)`
 func closeGaps(ctx context.Context, tx pgx.Tx, ids []int64, now time.Time) error {
 	const sql = `
 UPDATE gaps AS g
-SET closed_at = $2, how_closed = ` + howClosed + `
+SET closed_at = $2, how_closed = ` + closedText + `
 WHERE g.id = ANY ($1) AND g.closed_at IS NULL AND NOT EXISTS (SELECT FROM gap_backfills AS b WHERE b.gap_id = g.id)`
 	if _, err := tx.Exec(ctx, sql, ids, now); err != nil {
 		return fmt.Errorf("close gaps: %w", err)
@@ -169,7 +169,7 @@ WHERE g.id = ANY ($1) AND g.closed_at IS NULL AND NOT EXISTS (SELECT FROM gap_ba
 // Unwaited are accounts that open gaps wait for though no unfinished backfill
 // is left: somebody dropped it, or it failed for good. since is the beginning of
 // the earliest of these gaps.
-func Unwaited(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
+func GapAccountsWithoutJob(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
 	const sql = `
 SELECT b.did, min(min(g.from_at)) OVER ()
 FROM gap_backfills AS b
@@ -184,7 +184,7 @@ GROUP BY b.did`
 // those that could not be read, and those whose job is lost. since is the latest
 // moment from which something of one may be missing: each is compared from its own
 // on, and none from that of another (Feed.Claimed).
-func Unread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
+func AccountsToReread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
 	const sql = `
 SELECT a.did, max(a.reread_since) OVER ()
 FROM accounts AS a

@@ -55,36 +55,36 @@ func DeepestQueue(ctx context.Context, db DB, queues []string, most int) (int, e
 
 // Totals are single figures of the whole database.
 type Totals struct {
-	Follows    int64   // accounts followed; 0 with the whole network
-	Unread     int64   // watches whose last sync failed
-	Gaps       int64   // open
-	GapSeconds float64 // that they cover, together
-	GapWaits   int64   // accounts that they are to be compared with, together
-	GapWaiting int64   // of these, those still to be compared
-	Unclosable int64   // of the open gaps, cannot be closed
-	GapProblem string  // why; empty where all can
-	Letters    int64   // dead letters neither replayed nor dismissed
-	NewLetters int64   // of these, first seen since the moment asked for
-	Bytes      int64   // of the database on disk
+	Follows         int64   // accounts followed; 0 with the whole network
+	FailedWatches   int64   // watches whose last sync failed
+	Gaps            int64   // open
+	GapSeconds      float64 // that they cover, together
+	GapAccounts     int64   // accounts that they are to be compared with, together
+	GapAccountsLeft int64   // of these, those still to be compared
+	StuckGaps       int64   // of the open gaps, cannot be closed
+	GapProblem      string  // why; empty where all can
+	DeadLetters     int64   // dead letters neither replayed nor dismissed
+	NewDeadLetters  int64   // of these, first seen since the moment asked for
+	Bytes           int64   // of the database on disk
 }
 
 // ReadTotals reads them. Dead letters that were first seen since a moment are new.
 func ReadTotals(ctx context.Context, db DB, since time.Time) (Totals, error) {
 	const sql = `
 SELECT (SELECT count(DISTINCT did) FROM watch_members)                                            AS follows,
-       (SELECT count(*) FROM watches WHERE problem <> '')                                   AS unread,
+       (SELECT count(*) FROM watches WHERE problem <> '')                                   AS failed_watches,
        (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                  AS gaps,
        (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8
         FROM gaps WHERE closed_at IS NULL)                                                  AS gap_seconds,
-       (SELECT coalesce(sum(accounts), 0)::bigint FROM gaps WHERE closed_at IS NULL)        AS gap_waits,
+       (SELECT coalesce(sum(accounts), 0)::bigint FROM gaps WHERE closed_at IS NULL)        AS gap_accounts,
        (SELECT coalesce(sum(accounts - checked - unchecked), 0)::bigint
-        FROM gaps WHERE closed_at IS NULL)                                                  AS gap_waiting,
-       (SELECT count(*) FROM gaps WHERE closed_at IS NULL AND problem <> '')                AS unclosable,
+        FROM gaps WHERE closed_at IS NULL)                                                  AS gap_accounts_left,
+       (SELECT count(*) FROM gaps WHERE closed_at IS NULL AND problem <> '')                AS stuck_gaps,
        (SELECT coalesce(string_agg(DISTINCT problem, '; '), '')
         FROM gaps WHERE closed_at IS NULL AND problem <> '')                                AS gap_problem,
-       (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'retrying'))             AS letters,
+       (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'retrying'))             AS dead_letters,
        (SELECT count(*) FROM dead_letters
-        WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_letters,
+        WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_dead_letters,
        pg_database_size(current_database())                                                 AS bytes`
 	return one(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
 }

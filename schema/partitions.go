@@ -63,7 +63,7 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 	span, last := SpanFor(keep), now.Add(partitionsAhead)
 	for {
 		if err := ensurePostPartition(ctx, db, at, span); err != nil {
-			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), busy(err))
+			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), withErrBusy(err))
 		}
 		if at.Equal(last) {
 			return nil

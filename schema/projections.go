@@ -108,7 +108,7 @@ func CheckProjections(ctx context.Context, db DB, ours Projections) error {
 
 // HoldProjections is CheckProjections in a transaction that has stored records
 // without a lease. Nobody registers a projection until it ends.
-func HoldProjections(ctx context.Context, tx pgx.Tx, ours Projections) error {
+func LockProjections(ctx context.Context, tx pgx.Tx, ours Projections) error {
 	q := &pgx.Batch{}
 	q.Queue(`LOCK TABLE projections IN ROW SHARE MODE`)
 	var registered []Projection
@@ -262,7 +262,7 @@ func RemoveProjection(ctx context.Context, db DB, name string) error {
 }
 
 // Registered is a projection of the database.
-type Registered struct {
+type RegisteredProjection struct {
 	Name         string    `json:"name"`
 	Collections  []string  `json:"collections"`
 	Kind         string    `json:"kind"`
@@ -275,7 +275,7 @@ type Registered struct {
 }
 
 // RegisteredProjections lists the projections of the database.
-func RegisteredProjections(ctx context.Context, db DB) ([]Registered, error) {
+func RegisteredProjections(ctx context.Context, db DB) ([]RegisteredProjection, error) {
 	const sql = `
 SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
        EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'run_projection' AND j.args ->> 'name' = p.name AND j.state IN ` + unfinished + `) AS running,
@@ -283,7 +283,7 @@ SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
        (SELECT count(*) FROM dead_letters AS d WHERE d.projection = p.name AND d.state IN ('open', 'retrying')) AS dead_letters
 FROM projections AS p
 ORDER BY p.name`
-	return all(ctx, db, "list the projections", pgx.RowToStructByPos[Registered], sql)
+	return all(ctx, db, "list the projections", pgx.RowToStructByPos[RegisteredProjection], sql)
 }
 
 // RecordsAfter are the keys of stored records that a projection reads, in the

@@ -40,9 +40,9 @@ LIMIT $4`
 // Stay says whether the records of some collections stay when nobody follows their
 // author any more: an entry of the registry, a name or a prefix such as
 // pub.layers.*. A name wins over the longest prefix.
-type Stay struct {
+type KeepRule struct {
 	Pattern string
-	Stays   bool
+	Keep    bool
 }
 
 // PurgeRecords deletes records of an account that is to be purged, at most
@@ -50,7 +50,7 @@ type Stay struct {
 // one, those of collections without an entry stay too. The rows of
 // projections go afterwards, for a worker may be writing them while it holds the
 // record.
-func PurgeRecords(ctx context.Context, db DB, did string, stay []Stay, limit int) (int, error) {
+func PurgeRecords(ctx context.Context, db DB, did string, stay []KeepRule, limit int) (int, error) {
 	const posts = `
 DELETE FROM posts
 WHERE collection = 'app.bsky.feed.post' AND did = $1
@@ -79,15 +79,15 @@ WHERE ctid = ANY (ARRAY(
                             LIMIT 1), true))
     LIMIT $2 FOR UPDATE OF r SKIP LOCKED
 ))`
-	n, err := deleteSome(ctx, db, "purge the posts of "+did, posts, did, limit)
+	n, err := deleteRows(ctx, db, "purge the posts of "+did, posts, did, limit)
 	if err != nil {
 		return n, err
 	}
 	pattern, stays := make(pgtype.FlatArray[string], len(stay)), make(pgtype.FlatArray[bool], len(stay))
 	for i, e := range stay {
-		pattern[i], stays[i] = e.Pattern, e.Stays
+		pattern[i], stays[i] = e.Pattern, e.Keep
 	}
-	m, err := deleteSome(ctx, db, "purge the records of "+did, others, did, limit, pattern, stays)
+	m, err := deleteRows(ctx, db, "purge the records of "+did, others, did, limit, pattern, stays)
 	return n + m, err
 }
 
@@ -97,7 +97,7 @@ func PurgeProjected(ctx context.Context, db DB, table, did string, limit int) (i
 	const sql = `
 DELETE FROM %[1]s
 WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM %[1]s AS p WHERE p.did = $1 AND` + purgeable + `LIMIT $2 FOR UPDATE OF p SKIP LOCKED))`
-	return deleteSome(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, limit)
+	return deleteRows(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, limit)
 }
 
 // PurgeDeadLetters clears the inputs of dead letters of an account that is to be
@@ -105,9 +105,9 @@ WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM %[1]s AS p WHERE p.did = $1 AND` + pu
 func PurgeDeadLetters(ctx context.Context, db DB, did string, limit int) (int, error) {
 	const sql = `
 UPDATE dead_letters
-SET ` + cleared + `
+SET ` + clearInput + `
 WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.raw_bytes > 0 AND` + purgeable + `LIMIT $2 FOR UPDATE OF l SKIP LOCKED))`
-	return deleteSome(ctx, db, "clear the dead letters of "+did, sql, did, limit)
+	return deleteRows(ctx, db, "clear the dead letters of "+did, sql, did, limit)
 }
 
 // FinishPurge ends the purge of an account when nothing of it is left: the

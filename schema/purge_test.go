@@ -126,7 +126,7 @@ func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
 	}
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: writes})
 	require.NoError(t, err)
-	stay := []schema.Stay{{Pattern: "app.example.*"}, {Pattern: "app.example.ever", Stays: true}, {Pattern: "app.example.ever.*"}}
+	stay := []schema.KeepRule{{Pattern: "app.example.*"}, {Pattern: "app.example.ever", Keep: true}, {Pattern: "app.example.ever.*"}}
 	left := func() []string {
 		_, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", stay, 10)
 		require.NoError(t, err)

@@ -34,7 +34,7 @@ func DropPostPartition(ctx context.Context, db DB, name string) (dropped bool, e
 		dropped, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 	}
 	if err != nil {
-		return false, fmt.Errorf("drop the partition %s: %w", name, busy(err))
+		return false, fmt.Errorf("drop the partition %s: %w", name, withErrBusy(err))
 	}
 	return dropped, nil
 }
@@ -57,7 +57,7 @@ func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, 
 
 // Due says which records of a collection have expired: those that were stored at
 // or before a moment.
-type Due struct {
+type ExpiryRule struct {
 	Collection string
 	Before     time.Time
 }
@@ -65,7 +65,7 @@ type Due struct {
 // ExpireRecords deletes the records of other collections than posts that have
 // expired, the oldest of each first, at most limit, and returns how many. Records
 // that somebody else holds are left to the next call.
-func ExpireRecords(ctx context.Context, db DB, due []Due, limit int) (int, error) {
+func ExpireRecords(ctx context.Context, db DB, due []ExpiryRule, limit int) (int, error) {
 	const sql = `
 DELETE FROM records_other
 WHERE ctid = ANY (ARRAY(
@@ -83,7 +83,7 @@ WHERE ctid = ANY (ARRAY(
 	for i, d := range due {
 		collection[i], before[i] = d.Collection, d.Before
 	}
-	return deleteSome(ctx, db, "expire records", sql, collection, before, limit)
+	return deleteRows(ctx, db, "expire records", sql, collection, before, limit)
 }
 
 // ExpireTombstones forgets deletions that happened at or before a moment.
@@ -100,7 +100,7 @@ func ExpireGaps(ctx context.Context, db DB, before time.Time, limit int) (int, e
 // nobody asks which of them fell.
 func ForgetLostShares(ctx context.Context, db DB, _ time.Time, limit int) (int, error) {
 	const sql = `DELETE FROM lost_shares WHERE ctid = ANY (ARRAY(SELECT ctid FROM lost_shares ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))`
-	return deleteSome(ctx, db, "forget lost shares", sql, limit)
+	return deleteRows(ctx, db, "forget lost shares", sql, limit)
 }
 
 // ExpireDeadLetters forgets dead letters last seen at or before a moment.
@@ -118,7 +118,7 @@ WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM %[1]s WHERE %[2]s <= $1
     ORDER BY %[2]s LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
-	return deleteSome(ctx, db, "expire "+table, fmt.Sprintf(sql, table, moment), before, limit)
+	return deleteRows(ctx, db, "expire "+table, fmt.Sprintf(sql, table, moment), before, limit)
 }
 
 // LinkRule says which links stay.
@@ -132,7 +132,7 @@ type LinkRule struct {
 // ExpiredLinks is what one call of ExpireLinks did. It has looked at LookedAt
 // links; none means that no link is due.
 type ExpiredLinks struct {
-	LookedAt, Links, Shares int
+	Checked, Links, Shares int
 }
 
 // ExpireLinks looks at links that may have to go, at most limit, and deletes
@@ -141,19 +141,19 @@ type ExpiredLinks struct {
 // left with fewer than Keep, where those who shared it since the last look were
 // as many. ErrBusy while workers write shares for longer than a moment.
 func ExpireLinks(ctx context.Context, db DB, rule LinkRule, limit int) (ExpiredLinks, error) {
-	const sql = `SELECT looked_at, links_gone AS links, shares_gone AS shares FROM expire_links($1, $2, $3, $4, $5)`
+	const sql = `SELECT looked_at AS checked, links_gone AS links, shares_gone AS shares FROM expire_links($1, $2, $3, $4, $5)`
 	rows, err := db.Query(ctx, sql, rule.Now, rule.Window, rule.Grace, rule.Keep, limit)
 	if err != nil {
-		return ExpiredLinks{}, fmt.Errorf("expire links: %w", busy(err))
+		return ExpiredLinks{}, fmt.Errorf("expire links: %w", withErrBusy(err))
 	}
 	gone, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[ExpiredLinks])
 	if err != nil {
-		return ExpiredLinks{}, fmt.Errorf("expire links: %w", busy(err))
+		return ExpiredLinks{}, fmt.Errorf("expire links: %w", withErrBusy(err))
 	}
 	return gone, nil
 }
 
-func deleteSome(ctx context.Context, db DB, what, sql string, args ...any) (int, error) {
+func deleteRows(ctx context.Context, db DB, what, sql string, args ...any) (int, error) {
 	tag, err := db.Exec(ctx, sql, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", what, err)
@@ -162,7 +162,7 @@ func deleteSome(ctx context.Context, db DB, what, sql string, args ...any) (int,
 }
 
 // busy adds ErrBusy to an error that says a lock was not to be had.
-func busy(err error) error {
+func withErrBusy(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
 		return errors.Join(ErrBusy, err)

@@ -106,7 +106,7 @@ LIMIT 10`
 
 // SeesSessions answers whether this role sees since when other roles'
 // transactions have been open.
-func SeesSessions(ctx context.Context, db DB) (bool, error) {
+func CanSeeSessions(ctx context.Context, db DB) (bool, error) {
 	return one(ctx, db, "look which sessions can be seen", pgx.RowTo[bool], `SELECT pg_has_role('pg_read_all_stats', 'USAGE')`)
 }
 
@@ -151,7 +151,7 @@ ORDER BY 1`
 
 // Notified answers whether a notification that one session sends reaches another
 // that listens: a pooler in transaction mode drops it. It waits until ctx ends.
-func Notified(ctx context.Context, listener *pgx.Conn, sender DB, channel string) error {
+func CheckNotifications(ctx context.Context, listener *pgx.Conn, sender DB, channel string) error {
 	if _, err := listener.Exec(ctx, `LISTEN `+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}

@@ -61,12 +61,12 @@ ON CONFLICT (root) DO UPDATE SET mode = excluded.mode, accounts = excluded.accou
 // their positions, and whoever holds its lease loses it: what those streams had
 // not committed comes again. For that, a holder must ask here after it took the
 // lease, and before it reads.
-func ShareAccounts(ctx context.Context, tx pgx.Tx, root string, oldest bool) ([]Shard, error) {
-	s := sharing{root: root, oldest: oldest}
+func AssignAccounts(ctx context.Context, tx pgx.Tx, root string, oldest bool) ([]Shard, error) {
+	s := division{root: root, oldest: oldest}
 	if err := s.read(ctx, tx); err != nil {
 		return nil, fmt.Errorf("read the shards of stream %s: %w", root, err)
 	}
-	s.next, s.total = shareOut(s.followed.DIDs, s.now, len(s.streams), s.sharding)
+	s.next, s.total = divide(s.followed.DIDs, s.now, len(s.streams), s.sharding)
 	if err := s.write(ctx, tx); err != nil {
 		return nil, fmt.Errorf("share out the accounts of stream %s: %w", root, err)
 	}
@@ -78,7 +78,7 @@ func ShareAccounts(ctx context.Context, tx pgx.Tx, root string, oldest bool) ([]
 // without need: a stream gives accounts away when it has too many, a shard gives
 // all away when the others have room for them and a tenth is left, so that a few
 // accounts more or less do not move many to and fro.
-func shareOut(followed []string, now map[string]int, streams int, s Sharding) (next map[string]int, total int) {
+func divide(followed []string, now map[string]int, streams int, s Sharding) (next map[string]int, total int) {
 	limit := s.limit(followed, now)
 	sizes := make([]int, streams)
 	next = make(map[string]int, len(followed))
@@ -102,7 +102,7 @@ func shareOut(followed []string, now map[string]int, streams int, s Sharding) (n
 		sizes[closed] = 0
 	}
 	for len(loose) > 0 {
-		at := roomiest(sizes, limit)
+		at := fullestWithRoom(sizes, limit)
 		if at < 0 {
 			at = len(sizes)
 			sizes = append(sizes, 0)
@@ -155,7 +155,7 @@ func closable(sizes []int, accounts, limit int) int {
 }
 
 // roomiest is the fullest stream that has room; -1: none.
-func roomiest(sizes []int, limit int) int {
+func fullestWithRoom(sizes []int, limit int) int {
 	fullest := -1
 	for i, n := range sizes {
 		if n < limit && (fullest < 0 || n > sizes[fullest]) {
@@ -166,7 +166,7 @@ func roomiest(sizes []int, limit int) int {
 }
 
 // sharing is one sharing out: how it stands, and how it will.
-type sharing struct {
+type division struct {
 	root     string
 	oldest   bool
 	sharding Sharding
@@ -177,7 +177,7 @@ type sharing struct {
 	total    int            // of streams, afterwards; some may be empty
 }
 
-func (s *sharing) read(ctx context.Context, tx pgx.Tx) error {
+func (s *division) read(ctx context.Context, tx pgx.Tx) error {
 	// One process at a time shares out; one that is paused meanwhile must not
 	// keep the others waiting.
 	const begin = `
@@ -214,7 +214,7 @@ LOCK TABLE stream_accounts IN SHARE ROW EXCLUSIVE MODE`
 }
 
 // write writes the difference: nothing where there is none.
-func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
+func (s *division) write(ctx context.Context, tx pgx.Tx) error {
 	sources := map[int][]string{} // of the streams that take accounts over: whose positions count
 	for len(s.streams) < s.total {
 		name, err := makeShard(ctx, tx, s.root)
@@ -259,7 +259,7 @@ func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
-	if err := assign(ctx, tx, s.root, moved, to, gone); err != nil {
+	if err := storeAssignments(ctx, tx, s.root, moved, to, gone); err != nil {
 		return err
 	}
 	return s.removeEmpty(ctx, tx)
@@ -315,7 +315,7 @@ WHERE s.name = $1 AND (f.start IS NOT NULL OR f.from_oldest)`
 
 // assign writes down which stream follows which account from now on, and
 // forgets those that nobody follows.
-func assign(ctx context.Context, tx pgx.Tx, root string, dids, streams, gone pgtype.FlatArray[string]) error {
+func storeAssignments(ctx context.Context, tx pgx.Tx, root string, dids, streams, gone pgtype.FlatArray[string]) error {
 	if len(dids) > 0 {
 		const sql = `
 INSERT INTO stream_accounts AS a (root, did, stream, assigned_at)
@@ -335,7 +335,7 @@ ON CONFLICT (root, did) DO UPDATE SET stream = excluded.stream, assigned_at = ex
 
 // removeEmpty removes the shards without accounts, and whatever their lease: its
 // holder commits nothing more.
-func (s *sharing) removeEmpty(ctx context.Context, tx pgx.Tx) error {
+func (s *division) removeEmpty(ctx context.Context, tx pgx.Tx) error {
 	used := map[int]bool{0: true}
 	for _, at := range s.next {
 		used[at] = true
@@ -352,7 +352,7 @@ func (s *sharing) removeEmpty(ctx context.Context, tx pgx.Tx) error {
 }
 
 // shards are the streams as they are after the sharing out.
-func (s *sharing) shards() []Shard {
+func (s *division) shards() []Shard {
 	all := make([]Shard, len(s.streams))
 	for i, name := range s.streams {
 		all[i] = Shard{Stream: name, Followed: Followed{Everyone: i == 0 && s.followed.Everyone}}

@@ -57,7 +57,7 @@ func (f *followed) unfollow(from, to int) {
 func (f *followed) share() (all []schema.Shard, at map[string]string) {
 	f.t.Helper()
 	require.NoError(f.t, pgx.BeginFunc(f.t.Context(), f.pool, func(tx pgx.Tx) (err error) {
-		all, err = schema.ShareAccounts(f.t.Context(), tx, "s", f.oldest)
+		all, err = schema.AssignAccounts(f.t.Context(), tx, "s", f.oldest)
 		return err
 	}))
 	at = map[string]string{}
@@ -331,7 +331,7 @@ func TestTwoStreamsOfOneDatabaseShareOutEachForItself(t *testing.T) {
 	require.NoError(t, schema.SetSharding(t.Context(), f.pool, "other", "wire", schema.Sharding{Mode: schema.ShardsNetwork, Accounts: 10}))
 	share := func(root string) (all []schema.Shard) {
 		require.NoError(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) (err error) {
-			all, err = schema.ShareAccounts(t.Context(), tx, root, false)
+			all, err = schema.AssignAccounts(t.Context(), tx, root, false)
 			return err
 		}))
 		return all
@@ -343,7 +343,7 @@ func TestTwoStreamsOfOneDatabaseShareOutEachForItself(t *testing.T) {
 	_, err := f.pool.Exec(t.Context(), `DELETE FROM streams WHERE name = 's'`)
 	require.NoError(t, err)
 	require.ErrorIs(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
-		_, err := schema.ShareAccounts(t.Context(), tx, "s", false)
+		_, err := schema.AssignAccounts(t.Context(), tx, "s", false)
 		return err
 	}), schema.ErrNoRows)
 	require.Equal(t, map[string]int{"other": 25}, sizes(share("other")))
@@ -363,7 +363,7 @@ func TestGapOfAShardConcernsItsAccounts(t *testing.T) {
 	}
 	require.NoError(t, schema.SetSharding(t.Context(), f.pool, "other", "wire", schema.Sharding{Mode: schema.ShardsNetwork, Accounts: 10}))
 	require.NoError(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
-		_, err := schema.ShareAccounts(t.Context(), tx, "other", false)
+		_, err := schema.AssignAccounts(t.Context(), tx, "other", false)
 		return err
 	}))
 	of := func(stream string) []string {

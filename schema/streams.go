@@ -239,7 +239,7 @@ WHERE name = $1 AND epoch = $2`
 }
 
 // Beat is what the holder of a lease says of its stream, every second.
-type Beat struct {
+type Heartbeat struct {
 	State    string
 	Detail   string
 	Failed   int       // tries to connect since the last event
@@ -249,7 +249,7 @@ type Beat struct {
 // Renew extends the lease, says what state the stream is in, and answers the
 // time by the database's clock. The error is ErrFenced when the lease has been
 // lost, or given back: a renewal that was cancelled may still arrive after that.
-func (l Lease) Renew(ctx context.Context, db DB, beat Beat) (now time.Time, err error) {
+func (l Lease) Renew(ctx context.Context, db DB, beat Heartbeat) (now time.Time, err error) {
 	const sql = `
 UPDATE streams
 SET lease_expires_at = clock_timestamp() + $3::interval,

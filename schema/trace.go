@@ -39,7 +39,7 @@ func FindTombstone(ctx context.Context, db DB, k Key) (Tombstone, error) {
 }
 
 // Standing is what decides whether an account counts.
-type Standing struct {
+type AccountStanding struct {
 	DID      string   `json:"did"`
 	Handle   string   `json:"handle,omitempty"`
 	Status   string   `json:"status"`            // only active counts
@@ -49,7 +49,7 @@ type Standing struct {
 }
 
 // FindStanding reads it; an account nobody has heard of is active.
-func FindStanding(ctx context.Context, db DB, did string) (Standing, error) {
+func FindAccountStanding(ctx context.Context, db DB, did string) (AccountStanding, error) {
 	const sql = `
 SELECT v.did                                                   AS did,
        coalesce(a.handle, '')                                  AS handle,
@@ -64,7 +64,7 @@ CROSS JOIN LATERAL (
     FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
     WHERE m.did = v.did
 ) AS w`
-	return one(ctx, db, "read the standing of "+did, pgx.RowToStructByName[Standing], sql, did)
+	return one(ctx, db, "read the standing of "+did, pgx.RowToStructByName[AccountStanding], sql, did)
 }
 
 // FindDID is the account that a handle was last known to name; ErrNoRows where
@@ -79,7 +79,7 @@ type TracedJob struct {
 	Kind        string     `json:"kind"`
 	State       string     `json:"state"`
 	Attempt     int        `json:"attempt"`
-	Most        int        `json:"max_attempts"`
+	MaxAttempts int        `json:"max_attempts"`
 	Records     int        `json:"records"` // of its batch
 	CreatedAt   time.Time  `json:"created_at"`
 	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
@@ -98,7 +98,7 @@ const TracedJobs = 50_000
 // most twenty.
 func JobsOf(ctx context.Context, db DB, k Key) ([]TracedJob, error) {
 	const sql = `
-SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS most,
+SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS max_attempts,
        CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records', j.args -> 'posts')) ELSE 0 END AS records,
        j.created_at AS created_at, j.attempted_at AS attempted_at, j.finalized_at AS finalized_at, coalesce(j.attempted_by, '{}') AS by,
        ARRAY(SELECT e ->> 'error' FROM unnest(j.errors) AS e) AS errors,
@@ -114,7 +114,7 @@ LIMIT 20`
 }
 
 // TracedLetter is a dead letter of a record.
-type TracedLetter struct {
+type TracedDeadLetter struct {
 	ID       int64     `json:"id"`
 	Stage    string    `json:"stage"`
 	Cause    string    `json:"cause"`
@@ -122,14 +122,14 @@ type TracedLetter struct {
 }
 
 // LettersOf lists the dead letters of a record, the newest first.
-func LettersOf(ctx context.Context, db DB, k Key) ([]TracedLetter, error) {
+func DeadLettersOf(ctx context.Context, db DB, k Key) ([]TracedDeadLetter, error) {
 	const sql = `
 SELECT id AS id, stage AS stage, cause AS cause, last_seen AS last_seen
 FROM dead_letters
 WHERE collection = $1 AND did = $2 AND rkey = $3
 ORDER BY last_seen DESC
 LIMIT 20`
-	return all(ctx, db, "look for dead letters", pgx.RowToStructByName[TracedLetter], sql, k.Collection, k.DID, k.Rkey)
+	return all(ctx, db, "look for dead letters", pgx.RowToStructByName[TracedDeadLetter], sql, k.Collection, k.DID, k.Rkey)
 }
 
 // TracedGap is a gap, open or closed.

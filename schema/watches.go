@@ -49,7 +49,7 @@ type DueWatch struct {
 // WatchesDue are the watches whose listings are to be read: not of
 // those that somebody has been reading since before a moment, for who begins
 // anew each time does not come to an end.
-func WatchesDue(ctx context.Context, db DB, since time.Time) ([]DueWatch, error) {
+func DueWatches(ctx context.Context, db DB, since time.Time) ([]DueWatch, error) {
 	const sql = `
 SELECT w.id, w.kind FROM watches AS w
 WHERE NOT EXISTS (
@@ -79,7 +79,7 @@ func AddWatch(ctx context.Context, db DB, kind, target string, atLeast int) (add
 
 // RemoveWatch removes the watches of a target, and answers how many there were.
 func RemoveWatch(ctx context.Context, db DB, target string) (int, error) {
-	return deleteSome(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
+	return deleteRows(ctx, db, "remove the watch of "+target, `DELETE FROM watches WHERE target = $1`, target)
 }
 
 // SyncWatches has every watch's listing read now.
@@ -93,7 +93,7 @@ func SyncWatches(ctx context.Context, db DB) error {
 // WatchFailed writes down why a watch's members could not be read by who began
 // then, unless it is of something else by now, or was read by somebody who began
 // later.
-func WatchFailed(ctx context.Context, db DB, w Watch, began time.Time, problem string) error {
+func RecordWatchProblem(ctx context.Context, db DB, w Watch, began time.Time, problem string) error {
 	const sql = `UPDATE watches SET problem = $5 WHERE id = $1 AND target = $2 AND kind = $3 AND (synced_at IS NULL OR synced_at <= $4)`
 	if _, err := db.Exec(ctx, sql, w.ID, w.Target, w.Kind, began, problem); err != nil {
 		return fmt.Errorf("write down the problem of watch %d: %w", w.ID, err)
@@ -109,7 +109,7 @@ type Followed struct {
 
 // AddedBy are the accounts that a listing of a watch, which began then, was the
 // first to bring.
-func AddedBy(ctx context.Context, db DB, watch int64, began time.Time) ([]string, error) {
+func AddedMembers(ctx context.Context, db DB, watch int64, began time.Time) ([]string, error) {
 	const sql = `
 SELECT w.did FROM watch_members AS w
 WHERE w.watch_id = $1 AND w.added_at = $2
@@ -167,7 +167,7 @@ type Member struct {
 }
 
 // Changed is what a new listing changes.
-type Changed struct {
+type MemberChanges struct {
 	Added   []string // the DIDs that no watch brought before
 	Stored  []string // of these, posts are stored of: they may have been edited or deleted while nobody followed
 	Removed int      // members this watch no longer has
@@ -179,7 +179,7 @@ type Changed struct {
 // is of no use any more: the watch is gone, is of something else, or was read by
 // somebody who began later.
 func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first bool, err error) {
-	if err := tx.QueryRow(ctx, standing+` FOR UPDATE`, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
+	if err := tx.QueryRow(ctx, neverSynced+` FOR UPDATE`, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
 		return false, fmt.Errorf("lock watch %d: %w", w.ID, err)
 	}
 	return first, nil
@@ -190,8 +190,8 @@ func lockWatch(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) (first 
 // said of it more than an hour ago. Members that are hidden stay, and do not
 // count until they are named again. began is when the listing's first page was asked for. ErrNoRows when the watch is gone, is of something else than it was, or
 // has a listing that began later.
-func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidden []string, began time.Time) (Changed, error) {
-	var c Changed
+func SetMembers(ctx context.Context, tx pgx.Tx, w Watch, members []Member, hidden []string, began time.Time) (MemberChanges, error) {
+	var c MemberChanges
 	var err error
 	if c.First, err = lockWatch(ctx, tx, w, began); err != nil {
 		return c, err

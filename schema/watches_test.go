@@ -66,7 +66,7 @@ func TestOnlyAComparisonChecksOffAGap(t *testing.T) {
 	open := func(r schema.Reading) int {
 		t.Helper()
 		r.Since, r.Now = time.Now().Add(-2*time.Hour), time.Now()
-		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.FeedRead(t.Context(), tx, "did:a", r) }))
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.RecordReading(t.Context(), tx, "did:a", r) }))
 		return ask[int](t, pool, `SELECT count(*)::int FROM gaps WHERE closed_at IS NULL`)
 	}
 	gap := func() {
@@ -79,5 +79,5 @@ func TestOnlyAComparisonChecksOffAGap(t *testing.T) {
 	require.Equal(t, 1, open(schema.Reading{Problem: "more than 5000 posts"}))
 	require.Zero(t, open(schema.Reading{Compared: true}))
 	gap()
-	require.Zero(t, open(schema.Reading{Problem: "refused", Again: true}))
+	require.Zero(t, open(schema.Reading{Problem: "refused", RetryLater: true}))
 }

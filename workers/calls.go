@@ -46,7 +46,7 @@ func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 		if spacing > 0 {
 			spacing += margin + c.unrest.now()
 		}
-		slot, err := schema.TakeCallSlot(ctx, c.Pool, holder, c.Slots, spacing, c.TTL)
+		slot, err := schema.TakeAPISlot(ctx, c.Pool, holder, c.Slots, spacing, c.TTL)
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (c *Calls) give(ctx context.Context, slot int, holder string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := schema.GiveCallSlot(ctx, c.Pool, slot, holder); err != nil {
+	if err := schema.ReleaseAPISlot(ctx, c.Pool, slot, holder); err != nil {
 		c.Logger.Warn("call_slot_not_given_back", "slot", slot, "error", err, "effect", "it is free again after "+c.TTL.String())
 	}
 }

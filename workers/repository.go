@@ -321,7 +321,7 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 		return err
 	}
 	if place.Repository.Rev == "" {
-		place.Repository.Asked = feed.Asked // before the revision: what is asked for later is not settled
+		place.Repository.Asked = feed.RereadsRequested // before the revision: what is asked for later is not settled
 		if place.Repository.Rev, err = w.api.LatestRev(ctx, job.Args.DID); err != nil {
 			return err
 		}
@@ -341,13 +341,13 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 			return nil
 		}
 	}
-	now, err := schema.AgreedTime(ctx, w.pool, time.Now()) // as expiry has it
+	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // as expiry has it
 	if err != nil {
 		return err
 	}
 	since := job.Args.Since
-	if job.Priority == jobs.PriorityGap && feed.Claimed != nil && feed.Claimed.Before(since) { // everything that is claimed to be stored
-		since = *feed.Claimed
+	if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) { // everything that is claimed to be stored
+		since = *feed.CompleteSince
 	}
 	c, err := repo.page(ctx, &place.Repository, repo.span(place.Repository.Collection, since, now, aboveAll))
 	if err != nil {

@@ -25,7 +25,7 @@ type RetryDeadLetters struct {
 	river.WorkerDefaults[jobs.RetryDeadLetters]
 	pool     *pgxpool.Pool
 	log      *slog.Logger
-	events   func(context.Context, []schema.Letter) error
+	events   func(context.Context, []schema.StoredDeadLetter) error
 	args     decoders
 	patience time.Duration // how long to go on before others get their turn: less than the job may take
 
@@ -43,7 +43,7 @@ func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDead
 		if time.Since(started) > w.patience {
 			return later(0)
 		}
-		asked, err := schema.AskedLetters(ctx, w.pool, retryDeadLetters, replayBytes)
+		asked, err := schema.DeadLettersToRetry(ctx, w.pool, retryDeadLetters, replayBytes)
 		if err != nil || len(asked) == 0 {
 			return err
 		}
@@ -54,18 +54,18 @@ func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDead
 		for i := range asked {
 			ids[i] = asked[i].ID
 		}
-		now, err := schema.StatesOfLetters(ctx, w.pool, ids)
+		now, err := schema.CountDeadLetterStates(ctx, w.pool, ids)
 		if err != nil {
 			return err
 		}
 		jobLog(ctx, w.log).Info("dead_letters_replayed", "letters", len(asked), "first", ids[0], "last", ids[len(ids)-1],
-			"passed", now[schema.LetterReplayed], "failed_again", now[schema.LetterOpen], "under_way", now[schema.LetterReplaying])
+			"passed", now[schema.DeadLetterRetried], "failed_again", now[schema.DeadLetterOpen], "under_way", now[schema.DeadLetterRetrying])
 	}
 }
 
 // replay tries letters by what their stages call for.
-func (w *RetryDeadLetters) replay(ctx context.Context, letters []schema.Letter) error {
-	var events, records []schema.Letter
+func (w *RetryDeadLetters) replay(ctx context.Context, letters []schema.StoredDeadLetter) error {
+	var events, records []schema.StoredDeadLetter
 	for _, l := range letters {
 		switch l.Stage {
 		case schema.StageProcess:
@@ -89,9 +89,9 @@ func (w *RetryDeadLetters) replay(ctx context.Context, letters []schema.Letter) 
 // records adds one job for the records of each projection. A job reads what is
 // stored when it runs: a record that is gone has nothing to project. A dead letter
 // that stands for many names no record, and needs nothing.
-func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter) error {
+func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredDeadLetter) error {
 	var nameless []int64
-	byName := map[string][]*schema.Letter{}
+	byName := map[string][]*schema.StoredDeadLetter{}
 	for i := range letters {
 		if letters[i].Rkey == "" {
 			nameless = append(nameless, letters[i].ID)
@@ -104,7 +104,7 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter)
 		if err != nil {
 			for _, l := range byName[name] {
 				again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
-				if err := again.Park(ctx, w.pool, ""); err != nil {
+				if err := again.Store(ctx, w.pool, ""); err != nil {
 					return err
 				}
 			}
@@ -121,12 +121,12 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter)
 	if len(nameless) == 0 {
 		return nil
 	}
-	return schema.LettersReplayed(ctx, w.pool, nameless)
+	return schema.MarkRetried(ctx, w.pool, nameless)
 }
 
 // job enqueues the job of a letter anew, or marks the unfinished one that does
 // the same. The end of that job settles the letter, by a trigger of river_job.
-func (w *RetryDeadLetters) job(ctx context.Context, letter *schema.Letter) error {
+func (w *RetryDeadLetters) job(ctx context.Context, letter *schema.StoredDeadLetter) error {
 	err := fmt.Errorf("nobody works jobs of kind %q", letter.Kind)
 	if decode, ok := w.args[letter.Kind]; ok {
 		var args river.JobArgs
@@ -135,13 +135,13 @@ func (w *RetryDeadLetters) job(ctx context.Context, letter *schema.Letter) error
 		}
 	}
 	again := schema.DeadLetter{ID: letter.ID, Cause: err.Error(), At: time.Now()}
-	return again.Park(ctx, w.pool, "")
+	return again.Store(ctx, w.pool, "")
 }
 
 // enqueue adds the job that retries dead letters. Its end settles them.
 func (w *RetryDeadLetters) enqueue(ctx context.Context, ids []int64, args river.JobArgs) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		asked, err := schema.LockAsked(ctx, tx, ids)
+		asked, err := schema.LockDeadLettersToRetry(ctx, tx, ids)
 		for marked := len(asked) == 0; !marked && err == nil; { // again where the job that does the same ends meanwhile
 			var id int64
 			if id, err = enqueueAnew(ctx, tx, w.projections, args); err == nil {

@@ -121,7 +121,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 // have told when nobody listened. done is true when there is nobody left to ask
 // about.
 func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool, err error) {
-	dids, err := schema.Missing(ctx, w.pool, job, watch, bluesky.MostProfiles)
+	dids, err := schema.MissingMembers(ctx, w.pool, job, watch, bluesky.MostProfiles)
 	if err != nil || len(dids) == 0 {
 		return err == nil, err
 	}
@@ -133,7 +133,7 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 	for i, p := range profiles {
 		shown[i] = p.DID
 	}
-	return false, schema.AddMissing(ctx, w.pool, job, dids, shown)
+	return false, schema.RecordMissingMembers(ctx, w.pool, job, dids, shown)
 }
 
 // failed ends a job that could not read a page, or not take the listing over. The
@@ -141,15 +141,15 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
 		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by somebody who began later")
-		return schema.DropListed(ctx, w.pool, job.ID)
+		return schema.DropListing(ctx, w.pool, job.ID)
 	}
 	rowLog(ctx).Warn("listing_not_read", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "whom", at.Whom, "pages", at.Pages, "whole", at.End)
-	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, at.Began, err.Error()); noted != nil {
+	if noted := schema.RecordWatchProblem(ctx, w.pool, at.Watch, at.Began, err.Error()); noted != nil {
 		return errors.Join(err, noted)
 	}
 	if classify(err) == permanent { // the watch says why: nothing is left to do before the next sync
 		jobLog(ctx, w.log).Warn("watch_not_readable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
-		return schema.DropListed(ctx, w.pool, job.ID)
+		return schema.DropListing(ctx, w.pool, job.ID)
 	}
 	return err
 }
@@ -168,14 +168,14 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	place.Cursor = next
 	place.Pages++
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		if err := schema.ListingStands(ctx, tx, at.Watch, at.Began); err != nil {
+		if err := schema.CheckListing(ctx, tx, at.Watch, at.Began); err != nil {
 			return err
 		}
 		var err error
 		if unread { // it counts for nobody
-			err = schema.Uncount(ctx, tx, job.ID, at.Whom)
+			err = schema.UncountFollows(ctx, tx, job.ID, at.Whom)
 		} else {
-			err = schema.AddListed(ctx, tx, job.ID, at.Whom, members)
+			err = schema.AddListingMembers(ctx, tx, job.ID, at.Whom, members)
 		}
 		if err == nil && next == "" {
 			err = place.turn(ctx, tx, job.ID)
@@ -195,7 +195,7 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 // turn goes on to the next listing that there is to read, if there is one.
 func (p *listingPlace) turn(ctx context.Context, tx pgx.Tx, job int64) (err error) {
 	if p.Watch.Kind == "second-degree" {
-		p.Whom, err = schema.NextListed(ctx, tx, job, p.Whom)
+		p.Whom, err = schema.NextListingMember(ctx, tx, job, p.Whom)
 		p.Pages = 0
 	}
 	p.End = p.Whom == ""
@@ -206,18 +206,18 @@ func (p *listingPlace) turn(ctx context.Context, tx pgx.Tx, job int64) (err erro
 func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
 	var members []schema.Member
 	var hidden []string
-	var changed schema.Changed
+	var changed schema.MemberChanges
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var err error
 		if at.Watch.Kind == "second-degree" {
-			members, err = schema.Listed(ctx, tx, job.ID, 2, at.Watch.AtLeast)
+			members, err = schema.ListingMembers(ctx, tx, job.ID, 2, at.Watch.AtLeast)
 		} else {
-			members, err = schema.Listed(ctx, tx, job.ID, 1, 1)
+			members, err = schema.ListingMembers(ctx, tx, job.ID, 1, 1)
 		}
 		if err != nil {
 			return err
 		}
-		if hidden, err = schema.Hidden(ctx, tx, job.ID); err != nil {
+		if hidden, err = schema.HiddenMembers(ctx, tx, job.ID); err != nil {
 			return err
 		}
 		if changed, err = schema.SetMembers(ctx, tx, at.Watch, members, hidden, at.Began); err != nil {
@@ -234,7 +234,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if err := w.enqueueNew(ctx, tx, at, changed, priority, now); err != nil {
 			return err
 		}
-		if err := schema.DropListed(ctx, tx, job.ID); err != nil {
+		if err := schema.DropListing(ctx, tx, job.ID); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
@@ -250,7 +250,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 // enqueueNew has the feeds of new accounts read when the stream brings their
 // posts, and once more a while later. Those that something is stored of are
 // compared with their repositories: nobody has told of its edits and deletions.
-func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.Changed, priority int, now time.Time) error {
+func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.MemberChanges, priority int, now time.Time) error {
 	if len(changed.Added) == 0 {
 		return nil
 	}
@@ -277,11 +277,11 @@ func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace
 func (w *SyncFollows) every(ctx context.Context) error {
 	for n := lostChunk; n == lostChunk; {
 		var err error
-		if n, err = schema.DropLostListings(ctx, w.pool, lostChunk); err != nil {
+		if n, err = schema.DropOrphanedListings(ctx, w.pool, lostChunk); err != nil {
 			return err
 		}
 	}
-	for _, find := range []func(context.Context, pgx.Tx) ([]string, time.Time, error){schema.Unwaited, schema.Unread} {
+	for _, find := range []func(context.Context, pgx.Tx) ([]string, time.Time, error){schema.GapAccountsWithoutJob, schema.AccountsToReread} {
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 			dids, since, err := find(ctx, tx)
 			if err != nil || len(dids) == 0 {
@@ -294,7 +294,7 @@ func (w *SyncFollows) every(ctx context.Context) error {
 			return err
 		}
 	}
-	watches, err := schema.WatchesDue(ctx, w.pool, time.Now().Add(-longListing))
+	watches, err := schema.DueWatches(ctx, w.pool, time.Now().Add(-longListing))
 	if err != nil || len(watches) == 0 {
 		return err
 	}

@@ -53,7 +53,7 @@ type Config struct {
 	Collections collection.Registry
 	// Retry puts dead letters of the stages decode and commit through the
 	// stream's own way, and settles each; its error is the database's.
-	Retry         func(context.Context, []schema.Letter) error
+	Retry         func(context.Context, []schema.StoredDeadLetter) error
 	Audit         AuditPlan     // zero: no audits by themselves
 	Queues        []string      // the queues to work; all of them when empty
 	PollOnly      bool          // LISTEN reaches nobody, as behind a transaction pooler: look every second instead

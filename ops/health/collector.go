@@ -89,7 +89,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.sendLimits(gauge)
 	r, err := Read(ctx, c.db, c.now(), c.limits)
-	byStage, lettersErr := schema.CountLetters(ctx, c.db)
+	byStage, lettersErr := schema.CountDeadLetters(ctx, c.db)
 	if err != nil || lettersErr != nil {
 		gauge(databaseUp, 0)
 		return

@@ -13,7 +13,7 @@ import (
 // AddListed notes whom a page of a listing names: of the watch's own, or of the
 // follows of one of its accounts, by. It counts each account once for each by,
 // however often a page is read again.
-func AddListed(ctx context.Context, tx pgx.Tx, job int64, by string, members []Member) error {
+func AddListingMembers(ctx context.Context, tx pgx.Tx, job int64, by string, members []Member) error {
 	const sql = `
 INSERT INTO listing_members AS l (job_id, degree, did, handle, display_name, avatar, last_by)
 SELECT DISTINCT ON (m.did) $1, CASE WHEN $2 = '' THEN 1 ELSE 2 END, m.did, m.handle, m.name, m.avatar, $2
@@ -31,7 +31,7 @@ WHERE l.last_by <> excluded.last_by`
 
 // Uncount takes back what one account's follows have counted, where it was the
 // last to be counted.
-func Uncount(ctx context.Context, tx pgx.Tx, job int64, by string) error {
+func UncountFollows(ctx context.Context, tx pgx.Tx, job int64, by string) error {
 	const sql = `UPDATE listing_members SET times = times - 1, last_by = '' WHERE job_id = $1 AND degree = 2 AND last_by = $2`
 	if _, err := tx.Exec(ctx, sql, job, by); err != nil {
 		return fmt.Errorf("take back the follows of %s: %w", by, err)
@@ -41,7 +41,7 @@ func Uncount(ctx context.Context, tx pgx.Tx, job int64, by string) error {
 
 // NextListed is the first account after one, in order, that the watch's own
 // listing names; empty: there is none.
-func NextListed(ctx context.Context, tx pgx.Tx, job int64, after string) (did string, err error) {
+func NextListingMember(ctx context.Context, tx pgx.Tx, job int64, after string) (did string, err error) {
 	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 1 AND did > $2 ORDER BY did LIMIT 1`
 	err = tx.QueryRow(ctx, sql, job, after).Scan(&did)
 	if err != nil && !errors.Is(err, ErrNoRows) {
@@ -52,7 +52,7 @@ func NextListed(ctx context.Context, tx pgx.Tx, job int64, after string) (did st
 
 // Listed are those whom a listing names, in order: of degree 1, or of degree 2
 // those whom so many follow.
-func Listed(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]Member, error) {
+func ListingMembers(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]Member, error) {
 	const sql = `
 SELECT did, handle, display_name, avatar FROM listing_members
 WHERE job_id = $1 AND degree = $2 AND times >= $3
@@ -63,7 +63,7 @@ ORDER BY did`
 // Missing are members of a watch that its complete listing does not name and
 // that were not asked about yet, in order and at most limit. Those that are
 // deleted are left out.
-func Missing(ctx context.Context, db DB, job, watch int64, limit int) ([]string, error) {
+func MissingMembers(ctx context.Context, db DB, job, watch int64, limit int) ([]string, error) {
 	const sql = `
 SELECT w.did FROM watch_members AS w
 WHERE w.watch_id = $2
@@ -75,7 +75,7 @@ LIMIT $3`
 }
 
 // AddMissing notes which of those that were asked about are shown.
-func AddMissing(ctx context.Context, db DB, job int64, asked, shown []string) error {
+func RecordMissingMembers(ctx context.Context, db DB, job int64, asked, shown []string) error {
 	const sql = `
 INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by, times)
 SELECT $1, 0, m.did, '', '', '', '', CASE WHEN m.did = ANY ($3) THEN 1 ELSE 0 END FROM unnest($2::text[]) AS m (did)
@@ -87,13 +87,13 @@ ON CONFLICT DO NOTHING`
 }
 
 // Hidden are the members that a listing does not name because they are hidden.
-func Hidden(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
+func HiddenMembers(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
 	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`
 	return all(ctx, tx, "read who is hidden", pgx.RowTo[string], sql, job)
 }
 
 // DropListed forgets a listing that is taken over, or never will be.
-func DropListed(ctx context.Context, db DB, job int64) error {
+func DropListing(ctx context.Context, db DB, job int64) error {
 	if _, err := db.Exec(ctx, `DELETE FROM listing_members WHERE job_id = $1`, job); err != nil {
 		return fmt.Errorf("forget the listing of job %d: %w", job, err)
 	}
@@ -102,7 +102,7 @@ func DropListed(ctx context.Context, db DB, job int64) error {
 
 // DropLostListings forgets listings of jobs that somebody dropped, or that
 // failed for good: at most limit rows.
-func DropLostListings(ctx context.Context, db DB, limit int) (int, error) {
+func DropOrphanedListings(ctx context.Context, db DB, limit int) (int, error) {
 	const sql = `
 WITH RECURSIVE jobs (id) AS (
     SELECT min(job_id) FROM listing_members
@@ -114,15 +114,15 @@ WITH RECURSIVE jobs (id) AS (
 )
 DELETE FROM listing_members AS l
 WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listing_members AS l JOIN lost ON lost.id = l.job_id LIMIT $1))`
-	return deleteSome(ctx, db, "forget lost listings", sql, limit)
+	return deleteRows(ctx, db, "forget lost listings", sql, limit)
 }
 
 // ListingStands is ErrNoRows when a listing that began then is of no use any
 // more: the watch is gone, is of something else, or was read by somebody who
 // began later.
-func ListingStands(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) error {
+func CheckListing(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) error {
 	var first bool
-	if err := tx.QueryRow(ctx, standing, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
+	if err := tx.QueryRow(ctx, neverSynced, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
 		return fmt.Errorf("look at watch %d: %w", w.ID, err)
 	}
 	return nil
@@ -130,7 +130,7 @@ func ListingStands(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) err
 
 // standing answers whether a watch was never read; nothing, when a listing that
 // began at $5 is of no use any more.
-const standing = `
+const neverSynced = `
 SELECT synced_at IS NULL FROM watches
 WHERE id = $1 AND target = $2 AND kind = $3 AND at_least = $4 AND (synced_at IS NULL OR synced_at <= $5)`
 
