@@ -35,7 +35,7 @@ type Card struct {
 	At          time.Time // when that post was first stored
 }
 
-// Sharing answers which of the records have shares.
+// RecordsWithShares answers which of the records have shares.
 func RecordsWithShares(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
 	const sql = `
 SELECT DISTINCT s.collection, s.did, s.rkey

@@ -9,14 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CallSlot is the right to make one call now.
+// APISlot is the right to make one call now.
 type APISlot struct {
 	Slot *int          // nil: all are taken
 	Wait time.Duration // until the call may start; without a slot, until the next look
 	Now  time.Time     // from when on to wait, by the database's clock
 }
 
-// TakeCallSlot reserves the next start of a call among all processes: at most
+// TakeAPISlot reserves the next start of a call among all processes: at most
 // slots at once, each at least spacing after the one before. A slot that is not
 // given back is free again after ttl.
 func TakeAPISlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (APISlot, error) {
@@ -24,7 +24,7 @@ func TakeAPISlot(ctx context.Context, db DB, holder string, slots int, spacing, 
 	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[APISlot], sql, holder, slots, spacing, ttl)
 }
 
-// GiveCallSlot gives a slot back.
+// ReleaseAPISlot gives a slot back.
 func ReleaseAPISlot(ctx context.Context, db DB, slot int, holder string) error {
 	if _, err := db.Exec(ctx, `SELECT release_api_slot($1, $2)`, holder, slot); err != nil {
 		return fmt.Errorf("give back a call: %w", err)
@@ -65,7 +65,7 @@ type Reading struct {
 	RetryLater       bool   // it could not be read, or not be compared: to be done later
 }
 
-// FeedRead writes down what came of reading an account's posts. It checks the
+// RecordReading writes down what came of reading an account's posts. It checks the
 // account off the gaps that waited for that, and closes those that waited for it
 // last.
 func RecordReading(ctx context.Context, tx pgx.Tx, did string, r Reading) error {

@@ -31,7 +31,7 @@ SELECT clock_timestamp() AS now,
 	return one(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql)
 }
 
-// AgreedTime is the earliest of a process's time, the database's, and that of the
+// EarliestTime is the earliest of a process's time, the database's, and that of the
 // newest event stored, which is of a server's clock. What is due by it is due
 // whichever of the three may be ahead.
 func EarliestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
@@ -45,7 +45,7 @@ func LatestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], `SELECT greatest($1::timestamptz, clock_timestamp())`, now)
 }
 
-// aheadAtMost is how far ahead of both of our clocks a server's is believed.
+// maxServerAhead is how far ahead of both of our clocks a server's is believed.
 const maxServerAhead = 24 * time.Hour
 
 // ServerTime is the later of our time and a server's, up to a day ahead of ours:

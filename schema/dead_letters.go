@@ -50,7 +50,7 @@ type DeadLetter struct {
 // insertDeadLetter looks at no more rows than the bounds allow, in the indexes
 // dead_letters_record, dead_letters_nameless and dead_letters_large. The input of
 // a record or an account that is deleted is not kept; one that an older deletion
-// cleared, delivered again, is kept again.
+// clearInput, delivered again, is kept again.
 const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
     SELECT NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
@@ -94,7 +94,7 @@ SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
                       THEN '' ELSE $14::text END,
     count      = d.count + 1`
 
-// cleared is what becomes of a dead letter whose record or account is deleted:
+// clearInput is what becomes of a dead letter whose record or account is deleted:
 // its cause stays, and what quotes the record goes.
 const clearInput = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
 
@@ -110,7 +110,7 @@ SET job        = NULL,
     count      = count + 1
 WHERE id = $1 AND state = 'retrying'`
 
-// Park stores a dead letter, in a transaction of its own. The same input at the
+// Store stores a dead letter, in a transaction of its own. The same input at the
 // same stage is one row, which keeps its first cause and its last. Of an account
 // that has very many, further ones are counted in one row.
 func (d *DeadLetter) Store(ctx context.Context, pool *pgxpool.Pool, stream string) error {
@@ -201,12 +201,12 @@ const (
 	DeadLetterDismissed = "dismissed"
 )
 
-// LetterStates lists them.
+// DeadLetterStates lists them.
 func DeadLetterStates() []string {
 	return []string{DeadLetterOpen, DeadLetterRetrying, DeadLetterRetried, DeadLetterDismissed}
 }
 
-// Letter is a stored dead letter. Its texts and its input are a stranger's.
+// StoredDeadLetter is a stored dead letter. Its texts and its input are a stranger's.
 type StoredDeadLetter struct {
 	ID         int64      `json:"id"`
 	Stage      string     `json:"stage"`
@@ -250,7 +250,7 @@ func (l *StoredDeadLetter) Truncated() bool { return l.RawBytes > l.RawKept }
 // Key is the record that the letter is about; empty where unknown.
 func (l *StoredDeadLetter) Key() Key { return Key{Collection: l.Collection, DID: l.DID, Rkey: l.Rkey} }
 
-// letterColumns reads a Letter with the first so many bytes of its input.
+// deadLetterColumns reads a Letter with the first so many bytes of its input.
 const deadLetterColumns = `
        d.id                         AS id,
        d.stage                      AS stage,
@@ -278,10 +278,10 @@ const deadLetterColumns = `
        d.raw_bytes                  AS raw_bytes,
        octet_length(d.raw)::bigint  AS raw_kept`
 
-// LetterFilter chooses dead letters; an empty field chooses all.
+// DeadLetterFilter chooses dead letters; an empty field chooses all.
 type DeadLetterFilter struct{ Stage, Class, State string }
 
-// Letters lists the letters that a filter chooses, last seen first, at most
+// DeadLetters lists the letters that a filter chooses, last seen first, at most
 // limit, without their input. An empty State means those that need somebody: open
 // or replaying.
 func ListDeadLetters(ctx context.Context, db DB, f DeadLetterFilter, limit int) ([]StoredDeadLetter, error) {
@@ -296,7 +296,7 @@ LIMIT $5`
 	return all(ctx, db, "list dead letters", pgx.RowToStructByName[StoredDeadLetter], sql, 0, f.Stage, f.Class, f.State, limit)
 }
 
-// FindLetter is one letter, with at most so many bytes of its input. ErrNoRows
+// FindDeadLetter is one letter, with at most so many bytes of its input. ErrNoRows
 // where there is none.
 func FindDeadLetter(ctx context.Context, db DB, id int64, raw int) (StoredDeadLetter, error) {
 	const sql = `SELECT ` + deadLetterColumns + ` FROM dead_letters AS d WHERE d.id = $2`
@@ -309,7 +309,7 @@ type StageCount struct {
 	Count int
 }
 
-// CountLetters counts the letters that need somebody, at each stage there is.
+// CountDeadLetters counts the letters that need somebody, at each stage there is.
 func CountDeadLetters(ctx context.Context, db DB) ([]StageCount, error) {
 	const sql = `
 SELECT s.stage AS stage, count(d.stage) AS count
@@ -320,7 +320,7 @@ ORDER BY s.n`
 	return all(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql, Stages())
 }
 
-// AskedLetters are the letters whose replay is asked for and that no job
+// DeadLettersToRetry are the letters whose replay is asked for and that no job
 // replays, first parked first: as many as hold about so many bytes, at least one
 // and at most limit, with their whole input.
 func DeadLettersToRetry(ctx context.Context, db DB, limit int, bytes int64) ([]StoredDeadLetter, error) {
@@ -337,7 +337,7 @@ ORDER BY d.id`
 	return all(ctx, db, "read the dead letters to replay", pgx.RowToStructByName[StoredDeadLetter], sql, maxRaw, limit, bytes)
 }
 
-// StatesOfLetters are the states that letters are in, and how many are in each.
+// CountDeadLetterStates are the states that letters are in, and how many are in each.
 func CountDeadLetterStates(ctx context.Context, db DB, ids []int64) (map[string]int, error) {
 	const sql = `SELECT d.state AS state, count(*) AS count FROM dead_letters AS d WHERE d.id = ANY ($1) GROUP BY d.state`
 	type row struct {
@@ -354,7 +354,7 @@ func CountDeadLetterStates(ctx context.Context, db DB, ids []int64) (map[string]
 
 const markRetried = `UPDATE dead_letters SET state = 'retried', state_at = now() WHERE id = ANY ($1) AND state = 'retrying'`
 
-// LettersReplayed settles letters whose replay has passed.
+// MarkRetried settles letters whose replay has passed.
 func MarkRetried(ctx context.Context, db DB, ids []int64) error {
 	if _, err := db.Exec(ctx, markRetried, ids); err != nil {
 		return fmt.Errorf("settle replayed dead letters: %w", err)
@@ -362,7 +362,7 @@ func MarkRetried(ctx context.Context, db DB, ids []int64) error {
 	return nil
 }
 
-// LockAsked locks dead letters whose retry is asked for, and returns those of
+// LockDeadLettersToRetry locks dead letters whose retry is asked for, and returns those of
 // them that nobody else has taken up.
 func LockDeadLettersToRetry(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	const sql = `SELECT id FROM dead_letters WHERE id = ANY ($1) AND state = 'retrying' AND job IS NULL ORDER BY id FOR UPDATE`
@@ -394,19 +394,19 @@ func RetriedBy(ctx context.Context, db DB, job int64, k Key) (id int64, err erro
 	return one(ctx, db, "find the dead letter that the job retries", pgx.RowTo[int64], sql, job, k.Collection, k.DID, k.Rkey)
 }
 
-// RetryLetter asks for the replay of a letter, as the SQL function
+// RetryDeadLetter asks for the replay of a letter, as the SQL function
 // retry_dead_letter does. It answers the id of the job that does it.
 func RetryDeadLetter(ctx context.Context, db DB, id int64) (int64, error) {
 	return one(ctx, db, "retry", pgx.RowTo[int64], `SELECT retry_dead_letter($1)`, id)
 }
 
-// RetryLetters asks for the replay of every open letter of a stage and class;
+// RetryDeadLetters asks for the replay of every open letter of a stage and class;
 // all where they are empty. It answers how many.
 func RetryDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
 	return one(ctx, db, "retry", pgx.RowTo[int], `SELECT retry_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }
 
-// DismissLetter says that a letter needs nothing.
+// DismissDeadLetter says that a letter needs nothing.
 func DismissDeadLetter(ctx context.Context, db DB, id int64) error {
 	if _, err := db.Exec(ctx, `SELECT dismiss_dead_letter($1)`, id); err != nil {
 		return fmt.Errorf("dismiss: %w", err)
@@ -414,7 +414,7 @@ func DismissDeadLetter(ctx context.Context, db DB, id int64) error {
 	return nil
 }
 
-// DismissLetters dismisses every open letter of a stage and class. It answers
+// DismissDeadLetters dismisses every open letter of a stage and class. It answers
 // how many.
 func DismissDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
 	return one(ctx, db, "dismiss", pgx.RowTo[int], `SELECT dismiss_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)

@@ -14,7 +14,7 @@ func Dictionary(ctx context.Context, db DB, sha256 string) ([]byte, error) {
 	return one(ctx, db, "read the dictionary", pgx.RowTo[[]byte], `SELECT bytes FROM dictionaries WHERE sha256 = $1`, sha256)
 }
 
-// KeepDictionary stores a verified dictionary, so that a restart needs no
+// StoreDictionary stores a verified dictionary, so that a restart needs no
 // download.
 func StoreDictionary(ctx context.Context, db DB, sha256, url string, bytes []byte, now time.Time) error {
 	const sql = `

@@ -23,7 +23,7 @@ ON CONFLICT (stream, from_at, to_at) DO NOTHING`
 	q.Queue(sql, stream, g.From, g.To, g.Reason)
 }
 
-// GapFailed writes down why an open gap cannot be closed.
+// RecordGapProblem writes down why an open gap cannot be closed.
 func RecordGapProblem(ctx context.Context, db DB, gap int64, problem string) error {
 	if _, err := db.Exec(ctx, `UPDATE gaps SET problem = $2 WHERE id = $1 AND closed_at IS NULL`, gap, problem); err != nil {
 		return fmt.Errorf("write down the problem of gap %d: %w", gap, err)
@@ -46,7 +46,7 @@ LIMIT 100`
 	return all(ctx, db, "read the gaps", pgx.RowToStructByName[Gap], sql, from, to)
 }
 
-// howClosed is what gaps.how_closed says, of the row g.
+// closedText is what gaps.how_closed says, of the row g.
 const closedText = `
     CASE WHEN g.accounts + g.later = 0 THEN 'no account is followed that could have written' ELSE
         'the records of ' || g.checked || CASE g.checked WHEN 1 THEN ' account' ELSE ' accounts' END || ' were compared with the repositories'
@@ -117,14 +117,14 @@ type StartedGap struct {
 	Later int       // accounts that are to be read when they are active
 }
 
-// concerns is true where account a was of the stream of gap g when it opened.
+// gapConcerns is true where account a was of the stream of gap g when it opened.
 const gapConcerns = ` NOT EXISTS (
         SELECT FROM streams AS s
         JOIN stream_accounts AS o ON o.root = coalesce(s.root, s.name) AND o.did = a.did
         WHERE s.name = g.stream AND o.stream <> g.stream AND o.assigned_at < g.opened_at
     )`
 
-// checkOff takes an account off the gaps that waited for what was read. A feed
+// settleGaps takes an account off the gaps that waited for what was read. A feed
 // that was read for another reason is not what they waited for.
 func settleGaps(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
 	if !r.Compared && !r.RetryLater {
@@ -166,7 +166,7 @@ WHERE g.id = ANY ($1) AND g.closed_at IS NULL AND NOT EXISTS (SELECT FROM gap_ba
 	return nil
 }
 
-// Unwaited are accounts that open gaps wait for though no unfinished backfill
+// GapAccountsWithoutJob are accounts that open gaps wait for though no unfinished backfill
 // is left: somebody dropped it, or it failed for good. since is the beginning of
 // the earliest of these gaps.
 func GapAccountsWithoutJob(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
@@ -180,7 +180,7 @@ GROUP BY b.did`
 	return accountsSince(ctx, tx, "find the accounts that gaps wait for in vain", sql)
 }
 
-// Unread are followed accounts that are active and to be read again, and are due:
+// AccountsToReread are followed accounts that are active and to be read again, and are due:
 // those that could not be read, and those whose job is lost. since is the latest
 // moment from which something of one may be missing: each is compared from its own
 // on, and none from that of another (Feed.Claimed).

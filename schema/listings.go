@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// AddListed notes whom a page of a listing names: of the watch's own, or of the
+// AddListingMembers notes whom a page of a listing names: of the watch's own, or of the
 // follows of one of its accounts, by. It counts each account once for each by,
 // however often a page is read again.
 func AddListingMembers(ctx context.Context, tx pgx.Tx, job int64, by string, members []Member) error {
@@ -29,7 +29,7 @@ WHERE l.last_by <> excluded.last_by`
 	return nil
 }
 
-// Uncount takes back what one account's follows have counted, where it was the
+// UncountFollows takes back what one account's follows have counted, where it was the
 // last to be counted.
 func UncountFollows(ctx context.Context, tx pgx.Tx, job int64, by string) error {
 	const sql = `UPDATE listing_members SET times = times - 1, last_by = '' WHERE job_id = $1 AND degree = 2 AND last_by = $2`
@@ -39,7 +39,7 @@ func UncountFollows(ctx context.Context, tx pgx.Tx, job int64, by string) error 
 	return nil
 }
 
-// NextListed is the first account after one, in order, that the watch's own
+// NextListingMember is the first account after one, in order, that the watch's own
 // listing names; empty: there is none.
 func NextListingMember(ctx context.Context, tx pgx.Tx, job int64, after string) (did string, err error) {
 	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 1 AND did > $2 ORDER BY did LIMIT 1`
@@ -50,7 +50,7 @@ func NextListingMember(ctx context.Context, tx pgx.Tx, job int64, after string) 
 	return did, nil
 }
 
-// Listed are those whom a listing names, in order: of degree 1, or of degree 2
+// ListingMembers are those whom a listing names, in order: of degree 1, or of degree 2
 // those whom so many follow.
 func ListingMembers(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]Member, error) {
 	const sql = `
@@ -60,7 +60,7 @@ ORDER BY did`
 	return all(ctx, tx, fmt.Sprintf("read the listing of job %d", job), pgx.RowToStructByPos[Member], sql, job, degree, atLeast)
 }
 
-// Missing are members of a watch that its complete listing does not name and
+// MissingMembers are members of a watch that its complete listing does not name and
 // that were not asked about yet, in order and at most limit. Those that are
 // deleted are left out.
 func MissingMembers(ctx context.Context, db DB, job, watch int64, limit int) ([]string, error) {
@@ -74,7 +74,7 @@ LIMIT $3`
 	return all(ctx, db, fmt.Sprintf("find whom the listing of job %d leaves out", job), pgx.RowTo[string], sql, job, watch, limit)
 }
 
-// AddMissing notes which of those that were asked about are shown.
+// RecordMissingMembers notes which of those that were asked about are shown.
 func RecordMissingMembers(ctx context.Context, db DB, job int64, asked, shown []string) error {
 	const sql = `
 INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by, times)
@@ -86,13 +86,13 @@ ON CONFLICT DO NOTHING`
 	return nil
 }
 
-// Hidden are the members that a listing does not name because they are hidden.
+// HiddenMembers are the members that a listing does not name because they are hidden.
 func HiddenMembers(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
 	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`
 	return all(ctx, tx, "read who is hidden", pgx.RowTo[string], sql, job)
 }
 
-// DropListed forgets a listing that is taken over, or never will be.
+// DropListing forgets a listing that is taken over, or never will be.
 func DropListing(ctx context.Context, db DB, job int64) error {
 	if _, err := db.Exec(ctx, `DELETE FROM listing_members WHERE job_id = $1`, job); err != nil {
 		return fmt.Errorf("forget the listing of job %d: %w", job, err)
@@ -100,7 +100,7 @@ func DropListing(ctx context.Context, db DB, job int64) error {
 	return nil
 }
 
-// DropLostListings forgets listings of jobs that somebody dropped, or that
+// DropOrphanedListings forgets listings of jobs that somebody dropped, or that
 // failed for good: at most limit rows.
 func DropOrphanedListings(ctx context.Context, db DB, limit int) (int, error) {
 	const sql = `
@@ -117,7 +117,7 @@ WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listing_members AS l JOIN lost ON l
 	return deleteRows(ctx, db, "forget lost listings", sql, limit)
 }
 
-// ListingStands is ErrNoRows when a listing that began then is of no use any
+// CheckListing is ErrNoRows when a listing that began then is of no use any
 // more: the watch is gone, is of something else, or was read by somebody who
 // began later.
 func CheckListing(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) error {
@@ -128,7 +128,7 @@ func CheckListing(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) erro
 	return nil
 }
 
-// standing answers whether a watch was never read; nothing, when a listing that
+// neverSynced answers whether a watch was never read; nothing, when a listing that
 // began at $5 is of no use any more.
 const neverSynced = `
 SELECT synced_at IS NULL FROM watches

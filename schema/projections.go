@@ -106,7 +106,7 @@ func CheckProjections(ctx context.Context, db DB, ours Projections) error {
 	return ours.compare(registered)
 }
 
-// HoldProjections is CheckProjections in a transaction that has stored records
+// LockProjections is CheckProjections in a transaction that has stored records
 // without a lease. Nobody registers a projection until it ends.
 func LockProjections(ctx context.Context, tx pgx.Tx, ours Projections) error {
 	q := &pgx.Batch{}
@@ -261,7 +261,7 @@ func RemoveProjection(ctx context.Context, db DB, name string) error {
 	return nil
 }
 
-// Registered is a projection of the database.
+// RegisteredProjection is a projection of the database.
 type RegisteredProjection struct {
 	Name         string    `json:"name"`
 	Collections  []string  `json:"collections"`

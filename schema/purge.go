@@ -37,7 +37,7 @@ LIMIT $4`
 	return all(ctx, db, "list accounts to purge", pgx.RowTo[string], sql, now, unwatched, after, limit)
 }
 
-// Stay says whether the records of some collections stay when nobody follows their
+// KeepRule says whether the records of some collections stay when nobody follows their
 // author any more: an entry of the registry, a name or a prefix such as
 // pub.layers.*. A name wins over the longest prefix.
 type KeepRule struct {

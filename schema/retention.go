@@ -55,7 +55,7 @@ func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, 
 	return n + m, err
 }
 
-// Due says which records of a collection have expired: those that were stored at
+// ExpiryRule says which records of a collection have expired: those that were stored at
 // or before a moment.
 type ExpiryRule struct {
 	Collection string
@@ -161,7 +161,7 @@ func deleteRows(ctx context.Context, db DB, what, sql string, args ...any) (int,
 	return int(tag.RowsAffected()), nil
 }
 
-// busy adds ErrBusy to an error that says a lock was not to be had.
+// withErrBusy adds ErrBusy to an error that says a lock was not to be had.
 func withErrBusy(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {

@@ -104,7 +104,7 @@ LIMIT 10`
 	return all(ctx, db, "look for old transactions", pgx.RowToStructByName[Snapshot], sql, before)
 }
 
-// SeesSessions answers whether this role sees since when other roles'
+// CanSeeSessions answers whether this role sees since when other roles'
 // transactions have been open.
 func CanSeeSessions(ctx context.Context, db DB) (bool, error) {
 	return one(ctx, db, "look which sessions can be seen", pgx.RowTo[bool], `SELECT pg_has_role('pg_read_all_stats', 'USAGE')`)
@@ -149,7 +149,7 @@ ORDER BY 1`
 	return all(ctx, db, "look for invalid indexes", pgx.RowTo[string], sql)
 }
 
-// Notified answers whether a notification that one session sends reaches another
+// CheckNotifications answers whether a notification that one session sends reaches another
 // that listens: a pooler in transaction mode drops it. It waits until ctx ends.
 func CheckNotifications(ctx context.Context, listener *pgx.Conn, sender DB, channel string) error {
 	if _, err := listener.Exec(ctx, `LISTEN `+pgx.Identifier{channel}.Sanitize()); err != nil {

@@ -52,7 +52,7 @@ ON CONFLICT (root) DO UPDATE SET mode = excluded.mode, accounts = excluded.accou
 	return nil
 }
 
-// ShareAccounts gives every followed account a stream, makes and removes shards
+// AssignAccounts gives every followed account a stream, makes and removes shards
 // as it takes, and answers them all, the root first. ErrNoRows where SetSharding
 // has not been called. oldest says that a stream that has read nothing begins at
 // the oldest event, and not at the tip.
@@ -73,7 +73,7 @@ func AssignAccounts(ctx context.Context, tx pgx.Tx, root string, oldest bool) ([
 	return s.shards(), nil
 }
 
-// shareOut decides which stream follows which account. Streams are numbers below
+// divide decides which stream follows which account. Streams are numbers below
 // streams, 0 is the root; total is how many there are afterwards. Nobody moves
 // without need: a stream gives accounts away when it has too many, a shard gives
 // all away when the others have room for them and a tenth is left, so that a few
@@ -154,7 +154,7 @@ func closable(sizes []int, accounts, limit int) int {
 	return smallest
 }
 
-// roomiest is the fullest stream that has room; -1: none.
+// fullestWithRoom is the fullest stream that has room; -1: none.
 func fullestWithRoom(sizes []int, limit int) int {
 	fullest := -1
 	for i, n := range sizes {
@@ -165,7 +165,7 @@ func fullestWithRoom(sizes []int, limit int) int {
 	return fullest
 }
 
-// sharing is one sharing out: how it stands, and how it will.
+// division is one sharing out: how it stands, and how it will.
 type division struct {
 	root     string
 	oldest   bool
@@ -313,7 +313,7 @@ WHERE s.name = $1 AND (f.start IS NOT NULL OR f.from_oldest)`
 	return err
 }
 
-// assign writes down which stream follows which account from now on, and
+// storeAssignments writes down which stream follows which account from now on, and
 // forgets those that nobody follows.
 func storeAssignments(ctx context.Context, tx pgx.Tx, root string, dids, streams, gone pgtype.FlatArray[string]) error {
 	if len(dids) > 0 {

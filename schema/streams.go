@@ -238,7 +238,7 @@ WHERE name = $1 AND epoch = $2`
 	return nil
 }
 
-// Beat is what the holder of a lease says of its stream, every second.
+// Heartbeat is what the holder of a lease says of its stream, every second.
 type Heartbeat struct {
 	State    string
 	Detail   string

@@ -38,7 +38,7 @@ func FindTombstone(ctx context.Context, db DB, k Key) (Tombstone, error) {
 	return one(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
 }
 
-// Standing is what decides whether an account counts.
+// AccountStanding is what decides whether an account counts.
 type AccountStanding struct {
 	DID      string   `json:"did"`
 	Handle   string   `json:"handle,omitempty"`
@@ -48,7 +48,7 @@ type AccountStanding struct {
 	Problem  string   `json:"feed_problem,omitempty"`
 }
 
-// FindStanding reads it; an account nobody has heard of is active.
+// FindAccountStanding reads it; an account nobody has heard of is active.
 func FindAccountStanding(ctx context.Context, db DB, did string) (AccountStanding, error) {
 	const sql = `
 SELECT v.did                                                   AS did,
@@ -113,7 +113,7 @@ LIMIT 20`
 	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.Collection, k.DID, k.Rkey, TracedJobs)
 }
 
-// TracedLetter is a dead letter of a record.
+// TracedDeadLetter is a dead letter of a record.
 type TracedDeadLetter struct {
 	ID       int64     `json:"id"`
 	Stage    string    `json:"stage"`
@@ -121,7 +121,7 @@ type TracedDeadLetter struct {
 	LastSeen time.Time `json:"last_seen"`
 }
 
-// LettersOf lists the dead letters of a record, the newest first.
+// DeadLettersOf lists the dead letters of a record, the newest first.
 func DeadLettersOf(ctx context.Context, db DB, k Key) ([]TracedDeadLetter, error) {
 	const sql = `
 SELECT id AS id, stage AS stage, cause AS cause, last_seen AS last_seen

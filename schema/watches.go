@@ -46,7 +46,7 @@ type DueWatch struct {
 	Kind string
 }
 
-// WatchesDue are the watches whose listings are to be read: not of
+// DueWatches are the watches whose listings are to be read: not of
 // those that somebody has been reading since before a moment, for who begins
 // anew each time does not come to an end.
 func DueWatches(ctx context.Context, db DB, since time.Time) ([]DueWatch, error) {
@@ -90,7 +90,7 @@ func SyncWatches(ctx context.Context, db DB) error {
 	return nil
 }
 
-// WatchFailed writes down why a watch's members could not be read by who began
+// RecordWatchProblem writes down why a watch's members could not be read by who began
 // then, unless it is of something else by now, or was read by somebody who began
 // later.
 func RecordWatchProblem(ctx context.Context, db DB, w Watch, began time.Time, problem string) error {
@@ -107,7 +107,7 @@ type Followed struct {
 	DIDs     []string
 }
 
-// AddedBy are the accounts that a listing of a watch, which began then, was the
+// AddedMembers are the accounts that a listing of a watch, which began then, was the
 // first to bring.
 func AddedMembers(ctx context.Context, db DB, watch int64, began time.Time) ([]string, error) {
 	const sql = `
@@ -166,7 +166,7 @@ type Member struct {
 	Avatar      string
 }
 
-// Changed is what a new listing changes.
+// MemberChanges is what a new listing changes.
 type MemberChanges struct {
 	Added   []string // the DIDs that no watch brought before
 	Stored  []string // of these, posts are stored of: they may have been edited or deleted while nobody followed
