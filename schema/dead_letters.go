@@ -11,40 +11,40 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What is kept of the inputs of dead letters is bounded, whatever strangers send:
+// Limits on the stored inputs of dead letters, because anybody can send bad input:
 // see docs/decisions/dead-letters.md.
 const (
-	maxRaw        = 1 << 20  // of one input, in bytes
-	largeRaw      = 16 << 10 // a longer input is large; so much is kept where no retry can succeed
-	maxLarge      = 64       // so many large inputs are kept whole
-	cutRaw        = 4 << 10  // so much is kept of further ones
-	maxPerAccount = 1000     // so many dead letters of one account are kept; further ones are counted in one row
+	maxRaw        = 1 << 20  // bytes of one input
+	largeRaw      = 16 << 10 // a longer input is large; bytes kept if no retry can succeed
+	maxLarge      = 64       // number of large inputs that are kept whole
+	cutRaw        = 4 << 10  // bytes kept of further large inputs
+	maxPerAccount = 1000     // dead letters kept of one account; further ones are counted in one row
 )
 
-// Stages at which an input can fail.
+// The stages at which an input can fail.
 const (
-	StageDecode  = "decode"  // the frame is no event
-	StageCommit  = "commit"  // Postgres refuses what the event brings
+	StageDecode  = "decode"  // the frame is not an event
+	StageCommit  = "commit"  // Postgres refuses the event's data
 	StageProcess = "process" // a stored record cannot be projected
-	StageJob     = "job"     // a job ended without success: written by a trigger of river_job
+	StageJob     = "job"     // a job ended without success; stored by a trigger of river_job
 )
 
-// DeadLetter is an input that cannot be processed, and why.
+// DeadLetter is an input that cannot be processed, and the cause.
 type DeadLetter struct {
-	ID       int64 // of the letter that has just failed again; 0: it fails for the first time
+	ID       int64 // of the dead letter whose retry failed; 0: a first failure
 	Stage    string
-	Wire     string // that the input came over; empty where it came over none
-	Key      Key    // of the record it is about; empty where unknown
-	Rev      string // of that record; empty where unknown
+	Wire     string // of the input; empty if it came over no wire
+	Key      Key    // of the record; empty if unknown
+	Rev      string // of the record; empty if unknown
 	Cause    string
 	Path     string
 	Expected string
 	Received string
 	Raw      []byte
-	Final    bool // no retry can succeed: only the beginning of Raw is kept
+	Final    bool // no retry can succeed: only the beginning of Raw is stored
 	At       time.Time
 
-	Projection string // that fails, at StageProcess
+	Projection string // that failed, at StageProcess
 }
 
 // insertDeadLetter looks at no more rows than the bounds allow, in the indexes
@@ -88,18 +88,18 @@ SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
     expected   = CASE WHEN d.raw_bytes = 0 THEN excluded.expected ELSE d.expected END,
     received   = CASE WHEN d.raw_bytes = 0 THEN excluded.received ELSE d.received END,
     last_seen  = greatest(d.last_seen, excluded.last_seen),
-    last_cause = CASE WHEN excluded.raw_bytes = 0 AND $12::bigint > 0 THEN '' -- it is deleted: the cause would quote it
+    last_cause = CASE WHEN excluded.raw_bytes = 0 AND $12::bigint > 0 THEN '' -- the record is deleted: the cause would quote it
                       WHEN d.last_cause = '' AND (d.cause, d.path) = (excluded.cause, excluded.path)
                            AND (d.raw_bytes = 0 OR (d.expected, d.received) = (excluded.expected, excluded.received))
                       THEN '' ELSE $14::text END,
     count      = d.count + 1`
 
-// clearInput is what becomes of a dead letter whose record or account is deleted:
-// its cause stays, and what quotes the record goes.
+// clearInput is the SET clause for a dead letter whose record or account is deleted.
+// The cause stays; everything that quotes the record is cleared.
 const clearInput = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
 
-// An event without its input cannot be replayed: nobody need look at it again.
-// The job that retries a record succeeds whether or not its record fails again.
+// An event whose input was cleared cannot be retried, so it is dismissed. The job
+// that retries a record succeeds even if the record fails again.
 const retryFailed = `
 UPDATE dead_letters
 SET job        = NULL,
@@ -110,9 +110,9 @@ SET job        = NULL,
     count      = count + 1
 WHERE id = $1 AND state = 'retrying'`
 
-// Store stores a dead letter, in a transaction of its own. The same input at the
-// same stage is one row, which keeps its first cause and its last. Of an account
-// that has very many, further ones are counted in one row.
+// Store stores a dead letter, in its own transaction. The same input at the same
+// stage is one row, with its first and its last cause. If an account has too many
+// dead letters, further ones are counted in one row.
 func (d *DeadLetter) Store(ctx context.Context, pool *pgxpool.Pool, stream string) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		b := Batch{DeadLetters: []DeadLetter{*d}}
@@ -122,7 +122,7 @@ func (d *DeadLetter) Store(ctx context.Context, pool *pgxpool.Pool, stream strin
 		return tx.SendBatch(ctx, q).Close()
 	})
 	if err != nil {
-		return fmt.Errorf("park a dead letter: %w", err)
+		return fmt.Errorf("store a dead letter: %w", err)
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (d *DeadLetter) statement(stream string) (sql string, args []any) {
 	return insertDeadLetter, d.args(stream)
 }
 
-// why is the whole cause in one line.
+// why returns the whole cause in one line.
 func (d *DeadLetter) why() string {
 	s := d.Cause
 	if d.Path != "" {
@@ -158,11 +158,11 @@ func (d *DeadLetter) args(stream string) []any {
 	if d.Wire != "" {
 		fmt.Fprintf(h, "\n%s", d.Wire)
 	}
-	most := maxRaw
+	limit := maxRaw
 	if d.Final {
-		most = largeRaw
+		limit = largeRaw
 	}
-	raw := d.Raw[:min(len(d.Raw), most)]
+	raw := d.Raw[:min(len(d.Raw), limit)]
 	if raw == nil {
 		raw = []byte{}
 	}
@@ -172,7 +172,8 @@ func (d *DeadLetter) args(stream string) []any {
 		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection}
 }
 
-// Text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
+// Text makes an untrusted string storable: valid UTF-8, without NUL, of limited
+// length.
 func Text(s string) string {
 	const limit = 2000
 	if len(s) > limit {
@@ -181,38 +182,39 @@ func Text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// Stages are the stages of dead letters, in the order an input passes them.
+// Stages returns the stages of dead letters, in the order in which an input passes
+// them.
 func Stages() []string { return []string{StageDecode, StageCommit, StageProcess, StageJob} }
 
-// Classes of dead letters.
+// The classes of dead letters.
 const (
-	ClassPermanent = "permanent" // no retry would help until something else changes
+	ClassPermanent = "permanent" // a retry cannot help until something else changes
 	ClassRetryable = "retryable" // every retry failed
 )
 
-// Classes lists them.
+// Classes returns the classes of dead letters.
 func Classes() []string { return []string{ClassPermanent, ClassRetryable} }
 
-// States of dead letters.
+// The states of dead letters.
 const (
 	DeadLetterOpen      = "open"
-	DeadLetterRetrying  = "retrying" // asked for, or under way
-	DeadLetterRetried   = "retried"  // it passed
+	DeadLetterRetrying  = "retrying" // a retry was requested or is running
+	DeadLetterRetried   = "retried"  // the retry succeeded
 	DeadLetterDismissed = "dismissed"
 )
 
-// DeadLetterStates lists them.
+// DeadLetterStates returns the states of dead letters.
 func DeadLetterStates() []string {
 	return []string{DeadLetterOpen, DeadLetterRetrying, DeadLetterRetried, DeadLetterDismissed}
 }
 
-// StoredDeadLetter is a stored dead letter. Its texts and its input are a stranger's.
+// StoredDeadLetter is a row of dead_letters. Its texts and its input are untrusted.
 type StoredDeadLetter struct {
 	ID         int64      `json:"id"`
 	Stage      string     `json:"stage"`
 	Class      string     `json:"class"`
 	State      string     `json:"state"`
-	StateAt    *time.Time `json:"state_at,omitempty"` // nil: open from the beginning
+	StateAt    *time.Time `json:"state_at,omitempty"` // nil: always open
 	Stream     string     `json:"stream,omitempty"`
 	Wire       string     `json:"wire,omitempty"`
 	Collection string     `json:"collection,omitempty"`
@@ -220,23 +222,23 @@ type StoredDeadLetter struct {
 	Rkey       string     `json:"rkey,omitempty"`
 	Kind       string     `json:"kind,omitempty"` // of a job, as are Queue and Job
 	Queue      string     `json:"queue,omitempty"`
-	Projection string     `json:"projection,omitempty"` // of a record that it could not project
+	Projection string     `json:"projection,omitempty"` // that could not project the record
 	Job        *int64     `json:"job,omitempty"`
-	Cause      string     `json:"cause"` // the first one, with Path, Expected and Received where they are known
+	Cause      string     `json:"cause"` // the first cause, with Path, Expected and Received if known
 	Path       string     `json:"path,omitempty"`
 	Expected   string     `json:"expected,omitempty"`
 	Received   string     `json:"received,omitempty"`
-	LastCause  string     `json:"last_cause,omitempty"` // empty where it was always the first
+	LastCause  string     `json:"last_cause,omitempty"` // empty: it is the first cause
 	FirstSeen  time.Time  `json:"first_seen"`
 	LastSeen   time.Time  `json:"last_seen"`
 	Count      int64      `json:"count"`
-	Raw        []byte     `json:"-"`         // what is kept of the input; as much as was asked for
+	Raw        []byte     `json:"-"`         // the beginning of the stored input, as long as requested
 	RawBytes   int64      `json:"raw_bytes"` // the length of the input
-	RawKept    int64      `json:"-"`         // how much of it is kept
+	RawKept    int64      `json:"-"`         // the length of the stored input
 }
 
-// Subject is what a dead letter is about: its record, or its account where the
-// record is not known.
+// Subject returns the record that the dead letter is about, or the account if the
+// record is unknown.
 func (l *StoredDeadLetter) Subject() string {
 	if l.Rkey == "" {
 		return l.DID
@@ -244,13 +246,13 @@ func (l *StoredDeadLetter) Subject() string {
 	return l.DID + "/" + l.Collection + "/" + l.Rkey
 }
 
-// Truncated answers whether the input is kept in part only.
+// Truncated reports whether only a part of the input is stored.
 func (l *StoredDeadLetter) Truncated() bool { return l.RawBytes > l.RawKept }
 
-// Key is the record that the letter is about; empty where unknown.
+// Key returns the key of the record; it is empty if the record is unknown.
 func (l *StoredDeadLetter) Key() Key { return Key{Collection: l.Collection, DID: l.DID, Rkey: l.Rkey} }
 
-// deadLetterColumns reads a Letter with the first so many bytes of its input.
+// deadLetterColumns selects a StoredDeadLetter with the first $1 bytes of its input.
 const deadLetterColumns = `
        d.id                         AS id,
        d.stage                      AS stage,
@@ -278,12 +280,11 @@ const deadLetterColumns = `
        d.raw_bytes                  AS raw_bytes,
        octet_length(d.raw)::bigint  AS raw_kept`
 
-// DeadLetterFilter chooses dead letters; an empty field chooses all.
+// DeadLetterFilter selects dead letters; an empty field matches all.
 type DeadLetterFilter struct{ Stage, Class, State string }
 
-// DeadLetters lists the letters that a filter chooses, last seen first, at most
-// limit, without their input. An empty State means those that need somebody: open
-// or replaying.
+// ListDeadLetters lists at most limit dead letters that match a filter, last seen
+// first, without their input. An empty State matches open and retrying.
 func ListDeadLetters(ctx context.Context, db DB, f DeadLetterFilter, limit int) ([]StoredDeadLetter, error) {
 	const sql = `
 SELECT ` + deadLetterColumns + `
@@ -296,20 +297,20 @@ LIMIT $5`
 	return all(ctx, db, "list dead letters", pgx.RowToStructByName[StoredDeadLetter], sql, 0, f.Stage, f.Class, f.State, limit)
 }
 
-// FindDeadLetter is one letter, with at most so many bytes of its input. ErrNoRows
-// where there is none.
+// FindDeadLetter returns a dead letter with at most raw bytes of its input, or
+// ErrNoRows.
 func FindDeadLetter(ctx context.Context, db DB, id int64, raw int) (StoredDeadLetter, error) {
 	const sql = `SELECT ` + deadLetterColumns + ` FROM dead_letters AS d WHERE d.id = $2`
 	return one(ctx, db, fmt.Sprintf("read dead letter %d", id), pgx.RowToStructByName[StoredDeadLetter], sql, raw, id)
 }
 
-// StageCount is how many letters of a stage are open or replaying.
+// StageCount is the number of open and retrying dead letters of a stage.
 type StageCount struct {
 	Stage string
 	Count int
 }
 
-// CountDeadLetters counts the letters that need somebody, at each stage there is.
+// CountDeadLetters counts the open and retrying dead letters of each stage.
 func CountDeadLetters(ctx context.Context, db DB) ([]StageCount, error) {
 	const sql = `
 SELECT s.stage AS stage, count(d.stage) AS count
@@ -320,24 +321,24 @@ ORDER BY s.n`
 	return all(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql, Stages())
 }
 
-// DeadLettersToRetry are the letters whose replay is asked for and that no job
-// replays, first parked first: as many as hold about so many bytes, at least one
-// and at most limit, with their whole input.
+// DeadLettersToRetry returns dead letters whose retry was requested and that no job
+// retries yet, oldest first, with their whole input. It returns at most limit, and
+// stops once their inputs reach a number of bytes.
 func DeadLettersToRetry(ctx context.Context, db DB, limit int, bytes int64) ([]StoredDeadLetter, error) {
 	const sql = `
-WITH asked AS (
+WITH requested AS (
     SELECT d.id, sum(octet_length(d.raw)) OVER (ORDER BY d.id) - octet_length(d.raw) AS before
     FROM (SELECT id, raw FROM dead_letters WHERE state = 'retrying' AND job IS NULL ORDER BY id LIMIT $2) AS d
 )
 SELECT ` + deadLetterColumns + `
-FROM asked AS a
+FROM requested AS a
 JOIN dead_letters AS d ON d.id = a.id
 WHERE a.before < $3
 ORDER BY d.id`
-	return all(ctx, db, "read the dead letters to replay", pgx.RowToStructByName[StoredDeadLetter], sql, maxRaw, limit, bytes)
+	return all(ctx, db, "read the dead letters to retry", pgx.RowToStructByName[StoredDeadLetter], sql, maxRaw, limit, bytes)
 }
 
-// CountDeadLetterStates are the states that letters are in, and how many are in each.
+// CountDeadLetterStates counts dead letters by state.
 func CountDeadLetterStates(ctx context.Context, db DB, ids []int64) (map[string]int, error) {
 	const sql = `SELECT d.state AS state, count(*) AS count FROM dead_letters AS d WHERE d.id = ANY ($1) GROUP BY d.state`
 	type row struct {
@@ -354,23 +355,23 @@ func CountDeadLetterStates(ctx context.Context, db DB, ids []int64) (map[string]
 
 const markRetried = `UPDATE dead_letters SET state = 'retried', state_at = now() WHERE id = ANY ($1) AND state = 'retrying'`
 
-// MarkRetried settles letters whose replay has passed.
+// MarkRetried marks dead letters whose retry succeeded.
 func MarkRetried(ctx context.Context, db DB, ids []int64) error {
 	if _, err := db.Exec(ctx, markRetried, ids); err != nil {
-		return fmt.Errorf("settle replayed dead letters: %w", err)
+		return fmt.Errorf("mark dead letters as retried: %w", err)
 	}
 	return nil
 }
 
-// LockDeadLettersToRetry locks dead letters whose retry is asked for, and returns those of
-// them that nobody else has taken up.
+// LockDeadLettersToRetry locks dead letters whose retry was requested. It returns
+// those that no job retries yet.
 func LockDeadLettersToRetry(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	const sql = `SELECT id FROM dead_letters WHERE id = ANY ($1) AND state = 'retrying' AND job IS NULL ORDER BY id FOR UPDATE`
 	return all(ctx, tx, "lock dead letters", pgx.RowTo[int64], sql, ids)
 }
 
-// MarkRetry records that a job retries dead letters, and marks the job so that
-// its end settles them. It returns false where the job has ended already.
+// MarkRetry records that a job retries dead letters, and tags the job so that its
+// end updates them. It returns false if the job has already ended.
 func MarkRetry(ctx context.Context, tx pgx.Tx, ids []int64, job int64, tag string) (bool, error) {
 	const sql = `
 WITH marked AS (
@@ -387,26 +388,25 @@ UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = ANY ($1)`
 	return done.RowsAffected() > 0, nil
 }
 
-// RetriedBy is the dead letter of a record that a job retries; 0 where it retries
-// none.
+// RetriedBy returns the id of a record's dead letter that a job retries, or 0.
 func RetriedBy(ctx context.Context, db DB, job int64, k Key) (id int64, err error) {
 	const sql = `SELECT coalesce(min(id), 0) FROM dead_letters WHERE job = $1 AND collection = $2 AND did = $3 AND rkey = $4 AND state = 'retrying'`
 	return one(ctx, db, "find the dead letter that the job retries", pgx.RowTo[int64], sql, job, k.Collection, k.DID, k.Rkey)
 }
 
-// RetryDeadLetter asks for the replay of a letter, as the SQL function
-// retry_dead_letter does. It answers the id of the job that does it.
+// RetryDeadLetter requests a retry of a dead letter, through the SQL function
+// retry_dead_letter. It returns the id of the job.
 func RetryDeadLetter(ctx context.Context, db DB, id int64) (int64, error) {
 	return one(ctx, db, "retry", pgx.RowTo[int64], `SELECT retry_dead_letter($1)`, id)
 }
 
-// RetryDeadLetters asks for the replay of every open letter of a stage and class;
-// all where they are empty. It answers how many.
+// RetryDeadLetters requests a retry of all open dead letters of a stage and class;
+// an empty field matches all. It returns how many.
 func RetryDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
 	return one(ctx, db, "retry", pgx.RowTo[int], `SELECT retry_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }
 
-// DismissDeadLetter says that a letter needs nothing.
+// DismissDeadLetter marks a dead letter as needing no action.
 func DismissDeadLetter(ctx context.Context, db DB, id int64) error {
 	if _, err := db.Exec(ctx, `SELECT dismiss_dead_letter($1)`, id); err != nil {
 		return fmt.Errorf("dismiss: %w", err)
@@ -414,8 +414,8 @@ func DismissDeadLetter(ctx context.Context, db DB, id int64) error {
 	return nil
 }
 
-// DismissDeadLetters dismisses every open letter of a stage and class. It answers
-// how many.
+// DismissDeadLetters dismisses all open dead letters of a stage and class. It
+// returns how many.
 func DismissDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
 	return one(ctx, db, "dismiss", pgx.RowTo[int], `SELECT dismiss_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }
