@@ -111,10 +111,10 @@ type ExpiredAccounts struct {
 }
 
 // ExpireAccounts checks at most limit account rows that are due, and deletes those
-// that are not needed. The row of an active account is needed while the account is
-// followed or has posts or projected rows. The row of an inactive account is needed
-// while its status is newer than before, because a replay could bring its records
-// back, and until a deleted account is purged. If Checked is 0, no row is due.
+// that are not needed. A row is needed while the account is followed or has posts or
+// projected rows. The row of an inactive account is also needed while its status is
+// newer than before, because a replay could bring its records back, and until a
+// deleted account is purged. If Checked is 0, no row is due.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
 WITH due AS MATERIALIZED (

@@ -45,7 +45,7 @@ func LatestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], `SELECT greatest($1::timestamptz, clock_timestamp())`, now)
 }
 
-// maxServerAhead is how far ahead of both of our clocks a server's is believed.
+// maxServerAhead limits how far a server's clock may be ahead of ours.
 const maxServerAhead = 24 * time.Hour
 
 // ServerTime returns the later of our time and a server's time, at most a day ahead

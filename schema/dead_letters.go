@@ -47,10 +47,10 @@ type DeadLetter struct {
 	Projection string // that failed, at StageProcess
 }
 
-// insertDeadLetter looks at no more rows than the bounds allow, in the indexes
-// dead_letters_record, dead_letters_nameless and dead_letters_large. The input of
-// a record or an account that is deleted is not kept; one that an older deletion
-// clearInput, delivered again, is kept again.
+// insertDeadLetter reads no more rows than the limits allow, through the indexes
+// dead_letters_record, dead_letters_nameless and dead_letters_large. It does not
+// store the input of a deleted record or account. If an older deletion cleared an
+// input that arrives again, it stores the input again.
 const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
     SELECT NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)

@@ -8,8 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Dictionary is the compression dictionary with this sha256, in hex; ErrNoRows
-// when it has not been kept.
+// Dictionary returns the compression dictionary with a sha256, in hex, or ErrNoRows.
 func Dictionary(ctx context.Context, db DB, sha256 string) ([]byte, error) {
 	return one(ctx, db, "read the dictionary", pgx.RowTo[[]byte], `SELECT bytes FROM dictionaries WHERE sha256 = $1`, sha256)
 }
@@ -21,7 +20,7 @@ func StoreDictionary(ctx context.Context, db DB, sha256, url string, bytes []byt
 INSERT INTO dictionaries (sha256, url, bytes, fetched_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (sha256) DO NOTHING`
 	if _, err := db.Exec(ctx, sql, sha256, url, bytes, now); err != nil {
-		return fmt.Errorf("keep the dictionary: %w", err)
+		return fmt.Errorf("store the dictionary: %w", err)
 	}
 	return nil
 }
