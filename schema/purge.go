@@ -9,18 +9,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// purgeable is true of an account, $1, whose records, and what was made of them, have to go: it
-// is deleted, or a watch lost it and none brings it. It stands in the statement
-// that deletes, for both may change at any time.
+// purgeable is true if the records and projected rows of the account $1 must be
+// deleted: the account is deleted, or it left a watch and no watch has it now. Each
+// deleting statement contains it, because both can change at any time.
 const purgeable = ` (
     EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
     OR EXISTS (SELECT FROM purge_queue WHERE did = $1)
        AND EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members WHERE did = $1)
 ) `
 
-// Purgeable lists accounts to purge, at most limit, in order and after a DID:
-// the deleted ones at once, those that no watch brings any more when that was at
-// or before a moment.
+// Purgeable lists at most limit accounts to purge, sorted, after a DID. Deleted
+// accounts are due at once, accounts that left a watch when that was at or before
+// unwatched.
 func Purgeable(ctx context.Context, db DB, now, unwatched time.Time, after string, limit int) ([]string, error) {
 	const sql = `
 SELECT did FROM (
@@ -37,20 +37,19 @@ LIMIT $4`
 	return all(ctx, db, "list accounts to purge", pgx.RowTo[string], sql, now, unwatched, after, limit)
 }
 
-// KeepRule says whether the records of some collections stay when nobody follows their
-// author any more: an entry of the registry, a name or a prefix such as
-// pub.layers.*. A name wins over the longest prefix.
+// KeepRule decides whether records of some collections are kept when their author is
+// no longer followed. Pattern is a collection or a prefix such as pub.layers.*. A
+// collection takes precedence over a prefix, and a longer prefix over a shorter one.
 type KeepRule struct {
 	Pattern string
 	Keep    bool
 }
 
-// PurgeRecords deletes records of an account that is to be purged, at most
-// limit of posts and of others. Those of a deleted account all go; of another
-// one, those of collections without an entry stay too. The rows of
-// projections go afterwards, for a worker may be writing them while it holds the
-// record.
-func PurgeRecords(ctx context.Context, db DB, did string, stay []KeepRule, limit int) (int, error) {
+// PurgeRecords deletes records of a purgeable account: at most limit posts and at most
+// limit other records. All records of a deleted account are deleted; of other
+// accounts, records of collections without a rule are kept. Purge the projected rows
+// afterwards, because a worker that holds a record may be writing them.
+func PurgeRecords(ctx context.Context, db DB, did string, rules []KeepRule, limit int) (int, error) {
 	const posts = `
 DELETE FROM posts
 WHERE collection = 'app.bsky.feed.post' AND did = $1
@@ -59,8 +58,8 @@ WHERE collection = 'app.bsky.feed.post' AND did = $1
       WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND` + purgeable + `
       LIMIT $2 FOR UPDATE OF p SKIP LOCKED
   ))`
-	// Few collections, many records: from one collection to the next is a look
-	// into the primary key.
+	// There are few collections and many records: find each next collection by one
+	// index lookup.
 	const others = `
 DELETE FROM records_other
 WHERE ctid = ANY (ARRAY(
@@ -83,16 +82,16 @@ WHERE ctid = ANY (ARRAY(
 	if err != nil {
 		return n, err
 	}
-	pattern, stays := make(pgtype.FlatArray[string], len(stay)), make(pgtype.FlatArray[bool], len(stay))
-	for i, e := range stay {
-		pattern[i], stays[i] = e.Pattern, e.Keep
+	pattern, keep := make(pgtype.FlatArray[string], len(rules)), make(pgtype.FlatArray[bool], len(rules))
+	for i, e := range rules {
+		pattern[i], keep[i] = e.Pattern, e.Keep
 	}
-	m, err := deleteRows(ctx, db, "purge the records of "+did, others, did, limit, pattern, stays)
+	m, err := deleteRows(ctx, db, "purge the records of "+did, others, did, limit, pattern, keep)
 	return n + m, err
 }
 
-// PurgeProjected deletes rows that a projection made of an account's records, in
-// one of its tables, whatever their age, at most limit.
+// PurgeProjected deletes at most limit rows of a purgeable account from a projection's
+// table, whatever their age.
 func PurgeProjected(ctx context.Context, db DB, table, did string, limit int) (int, error) {
 	const sql = `
 DELETE FROM %[1]s
@@ -100,8 +99,8 @@ WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM %[1]s AS p WHERE p.did = $1 AND` + pu
 	return deleteRows(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, limit)
 }
 
-// PurgeDeadLetters clears the inputs of dead letters of an account that is to be
-// purged, at most limit.
+// PurgeDeadLetters clears the inputs of at most limit dead letters of a purgeable
+// account.
 func PurgeDeadLetters(ctx context.Context, db DB, did string, limit int) (int, error) {
 	const sql = `
 UPDATE dead_letters
@@ -110,10 +109,10 @@ WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.
 	return deleteRows(ctx, db, "clear the dead letters of "+did, sql, did, limit)
 }
 
-// FinishPurge ends the purge of an account when nothing of it is left: the
-// profile of a deleted one goes, and it is purged once more after again, when no
-// replay can bring anything back any longer. An account that is to be kept after
-// all is forgotten here too. done is false where something is left.
+// FinishPurge ends the purge of an account that has no records or projected rows left.
+// It clears the profile of a deleted account and schedules a second purge after
+// again, when no replay can bring its records back. It also ends the purge of an
+// account that is no longer purgeable. done is false if something is left.
 func FinishPurge(ctx context.Context, db DB, projections Projections, did string, now time.Time, again time.Duration) (done bool, err error) {
 	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1)`
 	for _, table := range projections.AllTables() {
