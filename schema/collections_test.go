@@ -38,7 +38,7 @@ func TestStoredCollectionsAreListed(t *testing.T) {
 	}
 }
 
-// TestExpiryFindsWhatIsDueByAnIndex: beside thousands of records that stay, and a
+// TestExpiryFindsWhatIsDueByAnIndex: among thousands of records that stay, and a
 // collection that is kept for ever.
 func TestExpiryFindsWhatIsDueByAnIndex(t *testing.T) {
 	t.Parallel()

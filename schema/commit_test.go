@@ -46,7 +46,7 @@ func deletion(rkey, rev string) schema.Deletion {
 	return schema.Deletion{Key: key(rkey), Rev: rev, At: time.Unix(2, 0)}
 }
 
-// revs is what posts hold, by rkey.
+// revs returns the revisions of the stored posts, by rkey.
 func revs(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT rkey, rev FROM posts`)
@@ -84,8 +84,8 @@ func TestOnlyANewerRevisionIsWritten(t *testing.T) {
 	}
 }
 
-// TestFenceRefusesThePreviousHolder is the promise that a process that wakes up
-// after losing its lease commits nothing.
+// TestFenceRefusesThePreviousHolder: a process that wakes up after it lost its lease
+// commits nothing.
 func TestFenceRefusesThePreviousHolder(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -128,8 +128,8 @@ func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	require.Equal(t, first.Epoch+1, second.Epoch)
 }
 
-// TestWaitingForTheLeaseNeverBlocks: a paused holder may sit inside a
-// transaction that has locked the stream's row.
+// TestWaitingForTheLeaseNeverBlocks: a paused holder may have an open transaction
+// that locks the stream's row.
 func TestWaitingForTheLeaseNeverBlocks(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -202,8 +202,8 @@ func TestPositionSurvives(t *testing.T) {
 	require.Equal(t, time.Minute, got.Lag())
 }
 
-// TestQuietIsKnownOnlySinceTheLastCommit: what a stream had nothing unread of
-// before that says nothing of what followed.
+// TestQuietIsKnownOnlySinceTheLastCommit: an earlier catch-up proves nothing
+// about later events.
 func TestQuietIsKnownOnlySinceTheLastCommit(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -259,7 +259,7 @@ func TestNewestStatusOfAnAccountStays(t *testing.T) {
 	require.Equal(t, "a.example", handle, "an event without a handle does not take it away")
 }
 
-func TestPoisonIsTheDatasFault(t *testing.T) {
+func TestInvalidInputIsADataError(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestChoicesOfDeadLettersThatAreNoneAreRefused, by the functions themselves.
-func TestChoicesOfDeadLettersThatAreNoneAreRefused(t *testing.T) {
+// TestUnknownDeadLetterFiltersAreRefused, by the functions themselves.
+func TestUnknownDeadLetterFiltersAreRefused(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, sql := range []string{
@@ -27,8 +27,8 @@ func TestChoicesOfDeadLettersThatAreNoneAreRefused(t *testing.T) {
 	require.Equal(t, []string{"0"}, column(t, pool, `SELECT count(*)::text FROM river_job`))
 }
 
-// TestBulkTakesWhatIsOpen of a stage and class, and nothing else; and wakes a worker.
-func TestBulkTakesWhatIsOpen(t *testing.T) {
+// TestBulkActionsTakeOnlyOpenDeadLetters of a stage and class, and nothing else; and wakes a worker.
+func TestBulkActionsTakeOnlyOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, l := range []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable open", "job retryable retried"} {
@@ -65,8 +65,8 @@ func TestBulkTakesWhatIsOpen(t *testing.T) {
 	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'retry_dead_letters'`), "no job where there is nothing to do")
 }
 
-// TestAskedLettersAreBoundedInBytes, but never fewer than one, and in order.
-func TestAskedLettersAreBoundedInBytes(t *testing.T) {
+// TestDeadLettersToRetryAreBoundedInBytes, are at least one, and are in order.
+func TestDeadLettersToRetryAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, raw := range []string{"first, which is long", "2", "3", "4"} {
@@ -86,8 +86,8 @@ func TestAskedLettersAreBoundedInBytes(t *testing.T) {
 	require.Equal(t, []string{"first, which is long", "2", "3"}, asked(3, 1000))
 }
 
-// TestLastCauseIsTheLast, also where it is the first one again; empty where there
-// was never another.
+// TestLastCauseIsTheLast, even if it equals the first; it is empty if all are the
+// same.
 func TestLastCauseIsTheLast(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -100,9 +100,9 @@ func TestLastCauseIsTheLast(t *testing.T) {
 	require.Equal(t, []string{"7"}, column(t, pool, `SELECT count::text FROM dead_letters`))
 }
 
-// TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain: it is on its way to the
+// TestRowIsRetriedIfItsPartitionIsMadeMeanwhile: it is on its way to the
 // default partition while the one of its day is attached. Nothing is wrong with it.
-func TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain(t *testing.T) {
+func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	day := time.Date(2031, 5, 4, 0, 0, 0, 0, time.UTC)
@@ -130,9 +130,9 @@ func TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain(t *testing.T) {
 	require.Equal(t, schema.Data, schema.Classify(err), "a constraint that somebody made is no such case")
 }
 
-// TestDeadLetterForgetsWhatIsDeleted: its cause stays, and the record goes, however
-// it was deleted and whichever came first.
-func TestDeadLetterForgetsWhatIsDeleted(t *testing.T) {
+// TestDeletionClearsDeadLetters: the cause stays and the record is cleared, however it
+// was deleted and whichever came first.
+func TestDeletionClearsDeadLetters(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
@@ -226,8 +226,8 @@ func TestLargeInputsAreBounded(t *testing.T) {
 	}
 }
 
-// TestOldDeletionThatComesAgainTakesNoNewerInput: a resume delivers both again.
-func TestOldDeletionThatComesAgainTakesNoNewerInput(t *testing.T) {
+// TestRedeliveredDeletionKeepsNewerInput: a resume delivers both again.
+func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")

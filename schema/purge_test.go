@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// purge purges every account that is due, a row at a time, and answers which.
+// purge purges all accounts that are due, one row at a time, and returns them.
 func purge(t *testing.T, db schema.DB, now time.Time) []string {
 	t.Helper()
 	dids, err := schema.Purgeable(t.Context(), db, now, now.Add(-day), "", 10)

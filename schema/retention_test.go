@@ -25,7 +25,7 @@ func execute(t *testing.T, db schema.DB, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// share writes what one post of an account shares.
+// share stores the share of one post of an account.
 func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time, card ranking.Card) {
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
@@ -43,7 +43,7 @@ func column(t *testing.T, db schema.DB, sql string, args ...any) []string {
 	return all
 }
 
-// expireLinks looks at every link that is due, at the moment, two at a time.
+// expireLinks checks all links that are due at the time, two at a time.
 func expireLinks(t *testing.T, pool *pgxpool.Pool, now time.Time) (total schema.ExpiredLinks) {
 	t.Helper()
 	for {
@@ -58,7 +58,7 @@ func expireLinks(t *testing.T, pool *pgxpool.Pool, now time.Time) (total schema.
 	}
 }
 
-// sharers share a link at a moment, one account each.
+// sharers makes accounts share a link, once each.
 func sharers(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at time.Time) {
 	t.Helper()
 	for i := from; i <= to; i++ {
@@ -66,7 +66,7 @@ func sharers(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at time
 	}
 }
 
-// unshare takes back what sharers shared.
+// unshare deletes the shares that sharers made.
 func unshare(t *testing.T, pool *pgxpool.Pool, url string, from, to int) {
 	t.Helper()
 	for i := from; i <= to; i++ {
@@ -103,7 +103,7 @@ func TestLinkGoesWithItsLastShareUnlessFiveShareIt(t *testing.T) {
 	require.Equal(t, []string{"five 5"}, links(t, pool))
 }
 
-func TestLinkThatFallsBelowFiveHasADay(t *testing.T) {
+func TestLinkBelowFiveSharersHasADayOfGrace(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	now := noon()
@@ -139,9 +139,9 @@ func TestLinkThatFallsBelowFiveHasADay(t *testing.T) {
 	require.Empty(t, column(t, pool, `SELECT url FROM links WHERE fell_at IS NOT NULL`))
 }
 
-// TestOneLoudAccountHidesNobody: the sharers are counted from the latest on, and
+// TestOneBusyAccountHidesNoSharers: the sharers are counted from the latest on, and
 // to the end where one account has shared most.
-func TestOneLoudAccountHidesNobody(t *testing.T) {
+func TestOneBusyAccountHidesNoSharers(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	now := noon()
@@ -297,8 +297,8 @@ func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
 	require.True(t, dropped)
 }
 
-// TestDroppingGivesWayToReaders: who waits for the lock makes writers wait, so
-// it waits for a moment only.
+// TestDroppingGivesWayToReaders: writers queue behind a waiting lock, so it waits
+// only for a moment.
 func TestDroppingGivesWayToReaders(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
