@@ -98,8 +98,9 @@ SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
 // The cause stays; everything that quotes the record is cleared.
 const clearInput = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
 
-// An event whose input was cleared cannot be retried, so it is dismissed. The job
-// that retries a record succeeds even if the record fails again.
+// retryFailed reopens a dead letter whose retry failed. An event whose input was
+// cleared cannot be retried, so it is dismissed. job is cleared because the job that
+// retries a record succeeds even if the record fails again.
 const retryFailed = `
 UPDATE dead_letters
 SET job        = NULL,

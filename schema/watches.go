@@ -12,7 +12,7 @@ import (
 // FollowsChannel is the channel that is notified when the followed accounts change.
 const FollowsChannel = "weir_follows"
 
-// A Watch is a reason to follow accounts.
+// Watch is a reason to follow accounts.
 type Watch struct {
 	ID       int64      `json:"id"`
 	Target   string     `json:"target"`   // a handle, a DID, or the address of a list or starter pack
