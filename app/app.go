@@ -138,7 +138,7 @@ func (p App) dictionary(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := schema.KeepDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
+	if err := schema.StoreDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
 		p.log.Warn("dictionary_not_kept", "error", err)
 	}
 	return fetched, nil
@@ -205,12 +205,12 @@ func (p App) retention() (workers.Retention, error) {
 
 // retryDeadLetters returns a function that processes dead-lettered events again, as
 // far back as deletions are known.
-func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []schema.Letter) error, error) {
+func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []schema.StoredDeadLetter) error, error) {
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, deadLetters []schema.Letter) error {
+	return func(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
 		now, err := schema.FollowedAccounts(ctx, p.pool)
 		if err != nil {
 			return err
@@ -223,7 +223,7 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 			Wires: p.wires(),
 		}
 		// Tombstones expire by this clock too.
-		agreed, err := schema.AgreedTime(ctx, p.pool, time.Now())
+		agreed, err := schema.EarliestTime(ctx, p.pool, time.Now())
 		if err != nil {
 			return err
 		}

@@ -137,7 +137,7 @@ func (s *shards) refresh(ctx context.Context) error {
 // shareAccounts assigns the accounts to the stream and its shards.
 func (s *shards) shareAccounts(ctx context.Context) (all []schema.Shard, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		all, err = schema.ShareAccounts(ctx, tx, s.cfg.Stream, s.cfg.Start == "oldest")
+		all, err = schema.AssignAccounts(ctx, tx, s.cfg.Stream, s.cfg.Start == "oldest")
 		return err
 	})
 	return all, err

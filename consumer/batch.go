@@ -180,10 +180,10 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
 	out.DeadLetters, out.Gap = b.deadLetters, b.gap
-	out.Replayed = b.settled
+	out.Retried = b.settled
 	for i := range b.events {
 		if id := b.events[i].DeadLetterID; id != 0 {
-			out.Replayed = append(slices.Clip(out.Replayed), id)
+			out.Retried = append(slices.Clip(out.Retried), id)
 		}
 	}
 	return out

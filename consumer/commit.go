@@ -115,7 +115,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Alone, write.Projections = c.position, c.alone, c.projections
+	write.Position, write.Exclusive, write.Projections = c.position, c.alone, c.projections
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {

@@ -346,7 +346,7 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 func (c *Consumer) renew(ctx context.Context, lease schema.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/2)
 	defer cancel()
-	beat := schema.Beat{}
+	beat := schema.Heartbeat{}
 	beat.State, beat.Detail = c.state()
 	if s := c.session.Load(); s != nil {
 		beat.CaughtUp = s.caughtUp()

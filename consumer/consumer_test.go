@@ -264,7 +264,7 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	require.NoError(t, second.Run(t.Context()))
 	require.GreaterOrEqual(t, time.Since(started), time.Second, "the lease had not run out")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM posts`))
-	_, err = dead.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive})
+	_, err = dead.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateLive})
 	require.ErrorIs(t, err, schema.ErrFenced)
 }
 

@@ -201,7 +201,7 @@ func TestRetryDecodesWholeFrame(t *testing.T) {
 		`{"action":"create","path":"app.bsky.feed.post/a","record":{"text":"x"}},7,{"action":"create","path":"app.bsky.feed.post/b","record":{"text":"refused"}},` +
 		`{"action":"create","path":"app.bsky.feed.post/c","record":{"text":"x"}}]}`
 	deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame), At: time.Now()}
-	require.NoError(t, deadLetter.Park(t.Context(), s.pool, ""))
+	require.NoError(t, deadLetter.Store(t.Context(), s.pool, ""))
 	_, err := s.pool.Exec(t.Context(), strict)
 	require.NoError(t, err)
 	retry := func() {
@@ -226,7 +226,7 @@ func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 	s, _ := newToy(t)
 	for _, wire := range []string{"tomorrow-v9", "toy"} {
 		deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`), At: time.Now()}
-		require.NoError(t, deadLetter.Park(t.Context(), s.pool, ""))
+		require.NoError(t, deadLetter.Store(t.Context(), s.pool, ""))
 	}
 	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes of another wire are another input")
 	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })

@@ -35,7 +35,7 @@ type Retry struct {
 // the given order. Each is settled in the transaction that stores its events. One
 // that fails again is open again, with its first and its last cause. An error is
 // the database's.
-func (r *Retry) Run(ctx context.Context, deadLetters []schema.Letter) error {
+func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
 	c := &committer{pool: r.Pool, enqueue: r.Enqueue, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	batches := map[string]*batch{}
 	var order []*batch
@@ -60,7 +60,7 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.Letter) error {
 }
 
 // add adds one dead letter to the batch of its wire.
-func (r *Retry) add(b *batch, deadLetter *schema.Letter, now time.Time) {
+func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time) {
 	switch {
 	case len(deadLetter.Raw) == 0:
 		b.malformed(&Malformed{Cause: "the record or its account was deleted, and this input with it: nothing is left to retry"}, deadLetter.ID, now)

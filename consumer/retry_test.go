@@ -21,9 +21,9 @@ import (
 // retried retries every open dead letter, with the configuration that change sets.
 func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	t.Helper()
-	_, err := schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
+	_, err := schema.RetryDeadLetters(t.Context(), pool, schema.DeadLetterFilter{})
 	require.NoError(t, err)
-	deadLetters, err := schema.AskedLetters(t.Context(), pool, 1000, 1<<30)
+	deadLetters, err := schema.DeadLettersToRetry(t.Context(), pool, 1000, 1<<30)
 	require.NoError(t, err)
 	wire := jetstream.Wire(nil)
 	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
@@ -198,7 +198,7 @@ func TestDismissedDeadLetterStaysDismissed(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	input := []string{`{"did":`}
-	for state, then := range map[string]string{schema.LetterDismissed: schema.LetterDismissed, schema.LetterReplayed: schema.LetterOpen} {
+	for state, then := range map[string]string{schema.DeadLetterDismissed: schema.DeadLetterDismissed, schema.DeadLetterRetried: schema.DeadLetterOpen} {
 		require.NoError(t, played(t, pool, input, nil).Run(t.Context()))
 		_, err := pool.Exec(t.Context(), `UPDATE dead_letters SET state = $1`, state)
 		require.NoError(t, err)

@@ -19,9 +19,9 @@ import (
 )
 
 // listed are the letters that `weir deadletter list` prints.
-func listed(t *testing.T, env []string, args ...string) []schema.Letter {
+func listed(t *testing.T, env []string, args ...string) []schema.StoredDeadLetter {
 	t.Helper()
-	var letters []schema.Letter
+	var letters []schema.StoredDeadLetter
 	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, append([]string{"deadletter", "list", "--json"}, args...)...)), &letters))
 	return letters
 }
@@ -121,7 +121,7 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 	require.Contains(t, work.stderr.String(), `"msg":"stopped"`)
 }
 
-func letterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter {
+func letterIn(t *testing.T, letters []schema.StoredDeadLetter, id int64) schema.StoredDeadLetter {
 	t.Helper()
 	for _, l := range letters {
 		if l.ID == id {
@@ -129,7 +129,7 @@ func letterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter {
 		}
 	}
 	require.Fail(t, "a letter is not listed", "%d", id)
-	return schema.Letter{}
+	return schema.StoredDeadLetter{}
 }
 
 // TestJobThatEndsWithoutSuccessIsListed, and replays once the cause is gone;
@@ -141,7 +141,7 @@ func TestJobThatEndsWithoutSuccessIsListed(t *testing.T) {
 	work := start(t, env, "work")
 	_, err := pool.Exec(t.Context(), `SELECT enqueue_backfill_all()`) // nobody is followed
 	require.NoError(t, err)
-	var letters []schema.Letter
+	var letters []schema.StoredDeadLetter
 	require.Eventually(t, func() bool {
 		letters = listed(t, env, "--stage", "job", "--class", "permanent")
 		return len(letters) == 1
@@ -157,7 +157,7 @@ func TestJobThatEndsWithoutSuccessIsListed(t *testing.T) {
 		INSERT INTO watch_members SELECT id, target FROM w`)
 	require.NoError(t, err)
 	succeed(t, env, "deadletter", "retry", "--all")
-	require.Equal(t, schema.LetterReplaying, listed(t, env)[0].State)
+	require.Equal(t, schema.DeadLetterRetrying, listed(t, env)[0].State)
 	start(t, env, "work")
 	replaysEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND count = 1 AND cause LIKE '%whole network%'`))

@@ -53,7 +53,7 @@ func (s *sharded) share(mode string, accounts int) {
 	s.t.Helper()
 	require.NoError(s.t, schema.SetSharding(s.t.Context(), s.pool, "jetstream", "jetstream-v1", schema.Sharding{Mode: mode, Accounts: accounts}))
 	require.NoError(s.t, pgx.BeginFunc(s.t.Context(), s.pool, func(tx pgx.Tx) error {
-		_, err := schema.ShareAccounts(s.t.Context(), tx, "jetstream", false)
+		_, err := schema.AssignAccounts(s.t.Context(), tx, "jetstream", false)
 		return err
 	}))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestScatteredSharesDoNotKeepTheirIndexesLarge, and what a killed rebuild left
-// behind is removed.
+// TestScatteredSharesDoNotKeepTheirIndexesLarge also checks that what a killed rebuild
+// left behind is removed.
 func TestScatteredSharesDoNotKeepTheirIndexesLarge(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

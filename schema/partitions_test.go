@@ -135,8 +135,8 @@ func TestPartitionsFollowOneAnother(t *testing.T) {
 	require.Less(t, len(partitions(t, pool)), 64)
 }
 
-// TestPartitionsAreTens for every retention.
-func TestPartitionsAreTens(t *testing.T) {
+// TestPartitionCountStaysInTheTens for every retention.
+func TestPartitionCountStaysInTheTens(t *testing.T) {
 	t.Parallel()
 	last := time.Duration(0)
 	for keep := day; keep < 3650*day; keep += 7 * time.Hour {

@@ -74,7 +74,7 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 	}
 	faults := summarise(&sum, audits)
 	sum.Ended = time.Now()
-	err = pgx.BeginFunc(ctx, a.Pool, func(tx pgx.Tx) error { return schema.KeepAudit(ctx, tx, sum, faults) })
+	err = pgx.BeginFunc(ctx, a.Pool, func(tx pgx.Tx) error { return schema.StoreAudit(ctx, tx, sum, faults) })
 	if err == nil {
 		a.Log.Info("audited", "accounts", sum.Accounts, "failures", sum.Failures, "pending", sum.Pending, "records", sum.Records, "missing", sum.Missing, "extra", sum.Extra, "stale", sum.Stale, "repaired", sum.Repaired)
 	}

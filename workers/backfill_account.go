@@ -315,15 +315,15 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		if err != nil {
 			return err
 		}
-		r := schema.Reading{Since: since, Reached: &since, Newest: at.Newest, Now: read, Compared: at.compared(job.Priority), Asked: at.Repository.Asked, Again: at.Unread != ""}
+		r := schema.Reading{Since: since, CompleteSince: &since, Newest: at.Newest, Now: read, Compared: at.compared(job.Priority), RereadsRequested: at.Repository.Asked, RetryLater: at.Unread != ""}
 		if !r.Compared && !at.End && at.Oldest.After(since) {
-			r.Reached = &at.Oldest
+			r.CompleteSince = &at.Oldest
 			r.Problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))
 		}
 		if at.Repository.Cut {
 			r.Problem = strings.TrimPrefix(r.Problem+fmt.Sprintf("; more than %d collections under a prefix: the first ones were compared", mostCollections), "; ")
 		}
-		if err := schema.FeedRead(ctx, tx, job.Args.DID, r); err != nil {
+		if err := schema.RecordReading(ctx, tx, job.Args.DID, r); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
@@ -347,7 +347,7 @@ func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.B
 		if err != nil {
 			return err
 		}
-		if err := schema.FeedRead(ctx, tx, job.Args.DID, schema.Reading{Since: since, Now: read, Problem: cause.Error(), Again: true}); err != nil {
+		if err := schema.RecordReading(ctx, tx, job.Args.DID, schema.Reading{Since: since, Now: read, Problem: cause.Error(), RetryLater: true}); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)

@@ -189,7 +189,7 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	}, time.Minute, 5*time.Millisecond)
-	finished := schema.FeedRead(t.Context(), tx, alice, schema.Reading{Since: time.Now(), Now: time.Now()}) // finish, second step
+	finished := schema.RecordReading(t.Context(), tx, alice, schema.Reading{Since: time.Now(), Now: time.Now()}) // finish, second step
 	if finished == nil {
 		finished = tx.Commit(t.Context())
 	} else {

@@ -46,7 +46,7 @@ func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 		if spacing > 0 {
 			spacing += margin + c.jitter.now()
 		}
-		slot, err := schema.TakeCallSlot(ctx, c.Pool, holder, c.Slots, spacing, c.TTL)
+		slot, err := schema.TakeAPISlot(ctx, c.Pool, holder, c.Slots, spacing, c.TTL)
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +125,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (c *Calls) release(ctx context.Context, slot int, holder string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := schema.GiveCallSlot(ctx, c.Pool, slot, holder); err != nil {
+	if err := schema.ReleaseAPISlot(ctx, c.Pool, slot, holder); err != nil {
 		c.Logger.Warn("api_slot_not_released", "slot", slot, "error", err, "effect", "it is free again after "+c.TTL.String())
 	}
 }

@@ -53,7 +53,7 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 			}
 		}
 		rowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "messages", len(messages))
-		if err := schema.KeepAlerts(ctx, tx, alerts); err != nil || len(messages) == 0 {
+		if err := schema.StoreAlerts(ctx, tx, alerts); err != nil || len(messages) == 0 {
 			return err
 		}
 		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertManyTx(ctx, tx, messages); err != nil {

@@ -37,7 +37,7 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 			problem = "the whole network is followed"
 		}
 		jobLog(ctx, w.log).Warn("gap_not_closable", "gap", job.Args.Gap, "error", problem)
-		return schema.GapFailed(ctx, w.pool, job.Args.Gap, problem)
+		return schema.RecordGapProblem(ctx, w.pool, job.Args.Gap, problem)
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		now, err := schema.Now(ctx, tx)

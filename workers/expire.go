@@ -101,7 +101,7 @@ func (w *Expire) Timeout(*river.Job[jobs.Expire]) time.Duration { return w.budge
 // Work runs until nothing is due by any of the clocks. If its time is up, the
 // job continues after a second.
 func (w *Expire) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
-	now, err := schema.AgreedTime(ctx, w.pool, time.Now())
+	now, err := schema.EarliestTime(ctx, w.pool, time.Now())
 	if err != nil {
 		return err
 	}
@@ -192,10 +192,10 @@ func (r *expiry) records() error {
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		var due []schema.Due
+		var due []schema.ExpiryRule
 		for _, name := range names {
 			if e, ok := r.stored.Find(name); ok && e.Retention > 0 {
-				due = append(due, schema.Due{Collection: name, Before: r.now.Add(-e.Retention)})
+				due = append(due, schema.ExpiryRule{Collection: name, Before: r.now.Add(-e.Retention)})
 			}
 		}
 		after = names[len(names)-1]
@@ -217,7 +217,7 @@ func (r *expiry) links(rule schema.LinkRule) error {
 	err := r.batches("links", func(limit int) (examined, deleted int, err error) {
 		done, err := schema.ExpireLinks(r.ctx, r.pool, rule, limit)
 		shares += done.Shares
-		return done.LookedAt, done.Links, err
+		return done.Checked, done.Links, err
 	})
 	r.expired.WithLabelValues("shares").Add(float64(shares))
 	return err
@@ -298,9 +298,9 @@ func (r *expiry) account(did string) error {
 
 // keptCollections returns which collections are kept for ever, also for accounts
 // no longer watched.
-func (r *expiry) keptCollections() (all []schema.Stay) {
+func (r *expiry) keptCollections() (all []schema.KeepRule) {
 	for _, e := range r.stored.Entries() {
-		all = append(all, schema.Stay{Pattern: e.Pattern, Stays: e.Retention == 0})
+		all = append(all, schema.KeepRule{Pattern: e.Pattern, Keep: e.Retention == 0})
 	}
 	return all
 }
@@ -309,7 +309,7 @@ func (r *expiry) keptCollections() (all []schema.Stay) {
 func (r *expiry) unneeded(before time.Time) error {
 	return r.batches("accounts", func(limit int) (examined, deleted int, err error) {
 		done, err := schema.ExpireAccounts(r.ctx, r.pool, r.made, r.now, before, limit)
-		return done.LookedAt, done.Gone, err
+		return done.Checked, done.Deleted, err
 	})
 }
 

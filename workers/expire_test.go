@@ -237,7 +237,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 				if err := setShares(t.Context(), pool, key, shares, old); err != nil {
 					return err
 				}
-				stored, err := ranking.Sharing(t.Context(), pool, []schema.Key{key})
+				stored, err := ranking.RecordsWithShares(t.Context(), pool, []schema.Key{key})
 				if err != nil {
 					return err
 				}

@@ -56,7 +56,7 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 	})
 	r := newRig(t, func(c *Config) {
 		c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7}
-		c.Retry = func(context.Context, []schema.Letter) error { return nil }
+		c.Retry = func(context.Context, []schema.StoredDeadLetter) error { return nil }
 		var err error
 		c.Webhook, err = NewWebhook(h.URL+"/sesame", "")
 		require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestEveryKindLogsItsResult(t *testing.T) {
 	r.logsOf("send_alert", "msg=alert_sent name=WeirLag subject=s resolved=false format=json")
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE metadata::text LIKE '%sesame%'`))
 
-	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now()}).Park(t.Context(), r.pool, ""))
+	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now()}).Store(t.Context(), r.pool, ""))
 	r.execute(`SELECT retry_dead_letters()`)
 	r.logsOf("retry_dead_letters", "msg=dead_letters_retried dead_letters=1 first=1 last=1 passed=1 failed_again=0 retrying=0")
 

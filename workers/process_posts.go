@@ -70,7 +70,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 	if err != nil {
 		return nil, err
 	}
-	before, err := ranking.Sharing(ctx, w.pool, keys)
+	before, err := ranking.RecordsWithShares(ctx, w.pool, keys)
 	if err != nil {
 		return nil, err
 	}

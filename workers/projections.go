@@ -184,7 +184,7 @@ func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(
 			return errors.New("records cannot be stored before the projections are registered")
 		}
 		if stream == "" {
-			if err := schema.HoldProjections(ctx, tx, rows); err != nil {
+			if err := schema.LockProjections(ctx, tx, rows); err != nil {
 				return err
 			}
 		}

@@ -169,7 +169,7 @@ func (p *Projector) deadLetter(ctx context.Context, job *rivertype.JobRow, f fai
 		return err
 	}
 	letter := schema.DeadLetter{ID: retried, Stage: schema.StageProcess, Projection: p.name, Key: f.Key, Rev: f.rev, Cause: f.cause.Error(), Raw: f.raw, At: time.Now()}
-	return letter.Park(ctx, p.pool, "")
+	return letter.Store(ctx, p.pool, "")
 }
 
 // sortedKeys returns keys in locking order, each once.

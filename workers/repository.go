@@ -319,7 +319,7 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 		return err
 	}
 	if place.Repository.Rev == "" {
-		place.Repository.Asked = feed.Asked // read before the revision: later requests stay open
+		place.Repository.Asked = feed.RereadsRequested // read before the revision: later requests stay open
 		if place.Repository.Rev, err = w.api.LatestRev(ctx, job.Args.DID); err != nil {
 			return err
 		}
@@ -339,13 +339,13 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 			return nil
 		}
 	}
-	now, err := schema.AgreedTime(ctx, w.pool, time.Now()) // the clock of the retention
+	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // the clock of the retention
 	if err != nil {
 		return err
 	}
 	since := job.Args.Since
-	if job.Priority == jobs.PriorityGap && feed.Claimed != nil && feed.Claimed.Before(since) { // compare everything that is claimed as stored
-		since = *feed.Claimed
+	if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) { // compare everything that is claimed as stored
+		since = *feed.CompleteSince
 	}
 	c, err := repo.page(ctx, &place.Repository, repo.span(place.Repository.Collection, since, now, aboveAll))
 	if err != nil {

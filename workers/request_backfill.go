@@ -58,7 +58,7 @@ func (w *RequestBackfill) dids(ctx context.Context, args jobs.RequestBackfill) (
 		}
 		return followed.DIDs, err
 	case args.Watch != 0:
-		return schema.AddedBy(ctx, w.pool, args.Watch, args.Began)
+		return schema.AddedMembers(ctx, w.pool, args.Watch, args.Began)
 	case strings.HasPrefix(args.Account, "did:"):
 		return []string{args.Account}, nil
 	}

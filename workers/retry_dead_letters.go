@@ -25,7 +25,7 @@ type RetryDeadLetters struct {
 	river.WorkerDefaults[jobs.RetryDeadLetters]
 	pool     *pgxpool.Pool
 	log      *slog.Logger
-	events   func(context.Context, []schema.Letter) error
+	events   func(context.Context, []schema.StoredDeadLetter) error
 	args     decoders
 	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 
@@ -43,7 +43,7 @@ func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDead
 		if time.Since(started) > w.patience {
 			return snooze(0)
 		}
-		requested, err := schema.AskedLetters(ctx, w.pool, retryBatch, retryBatchBytes)
+		requested, err := schema.DeadLettersToRetry(ctx, w.pool, retryBatch, retryBatchBytes)
 		if err != nil || len(requested) == 0 {
 			return err
 		}
@@ -54,18 +54,18 @@ func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDead
 		for i := range requested {
 			ids[i] = requested[i].ID
 		}
-		now, err := schema.StatesOfLetters(ctx, w.pool, ids)
+		now, err := schema.CountDeadLetterStates(ctx, w.pool, ids)
 		if err != nil {
 			return err
 		}
 		jobLog(ctx, w.log).Info("dead_letters_retried", "dead_letters", len(requested), "first", ids[0], "last", ids[len(ids)-1],
-			"passed", now[schema.LetterReplayed], "failed_again", now[schema.LetterOpen], "retrying", now[schema.LetterReplaying])
+			"passed", now[schema.DeadLetterRetried], "failed_again", now[schema.DeadLetterOpen], "retrying", now[schema.DeadLetterRetrying])
 	}
 }
 
 // retry retries dead letters by their stages.
-func (w *RetryDeadLetters) retry(ctx context.Context, letters []schema.Letter) error {
-	var events, records []schema.Letter
+func (w *RetryDeadLetters) retry(ctx context.Context, letters []schema.StoredDeadLetter) error {
+	var events, records []schema.StoredDeadLetter
 	for _, l := range letters {
 		switch l.Stage {
 		case schema.StageProcess:
@@ -89,9 +89,9 @@ func (w *RetryDeadLetters) retry(ctx context.Context, letters []schema.Letter) e
 // records adds one job per projection. The job reads the current records: a
 // deleted record needs no projection. A dead letter that stands for many records
 // names none, and is settled at once.
-func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter) error {
+func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredDeadLetter) error {
 	var nameless []int64
-	byName := map[string][]*schema.Letter{}
+	byName := map[string][]*schema.StoredDeadLetter{}
 	for i := range letters {
 		if letters[i].Rkey == "" {
 			nameless = append(nameless, letters[i].ID)
@@ -104,7 +104,7 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter)
 		if err != nil {
 			for _, l := range byName[name] {
 				again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
-				if err := again.Park(ctx, w.pool, ""); err != nil {
+				if err := again.Store(ctx, w.pool, ""); err != nil {
 					return err
 				}
 			}
@@ -121,12 +121,12 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter)
 	if len(nameless) == 0 {
 		return nil
 	}
-	return schema.LettersReplayed(ctx, w.pool, nameless)
+	return schema.MarkRetried(ctx, w.pool, nameless)
 }
 
 // job enqueues the job of a dead letter again, or marks an unfinished equivalent
 // job. When that job ends, a trigger on river_job settles the dead letter.
-func (w *RetryDeadLetters) job(ctx context.Context, l *schema.Letter) error {
+func (w *RetryDeadLetters) job(ctx context.Context, l *schema.StoredDeadLetter) error {
 	err := fmt.Errorf("no worker processes jobs of kind %q", l.Kind)
 	if decode, ok := w.args[l.Kind]; ok {
 		var args river.JobArgs
@@ -135,13 +135,13 @@ func (w *RetryDeadLetters) job(ctx context.Context, l *schema.Letter) error {
 		}
 	}
 	again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
-	return again.Park(ctx, w.pool, "")
+	return again.Store(ctx, w.pool, "")
 }
 
 // enqueue adds the job that retries dead letters. Its end settles them.
 func (w *RetryDeadLetters) enqueue(ctx context.Context, ids []int64, args river.JobArgs) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		locked, err := schema.LockAsked(ctx, tx, ids)
+		locked, err := schema.LockDeadLettersToRetry(ctx, tx, ids)
 		for marked := len(locked) == 0; !marked && err == nil; { // repeat if an equivalent job ends meanwhile
 			var id int64
 			if id, err = enqueueAgain(ctx, tx, w.projections, args); err == nil {

@@ -35,7 +35,7 @@ func addJob(t *testing.T, pool *pgxpool.Pool, kind, queue, args string) (id int6
 }
 
 // letter waits until the only dead letter of a stage meets a condition, and returns it.
-func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.Letter {
+func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.StoredDeadLetter {
 	t.Helper()
 	var id int64
 	require.Eventually(t, func() bool {
@@ -44,7 +44,7 @@ func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.Letter 
 	var n int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters WHERE stage = $1`, stage).Scan(&n))
 	require.Equal(t, 1, n)
-	found, err := schema.FindLetter(t.Context(), pool, id, 1<<20)
+	found, err := schema.FindDeadLetter(t.Context(), pool, id, 1<<20)
 	require.NoError(t, err)
 	return found
 }
@@ -236,10 +236,10 @@ func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 func TestInterruptedRetryContinues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Park(t.Context(), pool, "s"))
+	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Store(t.Context(), pool, "s"))
 	execute(t, pool, `SELECT retry_dead_letters()`)
 	w := &RetryDeadLetters{pool: pool, log: slog.New(slog.DiscardHandler), patience: time.Minute,
-		events: func(context.Context, []schema.Letter) error { return errors.New("the database is away") }}
+		events: func(context.Context, []schema.StoredDeadLetter) error { return errors.New("the database is away") }}
 	require.ErrorContains(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), "the database is away")
 	require.Equal(t, int64(1), letter(t, pool, "decode", "state = 'retrying'").Count)
 	w.patience = 0

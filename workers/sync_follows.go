@@ -124,7 +124,7 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 // profile has been unfollowed; one without is hidden, and the stream's event for
 // it may have been missed. done reports that no such member is left.
 func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool, err error) {
-	dids, err := schema.Missing(ctx, w.pool, job, watch, bluesky.MostProfiles)
+	dids, err := schema.MissingMembers(ctx, w.pool, job, watch, bluesky.MostProfiles)
 	if err != nil || len(dids) == 0 {
 		return err == nil, err
 	}
@@ -136,7 +136,7 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 	for i, p := range profiles {
 		shown[i] = p.DID
 	}
-	return false, schema.AddMissing(ctx, w.pool, job, dids, shown)
+	return false, schema.RecordMissingMembers(ctx, w.pool, job, dids, shown)
 }
 
 // failed ends a job that could not read a page or store the listing. The watch
@@ -144,15 +144,15 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
 		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by a job that began later")
-		return schema.DropListed(ctx, w.pool, job.ID)
+		return schema.DropListing(ctx, w.pool, job.ID)
 	}
 	rowLog(ctx).Warn("listing_not_read", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages", at.Pages, "whole", at.End)
-	if failed := schema.WatchFailed(ctx, w.pool, at.Watch, at.Began, err.Error()); failed != nil {
+	if failed := schema.RecordWatchProblem(ctx, w.pool, at.Watch, at.Began, err.Error()); failed != nil {
 		return errors.Join(err, failed)
 	}
 	if classify(err) == permanent { // the watch stores the error, and the next sync tries again
 		jobLog(ctx, w.log).Warn("watch_unreadable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
-		return schema.DropListed(ctx, w.pool, job.ID)
+		return schema.DropListing(ctx, w.pool, job.ID)
 	}
 	return err
 }
@@ -171,14 +171,14 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	place.Cursor = next
 	place.Pages++
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		if err := schema.ListingStands(ctx, tx, at.Watch, at.Began); err != nil {
+		if err := schema.CheckListing(ctx, tx, at.Watch, at.Began); err != nil {
 			return err
 		}
 		var err error
 		if unread { // its follows do not count
-			err = schema.Uncount(ctx, tx, job.ID, at.Source)
+			err = schema.UncountFollows(ctx, tx, job.ID, at.Source)
 		} else {
-			err = schema.AddListed(ctx, tx, job.ID, at.Source, members)
+			err = schema.AddListingMembers(ctx, tx, job.ID, at.Source, members)
 		}
 		if err == nil && next == "" {
 			err = place.nextListing(ctx, tx, job.ID)
@@ -198,7 +198,7 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 // nextListing moves to the next listing to read, if there is one.
 func (p *listingPlace) nextListing(ctx context.Context, tx pgx.Tx, job int64) (err error) {
 	if p.Watch.Kind == "second-degree" {
-		p.Source, err = schema.NextListed(ctx, tx, job, p.Source)
+		p.Source, err = schema.NextListingMember(ctx, tx, job, p.Source)
 		p.Pages = 0
 	}
 	p.End = p.Source == ""
@@ -209,18 +209,18 @@ func (p *listingPlace) nextListing(ctx context.Context, tx pgx.Tx, job int64) (e
 func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
 	var members []schema.Member
 	var hidden []string
-	var changed schema.Changed
+	var changed schema.MemberChanges
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var err error
 		if at.Watch.Kind == "second-degree" {
-			members, err = schema.Listed(ctx, tx, job.ID, 2, at.Watch.AtLeast)
+			members, err = schema.ListingMembers(ctx, tx, job.ID, 2, at.Watch.AtLeast)
 		} else {
-			members, err = schema.Listed(ctx, tx, job.ID, 1, 1)
+			members, err = schema.ListingMembers(ctx, tx, job.ID, 1, 1)
 		}
 		if err != nil {
 			return err
 		}
-		if hidden, err = schema.Hidden(ctx, tx, job.ID); err != nil {
+		if hidden, err = schema.HiddenMembers(ctx, tx, job.ID); err != nil {
 			return err
 		}
 		if changed, err = schema.SetMembers(ctx, tx, at.Watch, members, hidden, at.Began); err != nil {
@@ -237,7 +237,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if err := w.enqueueNew(ctx, tx, at, changed, priority, now); err != nil {
 			return err
 		}
-		if err := schema.DropListed(ctx, tx, job.ID); err != nil {
+		if err := schema.DropListing(ctx, tx, job.ID); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
@@ -254,7 +254,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 // their posts, and another a while later. Accounts with stored records are
 // compared with their repositories, because edits and deletions were missed
 // while they were not followed.
-func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.Changed, priority int, now time.Time) error {
+func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.MemberChanges, priority int, now time.Time) error {
 	if len(changed.Added) == 0 {
 		return nil
 	}
@@ -281,11 +281,11 @@ func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace
 func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 	for n := lostChunk; n == lostChunk; {
 		var err error
-		if n, err = schema.DropLostListings(ctx, w.pool, lostChunk); err != nil {
+		if n, err = schema.DropOrphanedListings(ctx, w.pool, lostChunk); err != nil {
 			return err
 		}
 	}
-	for _, find := range []func(context.Context, pgx.Tx) ([]string, time.Time, error){schema.Unwaited, schema.Unread} {
+	for _, find := range []func(context.Context, pgx.Tx) ([]string, time.Time, error){schema.GapAccountsWithoutJob, schema.AccountsToReread} {
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 			dids, since, err := find(ctx, tx)
 			if err != nil || len(dids) == 0 {
@@ -298,7 +298,7 @@ func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 			return err
 		}
 	}
-	watches, err := schema.WatchesDue(ctx, w.pool, time.Now().Add(-longListing))
+	watches, err := schema.DueWatches(ctx, w.pool, time.Now().Add(-longListing))
 	if err != nil || len(watches) == 0 {
 		return err
 	}

@@ -29,7 +29,7 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, tx.QueryRow(t.Context(), `SELECT id FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' <> '0'`).Scan(&older))
 		awaited, release = r.holding(func(tx pgx.Tx) error { // what it stores of its first page
-			return schema.AddListed(t.Context(), tx, older, "", []schema.Member{{DID: others[0]}})
+			return schema.AddListingMembers(t.Context(), tx, older, "", []schema.Member{{DID: others[0]}})
 		})
 		return nil
 	}))
@@ -54,15 +54,15 @@ func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 	require.NoError(t, err)
 	began := time.Now()
 	problem := func() int { return r.count(`SELECT count(*) FROM watches WHERE problem = 'broken off'`) }
-	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began, "broken off"))
+	require.NoError(t, schema.RecordWatchProblem(t.Context(), r.pool, watch, began, "broken off"))
 	require.Equal(t, 1, problem(), "never read before")
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		_, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice}}, nil, began)
 		return err
 	}))
-	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began.Add(-time.Second), "broken off"))
+	require.NoError(t, schema.RecordWatchProblem(t.Context(), r.pool, watch, began.Add(-time.Second), "broken off"))
 	require.Zero(t, problem())
-	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began.Add(time.Second), "broken off"))
+	require.NoError(t, schema.RecordWatchProblem(t.Context(), r.pool, watch, began.Add(time.Second), "broken off"))
 	require.Equal(t, 1, problem())
 }
 
@@ -171,17 +171,17 @@ func TestPageIsCountedOnce(t *testing.T) {
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		bob := []schema.Member{{DID: "did:plc:bob", Handle: "bob.example"}}
 		for _, by := range []string{"", "did:plc:a", "did:plc:a", "did:plc:b", "did:plc:b", "did:plc:c"} {
-			require.NoError(t, schema.AddListed(t.Context(), tx, 7, by, slices.Concat(bob, bob)))
+			require.NoError(t, schema.AddListingMembers(t.Context(), tx, 7, by, slices.Concat(bob, bob)))
 		}
-		require.NoError(t, schema.AddListed(t.Context(), tx, 8, "did:plc:d", bob))
+		require.NoError(t, schema.AddListingMembers(t.Context(), tx, 8, "did:plc:d", bob))
 		of := func(degree, atLeast int) []schema.Member {
-			members, err := schema.Listed(t.Context(), tx, 7, degree, atLeast)
+			members, err := schema.ListingMembers(t.Context(), tx, 7, degree, atLeast)
 			require.NoError(t, err)
 			return members
 		}
 		require.Equal(t, bob, of(2, 3))
 		require.Empty(t, of(2, 4))
-		require.NoError(t, schema.Uncount(t.Context(), tx, 7, "did:plc:c"))
+		require.NoError(t, schema.UncountFollows(t.Context(), tx, 7, "did:plc:c"))
 		require.Empty(t, of(2, 3))
 		require.Equal(t, bob, of(2, 2))
 		require.Equal(t, bob, of(1, 1))
@@ -198,17 +198,17 @@ func TestLongListingIsNotStartedTwice(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM river_queue WHERE name = 'network' AND paused_at IS NOT NULL`)
 	r.execute(`INSERT INTO watches (target) VALUES ('alice.example'), ('bob.example')`)
 	r.execute(`UPDATE river_job SET created_at = now() - interval '1 hour' WHERE args ->> 'watch' = '2'`)
-	due, err := schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
+	due, err := schema.DueWatches(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
 	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}}, due)
 	r.execute(`UPDATE river_job SET state = 'retryable' WHERE args ->> 'watch' = '2'`)
-	due, err = schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
+	due, err = schema.DueWatches(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
 	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "a failing watch does not delay others")
 
 	r.execute(`INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by)
 		SELECT id, 1, 'did:plc:a', '', '', '', '' FROM river_job WHERE args ->> 'watch' IN ('1', '2') UNION ALL SELECT 0, 1, 'did:plc:a', '', '', '', ''`)
-	n, err := schema.DropLostListings(t.Context(), r.pool, 10)
+	n, err := schema.DropOrphanedListings(t.Context(), r.pool, 10)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM listing_members WHERE job_id > 0`))

@@ -53,7 +53,7 @@ type Config struct {
 	Collections collection.Registry
 	// Retry processes dead letters of the stages decode and commit like events of
 	// the stream, and settles each. It returns database errors only.
-	Retry         func(context.Context, []schema.Letter) error
+	Retry         func(context.Context, []schema.StoredDeadLetter) error
 	Audit         AuditPlan     // zero: no periodic audits
 	Queues        []string      // the queues to process; all of them when empty
 	PollOnly      bool          // poll every second, because LISTEN does not work, as behind a transaction pooler

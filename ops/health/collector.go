@@ -90,7 +90,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.sendLimits(gauge)
 	r, err := Read(ctx, c.db, c.now(), c.limits)
-	byStage, deadLettersErr := schema.CountLetters(ctx, c.db)
+	byStage, deadLettersErr := schema.CountDeadLetters(ctx, c.db)
 	if err != nil || deadLettersErr != nil {
 		gauge(databaseUp, 0)
 		return

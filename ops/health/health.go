@@ -128,9 +128,9 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		return Report{}, err
 	}
 	r := Report{
-		Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.Unread, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
-		GapAccounts: totals.GapWaits, GapWaiting: totals.GapWaiting, Unclosable: totals.Unclosable, GapProblem: totals.GapProblem,
-		DeadLetters: totals.Letters, NewDeadLetters: totals.NewLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
+		Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
+		GapAccounts: totals.GapAccounts, GapWaiting: totals.GapAccountsLeft, Unclosable: totals.StuckGaps, GapProblem: totals.GapProblem,
+		DeadLetters: totals.DeadLetters, NewDeadLetters: totals.NewDeadLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
 	}
 	for _, st := range statuses {
 		r.Streams = append(r.Streams, stream(st, now, limits))

@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// AddListed notes whom a page of a listing names: of the watch's own, or of the
-// follows of one of its accounts, by. It counts each account once for each by,
-// however often a page is read again.
-func AddListed(ctx context.Context, tx pgx.Tx, job int64, by string, members []Member) error {
+// AddListingMembers stores the accounts on a page of a listing. The page is of the
+// watch's own listing or, if by is set, of the follows of the account by. Each
+// account is counted once per by, even if a page is read twice.
+func AddListingMembers(ctx context.Context, tx pgx.Tx, job int64, by string, members []Member) error {
 	const sql = `
 INSERT INTO listing_members AS l (job_id, degree, did, handle, display_name, avatar, last_by)
 SELECT DISTINCT ON (m.did) $1, CASE WHEN $2 = '' THEN 1 ELSE 2 END, m.did, m.handle, m.name, m.avatar, $2
@@ -24,35 +24,35 @@ SET times = l.times + 1, last_by = excluded.last_by
 WHERE l.last_by <> excluded.last_by`
 	did, handle, name, avatar := memberColumns(members)
 	if _, err := tx.Exec(ctx, sql, job, by, did, handle, name, avatar); err != nil {
-		return fmt.Errorf("note whom the listing of job %d names: %w", job, err)
+		return fmt.Errorf("store the accounts of the listing of job %d: %w", job, err)
 	}
 	return nil
 }
 
-// Uncount takes back what one account's follows have counted, where it was the
-// last to be counted.
-func Uncount(ctx context.Context, tx pgx.Tx, job int64, by string) error {
+// UncountFollows undoes the counts of one account's follows, if by was the account
+// that was counted last.
+func UncountFollows(ctx context.Context, tx pgx.Tx, job int64, by string) error {
 	const sql = `UPDATE listing_members SET times = times - 1, last_by = '' WHERE job_id = $1 AND degree = 2 AND last_by = $2`
 	if _, err := tx.Exec(ctx, sql, job, by); err != nil {
-		return fmt.Errorf("take back the follows of %s: %w", by, err)
+		return fmt.Errorf("undo the counts of the follows of %s: %w", by, err)
 	}
 	return nil
 }
 
-// NextListed is the first account after one, in order, that the watch's own
-// listing names; empty: there is none.
-func NextListed(ctx context.Context, tx pgx.Tx, job int64, after string) (did string, err error) {
+// NextListingMember returns the first account of the watch's own listing that sorts
+// after a DID, or an empty string.
+func NextListingMember(ctx context.Context, tx pgx.Tx, job int64, after string) (did string, err error) {
 	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 1 AND did > $2 ORDER BY did LIMIT 1`
 	err = tx.QueryRow(ctx, sql, job, after).Scan(&did)
 	if err != nil && !errors.Is(err, ErrNoRows) {
-		return "", fmt.Errorf("find whose follows to read after %s: %w", after, err)
+		return "", fmt.Errorf("find the account to read after %s: %w", after, err)
 	}
 	return did, nil
 }
 
-// Listed are those whom a listing names, in order: of degree 1, or of degree 2
-// those whom so many follow.
-func Listed(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]Member, error) {
+// ListingMembers returns the accounts of a listing, ordered by DID: of degree 1, or
+// those of degree 2 that at least atLeast accounts follow.
+func ListingMembers(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast int) ([]Member, error) {
 	const sql = `
 SELECT did, handle, display_name, avatar FROM listing_members
 WHERE job_id = $1 AND degree = $2 AND times >= $3
@@ -60,10 +60,10 @@ ORDER BY did`
 	return all(ctx, tx, fmt.Sprintf("read the listing of job %d", job), pgx.RowToStructByPos[Member], sql, job, degree, atLeast)
 }
 
-// Missing are members of a watch that its complete listing does not name and
-// that were not asked about yet, in order and at most limit. Those that are
-// deleted are left out.
-func Missing(ctx context.Context, db DB, job, watch int64, limit int) ([]string, error) {
+// MissingMembers returns at most limit members of a watch that are not in its
+// complete listing and were not looked up yet, ordered by DID. It skips deleted
+// accounts.
+func MissingMembers(ctx context.Context, db DB, job, watch int64, limit int) ([]string, error) {
 	const sql = `
 SELECT w.did FROM watch_members AS w
 WHERE w.watch_id = $2
@@ -71,38 +71,39 @@ WHERE w.watch_id = $2
   AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
 ORDER BY w.did
 LIMIT $3`
-	return all(ctx, db, fmt.Sprintf("find whom the listing of job %d leaves out", job), pgx.RowTo[string], sql, job, watch, limit)
+	return all(ctx, db, fmt.Sprintf("find the members that the listing of job %d lacks", job), pgx.RowTo[string], sql, job, watch, limit)
 }
 
-// AddMissing notes which of those that were asked about are shown.
-func AddMissing(ctx context.Context, db DB, job int64, asked, shown []string) error {
+// RecordMissingMembers stores which of the looked-up members the network shows.
+func RecordMissingMembers(ctx context.Context, db DB, job int64, checked, shown []string) error {
 	const sql = `
 INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by, times)
 SELECT $1, 0, m.did, '', '', '', '', CASE WHEN m.did = ANY ($3) THEN 1 ELSE 0 END FROM unnest($2::text[]) AS m (did)
 ON CONFLICT DO NOTHING`
-	if _, err := db.Exec(ctx, sql, job, asked, shown); err != nil {
-		return fmt.Errorf("note who is hidden: %w", err)
+	if _, err := db.Exec(ctx, sql, job, checked, shown); err != nil {
+		return fmt.Errorf("store the hidden members: %w", err)
 	}
 	return nil
 }
 
-// Hidden are the members that a listing does not name because they are hidden.
-func Hidden(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
+// HiddenMembers returns the members that a listing lacks because the network hides
+// them.
+func HiddenMembers(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
 	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`
-	return all(ctx, tx, "read who is hidden", pgx.RowTo[string], sql, job)
+	return all(ctx, tx, "read the hidden members", pgx.RowTo[string], sql, job)
 }
 
-// DropListed forgets a listing that is taken over, or never will be.
-func DropListed(ctx context.Context, db DB, job int64) error {
+// DropListing deletes a listing that was applied or given up.
+func DropListing(ctx context.Context, db DB, job int64) error {
 	if _, err := db.Exec(ctx, `DELETE FROM listing_members WHERE job_id = $1`, job); err != nil {
-		return fmt.Errorf("forget the listing of job %d: %w", job, err)
+		return fmt.Errorf("delete the listing of job %d: %w", job, err)
 	}
 	return nil
 }
 
-// DropLostListings forgets listings of jobs that somebody dropped, or that
-// failed for good: at most limit rows.
-func DropLostListings(ctx context.Context, db DB, limit int) (int, error) {
+// DropOrphanedListings deletes at most limit rows of listings whose jobs were deleted
+// or failed for good.
+func DropOrphanedListings(ctx context.Context, db DB, limit int) (int, error) {
 	const sql = `
 WITH RECURSIVE jobs (id) AS (
     SELECT min(job_id) FROM listing_members
@@ -114,27 +115,26 @@ WITH RECURSIVE jobs (id) AS (
 )
 DELETE FROM listing_members AS l
 WHERE l.ctid = ANY (ARRAY(SELECT l.ctid FROM listing_members AS l JOIN lost ON lost.id = l.job_id LIMIT $1))`
-	return deleteSome(ctx, db, "forget lost listings", sql, limit)
+	return deleteRows(ctx, db, "delete orphaned listings", sql, limit)
 }
 
-// ListingStands is ErrNoRows when a listing that began then is of no use any
-// more: the watch is gone, is of something else, or was read by somebody who
-// began later.
-func ListingStands(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) error {
+// CheckListing returns ErrNoRows if a listing that began at a time is obsolete: the
+// watch was removed or changed, or has a listing that began later.
+func CheckListing(ctx context.Context, tx pgx.Tx, w Watch, began time.Time) error {
 	var first bool
-	if err := tx.QueryRow(ctx, standing, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
-		return fmt.Errorf("look at watch %d: %w", w.ID, err)
+	if err := tx.QueryRow(ctx, neverSynced, w.ID, w.Target, w.Kind, w.AtLeast, began).Scan(&first); err != nil {
+		return fmt.Errorf("check watch %d: %w", w.ID, err)
 	}
 	return nil
 }
 
-// standing answers whether a watch was never read; nothing, when a listing that
-// began at $5 is of no use any more.
-const standing = `
+// neverSynced selects whether a watch was never read. It selects no row if a listing
+// that began at $5 is obsolete.
+const neverSynced = `
 SELECT synced_at IS NULL FROM watches
 WHERE id = $1 AND target = $2 AND kind = $3 AND at_least = $4 AND (synced_at IS NULL OR synced_at <= $5 OR synced_at > clock_timestamp())`
 
-// memberColumns are accounts, a column each, as unnest takes them.
+// memberColumns returns the members as one array per column, for unnest.
 func memberColumns(members []Member) (did, handle, name, avatar pgtype.FlatArray[string]) {
 	n := len(members)
 	did, handle = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
