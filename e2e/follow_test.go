@@ -287,30 +287,9 @@ func TestFiftyThousandFollows(t *testing.T) {
 	more()
 	stop()
 
-	strangers := 0
-	mine := map[string]bool{} // posts made while all were followed: whether they stand
-	for _, e := range n.Log().Entries()[said:] {
-		key := e.DID + "/" + e.Rkey
-		switch {
-		case e.Kind != "commit" || e.Collection != schema.PostCollection:
-		case !followed[e.DID]:
-			strangers++
-		case e.Operation == "create":
-			mine[key] = true
-		case e.Operation == "delete" && mine[key]:
-			mine[key] = false
-		}
-	}
-	require.Positive(t, strangers, "or the test shows nothing")
-	var want []string
-	for post, stands := range mine {
-		if stands {
-			want = append(want, post)
-		}
-	}
-	slices.Sort(want)
+	want, known := standing(t, n.Log().Entries()[said:], followed)
 	require.Eventually(t, func() bool {
-		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { _, known := mine[post]; return !known }))
+		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { return !known[post] }))
 	}, time.Minute, 100*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
 	require.Equal(t, 10_000, slices.Max(n.Asked()))
@@ -319,6 +298,34 @@ func TestFiftyThousandFollows(t *testing.T) {
 		p.signal(syscall.SIGTERM)
 		require.Zero(t, p.wait(t, time.Minute))
 	}
+}
+
+// standing are the followed accounts' posts that a part of the log created and
+// did not delete, sorted; known are all that it created.
+func standing(t *testing.T, entries []*simnet.Entry, followed map[string]bool) (posts []string, known map[string]bool) {
+	t.Helper()
+	strangers := 0
+	known, deleted := map[string]bool{}, map[string]bool{}
+	for _, e := range entries {
+		key := e.DID + "/" + e.Rkey
+		switch {
+		case e.Kind != "commit" || e.Collection != schema.PostCollection:
+		case !followed[e.DID]:
+			strangers++
+		case e.Operation == "create":
+			known[key], deleted[key] = true, false
+		case e.Operation == "delete" && known[key]:
+			deleted[key] = true
+		}
+	}
+	require.Positive(t, strangers, "or the test shows nothing")
+	for post := range known {
+		if !deleted[post] {
+			posts = append(posts, post)
+		}
+	}
+	slices.Sort(posts)
+	return posts, known
 }
 
 // TestKillWhileFollowing kills the process in follow syncs and backfills,

@@ -26,14 +26,8 @@ func TestTrace(t *testing.T) {
 	where := fmt.Sprintf(` WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`+where) == 1 }, time.Minute, 10*time.Millisecond)
 	settled(t, pool)
-	record := func(name string) (r trace.Record, text string) {
-		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trace", "--json", name)), &r))
-		return r, succeed(t, env, "trace", name)
-	}
-	page := func(name string) (l trace.Link, text string) {
-		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trace", "--json", name)), &l))
-		return l, succeed(t, env, "trace", name)
-	}
+	record := func(name string) (trace.Record, string) { return traced[trace.Record](t, env, name) }
+	page := func(name string) (trace.Link, string) { return traced[trace.Link](t, env, name) }
 
 	// It counts.
 	r, text := record(uri)
@@ -99,26 +93,39 @@ func TestTrace(t *testing.T) {
 	require.Nil(t, r.Stored)
 	require.Equal(t, "It does not count: it was deleted, and its tombstone is stored.", r.Message)
 	require.Contains(t, text, "tombstone   rev ")
+	traceTheUnstored(t, env, did)
+}
 
-	// It was never there.
+// traced is what `weir trace` prints of a record or a link, as JSON and as text.
+func traced[T any](t *testing.T, env []string, name string) (found T, text string) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trace", "--json", name)), &found))
+	return found, succeed(t, env, "trace", name)
+}
+
+// traceTheUnstored traces posts and a link that are not stored: too new, too old,
+// or missing without a reason, until an audit and a gap give one.
+func traceTheUnstored(t *testing.T, env []string, did string) {
+	t.Helper()
+	database := strings.TrimPrefix(env[0], "DATABASE_URL=")
 	hours := func(h int) string {
 		return syntax.NewTID(time.Now().Add(time.Duration(h)*time.Hour).UnixMicro(), 3).String()
 	}
 	ago, ahead := "at://"+did+"/app.bsky.feed.post/"+hours(-2), "at://"+did+"/app.bsky.feed.post/"+hours(2)
-	r, text = record(ago)
+	r, text := traced[trace.Record](t, env, ago)
 	require.Contains(t, r.Message, "the reason is unknown")
 	require.Contains(t, text, "completed jobs are removed after an hour")
-	r, _ = record(ahead)
+	r, _ = traced[trace.Record](t, env, ahead)
 	require.Contains(t, r.Message, "the stream has not reached it")
 	executes(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
 		`INSERT INTO audit_faults (audit_id, did, collection, rkey, fault) SELECT id, '`+did+`', 'app.bsky.feed.post', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,
 		`UPDATE gaps SET closed_at = NULL, how_closed = NULL`)
-	r, text = record(ago)
+	r, text = traced[trace.Record](t, env, ago)
 	require.Contains(t, text, "the test says so")
 	require.Len(t, r.Gaps, 1)
 	require.Len(t, r.Faults, 1)
-	l, _ = page("https://nobody.example/shared/this")
+	l, _ := traced[trace.Link](t, env, "https://nobody.example/shared/this")
 	require.Nil(t, l.Stored)
 	require.Contains(t, l.Message, "It is not ranked")
 	old, _, _ := weir(t, append(env, "WEIR_RETENTION=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
