@@ -18,7 +18,7 @@ import (
 // TestKilledBetweenTheStateAndTheMessage: the process dies while the webhook
 // reads its message. The next one sends it again, about the same state; and
 // nobody writes down where the webhook is.
-func TestKilledBetweenTheStateAndTheMessage(t *testing.T) {
+func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
 	t.Parallel()
 	n := network(t, 10)
 	database := schematest.NewURL(t)

@@ -97,8 +97,8 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.Equal(t, []int{2, 1, 2}, []int{sum.Missing, sum.Extra, sum.Stale})
 	require.NotEqual(t, before, stored(t, pool), "an audit alone changes nothing")
 
-	at := serve.operators(t)
-	_, metrics := look(t, at+"/metrics", "")
+	at := serve.opsURL(t)
+	_, metrics := getOps(t, at+"/metrics", "")
 	for _, line := range []string{`weir_audit_faults{fault="missing"} 2`, `weir_audit_faults{fault="extra"} 1`, `weir_audit_faults{fault="stale"} 2`, `weir_audit_failures 0`, `weir_audit_score 0.9`} {
 		require.Contains(t, metrics, "\n"+line)
 	}
@@ -114,15 +114,15 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM shares WHERE rkey = '`+forged+`'`), "the forged post counts no longer")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM tombstones WHERE rkey = '`+forged+`'`))
 	require.NotContains(t, succeed(t, env, "status"), "WeirAuditScore")
-	truth := fold(n.Log().Entries(), "app.bsky.feed.post")
+	oracle := fold(n.Log().Entries(), "app.bsky.feed.post")
 	for _, rkey := range rkeys[:4] { // the contents, not only the keys
-		require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE rkey = '%s' AND record = $$%s$$::jsonb`, rkey, truth.records[recordKey{"app.bsky.feed.post", did, rkey}].record)))
+		require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE rkey = '%s' AND record = $$%s$$::jsonb`, rkey, oracle.records[recordKey{"app.bsky.feed.post", did, rkey}].record)))
 	}
 }
 
 // TestAuditOfServersThatFail says so, blames no post, and is told when nobody
 // audits any more.
-func TestAuditOfServersThatFail(t *testing.T) {
+func TestAuditOfFailingServers(t *testing.T) {
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	someoneBusy(t, n, pool, 1)
@@ -147,7 +147,7 @@ func TestAuditOfServersThatFail(t *testing.T) {
 }
 
 // TestAuditMistakes are one sentence.
-func TestAuditMistakes(t *testing.T) {
+func TestAuditRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"audit --accounts 0", "audit --all --accounts 3", "audit --window 0s", "audit --settle -1s"} {
 		_, stderr, code := weir(t, nil, strings.Fields(args)...)

@@ -60,5 +60,5 @@ func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
 	k.process = start(t, k.env, "serve")
 	k.progress(10)
 	stop()
-	k.judge()
+	k.compare()
 }

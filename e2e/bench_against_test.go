@@ -160,7 +160,7 @@ func (a *against) live(program, url string) *os.ProcessState {
 	require.NoError(a.b, cmd.Start())
 	conn, err := pgx.Connect(a.b.Context(), url)
 	require.NoError(a.b, err)
-	last := time.UnixMicro(lastAsked(a.net).TimeUS)
+	last := time.UnixMicro(lastDelivered(a.net).TimeUS)
 	require.Eventually(a.b, func() bool {
 		var read bool
 		err := conn.QueryRow(a.b.Context(), `SELECT coalesce(bool_or(last_event_at >= $1), false) FROM streams`, last).Scan(&read)

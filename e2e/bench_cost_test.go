@@ -159,7 +159,7 @@ func BenchmarkIdle(b *testing.B) {
 		require.NoError(b, err)
 		require.NoError(b, n.Start("127.0.0.1:0"))
 		serve := start(b, append(reads(n, url), "WEIR_LEASE_TTL=10s"), "serve")
-		at := serve.operators(b)
+		at := serve.opsURL(b)
 		becomes(b, at, "quiet")
 		transactions := func() (n float64) {
 			require.NoError(b, pool.QueryRow(b.Context(), `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))

@@ -80,7 +80,7 @@ func (c *chaos) holder() string {
 }
 
 // standing fails the test when a process has ended that nobody has ended.
-func (c *chaos) standing() {
+func (c *chaos) requireRunning() {
 	c.t.Helper()
 	for _, name := range fleet() {
 		select {
@@ -92,7 +92,7 @@ func (c *chaos) standing() {
 }
 
 // told is how often the fleet has logged something.
-func (c *chaos) told(what string) (times int) {
+func (c *chaos) logged(what string) (times int) {
 	for _, name := range fleet() {
 		times += strings.Count(c.member(name).stderr.String(), what)
 	}
@@ -100,7 +100,7 @@ func (c *chaos) told(what string) (times int) {
 }
 
 // place is where the stream stands, by the network's own numbering.
-func (c *chaos) place() int64 {
+func (c *chaos) position() int64 {
 	seq, err := tryCount(c.pool, `SELECT coalesce((anchor ->> 'seq')::bigint, 0) FROM streams`)
 	if err != nil {
 		return 0
@@ -114,8 +114,8 @@ func (c *chaos) recover(after string) time.Duration {
 	c.t.Helper()
 	began := time.Now()
 	mark := c.net.Log().Last().Seq + 10 // beyond what a renumbering shifts
-	require.Eventually(c.t, func() bool { return c.place() >= mark }, 3*time.Minute, 10*time.Millisecond, "the stream does not move after: %s", after)
-	c.standing()
+	require.Eventually(c.t, func() bool { return c.position() >= mark }, 3*time.Minute, 10*time.Millisecond, "the stream does not move after: %s", after)
+	c.requireRunning()
 	took := time.Since(began)
 	if took > c.slowest && len(c.fired) > 0 {
 		c.slowest, c.after = took, after
@@ -140,17 +140,17 @@ func (c *chaos) progress(commits int) {
 
 // caught waits until everything that has happened is committed. Nothing may
 // happen meanwhile.
-func (c *chaos) caught() *simnet.Entry {
+func (c *chaos) waitCommitted() *simnet.Entry {
 	c.t.Helper()
 	last := c.post("so far")
-	require.Eventually(c.t, func() bool { return c.place() == last.Seq }, 3*time.Minute, 10*time.Millisecond, "the end of the stream is not committed")
+	require.Eventually(c.t, func() bool { return c.position() == last.Seq }, 3*time.Minute, 10*time.Millisecond, "the end of the stream is not committed")
 	return last
 }
 
 // drain waits until everything that happened is committed and processed.
 func (c *chaos) drain() *simnet.Entry {
 	c.t.Helper()
-	last := c.caught()
+	last := c.waitCommitted()
 	require.Eventually(c.t, func() bool {
 		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
 		return err == nil && left == 0

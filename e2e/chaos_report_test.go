@@ -42,7 +42,7 @@ type chaosReport []roundReport
 // it to WEIR_REPORT.
 func (all chaosReport) publish(t *testing.T, took time.Duration) {
 	t.Helper()
-	kinds := []string{ofEveryone, ofFollowed}
+	kinds := []string{wholeNetwork, followedAccounts}
 	of := func(kind string) (these chaosReport) {
 		return slices.DeleteFunc(slices.Clone(all), func(r roundReport) bool { return r.kind != kind })
 	}
@@ -60,18 +60,18 @@ func (all chaosReport) publish(t *testing.T, took time.Duration) {
 			fired[name] = true
 		}
 	}
-	blows := newTable(append([]string{"fault"}, kinds...)...)
+	faults := newTable(append([]string{"fault"}, kinds...)...)
 	for _, name := range slices.Sorted(maps.Keys(fired)) {
 		cells := []string{name}
 		for _, kind := range kinds {
 			cells = append(cells, sum(of(kind), func(r roundReport) int { return r.fired[name] }))
 		}
-		blows.line(cells...)
+		faults.line(cells...)
 	}
 	if last := all[len(all)-1]; last.disk == nil {
-		blows.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk), "")
+		faults.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk), "")
 	}
-	publish(t, fmt.Sprintf("%s, %d rounds, on %d cores\n\n%s\n%s", took.Round(time.Second), len(all), runtime.NumCPU(), figures, blows))
+	publish(t, fmt.Sprintf("%s, %d rounds, on %d cores\n\n%s\n%s", took.Round(time.Second), len(all), runtime.NumCPU(), figures, faults))
 }
 
 func sum(of chaosReport, what func(roundReport) int) string {
@@ -130,20 +130,20 @@ func roundFigures() []roundFigure {
 			return fmt.Sprintf("%s, after: %s", slowest.slowest.Round(10*time.Millisecond), slowest.after)
 		}},
 		{"answers of the web process", func(of chaosReport) string {
-			all := answers{statuses: map[int]int{}}
+			all := responses{statuses: map[int]int{}}
 			for _, r := range of {
-				for status, n := range r.answers.statuses {
+				for status, n := range r.responses.statuses {
 					all.statuses[status] += n
 				}
-				all.away += r.answers.away
-				all.silent, all.wrong = append(all.silent, r.answers.silent...), append(all.wrong, r.answers.wrong...)
+				all.away += r.responses.away
+				all.silent, all.wrong = append(all.silent, r.responses.silent...), append(all.wrong, r.responses.wrong...)
 			}
 			return all.summary()
 		}},
 	}
 }
 
-func (a answers) summary() string {
+func (a responses) summary() string {
 	var parts []string
 	for _, status := range slices.Sorted(maps.Keys(a.statuses)) {
 		parts = append(parts, fmt.Sprintf("%d of status %d", a.statuses[status], status))

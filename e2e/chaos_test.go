@@ -25,8 +25,8 @@ const chaosRate = 300
 
 // What a round reads.
 const (
-	ofEveryone = "the whole network"
-	ofFollowed = "followed accounts"
+	wholeNetwork     = "the whole network"
+	followedAccounts = "followed accounts"
 )
 
 // TestChaos has a fleet of processes store a simulated network while everything
@@ -45,14 +45,14 @@ func TestChaos(t *testing.T) {
 	began, s := time.Now(), seed(t)
 	var all chaosReport
 	for until := began.Add(chaosLength(t)); len(all) == 0 || time.Now().Before(until); s++ {
-		kind := ofEveryone
+		kind := wholeNetwork
 		if s%2 == 1 {
-			kind = ofFollowed
+			kind = followedAccounts
 		}
 		good := t.Run(fmt.Sprintf("round %d of %s", len(all)+1, kind), func(t *testing.T) {
 			c := newChaos(t, s, kind)
 			c.play(c.plan())
-			all = append(all, c.judge())
+			all = append(all, c.compare())
 			all.publish(t, time.Since(began))
 			c.require()
 		})
@@ -64,9 +64,9 @@ func TestChaos(t *testing.T) {
 // they come and go, the server forgets, and processes are killed meanwhile.
 func TestFollowedRound(t *testing.T) {
 	t.Parallel()
-	c := newChaos(t, seed(t), ofFollowed)
+	c := newChaos(t, seed(t), followedAccounts)
 	c.play(c.planned("followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"))
-	c.judge()
+	c.compare()
 	c.require()
 }
 
@@ -113,12 +113,12 @@ type chaos struct {
 	mu    sync.Mutex // guards fleet: the watcher looks into it
 	fleet map[string]*process
 
-	friends []string               // accounts that only do what the test says; followed in a round that follows
-	byHand  []string               // accounts followed by a row in watches of their own
-	known   map[string]bool        // who has ever been followed, or is no choice for it
-	posted  []*simnet.Entry        // posts of the first friend, which stand
-	lost    map[*simnet.Entry]bool // events that the server has forgotten unread
-	holes   []hole
+	scripted []string               // accounts that only do what the test says; followed in a round that follows
+	byHand   []string               // accounts followed by a row in watches of their own
+	known    map[string]bool        // who has ever been followed, or is no choice for it
+	posted   []*simnet.Entry        // posts of the first friend, which stand
+	lost     map[*simnet.Entry]bool // events that the server has forgotten unread
+	holes    []hole
 
 	began     time.Time
 	fired     map[string]int
@@ -126,8 +126,8 @@ type chaos struct {
 	restarts  int
 	slowest   time.Duration // to recover
 	after     string        // what
-	answering func() answers
-	answers   answers
+	endWatch  func() responses
+	responses responses
 	problems  []string // what the judge has to say
 }
 
@@ -146,7 +146,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	t.Cleanup(n.Stop)
 	c := &chaos{t: t, seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
 		lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, fired: map[string]int{}, began: time.Now()}
-	c.befriend()
+	c.chooseScripted()
 	c.startServer()
 	c.stream = newProxy(t, "Jetstream", n.Address())
 	c.database = newProxy(t, "Postgres", hostOf(t, c.server.URL("weir")))
@@ -155,7 +155,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
 		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms", // small ones by insertion, large ones by COPY
 		"WEIR_QUEUE_LIMIT=40")
-	if kind == ofFollowed {
+	if kind == followedAccounts {
 		services := "http://" + c.stream.Listen
 		c.env = append(c.env, "WEIR_START=tip", "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_API_INTERVAL=0s")
 	}
@@ -164,7 +164,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	c.program, err = steppable()
 	require.NoError(t, err)
 	c.steppableDatabase()
-	if kind == ofFollowed {
+	if kind == followedAccounts {
 		c.follow(c.net.Hub().Handle, "follows")
 	}
 	t.Cleanup(c.explain)
@@ -202,26 +202,26 @@ func (c *chaos) startServer() {
 
 // befriend has some accounts never do anything by chance, so that the test
 // can.
-func (c *chaos) befriend() {
+func (c *chaos) chooseScripted() {
 	for _, did := range c.net.Follows(c.net.Hub().DID) {
-		if a, _ := c.net.Account(did); a.Status == "" && len(c.friends) < 5 {
+		if a, _ := c.net.Account(did); a.Status == "" && len(c.scripted) < 5 {
 			require.NoError(c.t, c.net.Deactivate(did))
 			require.NoError(c.t, c.net.Reactivate(did)) // chance leaves alone what was set by hand
-			c.friends = append(c.friends, did)
+			c.scripted = append(c.scripted, did)
 		}
 	}
-	require.Len(c.t, c.friends, 5)
+	require.Len(c.t, c.scripted, 5)
 }
 
 // play has every blow of a plan fall while events happen, and ends when all that
 // happened has been taken in.
-func (c *chaos) play(plan []blow) {
+func (c *chaos) play(plan []fault) {
 	c.t.Helper()
 	c.t.Logf("WEIR_SEED=%d: %s", c.seed, names(plan))
-	c.answering = c.watch()
+	c.endWatch = c.watch()
 	c.stop = live(c.t, c.net, chaosRate)
 	c.recover("the start")
-	if c.kind == ofFollowed {
+	if c.kind == followedAccounts {
 		c.settleIn()
 	}
 	for _, b := range plan {
@@ -235,11 +235,11 @@ func (c *chaos) play(plan []blow) {
 	}
 	c.progress(3)
 	c.stop()
-	if c.kind == ofFollowed {
+	if c.kind == followedAccounts {
 		c.anHourLater()
 	}
 	c.drain()
-	c.answers = c.answering()
+	c.responses = c.endWatch()
 }
 
 // live makes events happen until the returned function is called: after it,

@@ -128,11 +128,11 @@ func (p *process) wrong(t testing.TB) time.Duration {
 	t.Helper()
 	var date time.Time
 	require.Eventually(t, func() bool {
-		operators := operating.FindStringSubmatch(p.stderr.String())
-		if operators == nil {
+		opsURL := opsAddress.FindStringSubmatch(p.stderr.String())
+		if opsURL == nil {
 			return false // it starts
 		}
-		response, err := http.Get(operators[1] + "/livez") //nolint:noctx // of the test's own process
+		response, err := http.Get(opsURL[1] + "/livez") //nolint:noctx // of the test's own process
 		if err != nil {
 			return false
 		}

@@ -45,7 +45,7 @@ func TestAnyCollection(t *testing.T) {
 		}, time.Minute, 10*time.Millisecond, "%v", want)
 	}
 	records(persona+"/self of before", document+"/self of before")
-	becomes(t, serve.operators(t), "quiet")
+	becomes(t, serve.opsURL(t), "quiet")
 
 	put(persona, "self", "of the stream")
 	put(document, "second", "of the stream")
@@ -59,7 +59,7 @@ func TestAnyCollection(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND collection = '`+mark+`'`))
 
 	labels := map[string]bool{}
-	for _, s := range scrape(t, serve.operators(t)) {
+	for _, s := range scrape(t, serve.opsURL(t)) {
 		if c, ok := s.labels["collection"]; ok {
 			labels[c] = true
 		}

@@ -58,7 +58,7 @@ func TestSecretsAreMarked(t *testing.T) {
 }
 
 // TestConfigIsPrinted as it holds: every variable, its value and where it is from.
-func TestConfigIsPrinted(t *testing.T) {
+func TestConfigPrintsEveryVariable(t *testing.T) {
 	t.Parallel()
 	out := succeed(t, []string{"WEIR_WORKERS=3", "WEIR_APP_PASSWORD=x", "WEIR_IDENTIFIER=y", "WEIR_IMAGE_BASE="}, "config")
 	require.Regexp(t, `WEIR_WORKERS +environment +3\n`, out)
@@ -88,7 +88,7 @@ func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 
 // TestVariablesOfTheTestsAreNoMistakes: whoever sets one of those that
 // CONTRIBUTING.md lists starts the binary with it too.
-func TestVariablesOfTheTestsAreNoMistakes(t *testing.T) {
+func TestConfigAcceptsTheVariablesOfTheTests(t *testing.T) {
 	t.Parallel()
 	var env []string
 	for _, name := range regexp.MustCompile("`(WEIR_[A-Z_]+)`").FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1) {

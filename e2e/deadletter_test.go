@@ -27,7 +27,7 @@ func listed(t *testing.T, env []string, args ...string) []schema.Letter {
 }
 
 // replaysEnd waits until no replay is asked for or under way.
-func replaysEnd(t *testing.T, pool *pgxpool.Pool) {
+func retriesEnd(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		left, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`)
@@ -61,7 +61,7 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 // TestDeadLettersAreReplayedAfterTheFix, from the command line: bad input of
 // every kind is listed and shown; before the fix a replay parks it again, after
 // it what can be stored is stored and counts, and the rest stays.
-func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
+func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	t.Parallel()
 	pool, env := poisoned(t)
 	decode, commit := listed(t, env, "--stage", "decode"), listed(t, env, "--stage", "commit")
@@ -83,14 +83,14 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 
 	work := start(t, env, "work")
 	require.Contains(t, succeed(t, env, "deadletter", "retry", strconv.FormatInt(refused.ID, 10)), fmt.Sprintf(" retries dead letter %d: ", refused.ID))
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 2 AND state = 'open' AND cause LIKE '%strict%' AND last_cause LIKE '%strict%'`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
 	require.Contains(t, succeed(t, env, "deadletter", "retry", "--all", "--stage", "commit"), "3 dead letters retrying")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause LIKE '%strict%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND cause LIKE 'the record is larger%' AND last_cause LIKE 'only the beginning%'`))
@@ -100,13 +100,13 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 
 	var id int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT retry_dead_letter($1)`, decode[0].ID).Scan(&id), "by SQL")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE id = %d AND kind = 'retry_dead_letters'`, id)))
-	require.Equal(t, int64(2), letterIn(t, listed(t, env), decode[0].ID).Count)
+	require.Equal(t, int64(2), deadLetterIn(t, listed(t, env), decode[0].ID).Count)
 	require.Contains(t, succeed(t, env, "deadletter", "retry", "--all"), "8 dead letters retrying")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	for _, before := range decode {
-		after := letterIn(t, listed(t, env), before.ID)
+		after := deadLetterIn(t, listed(t, env), before.ID)
 		require.Equal(t, []any{before.Cause, before.Path, before.Received, before.FirstSeen, "open"}, []any{after.Cause, after.Path, after.Received, after.FirstSeen, after.State})
 		require.Greater(t, after.Count, before.Count)
 	}
@@ -121,7 +121,7 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 	require.Contains(t, work.stderr.String(), `"msg":"stopped"`)
 }
 
-func letterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter {
+func deadLetterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter {
 	t.Helper()
 	for _, l := range letters {
 		if l.ID == id {
@@ -134,7 +134,7 @@ func letterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter {
 
 // TestJobThatEndsWithoutSuccessIsListed, and replays once the cause is gone;
 // asked for while no worker runs, it waits for one.
-func TestJobThatEndsWithoutSuccessIsListed(t *testing.T) {
+func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
@@ -159,13 +159,13 @@ func TestJobThatEndsWithoutSuccessIsListed(t *testing.T) {
 	succeed(t, env, "deadletter", "retry", "--all")
 	require.Equal(t, schema.LetterReplaying, listed(t, env)[0].State)
 	start(t, env, "work")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND count = 1 AND cause LIKE '%whole network%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`))
 }
 
 // TestDeadLettersThatCannotBeMeantAreRefused in one sentence.
-func TestDeadLettersThatCannotBeMeantAreRefused(t *testing.T) {
+func TestDeadLetterRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
 	for args, want := range map[string]string{

@@ -292,7 +292,7 @@ func static(t *testing.T, path string) {
 
 // TestUnits: systemd reads them without a word, they name variables and commands
 // that exist, and are hardened.
-func TestUnits(t *testing.T) {
+func TestSystemdUnits(t *testing.T) {
 	t.Parallel()
 	units, err := filepath.Glob(filepath.Join(project, "deploy/systemd/*.service"))
 	require.NoError(t, err)

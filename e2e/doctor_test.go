@@ -88,7 +88,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	env := append(follower(n, server.URL("weir")), "WEIR_PDS="+n.PDSURL(), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_APP_PASSWORD=only for Weir")
 	succeed(t, env, "migrate")
 	serve := start(t, env, "serve")
-	becomes(t, serve.operators(t), "quiet")
+	becomes(t, serve.opsURL(t), "quiet")
 	stop := live(t, n, 100)
 	defer stop()
 	found, code := examined(t, env)
@@ -109,7 +109,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 
 // TestDoctorsSettings: each setting that hurts is named, with a statement that
 // mends it.
-func TestDoctorsSettings(t *testing.T) {
+func TestDoctorChecksSettings(t *testing.T) {
 	t.Parallel()
 	n := network(t, 50)
 	server := careful(t)
@@ -159,7 +159,7 @@ func TestDoctorsSettings(t *testing.T) {
 }
 
 // TestDoctorsDatabase: what is in the database and around it.
-func TestDoctorsDatabase(t *testing.T) {
+func TestDoctorChecksTheDatabase(t *testing.T) {
 	t.Parallel()
 	n := network(t, 50)
 	server := careful(t)
@@ -221,7 +221,7 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	withRoles(t, database) // as after an upgrade
 	env := follower(n, app)
 	serve := start(t, env, "serve")
-	becomes(t, serve.operators(t), "quiet")
+	becomes(t, serve.opsURL(t), "quiet")
 
 	found, code = examined(t, env)
 	require.Zero(t, code, "%+v", found)
@@ -260,7 +260,7 @@ func TestDoctorThroughPgBouncer(t *testing.T) {
 	database := careful(t).URL("weir")
 	succeed(t, follower(n, database), "migrate")
 	serve := start(t, follower(n, database), "serve")
-	becomes(t, serve.operators(t), "quiet")
+	becomes(t, serve.opsURL(t), "quiet")
 	transaction, session := pooled(t, database), pooledIn(t, "session", database)
 	for name, c := range map[string]struct {
 		database, variable string
@@ -341,14 +341,14 @@ func relabel(client net.Conn, behind string) {
 
 // TestDoctorsNetwork: a wrong clock, an AppView that is broken, a Jetstream that
 // is gone; and nothing of the stream is touched.
-func TestDoctorsNetwork(t *testing.T) {
+func TestDoctorChecksTheNetwork(t *testing.T) {
 	t.Parallel()
 	n := network(t, 300)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	env := follower(n, database)
 	consume := start(t, env, "consume")
-	becomes(t, consume.operators(t), "quiet")
+	becomes(t, consume.opsURL(t), "quiet")
 	apart := 10 * time.Minute
 	wrong := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(apart).UTC().Format(http.TimeFormat))
@@ -385,7 +385,7 @@ func TestDoctorsNetwork(t *testing.T) {
 }
 
 // TestDoctorIsNotKeptWaiting by those who accept and say nothing.
-func TestDoctorIsNotKeptWaiting(t *testing.T) {
+func TestDoctorTimesOut(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -145,8 +145,8 @@ func TestKillInExpiry(t *testing.T) {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
-	k.parked, k.purges = 0, true
-	k.judge()
+	k.deadLettersExpected, k.purges = 0, true
+	k.compare()
 }
 
 // seed stores a round, and answers what has to be left of it.
@@ -216,7 +216,7 @@ func lines(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []string {
 
 // forget leaves the accounts that were deleted at any time out of both sides:
 // what is left of them depends on whether an expiry came before they were back.
-func (k *killing) forget(tr *truth, pool *pgxpool.Pool) {
+func (k *killing) forget(tr *oracle, pool *pgxpool.Pool) {
 	k.t.Helper()
 	deleted := map[string]bool{}
 	for _, e := range k.net.Log().Entries() {

@@ -48,7 +48,7 @@ func rankedLinks(t *testing.T, env []string, window, at string) []ranking.Trendi
 
 // TestReplayStoresWhatTheRecordingSays replays a recording written by hand, bad
 // input of every kind among it. The counts were made by reading it.
-func TestReplayStoresWhatTheRecordingSays(t *testing.T) {
+func TestIngestStoresTheRecording(t *testing.T) {
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
@@ -92,7 +92,7 @@ func TestReplayStoresWhatTheRecordingSays(t *testing.T) {
 // TestReplayReadsStandardInput, and a recording of the simulated network as
 // well as, where they lie beside the project, those of real servers. The counts
 // of the production recording were made by hand.
-func TestReplayReadsRecordings(t *testing.T) {
+func TestIngestReadsRecordings(t *testing.T) {
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
@@ -137,12 +137,12 @@ func TestReplayReadsRecordings(t *testing.T) {
 // TestReplayBesideServeIsNoAlarm: while a recording of old events is replayed into
 // a live database, after a signal, after a kill and at its end, health, readiness
 // and the page speak of the live stream alone. No stream of it is left.
-func TestReplayBesideServeIsNoAlarm(t *testing.T) {
+func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	pool, env := open(t, database), reads(network(t, 300), database)
 	serve := start(t, env, "serve")
-	page, at := serve.page(t), serve.operators(t)
+	page, at := serve.page(t), serve.opsURL(t)
 	becomes(t, at, "quiet")
 	calm := func(when string) {
 		t.Helper()
@@ -150,7 +150,7 @@ func TestReplayBesideServeIsNoAlarm(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, when)
 		require.Equal(t, []string{"jetstream", health.Healthy, schema.StateQuiet}, []string{r.Streams[0].Name, r.Status, r.State}, "%s: %+v", when, r)
 		require.Len(t, r.Streams, 1, when)
-		code, body := look(t, at+"/readyz", "")
+		code, body := getOps(t, at+"/readyz", "")
 		require.Equal(t, http.StatusOK, code, "%s: %s", when, body)
 		html, err := get(page)
 		require.NoError(t, err)

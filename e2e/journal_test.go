@@ -13,7 +13,7 @@ import (
 
 // TestPrioritiesAreForTheJournalAlone: JOURNAL_STREAM is inherited, and tells
 // whose it is.
-func TestPrioritiesAreForTheJournalAlone(t *testing.T) {
+func TestPrioritiesAreOnlyForTheJournal(t *testing.T) {
 	t.Parallel()
 	for begins, inode := range map[string]uint64{"<3>weir: DATABASE_URL": 0, "weir: DATABASE_URL": 1} {
 		stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))

@@ -20,14 +20,14 @@ import (
 
 // killing is a network, a database and a process between them.
 type killing struct {
-	t       *testing.T
-	net     *simnet.Net
-	server  *devpg.Server
-	env     []string
-	process *process
-	kills   int
-	parked  int  // dead letters to expect
-	purges  bool // deleted accounts, whose rows are then not judged
+	t                   *testing.T
+	net                 *simnet.Net
+	server              *devpg.Server
+	env                 []string
+	process             *process
+	kills               int
+	deadLettersExpected int  // dead letters to expect
+	purges              bool // deleted accounts, whose rows are then not judged
 }
 
 func newKilling(t *testing.T) *killing {
@@ -88,7 +88,7 @@ func (k *killing) progress(commits int) {
 
 // lastAsked is the latest event that a stream of posts delivers: a like after it
 // never comes.
-func lastAsked(n *simnet.Net) *simnet.Entry {
+func lastDelivered(n *simnet.Net) *simnet.Entry {
 	for _, e := range slices.Backward(n.Log().Entries()) {
 		if e.Kind != "commit" || e.Collection == "app.bsky.feed.post" {
 			return e
@@ -100,7 +100,7 @@ func lastAsked(n *simnet.Net) *simnet.Entry {
 // drain waits until everything played has been committed and processed.
 func (k *killing) drain(pool *pgxpool.Pool) {
 	k.t.Helper()
-	last := lastAsked(k.net)
+	last := lastDelivered(k.net)
 	require.Eventually(k.t, func() bool {
 		n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE anchor ->> 'rev' = '%s' OR last_event_at >= to_timestamp(%d / 1000000.0)`, last.Rev, last.TimeUS))
 		if err != nil || n == 0 {
@@ -112,7 +112,7 @@ func (k *killing) drain(pool *pgxpool.Pool) {
 }
 
 // judge drains, stops the process and compares.
-func (k *killing) judge() {
+func (k *killing) compare() {
 	t := k.t
 	t.Helper()
 	pool := open(t, k.server.URL("weir"))
@@ -120,17 +120,17 @@ func (k *killing) judge() {
 	k.process.signal(syscall.SIGTERM)
 	require.Zero(t, k.process.wait(t, time.Minute))
 
-	truth := fold(k.net.Log().Entries(), "app.bsky.feed.post")
-	truth.parkedExpected = k.parked
+	oracle := fold(k.net.Log().Entries(), "app.bsky.feed.post")
+	oracle.deadLettersExpected = k.deadLettersExpected
 	if k.purges {
-		k.forget(&truth, pool)
+		k.forget(&oracle, pool)
 	}
 	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
-	problems, err := truth.problems(t.Context(), pool, end)
+	problems, err := oracle.problems(t.Context(), pool, end)
 	require.NoError(t, err)
 	require.Empty(t, problems, strings.Join(problems, "\n"))
 	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
-		want := truth.ranking(end, window, 1000)
+		want := oracle.ranking(end, window, 1000)
 		got := rankedLinks(t, k.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
 		require.Len(t, got, len(want))
 		require.NotEmpty(t, want)

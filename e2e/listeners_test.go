@@ -33,11 +33,11 @@ func resident(t *testing.T, pid int) int {
 
 // TestBodiesThatNeverComeHoldNothing: sockets that announce a body and never send
 // it are closed, on both listeners, and the memory stays what it was.
-func TestBodiesThatNeverComeHoldNothing(t *testing.T) {
+func TestUnfinishedRequestsAreClosed(t *testing.T) {
 	t.Parallel()
 	web := start(t, []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info"}, "web")
-	page, operators := strings.TrimSuffix(web.page(t), "/"), web.operators(t)
-	for _, url := range []string{page + "/", operators + "/health"} {
+	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
+	for _, url := range []string{page + "/", opsURL + "/health"} {
 		for range 20 {
 			_, err := get(url)
 			require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestBodiesThatNeverComeHoldNothing(t *testing.T) {
 	before := resident(t, web.cmd.Process.Pid)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // they were open for 150 s
 	defer cancel()
-	for url, path := range map[string]string{page: "/", operators: "/health"} {
+	for url, path := range map[string]string{page: "/", opsURL: "/health"} {
 		address := strings.TrimPrefix(url, "http://")
 		closed := make(chan error, 500)
 		for range cap(closed) {
@@ -74,11 +74,11 @@ func TestBodiesThatNeverComeHoldNothing(t *testing.T) {
 
 // TestListenersKnowTheirHosts that are configured, those of probes, and no other.
 // What is for operators is on their listener alone.
-func TestListenersKnowTheirHosts(t *testing.T) {
+func TestListenersServeOnlyTheirHosts(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve"}
 	web := start(t, env, "web")
-	page, operators := strings.TrimSuffix(web.page(t), "/"), web.operators(t)
+	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
 	code := func(url, host string) int {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		require.NoError(t, err)
@@ -92,14 +92,14 @@ func TestListenersKnowTheirHosts(t *testing.T) {
 	}
 	for url, want := range map[string]int{
 		page + "/": 200, page + "/deadletters": 404, page + "/metrics": 404, page + "/health": 404, page + "/debug/pprof/": 404,
-		operators + "/livez": 200, operators + "/readyz": 200, operators + "/metrics": 200, operators + "/deadletters": 200, operators + "/debug/pprof/": 404,
+		opsURL + "/livez": 200, opsURL + "/readyz": 200, opsURL + "/metrics": 200, opsURL + "/deadletters": 200, opsURL + "/debug/pprof/": 404,
 	} {
 		require.Equal(t, http.StatusMisdirectedRequest, code(url, "rebound.example"), url)
 		for _, host := range []string{"", "localhost:8080", "weir.example", "serve:8081"} {
 			require.Equal(t, want, code(url, host), "%s of %q", url, host)
 		}
 	}
-	succeed(t, append(env, "WEIR_OPS_LISTEN="+strings.TrimPrefix(operators, "http://")), "healthcheck", "--ready")
+	succeed(t, append(env, "WEIR_OPS_LISTEN="+strings.TrimPrefix(opsURL, "http://")), "healthcheck", "--ready")
 	web.signal(syscall.SIGTERM)
 	require.Zero(t, web.wait(t, time.Minute))
 }

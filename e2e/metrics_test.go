@@ -28,9 +28,9 @@ var (
 	label  = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
 )
 
-func scrape(t testing.TB, operators string) (all []series) {
+func scrape(t testing.TB, opsURL string) (all []series) {
 	t.Helper()
-	_, page := look(t, operators+"/metrics", "")
+	_, page := getOps(t, opsURL+"/metrics", "")
 	for _, m := range sample.FindAllStringSubmatch(page, -1) {
 		s := series{m[1], map[string]string{}}
 		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
@@ -72,14 +72,14 @@ func hostile(i int) (frames []string) {
 // TestStrangersMakeNoLabels: whatever the network sends, and whoever asks for the
 // page, no metric has more series than our own words allow, and none of them
 // holds a stranger's.
-func TestStrangersMakeNoLabels(t *testing.T) {
+func TestUntrustedInputAddsNoLabels(t *testing.T) {
 	t.Parallel()
 	const strangers, most = 300, 60
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	serve := start(t, append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_API_INTERVAL=0s"), "serve")
-	at, page := serve.operators(t), serve.page(t)
+	at, page := serve.opsURL(t), serve.page(t)
 	becomes(t, at, "quiet")
 	for i := range strangers {
 		for _, frame := range hostile(i) {
@@ -90,7 +90,7 @@ func TestStrangersMakeNoLabels(t *testing.T) {
 		require.NoError(t, n.Do(fault))
 	}
 	for i := range strangers {
-		look(t, fmt.Sprintf("%smallory%d?window=mallory%d", page, i, i), "")
+		getOps(t, fmt.Sprintf("%smallory%d?window=mallory%d", page, i, i), "")
 	}
 	require.Eventually(t, func() bool {
 		reached, err := tryCount(pool, fmt.Sprintf(`SELECT (SELECT count(*) >= %[1]d FROM links WHERE url LIKE '%%mallory%%')::int + (SELECT count(*) >= 4 * %[1]d FROM dead_letters)::int`, strangers))
@@ -171,20 +171,20 @@ func everyName() []documented {
 }
 
 // TestEveryDocumentedNameIsTold by a running Weir, by its report or by its rules.
-func TestEveryDocumentedNameIsTold(t *testing.T) {
+func TestEveryDocumentedMetricIsExposed(t *testing.T) {
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	env := append(reads(n, database), "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
 	serve := start(t, env, "serve")
-	at := serve.operators(t)
+	at := serve.opsURL(t)
 	stop := live(t, n, 100)
 	defer stop()
 	n.Inject([]byte(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":` + fmt.Sprint(time.Now().UnixMicro()) +
 		`,"kind":"commit","commit":{"rev":"3mptdaeh36222","operation":"create","collection":"com.example.thing","rkey":"x","record":{"$type":"com.example.thing"},"cid":"bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa"}}`))
 	rules, err := os.ReadFile(rulesFile)
 	require.NoError(t, err)
-	_, report := look(t, at+"/health", "")
+	_, report := getOps(t, at+"/health", "")
 	for _, d := range everyName() {
 		about := d.document + ": " + d.name
 		require.True(t, d.metrics != nil || d.field != "" || d.alert != "", about)

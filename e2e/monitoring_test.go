@@ -48,16 +48,16 @@ func TestRules(t *testing.T) {
 
 // TestLimitsAreTheSameEverywhere: in the metrics that the rules compare with, in
 // /health, and in the alerts of the workers.
-func TestLimitsAreTheSameEverywhere(t *testing.T) {
+func TestLimitsAgreeEverywhere(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_INTERVAL=0", "WEIR_ALERT_INTERVAL=1s"), "serve")
-	at := serve.operators(t)
-	_, page := look(t, at+"/metrics", "")
+	at := serve.opsURL(t)
+	_, page := getOps(t, at+"/metrics", "")
 	for _, line := range []string{"weir_lag_limit_seconds 420", "weir_queue_limit_jobs 77", "weir_database_limit_bytes 1000", "weir_audit_limit_seconds +Inf"} {
 		require.Contains(t, page, "\n"+line+"\n")
 	}
-	_, report := look(t, at+"/health", "")
+	_, report := getOps(t, at+"/health", "")
 	require.Contains(t, report, "WeirDatabaseLarge")
 	pool := open(t, database)
 	execute(t, database, `INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'elsewhere' FROM generate_series(1, 78);
@@ -258,7 +258,7 @@ func selectors(expr string) (found []string) {
 // TestAlertsAndDashboardAskForWhatIsThere: a real Prometheus scrapes a running
 // Weir; every panel has data, every rule can be evaluated, and every metric and
 // every word in their expressions is one that Weir tells.
-func TestAlertsAndDashboardAskForWhatIsThere(t *testing.T) {
+func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
@@ -266,7 +266,7 @@ func TestAlertsAndDashboardAskForWhatIsThere(t *testing.T) {
 	n.SetRate(simnet.Rate{Calls: 100_000})
 	env := append(follower(n, database), "WEIR_WATCH="+n.Hub().Handle)
 	weir := start(t, env, "serve")
-	at := weir.operators(t)
+	at := weir.opsURL(t)
 	stop := live(t, n, 100)
 	defer stop()
 	_, err := pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('elsewhere', now(), now())`)
@@ -310,7 +310,7 @@ func TestAlertsAndDashboardAskForWhatIsThere(t *testing.T) {
 	for _, expr := range wanted {
 		require.Eventually(t, func() bool { return s.answers(expr) == nil }, time.Minute, 50*time.Millisecond, expr)
 	}
-	_, page := look(t, at+"/metrics", "")
+	_, page := getOps(t, at+"/metrics", "")
 	for _, expr := range asked {
 		for _, series := range selectors(expr) {
 			if s.answers(series) != nil {

@@ -73,7 +73,7 @@ func (s *systemd) hearStatus(words string) {
 }
 
 // TestEveryPartTellsSystemd that it is ready, that it lives, and that it stops.
-func TestEveryPartTellsSystemd(t *testing.T) {
+func TestEveryCommandNotifiesSystemd(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"serve", "consume", "work", "web"} {
 		t.Run(command, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 
 // TestStatusSaysHowItIs: what systemctl status shows is the verdict of weir
 // status, and it says when the database is away, and that it is back.
-func TestStatusSaysHowItIs(t *testing.T) {
+func TestSystemdStatusIsTheHealth(t *testing.T) {
 	t.Parallel()
 	s := newSystemd(t)
 	n, direct := network(t, 50), schematest.NewURL(t)
@@ -139,7 +139,7 @@ func TestStatusSaysHowItIs(t *testing.T) {
 // TestStuckConsumerIsSilent: while its heartbeat hangs nothing is told to
 // systemd, which would restart it; and it is heard again when it goes on. The
 // rest of the process lives all the time.
-func TestStuckConsumerIsSilent(t *testing.T) {
+func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
 	t.Parallel()
 	s := newSystemd(t)
 	database := schematest.NewURL(t)

@@ -59,7 +59,7 @@ func TestPausedQueueWaits(t *testing.T) {
 
 // TestWorkOnlySomeQueues: what is named is worked, and what does not exist is
 // refused.
-func TestWorkOnlySomeQueues(t *testing.T) {
+func TestWorkOnlyTheNamedQueues(t *testing.T) {
 	t.Parallel()
 	n, database := network(t, 500), schematest.NewURL(t)
 	pool := open(t, database)

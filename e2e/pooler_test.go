@@ -129,7 +129,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	require.LessOrEqual(t, count(t, direct, sessions), 6, "many share few")
 	require.Zero(t, count(t, direct, `SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND a.state = 'idle'`), "no session keeps a lock")
 	stop()
-	k.judge()
+	k.compare()
 }
 
 // TestWatchesThroughPgBouncer: without LISTEN, whom a watch brings reaches the

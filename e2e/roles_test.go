@@ -46,7 +46,7 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 	k.progress(8)
 	stop()
-	k.judge()
+	k.compare()
 	require.Contains(t, k.process.stderr.String(), "indexes_left_to_the_owner")
 
 	app, owner := open(t, as(t, "weir_app", database)), open(t, as(t, "weir_owner", database))

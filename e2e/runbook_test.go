@@ -23,7 +23,7 @@ var (
 
 // TestRunbookNamesWhatIsThere: every metric, command and query of an entry in
 // docs/operations.md exists, and each entry has one to look at.
-func TestRunbookNamesWhatIsThere(t *testing.T) {
+func TestRunbookNamesWhatExists(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestRunbookNamesWhatIsThere(t *testing.T) {
 	n.SetRate(simnet.Rate{Calls: 100_000})                                                                                   // and says what is left
 	env := append(follower(n, database), "WEIR_WATCH="+n.Hub().Handle, "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
 	pool := open(t, database)
-	at := start(t, env, "serve").operators(t)
+	at := start(t, env, "serve").opsURL(t)
 	settled(t, pool)
 	_, err = pool.Exec(t.Context(), `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
 		VALUES (now(), now(), now(), now(), 20, 0, 1000, 0, 0, 0, 1, true)`)
@@ -78,12 +78,12 @@ func TestRunbookNamesWhatIsThere(t *testing.T) {
 }
 
 // exists waits for every metric of an expression to be told.
-func exists(t *testing.T, operators, title, expr string) {
+func exists(t *testing.T, opsURL, title, expr string) {
 	t.Helper()
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
 		require.Eventually(t, func() bool {
 			labels := matcher.FindAllStringSubmatch(m[2], -1)
-			return slices.ContainsFunc(scrape(t, operators), func(s series) bool {
+			return slices.ContainsFunc(scrape(t, opsURL), func(s series) bool {
 				for _, suffix := range []string{"", "_count"} { // a histogram's
 					if s.name == m[1]+suffix && !slices.ContainsFunc(labels, func(l []string) bool {
 						return !slices.Contains(strings.Split(l[2], "|"), s.labels[l[1]])

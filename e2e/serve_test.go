@@ -121,7 +121,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 }
 
 // TestUnreachableJetstreamIsSaid, on the page and in the log, and retried.
-func TestUnreachableJetstreamIsSaid(t *testing.T) {
+func TestUnreachableJetstreamIsReported(t *testing.T) {
 	t.Parallel()
 	url := schematest.NewURL(t)
 	n := network(t, 200)
@@ -148,7 +148,7 @@ func TestUnreachableJetstreamIsSaid(t *testing.T) {
 
 // TestMistakesAreOneSentence: each ends the command at once, says what to do,
 // and nothing else.
-func TestMistakesAreOneSentence(t *testing.T) {
+func TestUsageErrorsAreOneSentence(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	for want, c := range map[string]struct {
@@ -215,7 +215,7 @@ func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 
 // TestOneSpellingOfAWatch: however an account is named, it is one watch, and can
 // be removed by any of its names.
-func TestOneSpellingOfAWatch(t *testing.T) {
+func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	env := []string{"DATABASE_URL=" + database, "WEIR_APPVIEW=http://127.0.0.1:1"}
@@ -229,7 +229,7 @@ func TestOneSpellingOfAWatch(t *testing.T) {
 }
 
 // TestReplayOfAPipeEndsWithASignal, and says that it is not complete.
-func TestReplayOfAPipeEndsWithASignal(t *testing.T) {
+func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))

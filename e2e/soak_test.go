@@ -49,7 +49,7 @@ func TestSoak(t *testing.T) {
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
 	serve := start(t, append(reads(n, url), "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m"), "serve")
-	at := serve.operators(t)
+	at := serve.opsURL(t)
 	stop := live(t, n, soakRate)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -59,7 +59,7 @@ func TestSoak(t *testing.T) {
 		readings = append(readings, readSoak(t, pool, at))
 	}
 	stop()
-	last := lastAsked(n)
+	last := lastDelivered(n)
 	began := time.Now()
 	require.Eventually(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE (anchor ->> 'seq')::bigint = %d
@@ -87,10 +87,10 @@ type reading struct {
 // tableSize is that of some tables together.
 type tableSize struct{ bytes, live, dead float64 }
 
-func readSoak(t testing.TB, pool *pgxpool.Pool, operators string) reading {
+func readSoak(t testing.TB, pool *pgxpool.Pool, opsURL string) reading {
 	t.Helper()
 	r := reading{at: time.Now(), tables: map[string]tableSize{}}
-	response, err := http.Get(operators + "/metrics") //nolint:noctx // of the test's own process
+	response, err := http.Get(opsURL + "/metrics") //nolint:noctx // of the test's own process
 	require.NoError(t, err)
 	defer response.Body.Close()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -217,7 +217,7 @@ func soakGauges() []gauge {
 
 // reportSoak prints a line for each reading and a verdict for each figure, and
 // answers what has grown.
-func reportSoak(t *testing.T, readings []reading, what string, judged bool) (problems []string) {
+func reportSoak(t *testing.T, readings []reading, what string, conclusive bool) (problems []string) {
 	t.Helper()
 	gauges := soakGauges()
 	head := []string{"after"}
@@ -250,7 +250,7 @@ func reportSoak(t *testing.T, readings []reading, what string, judged bool) (pro
 		verdicts.line(g.name, short(middle), short(last), fmt.Sprintf("%.2f", ratio), limit(g), verdict)
 	}
 	report := what + "\n\n" + verdicts.String() + "\n" + series.String()
-	if !judged {
+	if !conclusive {
 		report = "too short for a verdict: " + report
 	}
 	publish(t, report)

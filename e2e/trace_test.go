@@ -133,7 +133,7 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 }
 
 // TestTraceMistakes are one sentence.
-func TestTraceMistakes(t *testing.T) {
+func TestTraceRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"nonsense", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
 		_, stderr, code := weir(t, nil, "trace", name)

@@ -130,7 +130,7 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 
 // TestReplayedEventsAreTraced: from the job that replays a dead letter, by the
 // batch that stores it, to the job that ranks its links.
-func TestReplayedEventsAreTraced(t *testing.T) {
+func TestRetriedEventsAreTraced(t *testing.T) {
 	t.Parallel()
 	pool, env := poisoned(t)
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
@@ -138,7 +138,7 @@ func TestReplayedEventsAreTraced(t *testing.T) {
 	s := newSpans(t)
 	start(t, append(env, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100"), "work")
 	succeed(t, env, "deadletter", "retry", "--all", "--stage", "commit")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried'`))
 	var replayed []*tracev1.Span
 	require.Eventually(t, func() bool {
@@ -149,7 +149,7 @@ func TestReplayedEventsAreTraced(t *testing.T) {
 }
 
 // TestCollectorThatIsAway, or hangs, holds nothing up, and is said once.
-func TestCollectorThatIsAway(t *testing.T) {
+func TestUnreachableCollectorDelaysNothing(t *testing.T) {
 	t.Parallel()
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) //nolint:errcheck // or its end would not be noticed
@@ -174,7 +174,7 @@ func TestCollectorThatIsAway(t *testing.T) {
 }
 
 // TestTracesAreOffUnlessAskedFor, and what cannot be done is said.
-func TestTracesAreOffUnlessAskedFor(t *testing.T) {
+func TestTracesAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	pool := open(t, database)

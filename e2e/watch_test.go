@@ -10,7 +10,7 @@ import (
 
 // TestWatchAddSaysWhatItIsOf: a target that does not exist is refused, and one that
 // cannot be looked up is added and said to be unchecked.
-func TestWatchAddSaysWhatItIsOf(t *testing.T) {
+func TestWatchAddReportsTheTarget(t *testing.T) {
 	t.Parallel()
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)

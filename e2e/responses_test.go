@@ -16,7 +16,7 @@ import (
 )
 
 // answers are what the web process said while everything broke.
-type answers struct {
+type responses struct {
 	statuses map[int]int // how often each HTTP status came
 	away     int         // how often it was asked while it was being killed
 	silent   []string    // how it failed to answer although it ran
@@ -25,16 +25,16 @@ type answers struct {
 
 // watcher asks the web process as a person and as an operator would.
 type watcher struct {
-	c       *chaos
-	client  *http.Client
-	answers answers
-	seen    int                        // of the log's entries
-	ever    map[string]map[string]bool // who has ever shared each URL
+	c         *chaos
+	client    *http.Client
+	responses responses
+	seen      int                        // of the log's entries
+	ever      map[string]map[string]bool // who has ever shared each URL
 }
 
 // watch begins; the returned function ends it.
-func (c *chaos) watch() func() answers {
-	w := &watcher{c: c, client: &http.Client{Timeout: 15 * time.Second}, answers: answers{statuses: map[int]int{}}, ever: map[string]map[string]bool{}}
+func (c *chaos) watch() func() responses {
+	w := &watcher{c: c, client: &http.Client{Timeout: 15 * time.Second}, responses: responses{statuses: map[int]int{}}, ever: map[string]map[string]bool{}}
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -42,41 +42,41 @@ func (c *chaos) watch() func() answers {
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			w.look(ctx)
+			w.poll(ctx)
 			select {
 			case <-ctx.Done():
 			case <-tick.C:
 			}
 		}
 	}()
-	return func() answers {
+	return func() responses {
 		cancel()
 		<-ended
-		return w.answers
+		return w.responses
 	}
 }
 
 // look asks both once.
-func (w *watcher) look(ctx context.Context) {
+func (w *watcher) poll(ctx context.Context) {
 	p := w.c.member("web 1")
-	page, operators := address.FindString(p.stderr.String()), operating.FindStringSubmatch(p.stderr.String())
-	if page == "" || operators == nil {
+	page, opsURL := address.FindString(p.stderr.String()), opsAddress.FindStringSubmatch(p.stderr.String())
+	if page == "" || opsURL == nil {
 		return // it starts
 	}
-	if body, ok := w.ask(ctx, p, page+"api/v1/trending?window=1h&limit=100"); ok {
+	if body, ok := w.fetch(ctx, p, page+"api/v1/trending?window=1h&limit=100"); ok {
 		w.check(body)
 	}
-	if body, ok := w.ask(ctx, p, operators[1]+"/health"); ok {
+	if body, ok := w.fetch(ctx, p, opsURL[1]+"/health"); ok {
 		var r health.Report
 		if err := json.Unmarshal(body, &r); err != nil || r.Status == "" {
-			w.answers.wrong = append(w.answers.wrong, fmt.Sprintf("/health: %v: %.200s", err, body))
+			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("/health: %v: %.200s", err, body))
 		}
 	}
 }
 
 // ask answers the body of a page; ok is false where there was none that says
 // what was asked for.
-func (w *watcher) ask(ctx context.Context, p *process, url string) (body []byte, ok bool) {
+func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byte, ok bool) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	require.NoError(w.c.t, err)
 	began := time.Now()
@@ -90,18 +90,18 @@ func (w *watcher) ask(ctx context.Context, p *process, url string) (body []byte,
 	case ctx.Err() != nil:
 		return nil, false
 	case err != nil && w.c.member("web 1") != p:
-		w.answers.away++
+		w.responses.away++
 		return nil, false
 	case err != nil:
 		select {
 		case <-p.exited:
-			w.answers.away++
+			w.responses.away++
 		case <-time.After(2 * time.Second): // its end is noticed a moment later than it happens
-			w.answers.silent = append(w.answers.silent, fmt.Sprintf("%s after %s: %v", url, took, err))
+			w.responses.silent = append(w.responses.silent, fmt.Sprintf("%s after %s: %v", url, took, err))
 		}
 		return nil, false
 	}
-	w.answers.statuses[response.StatusCode]++
+	w.responses.statuses[response.StatusCode]++
 	return body, response.StatusCode == http.StatusOK || response.Header.Get("Content-Type") == "application/json" && response.StatusCode == http.StatusServiceUnavailable
 }
 
@@ -112,7 +112,7 @@ func (w *watcher) check(body []byte) {
 		Links []ranking.TrendingLink `json:"links"`
 	}
 	if err := json.Unmarshal(body, &ranking); err != nil {
-		w.answers.wrong = append(w.answers.wrong, fmt.Sprintf("no JSON: %v: %.200s", err, body))
+		w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("no JSON: %v: %.200s", err, body))
 		return
 	}
 	w.learn(w.c.net.Log().Entries())
@@ -120,11 +120,11 @@ func (w *watcher) check(body []byte) {
 	for i, l := range ranking.Links {
 		switch {
 		case l.Sharers > len(w.ever[l.URL]):
-			w.answers.wrong = append(w.answers.wrong, fmt.Sprintf("%s is counted %d times, and %d accounts have ever shared it", l.URL, l.Sharers, len(w.ever[l.URL])))
+			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times, and %d accounts have ever shared it", l.URL, l.Sharers, len(w.ever[l.URL])))
 		case listed[l.URL]:
-			w.answers.wrong = append(w.answers.wrong, l.URL+" is listed twice")
+			w.responses.wrong = append(w.responses.wrong, l.URL+" is listed twice")
 		case i > 0 && l.Sharers > ranking.Links[i-1].Sharers:
-			w.answers.wrong = append(w.answers.wrong, l.URL+" stands below one with fewer")
+			w.responses.wrong = append(w.responses.wrong, l.URL+" stands below one with fewer")
 		}
 		listed[l.URL] = true
 	}

@@ -12,9 +12,9 @@ import (
 
 // holes are what a server with a short retention does to who is away for a few
 // seconds: shorter than WEIR_GAP_THRESHOLD, by far.
-func holes() []blow {
+func retentionFaults() []fault {
 	consumers := fleet()[:2]
-	return []blow{
+	return []fault{
 		{"short retention, after SIGKILL of the consumers", func(c *chaos) {
 			c.away(func() {
 				for _, name := range consumers {
@@ -44,7 +44,7 @@ func (c *chaos) relaunchAll(names ...string) {
 }
 
 // forget has the server forget what happened while it let nobody in.
-func (c *chaos) forget() {
+func (c *chaos) forgetUnread() {
 	c.t.Helper()
 	c.away(c.refuse, c.accept)
 }
@@ -56,9 +56,9 @@ func (c *chaos) accept() { require.NoError(c.t, c.net.Do(simnet.Accept)) }
 func (c *chaos) away(leave, back func()) {
 	c.t.Helper()
 	c.stop()
-	c.show(c.friends[1])
-	require.NoError(c.t, c.net.Deactivate(c.friends[1]))
-	c.hole(c.caught(), leave, back)
+	c.show(c.scripted[1])
+	require.NoError(c.t, c.net.Deactivate(c.scripted[1]))
+	c.hole(c.waitCommitted(), leave, back)
 }
 
 // show makes an account an active one.
@@ -74,7 +74,7 @@ func (c *chaos) show(did string) {
 // it. That a gap is recorded is for the judge to see.
 func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	c.t.Helper()
-	away, between := c.friends[1], c.friends[2]
+	away, between := c.scripted[1], c.scripted[2]
 	leave()
 	c.stop = live(c.t, c.net, chaosRate)
 	time.Sleep(max(0, time.Until(time.UnixMicro(after.TimeUS)))) // where the server's clock was ahead
@@ -99,7 +99,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 			continue
 		}
 		c.lost[e] = true
-		if e.DID == c.friends[0] {
+		if e.DID == c.scripted[0] {
 			h.to = time.UnixMicro(e.TimeUS)
 			if h.from.IsZero() {
 				h.from = h.to
@@ -115,7 +115,7 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 // post has the first friend post, with a link.
 func (c *chaos) post(text string) *simnet.Entry {
 	c.t.Helper()
-	e, err := c.net.PostNow(c.friends[0], text, fmt.Sprintf("https://forgotten.example/%d", len(c.posted)))
+	e, err := c.net.PostNow(c.scripted[0], text, fmt.Sprintf("https://forgotten.example/%d", len(c.posted)))
 	require.NoError(c.t, err)
 	c.posted = append(c.posted, e)
 	return e

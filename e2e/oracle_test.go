@@ -19,15 +19,15 @@ import (
 // truth is what the tables must hold after a log of the simulated network. It
 // shares no code with what it judges: the rules are written here once more, from
 // the comments of the migrations.
-type truth struct {
+type oracle struct {
 	records    map[recordKey]recordRow
 	tombstones map[recordKey]tombstoneRow
 	accounts   map[accountKey]accountRow
 	shares     map[shareKey]shareRow
 	everShared map[string]bool // the URLs of every revision, also of those no longer there
 
-	parkedExpected int // rows of dead_letters
-	gapsExpected   int // rows of gaps, closed ones too
+	deadLettersExpected int // rows of dead_letters
+	gapsExpected        int // rows of gaps, closed ones too
 }
 
 // rankedLinks is one line of the ranking.
@@ -39,11 +39,11 @@ type ranked struct {
 // fold reads a log, which holds everything that happened once and in its true
 // order. Records of the collections are stored, app.bsky.feed.post where none is
 // given; handles and statuses are of every account of the stream.
-func fold(entries []*simnet.Entry, collections ...string) truth {
+func fold(entries []*simnet.Entry, collections ...string) oracle {
 	if len(collections) == 0 {
 		collections = []string{"app.bsky.feed.post"}
 	}
-	tr := truth{
+	tr := oracle{
 		records:    map[recordKey]recordRow{},
 		tombstones: map[recordKey]tombstoneRow{},
 		accounts:   map[accountKey]accountRow{},
@@ -71,7 +71,7 @@ func fold(entries []*simnet.Entry, collections ...string) truth {
 	return tr
 }
 
-func (tr truth) commit(e *simnet.Entry) {
+func (tr oracle) commit(e *simnet.Entry) {
 	key := recordKey{e.Collection, e.DID, e.Rkey}
 	switch e.Operation {
 	case "create", "update":
@@ -91,7 +91,7 @@ func (tr truth) commit(e *simnet.Entry) {
 	}
 }
 
-func (tr truth) account(e *simnet.Entry) {
+func (tr oracle) account(e *simnet.Entry) {
 	row, ok := tr.accounts[accountKey(e.DID)]
 	if !ok {
 		row.status = "active"
@@ -109,7 +109,7 @@ func (tr truth) account(e *simnet.Entry) {
 
 // strangers marks the accounts of which nothing that is stored still was written
 // before they told their handle.
-func (tr truth) strangers(entries []*simnet.Entry) {
+func (tr oracle) strangers(entries []*simnet.Entry) {
 	stored, known := map[recordKey]bool{}, map[accountKey]bool{}
 	wrote := map[accountKey]int{} // records that are never deleted again
 	for _, e := range entries {
@@ -153,7 +153,7 @@ func howShared(record []byte) string {
 // ranking ranks the links shared after end-window and not after end: by how many
 // visible accounts shared them, then by the last of these shares, then by URL.
 // At most limit lines; all of them when limit is 0.
-func (tr truth) ranking(end time.Time, window time.Duration, limit int) []ranked {
+func (tr oracle) ranking(end time.Time, window time.Duration, limit int) []ranked {
 	end = end.Truncate(time.Microsecond) // as Postgres does
 	sharers, last := map[string]map[string]bool{}, map[string]time.Time{}
 	for key, s := range tr.shares {
@@ -185,7 +185,7 @@ func (tr truth) ranking(end time.Time, window time.Duration, limit int) []ranked
 // problems compares the database with the truth, rankings at end included, and
 // answers the differences in words, about twenty at most; none when it holds
 // what it must. The error is for a database that could not be read.
-func (tr truth) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time) ([]string, error) {
+func (tr oracle) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time) ([]string, error) {
 	var problems []string
 	// One snapshot: a worker that still writes must not look like a difference
 	// between two tables.
@@ -197,23 +197,23 @@ func (tr truth) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time)
 	return problems, err
 }
 
-func (tr truth) compare(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+func (tr oracle) compare(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
 	found, err := tr.differences(ctx, tx, end)
 	return shorten(found), err
 }
 
 // compareAll leaves nothing out.
-func (tr truth) compareAll(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+func (tr oracle) compareAll(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
 	found, err := tr.differences(ctx, tx, end)
 	return slices.Concat(found...), err
 }
 
 // differences are those of each table that has any.
-func (tr truth) differences(ctx context.Context, tx pgx.Tx, end time.Time) (found [][]string, err error) {
+func (tr oracle) differences(ctx context.Context, tx pgx.Tx, end time.Time) (found [][]string, err error) {
 	checks := []func(context.Context, pgx.Tx) ([]string, error){
 		tr.compareRecords, tr.compareTombstones, tr.compareAccounts, tr.compareShares, tr.compareLinks,
 		func(ctx context.Context, tx pgx.Tx) ([]string, error) { return tr.compareRankings(ctx, tx, end) },
-		unfinishedJobs, tr.compareLetters, tr.compareGaps,
+		unfinishedJobs, tr.compareDeadLetters, tr.compareGaps,
 	}
 	for _, check := range checks {
 		lines, err := check(ctx, tx)
@@ -242,7 +242,7 @@ func shorten(found [][]string) []string {
 	return all
 }
 
-func (tr truth) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT collection, did, rkey, rev, cid, created_at, record::text FROM records`
 	want := maps.Clone(tr.records)
 	maps.DeleteFunc(want, func(k recordKey, _ recordRow) bool { return tr.gone(k.did) })
@@ -257,7 +257,7 @@ func (tr truth) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error)
 
 // gone is true of an account that is deleted at the end. Its records stay until
 // the purge; those that came with the deletion in one batch were never stored.
-func (tr truth) gone(did string) bool { return tr.accounts[accountKey(did)].status == "deleted" }
+func (tr oracle) gone(did string) bool { return tr.accounts[accountKey(did)].status == "deleted" }
 
 // allow adds a row that may be there, for it is.
 func allow[K comparable, R any](want, all map[K]R, key K) {
@@ -266,7 +266,7 @@ func allow[K comparable, R any](want, all map[K]R, key K) {
 	}
 }
 
-func (tr truth) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT collection, did, rkey, rev FROM tombstones`
 	return compareTable(ctx, tx, "tombstones", tr.tombstones, sql, func(rows pgx.Rows) (k recordKey, r tombstoneRow, err error) {
 		err = rows.Scan(&k.collection, &k.did, &k.rkey, &r.rev)
@@ -274,7 +274,7 @@ func (tr truth) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, err
 	})
 }
 
-func (tr truth) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT did, coalesce(handle, ''), status FROM accounts`
 	want := maps.Clone(tr.accounts)
 	maps.DeleteFunc(want, func(_ accountKey, r accountRow) bool { return r.stranger && r.status == "active" })
@@ -285,7 +285,7 @@ func (tr truth) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error
 	})
 }
 
-func (tr truth) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
 SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
 FROM shares AS s
@@ -303,7 +303,7 @@ LEFT JOIN links AS l ON l.id = s.link_id`
 
 // compareLinks asks for a link of every share. A link may outlive its last share,
 // or never have had a row where the post was gone before it was processed.
-func (tr truth) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	want := map[linkKey]linkRow{}
 	for key := range tr.shares {
 		if !tr.gone(key.did) {
@@ -320,7 +320,7 @@ func (tr truth) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	})
 }
 
-func (tr truth) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+func (tr oracle) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
 	var lines []string
 	for _, hours := range []int{1, 3, 6, 12, 24} {
 		window := time.Duration(hours) * time.Hour
@@ -385,12 +385,12 @@ ORDER BY id`
 	return describe(ctx, tx, "river_job", sql)
 }
 
-func (tr truth) compareLetters(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareDeadLetters(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT concat_ws(' ', stage, concat_ws('/', collection, did, rkey), cause, nullif(path, '')) FROM dead_letters ORDER BY id`
-	return compareCount(ctx, tx, "dead_letters", tr.parkedExpected, sql)
+	return compareCount(ctx, tx, "dead_letters", tr.deadLettersExpected, sql)
 }
 
-func (tr truth) compareGaps(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareGaps(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT concat_ws(' ', stream, from_at, to_at, reason) FROM gaps ORDER BY id`
 	return compareCount(ctx, tx, "gaps", tr.gapsExpected, sql)
 }

@@ -12,20 +12,20 @@ import (
 )
 
 // followings are what happens to those who are followed.
-func followings() []blow {
-	return []blow{
+func followFaults() []fault {
+	return []fault{
 		{"followed and unfollowed, in SQL", func(c *chaos) {
 			c.followSomebody(1)
 			c.unfollow(c.byHand[0])
 		}},
 		{"followed and unfollowed on the network", (*chaos).followOnTheNetwork},
 		{"accounts hidden, and shown again", func(c *chaos) {
-			for _, did := range c.friends[3:] {
+			for _, did := range c.scripted[3:] {
 				c.show(did)
 				require.NoError(c.t, c.net.Deactivate(did))
 			}
 			c.recover("accounts were hidden")
-			for _, did := range c.friends[3:] {
+			for _, did := range c.scripted[3:] {
 				require.NoError(c.t, c.net.Reactivate(did))
 			}
 		}},
@@ -115,7 +115,7 @@ func (c *chaos) followOnTheNetwork() {
 	hub, did := c.net.Hub().DID, c.stranger()
 	leaves := ""
 	for _, other := range c.net.Follows(hub) {
-		if a, _ := c.net.Account(other); a.Status == "" && !slices.Contains(c.friends, other) {
+		if a, _ := c.net.Account(other); a.Status == "" && !slices.Contains(c.scripted, other) {
 			leaves = other
 		}
 		c.known[other] = true
@@ -152,7 +152,7 @@ func (c *chaos) anHourLater() {
 			require.NoError(c.t, c.net.Reactivate(did))
 		}
 	}
-	c.caught()
+	c.waitCommitted()
 	began := time.Now()
 	c.settle()
 	settled := time.Now()

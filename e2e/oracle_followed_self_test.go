@@ -15,7 +15,7 @@ import (
 
 // judgedFollowed is a network of which two accounts are followed, a who is shown
 // and b who is hidden, and a database that holds what it must.
-func judgedFollowed(t *testing.T) (followedTruth, *pgxpool.Pool) {
+func followedDatabase(t *testing.T) (followedOracle, *pgxpool.Pool) {
 	t.Helper()
 	edited := wrote("a", "1", "r2", time.Hour, "https://b.example/")
 	edited.Operation = "update"
@@ -27,7 +27,7 @@ func judgedFollowed(t *testing.T) (followedTruth, *pgxpool.Pool) {
 		wrote("b", "1", "r1", time.Hour, "https://d.example/"), {Kind: "account", DID: "b", Status: "deactivated"},
 		wrote("c", "1", "r1", time.Hour, "https://d.example/"),
 	}
-	day := judgedEnd.Add(-24 * time.Hour)
+	day := oracleEnd.Add(-24 * time.Hour)
 	tr := foldFollowed(entries, map[string]time.Time{"a": day, "b": day})
 	pool := schematest.New(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -44,9 +44,9 @@ INSERT INTO watch_members (watch_id, did) SELECT id, did FROM w, (VALUES ('a'), 
 
 const ofA3 = `collection = 'app.bsky.feed.post' AND did = 'a' AND rkey = '3'`
 
-func TestJudgeOfTheFollowedAllowsWhatMayBe(t *testing.T) {
+func TestFollowedOracleAllowsOptionalRows(t *testing.T) {
 	t.Parallel()
-	tr, pool := judgedFollowed(t)
+	tr, pool := followedDatabase(t)
 	for name, sql := range map[string]string{
 		"everything as the stream tells it":            `SELECT 1`,
 		"a post from a listing":                        `UPDATE records SET rev = '222' WHERE ` + ofA3,
@@ -62,7 +62,7 @@ UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			problems, ranked := judgedAfter(t, tr, pool, sql)
+			problems, ranked := differencesAfter(t, tr, pool, sql)
 			require.Empty(t, problems)
 			shared := map[string]bool{}
 			for key := range ranked.shares {
@@ -73,9 +73,9 @@ UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'
 	}
 }
 
-func TestJudgeOfTheFollowedReportsWhatIsBroken(t *testing.T) {
+func TestFollowedOracleReportsEveryBreakage(t *testing.T) {
 	t.Parallel()
-	tr, pool := judgedFollowed(t)
+	tr, pool := followedDatabase(t)
 	const insert = `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', `
 	for _, b := range []breakage{
 		{name: "a post is lost", sql: `DELETE FROM records WHERE ` + ofA3, want: []string{"records: app.bsky.feed.post/a/3: expected rev r5...found no row"}},
@@ -102,11 +102,11 @@ func TestJudgeOfTheFollowedReportsWhatIsBroken(t *testing.T) {
 		{name: "a stranger is followed", sql: `INSERT INTO watch_members (watch_id, did) SELECT id, 'c' FROM watches`, want: []string{"watched: c: expected no row, found one"}},
 		{name: "who is hidden is shown", sql: `UPDATE accounts SET status = 'active' WHERE did = 'b'`, want: []string{"accounts: b: expected it to be shown: false, found it active"}},
 		{name: "who is shown is hidden", sql: `INSERT INTO accounts (did, status) VALUES ('a', 'hidden')`, want: []string{"accounts: a: expected it to be shown: true, found it hidden"}},
-		{name: "a dead letter", sql: putLetter, want: []string{"dead_letters: rows: expected 0, found 1"}},
+		{name: "a dead letter", sql: putDeadLetter, want: []string{"dead_letters: rows: expected 0, found 1"}},
 	} {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			problems, _ := judgedAfter(t, tr, pool, b.sql)
+			problems, _ := differencesAfter(t, tr, pool, b.sql)
 			requireProblems(t, b.want, problems)
 		})
 	}
@@ -114,7 +114,7 @@ func TestJudgeOfTheFollowedReportsWhatIsBroken(t *testing.T) {
 
 // judgedAfter is what the judge says when a statement has been run, which is not
 // kept.
-func judgedAfter(t *testing.T, tr followedTruth, pool *pgxpool.Pool, sql string) (problems []string, ranked truth) {
+func differencesAfter(t *testing.T, tr followedOracle, pool *pgxpool.Pool, sql string) (problems []string, ranked oracle) {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -127,10 +127,10 @@ func judgedAfter(t *testing.T, tr followedTruth, pool *pgxpool.Pool, sql string)
 	return problems, ranked
 }
 
-func TestJudgeAsksForAGapOverEachHole(t *testing.T) {
+func TestOracleExpectsAGapOverEachHole(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	at := func(minutes int) time.Time { return judgedEnd.Add(time.Duration(minutes) * time.Minute) }
+	at := func(minutes int) time.Time { return oracleEnd.Add(time.Duration(minutes) * time.Minute) }
 	holes := []hole{{at(1), at(2)}, {at(11), at(12)}}
 	both := [][2]int{{0, 3}, {11, 12}}
 	for _, c := range []struct {

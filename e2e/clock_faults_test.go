@@ -14,9 +14,9 @@ import (
 const postgresClock = "Postgres"
 
 // clocks are the steps of wall clocks: of the processes, and of Postgres.
-func clocks() []blow {
+func clockFaults() []fault {
 	everything := append(fleet(), postgresClock)
-	var all []blow
+	var all []fault
 	for _, of := range []struct {
 		whose string
 		names []string
@@ -25,28 +25,28 @@ func clocks() []blow {
 			says string
 			by   time.Duration
 		}{{"an hour ahead", time.Hour}, {"an hour back", -time.Hour}, {"three days ahead", 72 * time.Hour}} {
-			all = append(all, blow{fmt.Sprintf("clock of %s %s, and right again", of.whose, step.says), func(c *chaos) {
+			all = append(all, fault{fmt.Sprintf("clock of %s %s, and right again", of.whose, step.says), func(c *chaos) {
 				c.step(step.by, of.names...)
-				c.works()
+				c.waitForWork()
 				c.step(0, of.names...)
 			}})
 		}
 	}
 	return append(all,
-		blow{"clock of the consumers an hour back, after a stall", func(c *chaos) {
-			c.fault(simnet.Stall)
+		fault{"clock of the consumers an hour back, after a stall", func(c *chaos) {
+			c.inject(simnet.Stall)
 			c.step(-time.Hour, fleet()[:2]...)
-			c.works()
+			c.waitForWork()
 			c.step(0, fleet()[:2]...)
 		}},
-		blow{"clock of the consumers an hour back, and too-old", func(c *chaos) {
+		fault{"clock of the consumers an hour back, and too-old", func(c *chaos) {
 			c.step(-time.Hour, fleet()[:2]...)
-			c.forget()
+			c.forgetUnread()
 			c.step(0, fleet()[:2]...)
 		}},
-		blow{"clock of the consumers an hour ahead in silence, right again, and too-old", func(c *chaos) { c.silence(fleet()[:2]...) }},
-		blow{"clock of Postgres an hour ahead in silence, right again, and too-old", func(c *chaos) { c.silence(postgresClock) }},
-		blow{"clock of Postgres an hour back, after SIGKILL of the consumers", func(c *chaos) {
+		fault{"clock of the consumers an hour ahead in silence, right again, and too-old", func(c *chaos) { c.silence(fleet()[:2]...) }},
+		fault{"clock of Postgres an hour ahead in silence, right again, and too-old", func(c *chaos) { c.silence(postgresClock) }},
+		fault{"clock of Postgres an hour back, after SIGKILL of the consumers", func(c *chaos) {
 			c.reader()
 			for _, name := range fleet()[:2] {
 				c.kill(name)
@@ -55,17 +55,17 @@ func clocks() []blow {
 			for _, name := range fleet()[:2] {
 				c.relaunch(name)
 			}
-			c.works()
+			c.waitForWork()
 			c.step(0, postgresClock)
 		}},
-		blow{"clock of the workers three days ahead, and SIGKILL", func(c *chaos) {
+		fault{"clock of the workers three days ahead, and SIGKILL", func(c *chaos) {
 			c.step(72*time.Hour, fleet()[2:4]...)
 			c.killAll(fleet()[2:4]...)
-			c.works()
+			c.waitForWork()
 			p := c.database
 			p.cut() // what was at work is tried again
 			p.returned(p.accepted.Load())
-			c.works()
+			c.waitForWork()
 			c.step(0, fleet()[2:4]...)
 			require.Eventually(c.t, func() bool {
 				late, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE finalized_at IS NULL AND scheduled_at > now() + interval '1 hour'`)
@@ -115,7 +115,7 @@ func (c *chaos) step(by time.Duration, names ...string) {
 
 // works waits until something has been stored that happened after this moment,
 // and a job been done that was added after it.
-func (c *chaos) works() {
+func (c *chaos) waitForWork() {
 	c.t.Helper()
 	last := count(c.t, c.pool, `SELECT coalesce(max(id), 0) FROM river_job`)
 	c.recover("a step of a clock")

@@ -29,8 +29,8 @@ import (
 //     wrote; nothing of it counts;
 //   - followed are those whom the network says, and whom a row names; who is
 //     hidden may be missing. Whether they are shown is right.
-type followedTruth struct {
-	truth                                // the fold of the whole log
+type followedOracle struct {
+	oracle                               // the fold of the whole log
 	since  map[string]time.Time          // who is followed, and from when on the posts are asked for
 	ever   map[recordKey]map[string]bool // the CIDs of every version
 	shared map[shareKey]bool             // by every version
@@ -39,8 +39,8 @@ type followedTruth struct {
 }
 
 // foldFollowed folds the whole log, also what the server forgot.
-func foldFollowed(entries []*simnet.Entry, since map[string]time.Time) followedTruth {
-	tr := followedTruth{truth: fold(entries, schema.PostCollection), since: since, ever: map[recordKey]map[string]bool{},
+func foldFollowed(entries []*simnet.Entry, since map[string]time.Time) followedOracle {
+	tr := followedOracle{oracle: fold(entries, schema.PostCollection), since: since, ever: map[recordKey]map[string]bool{},
 		shared: map[shareKey]bool{}, first: map[recordKey]recordRow{}, revs: map[recordKey]bool{}}
 	for _, e := range entries {
 		tr.revs[recordKey{did: e.DID, rkey: e.Rev}] = true
@@ -63,14 +63,14 @@ func foldFollowed(entries []*simnet.Entry, since map[string]time.Time) followedT
 }
 
 // shown says whether an account is followed, and its posts can be read.
-func (tr followedTruth) shown(did string) bool {
+func (tr followedOracle) shown(did string) bool {
 	_, followed := tr.since[did]
 	account, known := tr.accounts[accountKey(did)]
 	return followed && (!known || account.status == "active")
 }
 
 // expected is what must be stored; also what may be, in the rows found.
-func (tr followedTruth) expected(found map[recordKey]recordRow) map[recordKey]recordRow {
+func (tr followedOracle) expected(found map[recordKey]recordRow) map[recordKey]recordRow {
 	want := map[recordKey]recordRow{}
 	for key, r := range tr.records {
 		at, stored := found[key]
@@ -95,14 +95,14 @@ func (tr followedTruth) expected(found map[recordKey]recordRow) map[recordKey]re
 
 // differences are those between the tables and the truth; ranked is what must
 // count.
-func (tr followedTruth) differences(ctx context.Context, tx pgx.Tx) (problems []string, ranked truth, err error) {
+func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems []string, ranked oracle, err error) {
 	found, err := foundRecords(ctx, tx)
 	if err != nil {
-		return nil, truth{}, err
+		return nil, oracle{}, err
 	}
-	want := tr.truth
+	want := tr.oracle
 	want.records, want.shares = tr.expected(found), map[shareKey]shareRow{}
-	ranked = truth{accounts: tr.accounts, shares: map[shareKey]shareRow{}}
+	ranked = oracle{accounts: tr.accounts, shares: map[shareKey]shareRow{}}
 	for key, r := range want.records {
 		for _, url := range r.links {
 			want.shares[shareKey{key, url}] = shareRow{how: howShared(r.record), at: r.createdAt}
@@ -116,12 +116,12 @@ func (tr followedTruth) differences(ctx context.Context, tx pgx.Tx) (problems []
 	checks := []func(context.Context, pgx.Tx) ([]string, error){
 		want.compareRecords,
 		func(ctx context.Context, tx pgx.Tx) ([]string, error) { return tr.compareShares(ctx, tx, want.shares) },
-		tr.compareTombstones, tr.compareWatched, tr.compareStatuses, unfinishedJobs, want.compareLetters,
+		tr.compareTombstones, tr.compareMembers, tr.compareStatuses, unfinishedJobs, want.compareDeadLetters,
 	}
 	for _, check := range checks {
 		lines, err := check(ctx, tx)
 		if err != nil {
-			return nil, truth{}, err
+			return nil, oracle{}, err
 		}
 		problems = append(problems, lines...)
 	}
@@ -148,7 +148,7 @@ func foundRecords(ctx context.Context, tx pgx.Tx) (map[recordKey]recordRow, erro
 
 // compareShares asks for the shares of whoever is shown; of the others there may
 // be any that ever were.
-func (tr followedTruth) compareShares(ctx context.Context, tx pgx.Tx, want map[shareKey]shareRow) ([]string, error) {
+func (tr followedOracle) compareShares(ctx context.Context, tx pgx.Tx, want map[shareKey]shareRow) ([]string, error) {
 	const sql = `
 SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
 FROM shares AS s
@@ -164,8 +164,8 @@ LEFT JOIN links AS l ON l.id = s.link_id`
 
 // compareTombstones refuses those of what was never deleted. What was deleted
 // in a hole need not have one.
-func (tr followedTruth) compareTombstones(ctx context.Context, tx pgx.Tx) (problems []string, err error) {
-	lines, err := tr.truth.compareTombstones(ctx, tx)
+func (tr followedOracle) compareTombstones(ctx context.Context, tx pgx.Tx) (problems []string, err error) {
+	lines, err := tr.oracle.compareTombstones(ctx, tx)
 	for _, line := range lines {
 		if _, _, invented := strings.Cut(line, ": expected no row, found"); invented {
 			problems = append(problems, line)
@@ -175,7 +175,7 @@ func (tr followedTruth) compareTombstones(ctx context.Context, tx pgx.Tx) (probl
 }
 
 // compareWatched asks who is followed.
-func (tr followedTruth) compareWatched(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr followedOracle) compareMembers(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	found, err := describe(ctx, tx, "watched", `SELECT DISTINCT did FROM watch_members`)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (tr followedTruth) compareWatched(ctx context.Context, tx pgx.Tx) ([]string
 }
 
 // compareStatuses asks whether the followed accounts are shown or not.
-func (tr followedTruth) compareStatuses(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr followedOracle) compareStatuses(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT w.did || ' ' || coalesce(a.status, 'active') FROM (SELECT DISTINCT did FROM watch_members) AS w LEFT JOIN accounts AS a USING (did)`
 	found, err := describe(ctx, tx, "accounts", sql)
 	if err != nil {
@@ -212,13 +212,13 @@ func (tr followedTruth) compareStatuses(ctx context.Context, tx pgx.Tx) ([]strin
 }
 
 // judgeFollowed compares the tables with what holds of the followed accounts.
-func (c *chaos) judgeFollowed(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
+func (c *chaos) compareFollowed(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
 	since := map[string]time.Time{}
 	for _, did := range c.followed() {
 		since[did] = c.began.Add(-24 * time.Hour) // WEIR_BACKFILL_WINDOW; nothing is older here
 	}
 	tr := foldFollowed(c.net.Log().Entries(), since)
-	tr.parkedExpected = c.parked()
+	tr.deadLettersExpected = c.deadLetters()
 	problems, ranked, err := tr.differences(ctx, tx)
 	if err != nil {
 		return nil, 0, 0, err

@@ -20,24 +20,24 @@ import (
 // blow is one thing that goes wrong. It returns when that has been seen to have
 // happened, by what is not Weir's own word where that is possible, and fails the
 // test otherwise.
-type blow struct {
+type fault struct {
 	name string
 	do   func(c *chaos)
 }
 
 // plan is a round: each blow once, in the order of chance.
-func (c *chaos) plan() []blow {
-	plan := c.blows()
+func (c *chaos) plan() []fault {
+	plan := c.allFaults()
 	c.random.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
 	return plan
 }
 
 // planned are some blows, in the order given.
-func (c *chaos) planned(wanted ...string) (plan []blow) {
+func (c *chaos) planned(wanted ...string) (plan []fault) {
 	c.t.Helper()
-	all := c.blows()
+	all := c.allFaults()
 	for _, name := range wanted {
-		at := slices.IndexFunc(all, func(b blow) bool { return b.name == name })
+		at := slices.IndexFunc(all, func(b fault) bool { return b.name == name })
 		require.GreaterOrEqual(c.t, at, 0, "no blow is called %q: expected one of %s", name, names(all))
 		plan = append(plan, all[at])
 	}
@@ -45,18 +45,18 @@ func (c *chaos) planned(wanted ...string) (plan []blow) {
 }
 
 // blows are all that can be done in such a round.
-func (c *chaos) blows() []blow {
-	all := slices.Concat(endings(), ways(), faults(), clocks(), holes())
-	if c.kind == ofFollowed {
-		all = append(all, followings()...)
+func (c *chaos) allFaults() []fault {
+	all := slices.Concat(processFaults(), networkFaults(), streamFaults(), clockFaults(), retentionFaults())
+	if c.kind == followedAccounts {
+		all = append(all, followFaults()...)
 	}
 	if c.disk != nil {
-		all = append(all, blow{"full disk of Postgres", (*chaos).fullDisk})
+		all = append(all, fault{"full disk of Postgres", (*chaos).fullDisk})
 	}
 	return all
 }
 
-func names(plan []blow) string {
+func names(plan []fault) string {
 	all := make([]string, len(plan))
 	for i, b := range plan {
 		all[i] = b.name
@@ -65,8 +65,8 @@ func names(plan []blow) string {
 }
 
 // endings are those of processes.
-func endings() []blow {
-	return []blow{
+func processFaults() []fault {
+	return []fault{
 		{"SIGKILL of the consumer that reads", func(c *chaos) {
 			reading, _ := c.reader()
 			c.kill(reading)
@@ -98,8 +98,8 @@ func endings() []blow {
 }
 
 // ways are what goes wrong between the processes and their servers.
-func ways() []blow {
-	var all []blow
+func networkFaults() []fault {
+	var all []fault
 	for _, to := range []string{"Jetstream", "Postgres"} {
 		at := func(c *chaos) *proxy {
 			if to == "Postgres" {
@@ -108,26 +108,26 @@ func ways() []blow {
 			return c.stream
 		}
 		all = append(all,
-			blow{"connections to " + to + " cut", func(c *chaos) {
+			fault{"connections to " + to + " cut", func(c *chaos) {
 				p := at(c)
 				p.cut()
 				p.returned(p.accepted.Load())
 			}},
-			blow{"no way to " + to, func(c *chaos) {
+			fault{"no way to " + to, func(c *chaos) {
 				p := at(c)
 				p.down()
 				time.Sleep(time.Duration(300+c.random.IntN(1000)) * time.Millisecond) // as long as it lasts
 				p.up()
 				p.returned(p.accepted.Load())
 			}},
-			blow{"slow way to " + to, func(c *chaos) {
+			fault{"slow way to " + to, func(c *chaos) {
 				p := at(c)
 				p.renew(`{"type":"latency","attributes":{"latency":80,"jitter":40}}`) // ms
 				defer p.renew()
 				c.takes(p, 40*time.Millisecond)
 				c.progress(3)
 			}},
-			blow{"narrow way to " + to, func(c *chaos) {
+			fault{"narrow way to " + to, func(c *chaos) {
 				p := at(c)
 				p.renew(`{"type":"bandwidth","attributes":{"rate":100}}`) // KB/s
 				defer p.renew()
@@ -140,22 +140,22 @@ func ways() []blow {
 }
 
 // faults are those of the simulated Jetstream.
-func faults() []blow {
-	var all []blow
+func streamFaults() []fault {
+	var all []fault
 	for _, f := range []simnet.Fault{simnet.Duplicate, simnet.Stale, simnet.Renumber, simnet.Restart, simnet.Stall} {
-		all = append(all, blow{"Jetstream: " + string(f), func(c *chaos) { c.fault(f) }})
+		all = append(all, fault{"Jetstream: " + string(f), func(c *chaos) { c.inject(f) }})
 	}
 	for _, p := range poisons() {
-		all = append(all, blow{p.name(), func(c *chaos) { c.poison(p) }})
+		all = append(all, fault{p.name(), func(c *chaos) { c.poison(p) }})
 	}
 	return append(all,
-		blow{"Jetstream: refuse", func(c *chaos) {
+		fault{"Jetstream: refuse", func(c *chaos) {
 			c.refuse()
 			require.NoError(c.t, c.net.Do(simnet.Accept))
 		}},
-		blow{"Jetstream: too-old", (*chaos).forget},
-		blow{"Jetstream: clock ahead, and right again", (*chaos).clockStep},
-		blow{"flood, ten times as much", (*chaos).flood},
+		fault{"Jetstream: too-old", (*chaos).forgetUnread},
+		fault{"Jetstream: clock ahead, and right again", (*chaos).clockStep},
+		fault{"flood, ten times as much", (*chaos).flood},
 	)
 }
 
@@ -196,20 +196,20 @@ func (c *chaos) pauseReader() {
 	reading, waiting := c.reader()
 	c.member(reading).signal(syscall.SIGSTOP)
 	require.Eventually(c.t, func() bool { return c.holder() == waiting }, time.Minute, 20*time.Millisecond, "nobody takes over")
-	before := c.told("lease_lost")
+	before := c.logged("lease_lost")
 	c.member(reading).signal(syscall.SIGCONT)
-	require.Eventually(c.t, func() bool { return c.told("lease_lost") > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged("lease_lost") > before }, time.Minute, 20*time.Millisecond)
 }
 
 // pauseWorkers lets the queue grow until the stream is left alone.
 func (c *chaos) pauseWorkers() {
 	c.t.Helper()
-	before := c.told("paused_by_backpressure")
+	before := c.logged("paused_by_backpressure")
 	for _, name := range []string{"work 1", "work 2"} {
 		c.member(name).signal(syscall.SIGSTOP)
 		defer c.member(name).signal(syscall.SIGCONT)
 	}
-	require.Eventually(c.t, func() bool { return c.told("paused_by_backpressure") > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged("paused_by_backpressure") > before }, time.Minute, 20*time.Millisecond)
 }
 
 // crash ends Postgres without order, does something while it is away, and starts
@@ -266,7 +266,7 @@ func hostOf(t *testing.T, raw string) string {
 }
 
 // fault does one of the network's until it has reached somebody.
-func (c *chaos) fault(f simnet.Fault) {
+func (c *chaos) inject(f simnet.Fault) {
 	c.t.Helper()
 	before := c.net.Fired()[f]
 	require.Eventually(c.t, func() bool {
@@ -280,7 +280,7 @@ func (c *chaos) refuse() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Refuse]
 	require.NoError(c.t, c.net.Do(simnet.Refuse))
-	c.fault(simnet.Cut)
+	c.inject(simnet.Cut)
 	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, time.Minute, 10*time.Millisecond)
 }
 
@@ -296,7 +296,7 @@ func (c *chaos) poison(p poison) {
 	}
 	before := seen()
 	require.Eventually(c.t, func() bool {
-		c.fault(p.fault)
+		c.inject(p.fault)
 		for range 500 {
 			if seen() > max(before, 0) {
 				return true
@@ -338,9 +338,9 @@ func (c *chaos) fullDisk() {
 	_, err = c.pool.Exec(c.t.Context(), `SELECT pg_logical_emit_message(true, 'weir', 'a fresh segment')`)
 	require.NoError(c.t, err)
 	const full = "SQLSTATE 53100"
-	before := c.told(full)
+	before := c.logged(full)
 	c.disk.fill()
-	require.Eventually(c.t, func() bool { return c.told(full) > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged(full) > before }, time.Minute, 20*time.Millisecond)
 	c.disk.free()
 	for range 100 {
 		if _, err := tryCount(c.pool, `SELECT 1`); err == nil {

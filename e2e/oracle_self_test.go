@@ -19,23 +19,23 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-const judgedPost = "app.bsky.feed.post"
+const oraclePost = "app.bsky.feed.post"
 
-var judgedEnd = time.Date(2026, 7, 4, 15, 0, 0, 0, time.UTC)
+var oracleEnd = time.Date(2026, 7, 4, 15, 0, 0, 0, time.UTC)
 
 // judged is a truth of a few thousand events, and a database that holds it.
-func judged(t *testing.T) (truth, *pgxpool.Pool) {
+func oracleDatabase(t *testing.T) (oracle, *pgxpool.Pool) {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: judgedEnd})
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: oracleEnd})
 	require.NoError(t, err)
-	tr := fold(n.Log().Entries(), judgedPost)
+	tr := fold(n.Log().Entries(), oraclePost)
 	pool := schematest.New(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	return tr, pool
 }
 
 // store makes a database hold the truth, with a job that is done.
-func (tr truth) store(ctx context.Context, tx pgx.Tx) error {
+func (tr oracle) store(ctx context.Context, tx pgx.Tx) error {
 	q := &pgx.Batch{}
 	for k, r := range tr.records {
 		q.Queue(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
@@ -60,23 +60,23 @@ const (
 	putJob = `
 INSERT INTO river_job (kind, state, args, max_attempts, finalized_at)
 VALUES ($1, $2::river_job_state, '{}', 25, CASE WHEN $2 IN ('completed', 'discarded', 'cancelled') THEN now() END)`
-	putLetter = `
+	putDeadLetter = `
 INSERT INTO dead_letters (key, stage, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
 VALUES ('\x00', 'process', 'did:plc:a', 'r', 'it is broken', '', 0, now(), now())`
 	putGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now(), now())`
 )
 
-func TestJudgeFindsNoProblemInTheTruth(t *testing.T) {
+func TestOracleFindsNoProblemInACorrectDatabase(t *testing.T) {
 	t.Parallel()
-	tr, pool := judged(t)
-	problems, err := tr.problems(t.Context(), pool, judgedEnd)
+	tr, pool := oracleDatabase(t)
+	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	require.Empty(t, problems)
 	require.Greater(t, len(tr.records), 1500)
 	require.Greater(t, len(tr.tombstones), 50)
 	require.Greater(t, len(tr.accounts), 10)
 	require.Greater(t, len(tr.shares), 400)
-	require.Greater(t, len(tr.ranking(judgedEnd, time.Hour, 0)), 5)
+	require.Greater(t, len(tr.ranking(oracleEnd, time.Hour, 0)), 5)
 }
 
 // breakage is one row of a database made wrong.
@@ -89,9 +89,9 @@ type breakage struct {
 
 // TestJudgeReportsWhatIsBroken breaks one thing at a time, and asks that the
 // judge names it, and complains of no other table.
-func TestJudgeReportsWhatIsBroken(t *testing.T) {
+func TestOracleReportsEveryBreakage(t *testing.T) {
 	t.Parallel()
-	tr, pool := judged(t)
+	tr, pool := oracleDatabase(t)
 	for _, b := range slices.Concat(brokenRecords(t, tr), brokenShares(t, tr), brokenAccounts(t, tr), brokenWork()) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
@@ -101,7 +101,7 @@ func TestJudgeReportsWhatIsBroken(t *testing.T) {
 			tag, err := tx.Exec(t.Context(), b.sql, b.args...)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, tag.RowsAffected(), "one thing is broken")
-			problems, err := tr.compare(t.Context(), tx, judgedEnd)
+			problems, err := tr.compare(t.Context(), tx, oracleEnd)
 			require.NoError(t, err)
 			requireProblems(t, b.want, problems)
 		})
@@ -114,7 +114,7 @@ func keyArgs(k recordKey, more ...any) []any {
 	return append([]any{k.collection, k.did, k.rkey}, more...)
 }
 
-func brokenRecords(t *testing.T, tr truth) []breakage {
+func brokenRecords(t *testing.T, tr oracle) []breakage {
 	t.Helper()
 	record := first(t, tr.records, func(_ recordKey, r recordRow) bool { return len(r.links) > 0 })
 	deleted := first(t, tr.tombstones, func(recordKey, tombstoneRow) bool { return true })
@@ -149,7 +149,7 @@ func brokenRecords(t *testing.T, tr truth) []breakage {
 	}
 }
 
-func brokenShares(t *testing.T, tr truth) []breakage {
+func brokenShares(t *testing.T, tr oracle) []breakage {
 	t.Helper()
 	lone := first(t, tr.shares, tr.countsAlone)
 	other := first(t, tr.shares, func(k shareKey, _ shareRow) bool { return k.url != lone.url })
@@ -164,7 +164,7 @@ func brokenShares(t *testing.T, tr truth) []breakage {
 		{"a share is missing", `DELETE FROM shares` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + ": expected how " + how + ", shared_at " + at + ", found no row", "ranking: 24 h to"}},
 		{"a share too many", `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, 'post', $4 FROM links WHERE url = $5`,
-			keyArgs(bare, judgedEnd.Add(-time.Minute), lone.url),
+			keyArgs(bare, oracleEnd.Add(-time.Minute), lone.url),
 			[]string{"shares: " + bare.String() + " of " + lone.url + ": expected no row, found how post",
 				"ranking: 1 h to", "ranking: 3 h to", "ranking: 6 h to", "ranking: 12 h to", "ranking: 24 h to"}},
 		{"a share of another link", update + `link_id = (SELECT id FROM links WHERE url = $4)` + whereKey, keyArgs(lone.recordKey, other.url),
@@ -180,7 +180,7 @@ func brokenShares(t *testing.T, tr truth) []breakage {
 	}
 }
 
-func brokenAccounts(t *testing.T, tr truth) []breakage {
+func brokenAccounts(t *testing.T, tr oracle) []breakage {
 	t.Helper()
 	hidden := accountKey(first(t, tr.shares, func(k shareKey, _ shareRow) bool { return !tr.visible(k.did) }).did)
 	named := first(t, tr.accounts, func(k accountKey, a accountRow) bool { return a.handle != "" && !a.stranger && tr.visible(string(k)) })
@@ -202,7 +202,7 @@ func brokenAccounts(t *testing.T, tr truth) []breakage {
 func brokenWork() []breakage {
 	all := []breakage{
 		{"a job of another kind waits", putJob, []any{"expire", "available"}, nil},
-		{"a dead letter", putLetter, nil, []string{"dead_letters: rows: expected 0, found 1...process did:plc:a/r it is broken"}},
+		{"a dead letter", putDeadLetter, nil, []string{"dead_letters: rows: expected 0, found 1...process did:plc:a/r it is broken"}},
 		{"a gap, though it was closed", putGap, nil, []string{"gaps: rows: expected 0, found 1...too old"}},
 	}
 	for _, state := range []string{"available", "pending", "scheduled", "running", "retryable", "discarded", "cancelled"} {
@@ -230,7 +230,7 @@ func requireProblems(t *testing.T, want, problems []string) {
 	}
 }
 
-func (tr truth) hasShared(did, url string) bool {
+func (tr oracle) hasShared(did, url string) bool {
 	for k := range tr.shares {
 		if k.did == did && k.url == url {
 			return true
@@ -239,14 +239,14 @@ func (tr truth) hasShared(did, url string) bool {
 	return false
 }
 
-func (tr truth) visible(did string) bool {
+func (tr oracle) visible(did string) bool {
 	a, ok := tr.accounts[accountKey(did)]
 	return !ok || a.status == "active"
 }
 
 // countsAlone says whether a share is the only one of its post, by an account
 // that shared its link in no other, so that the ranking cannot be right without it.
-func (tr truth) countsAlone(key shareKey, _ shareRow) bool {
+func (tr oracle) countsAlone(key shareKey, _ shareRow) bool {
 	for k := range tr.shares {
 		if k != key && (k.recordKey == key.recordKey || k.did == key.did && k.url == key.url) {
 			return false
