@@ -25,21 +25,21 @@ func newTable(head ...string) *table {
 
 func (t *table) line(cells ...string) { fmt.Fprintf(t, "| %s |\n", strings.Join(cells, " | ")) }
 
-// roundReport is what came of a round.
+// roundReport is the result of a round.
 type roundReport struct {
 	*chaos
 	length        time.Duration
 	events        int
 	posts, shares int // that must be stored
 	lost, doubled int
-	problems      int // all that the judge found
+	problems      int // all that the comparison found
 }
 
-// chaosReport is of all rounds.
+// chaosReport has the results of all rounds.
 type chaosReport []roundReport
 
-// publish prints what was done and what came of it, by kind of round, and writes
-// it to WEIR_REPORT.
+// publish prints the faults and the results by kind of round, and writes them to
+// WEIR_REPORT.
 func (all chaosReport) publish(t *testing.T, took time.Duration) {
 	t.Helper()
 	kinds := []string{wholeNetwork, followedAccounts}
@@ -82,7 +82,7 @@ func sum(of chaosReport, what func(roundReport) int) string {
 	return fmt.Sprint(total)
 }
 
-// roundFigure is a line of the report: one value for the rounds of a kind.
+// roundFigure is a row of the report, with one value for each kind of round.
 type roundFigure struct {
 	name string
 	of   func(chaosReport) string
@@ -100,7 +100,7 @@ func roundFigures() []roundFigure {
 			}
 			return fmt.Sprintf("%d to %d", of[0].seed, of[len(of)-1].seed)
 		}},
-		{"a round takes, at most", func(of chaosReport) string {
+		{"longest round", func(of chaosReport) string {
 			longest := time.Duration(0)
 			for _, r := range of {
 				longest = max(longest, r.length)
@@ -129,7 +129,7 @@ func roundFigures() []roundFigure {
 			}
 			return fmt.Sprintf("%s, after: %s", slowest.slowest.Round(10*time.Millisecond), slowest.after)
 		}},
-		{"answers of the web process", func(of chaosReport) string {
+		{"responses of the web process", func(of chaosReport) string {
 			all := responses{statuses: map[int]int{}}
 			for _, r := range of {
 				for status, n := range r.responses.statuses {
@@ -148,7 +148,7 @@ func (a responses) summary() string {
 	for _, status := range slices.Sorted(maps.Keys(a.statuses)) {
 		parts = append(parts, fmt.Sprintf("%d of status %d", a.statuses[status], status))
 	}
-	return fmt.Sprintf("%s; %d without an answer, %d wrong, %d asked while it was killed", strings.Join(parts, ", "), len(a.silent), len(a.wrong), a.away)
+	return fmt.Sprintf("%s; %d requests without a response, %d wrong responses, %d requests while it was killed", strings.Join(parts, ", "), len(a.silent), len(a.wrong), a.away)
 }
 
 // publish prints a report, and writes it to the file that WEIR_REPORT names.
@@ -156,6 +156,6 @@ func publish(t testing.TB, report string) {
 	t.Helper()
 	t.Log("\n" + report)
 	if file := os.Getenv("WEIR_REPORT"); file != "" {
-		require.NoError(t, os.WriteFile(file, []byte(report), 0o644)) //nolint:gosec // for everybody to read
+		require.NoError(t, os.WriteFile(file, []byte(report), 0o644)) //nolint:gosec // readable by everyone
 	}
 }

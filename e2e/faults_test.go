@@ -17,34 +17,34 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// blow is one thing that goes wrong. It returns when that has been seen to have
-// happened, by what is not Weir's own word where that is possible, and fails the
-// test otherwise.
+// fault is one thing that goes wrong. It returns once something has shown that
+// it happened, where possible something other than Weir itself. Otherwise it
+// fails the test.
 type fault struct {
 	name string
 	do   func(c *chaos)
 }
 
-// plan is a round: each blow once, in the order of chance.
+// plan is a round: each fault once, in random order.
 func (c *chaos) plan() []fault {
 	plan := c.allFaults()
 	c.random.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
 	return plan
 }
 
-// planned are some blows, in the order given.
+// planned returns the faults with these names, in this order.
 func (c *chaos) planned(wanted ...string) (plan []fault) {
 	c.t.Helper()
 	all := c.allFaults()
 	for _, name := range wanted {
 		at := slices.IndexFunc(all, func(b fault) bool { return b.name == name })
-		require.GreaterOrEqual(c.t, at, 0, "no blow is called %q: expected one of %s", name, names(all))
+		require.GreaterOrEqual(c.t, at, 0, "no fault is named %q: expected one of %s", name, names(all))
 		plan = append(plan, all[at])
 	}
 	return plan
 }
 
-// blows are all that can be done in such a round.
+// allFaults returns every fault that this kind of round can inject.
 func (c *chaos) allFaults() []fault {
 	all := slices.Concat(processFaults(), networkFaults(), streamFaults(), clockFaults(), retentionFaults())
 	if c.kind == followedAccounts {
@@ -64,15 +64,15 @@ func names(plan []fault) string {
 	return strings.Join(all, ", ")
 }
 
-// endings are those of processes.
+// processFaults kill, stop and pause processes, Postgres among them.
 func processFaults() []fault {
 	return []fault{
-		{"SIGKILL of the consumer that reads", func(c *chaos) {
+		{"SIGKILL of the active consumer", func(c *chaos) {
 			reading, _ := c.reader()
 			c.kill(reading)
 			c.relaunch(reading)
 		}},
-		{"SIGKILL of the consumer that waits", func(c *chaos) {
+		{"SIGKILL of the standby consumer", func(c *chaos) {
 			_, waiting := c.reader()
 			c.kill(waiting)
 			c.relaunch(waiting)
@@ -81,7 +81,7 @@ func processFaults() []fault {
 		{"SIGKILL of the web process", func(c *chaos) { c.killAll("web 1") }},
 		{"SIGKILL of both consumers", func(c *chaos) { c.killAll("consume 1", "consume 2") }},
 		{"SIGKILL of everything", func(c *chaos) { c.killAll(fleet()...) }},
-		{"SIGTERM of the consumer that reads", func(c *chaos) {
+		{"SIGTERM of the active consumer", func(c *chaos) {
 			reading, _ := c.reader()
 			c.terminate(reading)
 		}},
@@ -89,7 +89,7 @@ func processFaults() []fault {
 		{"SIGSTOP of the consumer beyond its lease", (*chaos).pauseReader},
 		{"SIGSTOP of the workers until the queue is full", (*chaos).pauseWorkers},
 		{"crash of Postgres", func(c *chaos) { c.crash(func() {}) }},
-		{"SIGKILL of the consumer while Postgres is away", func(c *chaos) {
+		{"SIGKILL of the consumer while Postgres is down", func(c *chaos) {
 			reading, _ := c.reader()
 			c.crash(func() { c.kill(reading) })
 			c.relaunch(reading)
@@ -97,7 +97,7 @@ func processFaults() []fault {
 	}
 }
 
-// ways are what goes wrong between the processes and their servers.
+// networkFaults are those of the connections to Jetstream and Postgres.
 func networkFaults() []fault {
 	var all []fault
 	for _, to := range []string{"Jetstream", "Postgres"} {
@@ -113,25 +113,25 @@ func networkFaults() []fault {
 				p.cut()
 				p.returned(p.accepted.Load())
 			}},
-			fault{"no way to " + to, func(c *chaos) {
+			fault{"no connection to " + to, func(c *chaos) {
 				p := at(c)
 				p.down()
-				time.Sleep(time.Duration(300+c.random.IntN(1000)) * time.Millisecond) // as long as it lasts
+				time.Sleep(time.Duration(300+c.random.IntN(1000)) * time.Millisecond) // the length of the outage
 				p.up()
 				p.returned(p.accepted.Load())
 			}},
-			fault{"slow way to " + to, func(c *chaos) {
+			fault{"slow connection to " + to, func(c *chaos) {
 				p := at(c)
 				p.renew(`{"type":"latency","attributes":{"latency":80,"jitter":40}}`) // ms
 				defer p.renew()
-				c.takes(p, 40*time.Millisecond)
+				c.requireSlow(p, 40*time.Millisecond)
 				c.progress(3)
 			}},
-			fault{"narrow way to " + to, func(c *chaos) {
+			fault{"narrow connection to " + to, func(c *chaos) {
 				p := at(c)
 				p.renew(`{"type":"bandwidth","attributes":{"rate":100}}`) // KB/s
 				defer p.renew()
-				c.takes(p, 300*time.Millisecond)
+				c.requireSlow(p, 300*time.Millisecond)
 				c.progress(3)
 			}},
 		)
@@ -139,7 +139,7 @@ func networkFaults() []fault {
 	return all
 }
 
-// faults are those of the simulated Jetstream.
+// streamFaults are those of the simulated Jetstream.
 func streamFaults() []fault {
 	var all []fault
 	for _, f := range []simnet.Fault{simnet.Duplicate, simnet.Stale, simnet.Renumber, simnet.Restart, simnet.Stall} {
@@ -154,15 +154,15 @@ func streamFaults() []fault {
 			require.NoError(c.t, c.net.Do(simnet.Accept))
 		}},
 		fault{"Jetstream: too-old", (*chaos).forgetUnread},
-		fault{"Jetstream: clock ahead, and right again", (*chaos).clockStep},
-		fault{"flood, ten times as much", (*chaos).flood},
+		fault{"Jetstream: clock ahead, then right again", (*chaos).clockStep},
+		fault{"flood, ten times the rate", (*chaos).flood},
 	)
 }
 
-// poison is what nobody can read.
+// poison is a frame that cannot be read.
 type poison struct {
 	fault simnet.Fault
-	like  string // of the dead letter's cause, or of what was received
+	like  string // part of the dead letter's cause, or of the received value
 }
 
 func poisons() []poison {
@@ -171,7 +171,7 @@ func poisons() []poison {
 
 func (p poison) name() string { return "Jetstream: " + string(p.fault) }
 
-// killAll kills some of the fleet at once, and starts them again.
+// killAll kills members of the fleet at once, and starts them again.
 func (c *chaos) killAll(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
@@ -189,19 +189,19 @@ func (c *chaos) terminate(name string) {
 	c.relaunch(name)
 }
 
-// pauseReader stops the consumer until the other one has taken over, and lets it
-// learn that it has lost its lease.
+// pauseReader stops the active consumer until the other one has taken over, then
+// resumes it and waits until it learns that it lost its lease.
 func (c *chaos) pauseReader() {
 	c.t.Helper()
 	reading, waiting := c.reader()
 	c.member(reading).signal(syscall.SIGSTOP)
-	require.Eventually(c.t, func() bool { return c.holder() == waiting }, time.Minute, 20*time.Millisecond, "nobody takes over")
+	require.Eventually(c.t, func() bool { return c.holder() == waiting }, time.Minute, 20*time.Millisecond, "the standby does not take over")
 	before := c.logged("lease_lost")
 	c.member(reading).signal(syscall.SIGCONT)
 	require.Eventually(c.t, func() bool { return c.logged("lease_lost") > before }, time.Minute, 20*time.Millisecond)
 }
 
-// pauseWorkers lets the queue grow until the stream is left alone.
+// pauseWorkers stops the workers until the full queue pauses the stream.
 func (c *chaos) pauseWorkers() {
 	c.t.Helper()
 	before := c.logged("paused_by_backpressure")
@@ -212,8 +212,7 @@ func (c *chaos) pauseWorkers() {
 	require.Eventually(c.t, func() bool { return c.logged("paused_by_backpressure") > before }, time.Minute, 20*time.Millisecond)
 }
 
-// crash ends Postgres without order, does something while it is away, and starts
-// it again.
+// crash kills Postgres, calls while, and starts Postgres again.
 func (c *chaos) crash(while func()) {
 	c.t.Helper()
 	started := func() (at time.Time) {
@@ -228,8 +227,9 @@ func (c *chaos) crash(while func()) {
 	require.True(c.t, started().After(before))
 }
 
-// takes has something pass through the proxy, and asks that it takes as long.
-func (c *chaos) takes(p *proxy, least time.Duration) {
+// requireSlow sends a request of its own through the proxy and requires that it
+// takes at least this long.
+func (c *chaos) requireSlow(p *proxy, least time.Duration) {
 	c.t.Helper()
 	began := time.Now()
 	if p == c.database {
@@ -245,10 +245,10 @@ func (c *chaos) takes(p *proxy, least time.Duration) {
 		require.NoError(c.t, err)
 		require.NoError(c.t, response.Body.Close())
 	}
-	require.Greater(c.t, time.Since(began), least, "%s is as fast as ever", p.Name)
+	require.Greater(c.t, time.Since(began), least, "the connection to %s is not slower", p.Name)
 }
 
-// through is the database as the fleet sees it.
+// through is the URL of the database that the fleet uses, by way of the proxy.
 func (c *chaos) through() string {
 	for _, pair := range c.env {
 		if at, ok := strings.CutPrefix(pair, "DATABASE_URL="); ok {
@@ -265,17 +265,17 @@ func hostOf(t *testing.T, raw string) string {
 	return u.Host
 }
 
-// fault does one of the network's until it has reached somebody.
+// inject repeats a fault of the network until it has reached a client.
 func (c *chaos) inject(f simnet.Fault) {
 	c.t.Helper()
 	before := c.net.Fired()[f]
 	require.Eventually(c.t, func() bool {
 		require.NoError(c.t, c.net.Do(f))
 		return c.net.Fired()[f] > before
-	}, time.Minute, 50*time.Millisecond, "%s reaches nobody", f)
+	}, time.Minute, 50*time.Millisecond, "%s reaches no client", f)
 }
 
-// refuse ends the connections and turns away who comes back.
+// refuse ends the connections and refuses new ones.
 func (c *chaos) refuse() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Refuse]
@@ -284,7 +284,7 @@ func (c *chaos) refuse() {
 	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, time.Minute, 10*time.Millisecond)
 }
 
-// poison sends what cannot be read until it lies among the dead letters.
+// poison sends an unreadable frame until it is among the dead letters.
 func (c *chaos) poison(p poison) {
 	c.t.Helper()
 	seen := func() int {
@@ -303,12 +303,12 @@ func (c *chaos) poison(p poison) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		return false // nobody was connected when it came, and it comes only once
-	}, time.Minute, 10*time.Millisecond, "%s is set aside by nobody", p.fault)
+		return false // no client was connected when the server sent it, once
+	}, time.Minute, 10*time.Millisecond, "%s does not become a dead letter", p.fault)
 }
 
-// clockStep sets the server's clock ahead until a consumer has been told of the
-// future, and right again.
+// clockStep sets the server's clock ahead until a consumer has received events
+// from the future, then right again.
 func (c *chaos) clockStep() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Ahead]
@@ -317,7 +317,7 @@ func (c *chaos) clockStep() {
 	c.net.StepClock(0)
 }
 
-// flood has ten times as much happen for two seconds.
+// flood multiplies the rate of events by ten for two seconds.
 func (c *chaos) flood() {
 	c.t.Helper()
 	const span = 2 * time.Second
@@ -325,12 +325,12 @@ func (c *chaos) flood() {
 	stop := live(c.t, c.net, 9*chaosRate)
 	time.Sleep(span)
 	stop()
-	require.Greater(c.t, c.net.Log().Last().Seq-before, int64(5*chaosRate*span.Seconds()), "the machine cannot make a flood")
+	require.Greater(c.t, c.net.Log().Last().Seq-before, int64(5*chaosRate*span.Seconds()), "the machine is too slow to generate a flood")
 }
 
-// fullDisk leaves the server no room until a process has been told so. The log
-// of Postgres gets a fresh segment before: without room for the next one the
-// server ends, which the other blows are for.
+// fullDisk fills the server's disk until a process receives the error. Before, it
+// starts a new WAL segment: without space for the next one Postgres would crash,
+// which is another fault.
 func (c *chaos) fullDisk() {
 	c.t.Helper()
 	_, err := c.pool.Exec(c.t.Context(), `SELECT pg_switch_wal()`)
@@ -348,7 +348,7 @@ func (c *chaos) fullDisk() {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	c.t.Log("Postgres has ended for want of room: it is started again")
+	c.t.Log("Postgres crashed on the full disk: it is started again")
 	require.NoError(c.t, c.server.Crash(c.t.Context()))
 	require.NoError(c.t, c.server.Resume(c.t.Context()))
 }

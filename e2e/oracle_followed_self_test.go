@@ -44,7 +44,7 @@ INSERT INTO watch_members (watch_id, did) SELECT id, did FROM w, (VALUES ('a'), 
 
 const ofA3 = `collection = 'app.bsky.feed.post' AND did = 'a' AND rkey = '3'`
 
-func TestFollowedOracleAllowsOptionalRows(t *testing.T) {
+func TestOracleOfFollowedAccountsAllowsOptionalRows(t *testing.T) {
 	t.Parallel()
 	tr, pool := followedDatabase(t)
 	for name, sql := range map[string]string{
@@ -73,7 +73,7 @@ UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'
 	}
 }
 
-func TestFollowedOracleReportsEveryBreakage(t *testing.T) {
+func TestOracleOfFollowedAccountsReportsEveryBreakage(t *testing.T) {
 	t.Parallel()
 	tr, pool := followedDatabase(t)
 	const insert = `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', `

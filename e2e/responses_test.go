@@ -15,24 +15,24 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// answers are what the web process said while everything broke.
+// responses are those of the web process during a round.
 type responses struct {
-	statuses map[int]int // how often each HTTP status came
-	away     int         // how often it was asked while it was being killed
-	silent   []string    // how it failed to answer although it ran
-	wrong    []string    // counts that cannot be
+	statuses map[int]int // responses by HTTP status
+	away     int         // requests that failed while it was killed
+	silent   []string    // requests that failed while it was running
+	wrong    []string    // responses that cannot be right
 }
 
-// watcher asks the web process as a person and as an operator would.
+// watcher polls the web process: the page's API and the ops listener.
 type watcher struct {
 	c         *chaos
 	client    *http.Client
 	responses responses
-	seen      int                        // of the log's entries
-	ever      map[string]map[string]bool // who has ever shared each URL
+	seen      int                        // number of log entries read so far
+	ever      map[string]map[string]bool // the DIDs that ever shared each URL
 }
 
-// watch begins; the returned function ends it.
+// watch starts polling; the returned function stops it and returns the results.
 func (c *chaos) watch() func() responses {
 	w := &watcher{c: c, client: &http.Client{Timeout: 15 * time.Second}, responses: responses{statuses: map[int]int{}}, ever: map[string]map[string]bool{}}
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -56,12 +56,12 @@ func (c *chaos) watch() func() responses {
 	}
 }
 
-// look asks both once.
+// poll requests the ranking and the health once.
 func (w *watcher) poll(ctx context.Context) {
 	p := w.c.member("web 1")
 	page, opsURL := address.FindString(p.stderr.String()), opsAddress.FindStringSubmatch(p.stderr.String())
 	if page == "" || opsURL == nil {
-		return // it starts
+		return // it is starting
 	}
 	if body, ok := w.fetch(ctx, p, page+"api/v1/trending?window=1h&limit=100"); ok {
 		w.check(body)
@@ -74,8 +74,7 @@ func (w *watcher) poll(ctx context.Context) {
 	}
 }
 
-// ask answers the body of a page; ok is false where there was none that says
-// what was asked for.
+// fetch returns the body of a response; ok is false without a usable one.
 func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byte, ok bool) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	require.NoError(w.c.t, err)
@@ -96,7 +95,7 @@ func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byt
 		select {
 		case <-p.exited:
 			w.responses.away++
-		case <-time.After(2 * time.Second): // its end is noticed a moment later than it happens
+		case <-time.After(2 * time.Second): // the exit is noticed a moment later
 			w.responses.silent = append(w.responses.silent, fmt.Sprintf("%s after %s: %v", url, took, err))
 		}
 		return nil, false
@@ -105,8 +104,8 @@ func (w *watcher) fetch(ctx context.Context, p *process, url string) (body []byt
 	return body, response.StatusCode == http.StatusOK || response.Header.Get("Content-Type") == "application/json" && response.StatusCode == http.StatusServiceUnavailable
 }
 
-// check asks that no link is counted more often than accounts have ever shared
-// it. The log is read after the answer: it knows all that the answer may know.
+// check requires that no link has more sharers than accounts ever shared it. The
+// log is read after the response, so it holds every event that the response can.
 func (w *watcher) check(body []byte) {
 	var ranking struct {
 		Links []ranking.TrendingLink `json:"links"`
@@ -124,7 +123,7 @@ func (w *watcher) check(body []byte) {
 		case listed[l.URL]:
 			w.responses.wrong = append(w.responses.wrong, l.URL+" is listed twice")
 		case i > 0 && l.Sharers > ranking.Links[i-1].Sharers:
-			w.responses.wrong = append(w.responses.wrong, l.URL+" stands below one with fewer")
+			w.responses.wrong = append(w.responses.wrong, l.URL+" is ranked below a link with fewer sharers")
 		}
 		listed[l.URL] = true
 	}
