@@ -253,6 +253,7 @@ func TestStopCommitsWhatWasRead(t *testing.T) {
 // TestSecondConsumerWaitsAndTakesOver: one lease, one writer.
 func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	dead, ok, err := schema.TakeLease(t.Context(), pool, "s", "recording", "dead", 2*time.Second)
 	require.NoError(t, err)
@@ -270,6 +271,7 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 // while a recording is consumed.
 func TestPostgresRestartIsTransient(t *testing.T) {
 	t.Parallel()
+	long(t)
 	server := schematest.Server(t)
 	pool, err := pgxpool.New(t.Context(), server.URL("weir"))
 	require.NoError(t, err)

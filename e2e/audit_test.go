@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// audited is what `weir audit` says.
+// audited runs `weir audit` and returns its summary.
 func audited(t *testing.T, env []string, args ...string) (sum schema.Audit, faults []string) {
 	t.Helper()
 	var answer struct {
@@ -33,8 +33,8 @@ func audited(t *testing.T, env []string, args ...string) (sum schema.Audit, faul
 	return answer.Audit, faults
 }
 
-// followedForLong is a database that has the past of everybody the hub follows,
-// and a process that keeps it.
+// followedForLong returns a database with the past of every account that the hub
+// follows, and a process that keeps it up to date.
 func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []string, serve *process) {
 	t.Helper()
 	n = followNetwork(t, 30)
@@ -50,8 +50,8 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 	return n, pool, env, serve
 }
 
-// someoneBusy is a followed account with so many posts of the past hours stored,
-// the newest first, and with one of this moment.
+// someoneBusy returns a followed account with this many stored posts of the past
+// hours, newest first, and with a post of this moment.
 func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (did string, rkeys []string) {
 	t.Helper()
 	did = texts(t, pool, `SELECT did FROM posts JOIN watch_members USING (did) GROUP BY did ORDER BY count(*) DESC, did LIMIT 1`)[0]
@@ -65,9 +65,10 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 	return did, rkeys
 }
 
-// TestAuditFindsAndRepairs what somebody did to the tables: a post taken out, one
-// put in, one altered, one of another version, one buried under a tombstone.
+// TestAuditFindsAndRepairs changes made by hand: a post removed, one added, one
+// altered, one with another version, one hidden by a tombstone.
 func TestAuditFindsAndRepairs(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, pool, env, serve := followedForLong(t)
 	sum, faults := audited(t, env, "--all")
@@ -120,9 +121,10 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	}
 }
 
-// TestAuditOfServersThatFail says so, blames no post, and is told when nobody
-// audits any more.
+// TestAuditOfFailingServers: such an audit reports the failures and no faults in
+// posts, and there is an alert when no audit has run for long.
 func TestAuditOfFailingServers(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	someoneBusy(t, n, pool, 1)
@@ -141,12 +143,12 @@ func TestAuditOfFailingServers(t *testing.T) {
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditOld")
 	require.NotContains(t, succeed(t, append(env, "WEIR_AUDIT_INTERVAL=0"), "status"), "WeirAuditOld")
 	executes(t, env[0][len("DATABASE_URL="):], `DELETE FROM audits`)
-	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a young database owes no audit")
+	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a new database needs no audit yet")
 	executes(t, env[0][len("DATABASE_URL="):], `UPDATE weir_migration SET applied_at = now() - interval '3 days'`)
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditOld")
 }
 
-// TestAuditMistakes are one sentence.
+// TestAuditRefusesWrongArguments in one sentence.
 func TestAuditRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"audit --accounts 0", "audit --all --accounts 3", "audit --window 0s", "audit --settle -1s"} {

@@ -14,8 +14,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestNoSecretIsPrinted, wherever it was written and whatever is wrong.
+// TestNoSecretIsPrinted, in whatever variable it is and whatever is wrong.
 func TestNoSecretIsPrinted(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := network(t, 20)
 	good := append(follower(n, schematest.NewURL(t)), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_PDS="+n.PDSURL(), "WEIR_APP_PASSWORD=s3cret-app", "WEIR_OPS_TOKEN=s3cret-token")
@@ -41,7 +42,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	}
 }
 
-// TestSecretsAreMarked: a variable that sounds like one is masked.
+// TestSecretsAreMarked: every variable named like a secret has the tag.
 func TestSecretsAreMarked(t *testing.T) {
 	t.Parallel()
 	sounds := regexp.MustCompile(`PASSWORD|TOKEN|SECRET|WEBHOOK|KEY$`)
@@ -57,7 +58,7 @@ func TestSecretsAreMarked(t *testing.T) {
 	require.Positive(t, marked)
 }
 
-// TestConfigIsPrinted as it holds: every variable, its value and where it is from.
+// TestConfigPrintsEveryVariable with its value and its source.
 func TestConfigPrintsEveryVariable(t *testing.T) {
 	t.Parallel()
 	out := succeed(t, []string{"WEIR_WORKERS=3", "WEIR_APP_PASSWORD=x", "WEIR_IDENTIFIER=y", "WEIR_IMAGE_BASE="}, "config")
@@ -68,8 +69,8 @@ func TestConfigPrintsEveryVariable(t *testing.T) {
 	require.Equal(t, reflect.TypeFor[app.Config]().NumField()+1, strings.Count(out, "\n"), fmt.Sprint(out))
 }
 
-// TestConfigRefusesWhatServeRefuses, and prints the rest all the same. An address
-// that a running weir has taken is no mistake.
+// TestConfigRefusesWhatServeRefuses, and still prints everything. An address in
+// use by a running weir is no error.
 func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]string{
@@ -86,8 +87,8 @@ func TestConfigRefusesWhatServeRefuses(t *testing.T) {
 	succeed(t, []string{"WEIR_LISTEN=" + taken.Addr().String(), "WEIR_OPS_LISTEN=" + taken.Addr().String()}, "config")
 }
 
-// TestVariablesOfTheTestsAreNoMistakes: whoever sets one of those that
-// CONTRIBUTING.md lists starts the binary with it too.
+// TestConfigAcceptsTheVariablesOfTheTests that CONTRIBUTING.md lists: the binary
+// inherits them.
 func TestConfigAcceptsTheVariablesOfTheTests(t *testing.T) {
 	t.Parallel()
 	var env []string

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// listed are the letters that `weir deadletter list` prints.
+// listed returns the dead letters that `weir deadletter list` prints.
 func listed(t *testing.T, env []string, args ...string) []schema.Letter {
 	t.Helper()
 	var letters []schema.Letter
@@ -26,7 +26,7 @@ func listed(t *testing.T, env []string, args ...string) []schema.Letter {
 	return letters
 }
 
-// replaysEnd waits until no replay is asked for or under way.
+// retriesEnd waits until no dead letter is being retried.
 func retriesEnd(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -35,15 +35,15 @@ func retriesEnd(t *testing.T, pool *pgxpool.Pool) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// poisoned is a database that has read a recording with bad input of every kind,
-// while a constraint refused the posts of one account.
+// poisoned returns a database that has ingested a recording with bad input of
+// every kind, while a constraint refused the posts of one account.
 func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	t.Helper()
 	url := schematest.NewURL(t)
 	pool, env = open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1", "WEIR_LISTEN=127.0.0.1:0"}
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (did <> 'did:plc:bbbbbbbbbbbbbbbbbbbbbbbb')`)
 	require.NoError(t, err)
-	// A stream stands where the recording was made: what was deleted since is known.
+	// A stream's position is that of the recording, so later deletions are known.
 	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire, last_event_at) VALUES ('jetstream', 'jetstream-v1', to_timestamp(1783177260))`)
 	require.NoError(t, err)
 	recording, err := os.ReadFile(filepath.Join("testdata", "recording.jsonl"))
@@ -58,10 +58,11 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	return pool, env
 }
 
-// TestDeadLettersAreReplayedAfterTheFix, from the command line: bad input of
-// every kind is listed and shown; before the fix a replay parks it again, after
-// it what can be stored is stored and counts, and the rest stays.
+// TestDeadLettersAreRetriedAfterTheFix from the command line. Bad input of every
+// kind is listed and shown. Before the fix a retry dead-letters it again; after
+// it, valid records are stored and count, and the rest stays.
 func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
+	long(t)
 	t.Parallel()
 	pool, env := poisoned(t)
 	decode, commit := listed(t, env, "--stage", "decode"), listed(t, env, "--stage", "commit")
@@ -128,13 +129,14 @@ func deadLetterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter
 			return l
 		}
 	}
-	require.Fail(t, "a letter is not listed", "%d", id)
+	require.Fail(t, "a dead letter is not listed", "%d", id)
 	return schema.Letter{}
 }
 
-// TestJobThatEndsWithoutSuccessIsListed, and replays once the cause is gone;
-// asked for while no worker runs, it waits for one.
+// TestJobThatEndsWithoutSuccessIsADeadLetter, and succeeds in a retry once the
+// cause is gone. A retry that is requested while no worker runs waits for one.
 func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
+	long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
@@ -164,7 +166,7 @@ func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`))
 }
 
-// TestDeadLettersThatCannotBeMeantAreRefused in one sentence.
+// TestDeadLetterRefusesWrongArguments in one sentence.
 func TestDeadLetterRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
@@ -172,19 +174,19 @@ func TestDeadLetterRefusesWrongArguments(t *testing.T) {
 		"list --stage jobs":         `--stage is "jobs": expected decode, commit, process or job`,
 		"list --stage=":             `--stage is "": expected decode`,
 		"list --class bad":          `--class is "bad": expected permanent or retryable`,
-		"list --state x":            `--state is "x": expected open, replaying, replayed or dismissed`,
+		"list --state x":            `--state is "x": expected open, retrying, retried or dismissed`,
 		"list --limit 0":            `--limit is 0: expected 1 to 10000`,
 		"show":                      "accepts 1 arg(s)",
 		"show x":                    `"x" is not the number of a dead letter`,
 		"show 99999999999999999999": "is not the number of a dead letter",
 		"show 7":                    "there is no dead letter 7",
 		"retry":                     "give the numbers of dead letters or --all",
-		"replay 1 --all":            "give the numbers of dead letters or --all",
-		"replay 1 -1":               "unknown shorthand flag",
-		"replay 0":                  `"0" is not the number of a dead letter`,
-		"replay 1 --stage job":      "--stage and --class require --all",
-		"replay --all --stage x":    `--stage is "x"`,
-		"replay 7":                  "there is no dead letter 7",
+		"retry 1 --all":             "give the numbers of dead letters or --all",
+		"retry 1 -1":                "unknown shorthand flag",
+		"retry 0":                   `"0" is not the number of a dead letter`,
+		"retry 1 --stage job":       "--stage and --class require --all",
+		"retry --all --stage x":     `--stage is "x"`,
+		"retry 7":                   "there is no dead letter 7",
 		"dismiss":                   "give the numbers of dead letters or --all",
 		"dismiss 7":                 "there is no dead letter 7",
 	} {

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// resident is how many bytes of memory a process has.
+// resident is the resident memory of a process in bytes.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -31,9 +31,10 @@ func resident(t *testing.T, pid int) int {
 	return kilobytes << 10
 }
 
-// TestBodiesThatNeverComeHoldNothing: sockets that announce a body and never send
-// it are closed, on both listeners, and the memory stays what it was.
+// TestUnfinishedRequestsAreClosed: connections that announce a body and never send
+// it are closed, on both listeners, and the memory does not grow.
 func TestUnfinishedRequestsAreClosed(t *testing.T) {
+	long(t)
 	t.Parallel()
 	web := start(t, []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info"}, "web")
 	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
@@ -44,7 +45,7 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 		}
 	}
 	before := resident(t, web.cmd.Process.Pid)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // they were open for 150 s
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // they used to stay open for 150 s
 	defer cancel()
 	for url, path := range map[string]string{page: "/", opsURL: "/health"} {
 		address := strings.TrimPrefix(url, "http://")
@@ -63,7 +64,7 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 			select {
 			case <-closed:
 			case <-ctx.Done():
-				require.Fail(t, "some are open", "%s after 30 s: %d MB more", url, (resident(t, web.cmd.Process.Pid)-before)>>20)
+				require.Fail(t, "connections stay open", "%s after 30 s: %d MB more", url, (resident(t, web.cmd.Process.Pid)-before)>>20)
 			}
 		}
 	}
@@ -72,8 +73,8 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 	require.Zero(t, web.wait(t, time.Minute))
 }
 
-// TestListenersKnowTheirHosts that are configured, those of probes, and no other.
-// What is for operators is on their listener alone.
+// TestListenersServeOnlyTheirHosts: the configured ones and those of probes. The
+// ops endpoints are on the ops listener alone.
 func TestListenersServeOnlyTheirHosts(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve"}

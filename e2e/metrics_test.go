@@ -42,8 +42,8 @@ func scrape(t testing.TB, opsURL string) (all []series) {
 	return all
 }
 
-// hostile are frames such as a stranger could have sent, with his name wherever
-// a word can be put.
+// hostile returns frames from an attacker, with a name in every place that takes
+// free text.
 func hostile(i int) (frames []string) {
 	name := fmt.Sprintf("mallory%d", i)
 	now := time.Now()
@@ -69,10 +69,11 @@ func hostile(i int) (frames []string) {
 	}
 }
 
-// TestStrangersMakeNoLabels: whatever the network sends, and whoever asks for the
-// page, no metric has more series than our own words allow, and none of them
-// holds a stranger's.
+// TestUntrustedInputAddsNoLabels: whatever the network sends and clients request,
+// no metric has more series than Weir's own label values allow, and no label
+// contains untrusted text.
 func TestUntrustedInputAddsNoLabels(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const strangers, most = 300, 60
 	n := followNetwork(t, 20)
@@ -95,7 +96,7 @@ func TestUntrustedInputAddsNoLabels(t *testing.T) {
 	require.Eventually(t, func() bool {
 		reached, err := tryCount(pool, fmt.Sprintf(`SELECT (SELECT count(*) >= %[1]d FROM links WHERE url LIKE '%%mallory%%')::int + (SELECT count(*) >= 4 * %[1]d FROM dead_letters)::int`, strangers))
 		return err == nil && reached == 2
-	}, 2*time.Minute, 50*time.Millisecond, "the flood did not arrive")
+	}, 2*time.Minute, 50*time.Millisecond, "the frames did not arrive")
 	becomes(t, at, "quiet")
 
 	counted, ignored := map[string]map[string]bool{}, false
@@ -112,15 +113,15 @@ func TestUntrustedInputAddsNoLabels(t *testing.T) {
 		}
 		counted[s.name][fmt.Sprint(s.labels)] = true
 	}
-	require.True(t, ignored, "the collections of strangers are counted as one")
+	require.True(t, ignored, "unknown collections are counted as one")
 	require.Greater(t, len(counted), 50)
 	for name, of := range counted {
 		require.LessOrEqual(t, len(of), most, "%s: %v", name, slices.Sorted(maps.Keys(of)))
 	}
 }
 
-// documented is a name that one of the documents wants to be told, and where
-// Weir tells it: a selector of a series, `health` and a field of the report, or an alert.
+// documented is a name that one of the source documents requires, and where Weir
+// exposes it: series, a field of /health, or an alert.
 type documented struct {
 	document, name string
 	metrics        []string // such as weir_queue_jobs{queue="backfill"}
@@ -129,7 +130,8 @@ type documented struct {
 	severity, expr string
 }
 
-// everyName is every metric, field and threshold that the three documents name.
+// everyName returns every metric, field and threshold that the three documents
+// name.
 func everyName() []documented {
 	const adr, resume, layers = "adr-005-jetstream-firehose", "jetstream-reconnection-and-resume", "layers-firehose-ingestion-pipeline"
 	return []documented{
@@ -170,8 +172,9 @@ func everyName() []documented {
 	}
 }
 
-// TestEveryDocumentedNameIsTold by a running Weir, by its report or by its rules.
+// TestEveryDocumentedMetricIsExposed by a running Weir, its health or its rules.
 func TestEveryDocumentedMetricIsExposed(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
@@ -203,7 +206,7 @@ func TestEveryDocumentedMetricIsExposed(t *testing.T) {
 	}
 }
 
-// exposes answers whether a selector's series is among those scraped.
+// exposes reports whether a selector's series is among those scraped.
 func exposes(all []series, selector string) bool {
 	name, labels, _ := strings.Cut(selector, "{")
 	wanted := label.FindAllStringSubmatch(labels, -1)

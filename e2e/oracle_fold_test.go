@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// wrote is a post that was written some time before judgedEnd.
+// wrote is a post that was written some time before oracleEnd.
 func wrote(did, rkey, rev string, before time.Duration, urls ...string) *simnet.Entry {
 	at := oracleEnd.Add(-before)
 	return &simnet.Entry{Kind: "commit", Operation: "create", Collection: oraclePost, DID: did, Rkey: rkey, Rev: rev, CID: "cid-" + rev,
@@ -32,7 +32,7 @@ func TestOracleFoldsTheLatestRevisionAndItsShares(t *testing.T) {
 	like := wrote("a", "4", "r5", 0)
 	like.Collection = "app.bsky.feed.like"
 	early := wrote("a", "5", "r6", 0)
-	early.CreatedAt = oracleEnd.Add(time.Hour) // but it arrived an hour sooner
+	early.CreatedAt = oracleEnd.Add(time.Hour) // the event came an hour earlier
 	tr := fold([]*simnet.Entry{
 		wrote("a", "1", "r1", time.Hour, "https://a.example/"), edited,
 		wrote("a", "2", "r3", time.Hour, "https://c.example/"), removed("a", "2", "r4"),
@@ -77,7 +77,7 @@ func TestOracleRanksBySharersThenLastShareThenURL(t *testing.T) {
 		wrote("c", "1", "r", time.Minute, late), wrote("c", "2", "r", 2*time.Minute, late), // one account counts once
 		wrote("d", "1", "r", 5*time.Minute, tied...), // at the same moment
 		wrote("e", "1", "r", 0, end),
-		wrote("e", "2", "r", time.Hour, "https://out.example/"), // the window does not hold its beginning
+		wrote("e", "2", "r", time.Hour, "https://out.example/"), // the window excludes its start
 		wrote("e", "3", "r", -time.Microsecond, "https://future.example/"),
 		wrote("f", "1", "r", time.Minute, many, "https://hidden.example/"), {Kind: "account", DID: "f", Status: "deactivated"},
 	}
@@ -89,7 +89,7 @@ func TestOracleRanksBySharersThenLastShareThenURL(t *testing.T) {
 	require.Equal(t, want, tr.ranking(oracleEnd, time.Hour, 0))
 	require.Equal(t, want[:3], tr.ranking(oracleEnd, time.Hour, 3))
 
-	// The judge's query ranks the same, its own way.
+	// The oracle's query returns the same ranking.
 	pool := schematest.New(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// findPgBouncer looks where scripts/pgbouncer.sh puts it.
+// findPgBouncer looks in PATH and where scripts/pgbouncer.sh installs it.
 func findPgBouncer(t *testing.T) string {
 	t.Helper()
 	if path, err := exec.LookPath("pgbouncer"); err == nil {
@@ -34,8 +34,8 @@ func findPgBouncer(t *testing.T) string {
 	return ""
 }
 
-// pooled starts a PgBouncer in transaction mode before a database, with few
-// connections to it, and answers the way through it.
+// pooled starts a PgBouncer in transaction mode in front of a database, with few
+// connections to it, and returns the URL through it.
 func pooled(t *testing.T, database string) string {
 	t.Helper()
 	return pooledIn(t, "transaction", database)
@@ -107,11 +107,12 @@ max_client_conn = 500
 }
 
 // TestThroughPgBouncer: in transaction mode, with a sixth of the connections that
-// Weir opens, everything is as it is without: migrations, kills, retention, a
-// watch that is added while the stream runs.
+// Weir opens, everything works as without a pooler: migrations, kills, retention,
+// a watch that is added while the stream runs.
 //
-// It has been seen to fail without WEIR_POOLER: prepared statements are not there.
+// Without WEIR_POOLER it fails: prepared statements are missing.
 func TestThroughPgBouncer(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, server := busyNetwork(t), schematest.Server(t)
 	through := pooled(t, server.URL("weir"))
@@ -126,15 +127,16 @@ func TestThroughPgBouncer(t *testing.T) {
 	direct := open(t, server.URL("weir"))
 	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = 'weir' AND application_name = 'weir'`
 	require.Positive(t, count(t, direct, sessions))
-	require.LessOrEqual(t, count(t, direct, sessions), 6, "many share few")
+	require.LessOrEqual(t, count(t, direct, sessions), 6, "PgBouncer opens too many connections")
 	require.Zero(t, count(t, direct, `SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND a.state = 'idle'`), "no session keeps a lock")
 	stop()
 	k.compare()
 }
 
-// TestWatchesThroughPgBouncer: without LISTEN, whom a watch brings reaches the
-// running consumer before their past is read.
+// TestWatchesThroughPgBouncer: without LISTEN, the running consumer requests the
+// accounts of a new watch before their past is read.
 func TestWatchesThroughPgBouncer(t *testing.T) {
+	long(t)
 	t.Parallel()
 	watchFillsThePage(t, func(database string) []string {
 		return []string{"DATABASE_URL=" + pooled(t, database), "WEIR_POOLER=transaction"}

@@ -21,9 +21,10 @@ var (
 	flag    = regexp.MustCompile(`--[a-z]+`)
 )
 
-// TestRunbookNamesWhatIsThere: every metric, command and query of an entry in
-// docs/operations.md exists, and each entry has one to look at.
+// TestRunbookNamesWhatExists: every metric, command and query of an entry in
+// docs/operations.md exists, and each entry names something to look at.
 func TestRunbookNamesWhatExists(t *testing.T) {
+	long(t)
 	t.Parallel()
 	raw, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
@@ -31,7 +32,7 @@ func TestRunbookNamesWhatExists(t *testing.T) {
 	require.True(t, found)
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
-	n.SetRate(simnet.Rate{Calls: 100_000})                                                                                   // and says what is left
+	n.SetRate(simnet.Rate{Calls: 100_000})                                                                                   // and sends what remains
 	env := append(follower(n, database), "WEIR_WATCH="+n.Hub().Handle, "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
 	pool := open(t, database)
 	at := start(t, env, "serve").opsURL(t)
@@ -72,12 +73,12 @@ func TestRunbookNamesWhatExists(t *testing.T) {
 		}
 		require.Positive(t, metrics, "%s names no metric", title)
 		if !strings.HasPrefix(title, "Weir") {
-			require.True(t, looks > 0 || strings.Contains(text, "the dashboard"), "%s says nothing to look at", title)
+			require.True(t, looks > 0 || strings.Contains(text, "the dashboard"), "%s names nothing to look at", title)
 		}
 	}
 }
 
-// exists waits for every metric of an expression to be told.
+// exists waits until every metric of an expression is exposed.
 func exists(t *testing.T, opsURL, title, expr string) {
 	t.Helper()
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
@@ -93,6 +94,6 @@ func exists(t *testing.T, opsURL, title, expr string) {
 				}
 				return false
 			})
-		}, time.Minute, 50*time.Millisecond, "%s: nothing is %s", title, m[0])
+		}, time.Minute, 50*time.Millisecond, "%s: no series is %s", title, m[0])
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/weir-social/weir/ops/trace"
 )
 
-// TestTrace follows one post and its link through everything that can become of
-// them.
+// TestTrace traces one post and its link in every state.
 func TestTrace(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	database := strings.TrimPrefix(env[0], "DATABASE_URL=")
 	did, _ := someoneBusy(t, n, pool, 1)
-	e, err := n.PostNow(did, "look", "https://story.example/a?utm_source=somewhere")
+	e, err := n.PostNow(did, "read this", "https://story.example/a?utm_source=somewhere")
 	require.NoError(t, err)
 	uri := "at://" + did + "/app.bsky.feed.post/" + e.Rkey
 	where := fmt.Sprintf(` WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)
@@ -41,8 +41,7 @@ func TestTrace(t *testing.T) {
 	require.Equal(t, "completed", r.Jobs[0].State)
 	require.Equal(t, "backfill_account", r.Jobs[len(r.Jobs)-1].Kind)
 	require.Contains(t, text, "stream      jetstream at")
-	a, ok := n.Account(did)
-	require.True(t, ok)
+	a, _ := n.Account(did)
 	byHandle, _ := record("https://bsky.app/profile/" + a.Handle + "/post/" + e.Rkey)
 	require.Equal(t, r.URI, byHandle.URI)
 	l, text := page("HTTPS://Story.example:443/a?utm_source=elsewhere")
@@ -132,13 +131,13 @@ func traceTheUnstored(t *testing.T, env []string, did string) {
 	require.Contains(t, old, "older than the retention of its collection")
 }
 
-// TestTraceMistakes are one sentence.
+// TestTraceRefusesWrongArguments in one sentence.
 func TestTraceRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"nonsense", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
 		_, stderr, code := weir(t, nil, "trace", name)
 		require.Equal(t, 1, code, name)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
-		require.NotContains(t, stderr, "DATABASE_URL", "it is said before anything is asked")
+		require.NotContains(t, stderr, "DATABASE_URL", "arguments are checked before the configuration")
 	}
 }

@@ -134,7 +134,7 @@ SELECT $1::text AS did,
             ELSE '' END AS detail,
        k.rkey IS NULL AND t.rkey IS NOT NULL AS buried,
        coalesce(k.rev, '') AS rev
-FROM listing_members AS l
+FROM listed AS l
 FULL JOIN kept AS k ON k.rkey = l.rkey
 LEFT JOIN tombstones AS t ON t.collection = $2 AND t.did = $1 AND t.rkey = l.rkey
 WHERE k.rkey IS NULL OR l.rkey IS NULL OR l.cid <> k.cid OR l.record <> k.record

@@ -146,6 +146,9 @@ func TestTheFollowsOfTheModelCount(t *testing.T) {
 
 func TestACrowdOfFiftyThousandIsListedQuickly(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	began := time.Now()
 	n := network(t, simnet.Config{Seed: 4, Accounts: 400, Crowd: 50_000, History: 2000})
 	crowded := n.Crowded()

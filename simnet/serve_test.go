@@ -142,6 +142,9 @@ func TestPingsArriveAndWhoDoesNotAnswerIsCutOff(t *testing.T) {
 // would break the row of numbers.
 func TestReplayBecomesLiveWithoutASeam(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	dict := dictionary(t, network(t, simnet.Config{Seed: 900})) // once, for all of the rounds
 	for round := range 15 {
 		n := network(t, simnet.Config{Seed: uint64(round), History: 200, Dictionary: dict})

@@ -45,6 +45,7 @@ func TestAccountWatchByHandle(t *testing.T) {
 // a manual hour of an unfollowed account is no watermark for the follow's day.
 func TestManualBackfillIsNoWatermark(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, posts := r.busiest()
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)}, &river.InsertOpts{Priority: jobs.PriorityManual})
@@ -60,6 +61,7 @@ func TestManualBackfillIsNoWatermark(t *testing.T) {
 // a backfill that was read in part before a gap began.
 func TestHalfReadBackfillClosesAGapItHasNotRead(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -101,6 +103,7 @@ func TestPDSIsReadBackToTheWindowOnly(t *testing.T) {
 // a dropped backfill.
 func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	two := r.followed()[:2]
 	for _, did := range two {
@@ -125,6 +128,7 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 // widened while its last page is read.
 func TestGapIsCheckedOffByATruncatedBackfill(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -144,6 +148,7 @@ func TestGapIsCheckedOffByATruncatedBackfill(t *testing.T) {
 // an account came back while nobody listened.
 func TestAccountThatIsReadIsShownAgain(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO accounts (did, status, status_at) VALUES ($1, 'deactivated', now() - interval '2 days')`, did)

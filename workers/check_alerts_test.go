@@ -148,6 +148,7 @@ func (r *rig) moreChecks(n int) {
 // TestTwoWorkersTellOnce that it fires, and once that it is resolved.
 func TestTwoWorkersTellOnce(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, ok)
 	alerting(t, r.pool, h.URL, nil)

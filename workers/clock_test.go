@@ -87,6 +87,7 @@ func TestJobsAreDatedByTheDatabase(t *testing.T) {
 // not made up for; a job that fails is tried again soon; what was due is done.
 func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	set := steps(t, pool)
 	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example')`)
@@ -134,6 +135,7 @@ VALUES ('sync_follows', '{"watch": 1}', 45, 'network', now(), now(), 2, array_fi
 // clock was ahead, and nobody could lead for as long as it was.
 func TestDeadLeadersLeaseInTheFutureIsOverridden(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO river_leader (elected_at, expires_at, leader_id) VALUES (now() + interval '1 day', now() + interval '1 day', 'dead')`)
 	working(t, pool)

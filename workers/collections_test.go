@@ -66,6 +66,7 @@ func tidBefore(ago time.Duration) string { return tidAt(time.Now().Add(-ago)) }
 // written, all.
 func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, posts := r.busiest()
 	recent, old := tidBefore(time.Hour), tidBefore(72*time.Hour)
@@ -126,6 +127,7 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 // and what lies before the window is not read where all rkeys are TIDs.
 func TestInterruptedComparisonGoesOn(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	middle := ""
@@ -173,6 +175,7 @@ func TestInterruptedComparisonGoesOn(t *testing.T) {
 // ever.
 func TestAuditComparesEveryCollection(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	dated := tidBefore(time.Hour)
@@ -210,6 +213,7 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 // compared.
 func TestHostileRepositoriesAreBounded(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	for i := range mostCollections + 5 {
@@ -223,6 +227,7 @@ func TestHostileRepositoriesAreBounded(t *testing.T) {
 // TestServerThatIsAwayKeepsNoPostsBack: the other collections are compared later.
 func TestServerThatIsAwayKeepsNoPostsBack(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	r.puts(did, persona, "self", "x")

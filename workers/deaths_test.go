@@ -16,6 +16,7 @@ import (
 // rescuer takes it up, and no dead letter comes of it.
 func TestJobOfADeadProcessIsDone(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
@@ -37,6 +38,7 @@ FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'net
 // says so.
 func TestDeathsAreNoFailures(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, metadata, errors)
@@ -67,6 +69,7 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 // warns about each that is missing.
 func TestRiverRebuildsIndexesThatExist(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	var there []string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT array_agg(indexrelid::regclass::text) FROM pg_index WHERE indrelid = 'river_job'::regclass`).Scan(&there))

@@ -50,6 +50,7 @@ func (r *rig) logsOf(kind, want string) {
 // TestEveryKindSaysWhatItDid to whoever opens the job, and why it failed.
 func TestEveryKindSaysWhatItDid(t *testing.T) {
 	t.Parallel()
+	long(t)
 	h := newHook(t, func(i int, w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusOK}[min(i, 1)])

@@ -20,6 +20,7 @@ import (
 // that go on where an attempt before them stopped.
 func TestAttemptThatFailsIsCountedAsOne(t *testing.T) {
 	t.Parallel()
+	long(t)
 	registry, spans := prometheus.NewRegistry(), tracetest.NewSpanRecorder()
 	r := newRig(t, func(c *Config) {
 		c.Registerer = registry

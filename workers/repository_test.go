@@ -115,6 +115,7 @@ func TestClosedGapBringsEditsAndDeletions(t *testing.T) {
 // open, and is read when it is active again, whoever says so.
 func TestGapReadsWhoComesBackLater(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	both := r.followed()[:2]
 	r.follows(both...)
@@ -141,6 +142,7 @@ func TestGapReadsWhoComesBackLater(t *testing.T) {
 // says so, and the repository is compared later.
 func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.follows(did)
@@ -175,6 +177,7 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 // keeps silent, or wants to be left alone for ever.
 func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(cfg *Config) { cfg.JobTimeout = 4 * time.Second })
 	did, _ := r.busiest()
 	r.follows(did)
@@ -206,6 +209,7 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 // no years of another.
 func TestEachIsReadAgainFromItsOwnMomentOn(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
 	other := r.followed()[0]
@@ -223,6 +227,7 @@ func TestEachIsReadAgainFromItsOwnMomentOn(t *testing.T) {
 // stream brought the account's posts.
 func TestNewFollowIsReadTwice(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.net.HoldFeeds()
@@ -242,6 +247,7 @@ func TestNewFollowIsReadTwice(t *testing.T) {
 // between, however old it is.
 func TestFollowedAgainIsCompared(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
 	r.follows(did)
@@ -270,6 +276,7 @@ func TestFollowedAgainIsCompared(t *testing.T) {
 // TestAuditSeesWhatWasBackfilled, from the moment at which it has been read.
 func TestAuditSeesWhatWasBackfilled(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.net.SetLatency(500 * time.Millisecond)

@@ -68,6 +68,7 @@ func TestOlderFailureIsNoProblemAnyMore(t *testing.T) {
 // was of before brought.
 func TestChangedWatchIsReadAnew(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
 	list, err := r.net.MakeList(hub.DID, followed[:7]...)
@@ -107,6 +108,7 @@ func TestChangedWatchIsReadAnew(t *testing.T) {
 // unfollows nobody before its end.
 func TestLongListingIsReadInTurns(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(c *Config) { c.JobTimeout = 200 * time.Millisecond })
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
 	hub := r.net.Hub()
