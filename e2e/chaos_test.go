@@ -143,8 +143,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
+	startNetwork(t, n)
 	c := &chaos{t: t, seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
 		lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, fired: map[string]int{}, began: time.Now()}
 	c.chooseScripted()

@@ -23,8 +23,7 @@ func followNetwork(t *testing.T, follows int) *simnet.Net {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 600, Follows: follows, History: 8000, HistorySpan: 3 * time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
+	startNetwork(t, n)
 	return n
 }
 
@@ -247,8 +246,7 @@ func TestFiftyThousandFollows(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 13, Accounts: 600, Crowd: 50_300, History: 1000, HistorySpan: time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
+	startNetwork(t, n)
 	for _, a := range n.Accounts()[:300] { // half of the accounts that write
 		require.NoError(t, n.Unfollow(n.Crowded().DID, a.DID))
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -171,6 +170,9 @@ func TestDashboardIsLaidOut(t *testing.T) {
 // server is a Prometheus that scrapes one process every second.
 type server struct{ url string }
 
+// prometheusAddress is the listener's address in Prometheus's log.
+var prometheusAddress = regexp.MustCompile(`msg="?Listening on"? address=(127\.0\.0\.1:[1-9]\d*)`)
+
 func startPrometheus(t *testing.T, scraped string) server {
 	t.Helper()
 	dir := t.TempDir()
@@ -179,11 +181,7 @@ func startPrometheus(t *testing.T, scraped string) server {
 	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs: [{job_name: weir, static_configs: [{targets: [%q]}]}]\n",
 		rules, strings.TrimPrefix(scraped, "http://"))
 	require.NoError(t, os.WriteFile(dir+"/prometheus.yml", []byte(config), 0o600))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
-	cmd := exec.Command(tool(t, "prometheus"), "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address="+address)
+	cmd := exec.Command(tool(t, "prometheus"), "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0")
 	var out lockedBuffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Start())
@@ -194,7 +192,14 @@ func startPrometheus(t *testing.T, scraped string) server {
 			t.Log(tail(out.String(), 4000))
 		}
 	})
-	s := server{"http://" + address}
+	var s server
+	require.Eventually(t, func() bool {
+		found := prometheusAddress.FindStringSubmatch(out.String())
+		if found != nil {
+			s.url = "http://" + found[1]
+		}
+		return found != nil
+	}, time.Minute, 10*time.Millisecond, "Prometheus does not listen")
 	require.Eventually(t, func() bool { return s.evaluates(`weir_build_info`) == nil }, time.Minute, 50*time.Millisecond, "Prometheus does not scrape")
 	return s
 }

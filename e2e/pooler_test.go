@@ -51,31 +51,25 @@ func pooledIn(t *testing.T, mode, database string) string {
 	if mode == "session" {
 		size = 60 // each client keeps one
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
 	dir, err := os.MkdirTemp("", "weir-pgbouncer-")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755)) // root gives it to somebody else
+	require.NoError(t, os.Chmod(dir, 0o777)) // PgBouncer runs as another user than root
 	ini := filepath.Join(dir, "pgbouncer.ini")
 	require.NoError(t, os.WriteFile(ini, fmt.Appendf(nil, `
 [databases]
 weir = host=%s port=%s dbname=%s user=%s password='%s'
 [pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %s
-unix_socket_dir =
+listen_port = 6432
+unix_socket_dir = %s
 auth_type = any
 pool_mode = %s
 default_pool_size = %d
 max_client_conn = 500
-`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, port, mode, size), 0o644))
+`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, dir, mode, size), 0o644))
 
 	args := []string{ini}
-	if os.Geteuid() == 0 { // it refuses to be root
+	if os.Geteuid() == 0 { // it refuses to run as root
 		nobody, err := user.Lookup("nobody")
 		require.NoError(t, err)
 		args = append([]string{"-u", nobody.Username}, args...)
@@ -97,13 +91,13 @@ max_client_conn = 500
 		}
 	})
 	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+		conn, err := net.Dial("unix", filepath.Join(dir, ".s.PGSQL.6432"))
 		if err == nil {
-			conn.Close() //nolint:errcheck // only looked
+			conn.Close() //nolint:errcheck // it listens
 		}
 		return err == nil
 	}, 20*time.Second, 10*time.Millisecond, "PgBouncer does not listen")
-	return "postgres://weir@127.0.0.1:" + port + "/weir?sslmode=disable"
+	return "postgres://weir@/weir?sslmode=disable&port=6432&host=" + url.QueryEscape(dir)
 }
 
 // TestThroughPgBouncer: in transaction mode, with a sixth of the connections that

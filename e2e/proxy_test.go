@@ -32,8 +32,11 @@ func newProxy(t *testing.T, name, upstream string) *proxy {
 		}
 	}))
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), log)
-	p := &proxy{t: t, server: server, Proxy: toxiproxy.NewProxy(server, name, "127.0.0.1:0", upstream), accepted: accepted}
-	require.NoError(t, p.Start())
+	p := &proxy{t: t, server: server, accepted: accepted}
+	onStablePort(t, func(address string) error {
+		p.Proxy = toxiproxy.NewProxy(server, name, address, upstream)
+		return p.Start()
+	})
 	t.Cleanup(func() { p.Stop() })
 	return p
 }

