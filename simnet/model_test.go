@@ -288,6 +288,9 @@ func TestHandlesChangeAndHiddenAccountsAreSilent(t *testing.T) {
 
 func TestSharersOfLinksHaveALongTail(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	sharers := map[string]map[string]bool{}
 	posts := map[string]int{}
 	for _, e := range history(t, simnet.MixPosts) {
@@ -326,6 +329,9 @@ func median(all []int) int {
 // The smallest network must stay active: at least one account can always write.
 func TestSmallNetworkStaysActive(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	n, err := simnet.New(simnet.Config{Seed: 1, Accounts: 10, History: 60_000, Start: fixedStart()})
 	require.NoError(t, err)
 	late := map[string]bool{}

@@ -45,6 +45,7 @@ func TestAccountWatchByHandle(t *testing.T) {
 // still reads the whole window.
 func TestManualBackfillIsNoWatermark(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, posts := r.busiest()
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)}, &river.InsertOpts{Priority: jobs.PriorityManual})
@@ -61,6 +62,7 @@ func TestManualBackfillIsNoWatermark(t *testing.T) {
 // before a gap began does not close the gap unread.
 func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -100,6 +102,7 @@ func TestPDSIsReadOnlyBackToTheWindow(t *testing.T) {
 
 func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	two := r.followed()[:2]
 	for _, did := range two {
@@ -125,6 +128,7 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 // is read closes the gap.
 func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -145,6 +149,7 @@ func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 // consumer ran.
 func TestAccountThatIsReadIsShownAgain(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO accounts (did, status, status_at) VALUES ($1, 'deactivated', now() - interval '2 days')`, did)

@@ -20,6 +20,7 @@ import (
 // continue at a stored position.
 func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	t.Parallel()
+	long(t)
 	registry, spans := prometheus.NewRegistry(), tracetest.NewSpanRecorder()
 	r := newRig(t, func(c *Config) {
 		c.Registerer = registry
