@@ -26,7 +26,7 @@ func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
 	pool := open(t, database)
 	var mu sync.Mutex
 	var messages []string
-	told := func() int {
+	delivered := func() int {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(messages)
@@ -55,7 +55,7 @@ func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND state = 'completed'`) == 1
 	}, 2*time.Minute, 20*time.Millisecond)
-	require.Equal(t, 2, told())
+	require.Equal(t, 2, delivered())
 	require.Contains(t, messages[1], `"name":"WeirDatabaseLarge"`)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM alerts WHERE name = 'WeirDatabaseLarge'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'send_alert' AND args ->> 'name' = 'WeirDatabaseLarge'`))

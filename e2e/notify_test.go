@@ -55,8 +55,8 @@ func (s *systemd) read(deadline time.Time) (state string, heard bool) {
 		require.ErrorIs(s.t, err, os.ErrDeadlineExceeded)
 		return "", false
 	}
-	state, status, told := strings.Cut("\n"+string(message[:n]), "\nSTATUS=")
-	if told {
+	state, status, found := strings.Cut("\n"+string(message[:n]), "\nSTATUS=")
+	if found {
 		require.NotContains(s.t, status, "\n", "systemd shows one line")
 		s.status = status
 	}

@@ -27,7 +27,7 @@ import (
 //   - Accounts that are hidden, deleted or no longer followed: any version that was
 //     ever written, or nothing. None of it counts.
 //   - watch_members: the accounts that the network's follows and the watches name.
-//     Hidden accounts may be missing. The status says correctly which are shown.
+//     Hidden accounts may be missing. Whether they are shown must be right.
 type followedOracle struct {
 	oracle                               // the fold of the whole log
 	since  map[string]time.Time          // the followed accounts, and the time since when each is read
