@@ -40,7 +40,9 @@ type deaths struct{ river.HookDefaults }
 
 // WorkBegin changes what River compares the attempt with, in memory alone.
 func (deaths) WorkBegin(_ context.Context, job *rivertype.JobRow) error {
-	job.MaxAttempts -= jobs.Deaths - died(job)
+	if job.MaxAttempts > jobs.Deaths { // else its inserter knows nothing of deaths, and they count
+		job.MaxAttempts -= jobs.Deaths - died(job)
+	}
 	return nil
 }
 
