@@ -109,13 +109,17 @@ type ExpiredAccounts struct {
 }
 
 // ExpireAccounts looks at the rows of accounts whose time has come, at most
-// limit, and deletes those that nothing needs: not followed, with no post and no
+// limit, and deletes those that nothing needs: not followed, with no record and no
 // row of a projection stored, and active; or not active since before a moment, from which on
 // no replay brings anything back, and purged where they are deleted. No rows
 // looked at means that none is due.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
-WITH due AS MATERIALIZED (
+WITH RECURSIVE kinds (collection) AS (
+    SELECT min(collection) FROM records_other
+    UNION ALL
+    SELECT (SELECT min(r.collection) FROM records_other AS r WHERE r.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
+), due AS MATERIALIZED (
     SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at FROM accounts AS a
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4
@@ -124,7 +128,8 @@ WITH due AS MATERIALIZED (
     SELECT s.did,
            s.status <> 'active' AND NOT (coalesce(s.status_at, '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
-           OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0) AS needed
+           OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0)
+           OR EXISTS (SELECT FROM kinds AS k JOIN records_other AS r ON r.collection = k.collection AND r.did = s.did OFFSET 0) AS needed
     FROM due AS s
 ), kept AS (
     UPDATE accounts AS a SET check_at = $1 + $3::interval FROM judged AS j WHERE a.did = j.did AND j.needed

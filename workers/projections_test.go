@@ -162,7 +162,7 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	require.NoError(t, a.commit(p, schema.Batch{Deletions: []schema.Deletion{{Key: noteKey("worse"), Rev: "2", At: time.Unix(200, 0)}, {Key: noteKey("z"), Rev: "2", At: time.Unix(200, 0)}}}))
 	require.Equal(t, []string{"a 3"}, strs(t, pool, counted), "gone with the deletion, before any job")
 	execute(t, pool, `SELECT retry_dead_letters('process')`)
-	becomes(t, pool, []string{"bad words open 2 it_says_bad_x", "long words open 2 words_n_check", "worse words replayed 1 the_projection_panicked:_worse_x"}, letters)
+	becomes(t, pool, []string{"bad words open 2 it_says_bad_x", "long words open 2 words_n_check", "worse words retried 1 the_projection_panicked:_worse_x"}, letters)
 	w.broken.Store(false)
 	execute(t, pool, `ALTER TABLE words DROP CONSTRAINT words_n_check`)
 	execute(t, pool, `SELECT retry_dead_letters('process')`)
