@@ -221,7 +221,7 @@ func TestReplayOfAPostProjectsItAsItIsNow(t *testing.T) {
 		}, time.Minute, 5*time.Millisecond)
 		return all
 	}
-	require.Equal(t, []string{"1 links replayed 1 unreadable", `2 links open 2 unreadable "strict"`, "3 links replayed 1 unreadable"}, states())
+	require.Equal(t, []string{"1 links retried 1 unreadable", `2 links open 2 unreadable "strict"`, "3 links retried 1 unreadable"}, states())
 	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
 	execute(t, pool, `ALTER TABLE links DROP CONSTRAINT strict`)
 	require.Equal(t, `2 links replayed 2 unreadable "strict"`, states()[1])
