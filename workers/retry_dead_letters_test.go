@@ -224,7 +224,7 @@ func TestReplayOfAPostProjectsItAsItIsNow(t *testing.T) {
 	require.Equal(t, []string{"1 links retried 1 unreadable", `2 links open 2 unreadable "strict"`, "3 links retried 1 unreadable"}, states())
 	require.Equal(t, []string{"1 https://x.example/"}, shares(t, pool))
 	execute(t, pool, `ALTER TABLE links DROP CONSTRAINT strict`)
-	require.Equal(t, `2 links replayed 2 unreadable "strict"`, states()[1])
+	require.Equal(t, `2 links retried 2 unreadable "strict"`, states()[1])
 	require.Equal(t, []string{"1 https://x.example/", "2 https://y.example/"}, shares(t, pool))
 	var n int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'process_posts'`).Scan(&n))
