@@ -1,7 +1,7 @@
-// Package app wires a process of Weir: it reads the configuration, opens the
+// Package app assembles a process of Weir: it reads the configuration, opens the
 // database, and runs the consumers, the workers, the page and the listener for
-// operators, each alone or all together. It holds no rules of its own: those are
-// in the packages that it connects.
+// operators, separately or together. The rules are in the packages that it
+// connects.
 package app
 
 import (
@@ -30,22 +30,22 @@ import (
 //go:generate env WEIR_WRITE_DOCS=1 go test -count=1 -run TestConfigurationIsDocumented .
 
 // App is one process: the configuration, and the pool, log and metrics that its
-// parts share.
+// roles share.
 type App struct {
-	cfg     Config
-	pool    *pgxpool.Pool
-	log     *slog.Logger
-	metrics *prometheus.Registry
-	tracer  trace.Tracer
-	owner   string // names this process in leases and jobs
-	stored  collection.Registry
-	life    *life // nil: nobody asks
+	cfg      Config
+	pool     *pgxpool.Pool
+	log      *slog.Logger
+	metrics  *prometheus.Registry
+	tracer   trace.Tracer
+	owner    string // names this process in leases and jobs
+	stored   collection.Registry
+	liveness *liveness // nil: not started by systemd
 
 	projections *workers.Projections
-	more        []func(workers.Bundle) // add the workers of further projections
+	more        []func(workers.Bundle) // adds the workers of further projections
 }
 
-// owner is a name that no other process has.
+// owner returns a unique name for this process.
 func owner() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -54,13 +54,13 @@ func owner() string {
 	return fmt.Sprintf("%s/%d/%d", host, os.Getpid(), time.Now().UnixMilli())
 }
 
-// userAgent tells the services who asks.
+// userAgent identifies Weir to the services.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
-// sourceCapabilities are those of the source that this binary reads: see source.
+// sourceCapabilities are those of the source in this binary, see source.
 var sourceCapabilities = jetstream.Capabilities()
 
-// source is the client of the stream.
+// source returns the source that reads the stream.
 func (p App) source(filter consumer.Filter, log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
 	return jetstream.New(jetstream.Config{
 		Endpoints:  p.cfg.Jetstream,
@@ -74,7 +74,8 @@ func (p App) source(filter consumer.Filter, log *slog.Logger, metrics prometheus
 	})
 }
 
-// consumer fills in what every source shares.
+// consumer returns a consumer, and sets the fields that are the same for every
+// source.
 func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
@@ -94,13 +95,13 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	return consumer.New(cfg)
 }
 
-// depth counts the jobs that wait for what the stream brings, in the queue of a
-// projection that has most.
+// depth counts the waiting jobs of the projections' deepest queue, up to most.
 func (p App) depth(ctx context.Context, most int) (int, error) {
 	return schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), most)
 }
 
-// wires are the formats whose dead letters this binary reads, for one goroutine.
+// wires returns the wires whose dead letters this binary can decode, for one
+// goroutine.
 func (p App) wires() map[string]consumer.Wire {
 	wires := map[string]consumer.Wire{}
 	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores)} {
@@ -109,21 +110,21 @@ func (p App) wires() map[string]consumer.Wire {
 	return wires
 }
 
-// Retention is how long the records of a collection are kept, 0 for ever, and
+// Retention returns how long the records of a collection are kept, 0 for ever, and
 // whether they are stored at all.
 func (p App) Retention(name string) (retention time.Duration, stored bool) {
 	e, ok := p.stored.Find(name)
 	return e.Retention, ok
 }
 
-// postRetention is how long posts are kept; 0: for ever. Those that are stored
-// stay where posts are not stored any more.
+// postRetention returns how long posts are kept; 0: for ever, also if posts are no
+// longer stored.
 func (p App) postRetention() time.Duration {
 	posts, _ := p.stored.Find(schema.PostCollection)
 	return posts.Retention
 }
 
-// dictionary is the zstd dictionary: from the database, or from its URL at the
+// dictionary returns the zstd dictionary from the database, or downloads it on the
 // first use.
 func (p App) dictionary(ctx context.Context) ([]byte, error) {
 	kept, err := schema.Dictionary(ctx, p.pool, p.cfg.DictionarySHA256)
@@ -137,20 +138,19 @@ func (p App) dictionary(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := schema.KeepDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
+	if err := schema.StoreDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
 		p.log.Warn("dictionary_not_kept", "error", err)
 	}
 	return fetched, nil
 }
 
-// Work runs the workers until ctx ends and the running jobs are done: those of
-// every queue, or of some.
+// Work runs the workers of the given queues, or of all queues, until ctx ends and
+// the running jobs are done.
 func (p App) Work(ctx context.Context, queues ...string) error {
 	return p.workers(ctx, workers.Config{Queues: queues})
 }
 
-// workers runs the workers that cfg chooses until ctx ends and the running jobs
-// are done.
+// workers runs the workers of cfg until ctx ends and the running jobs are done.
 func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	api, err := p.Bluesky(nil)
 	if err != nil {
@@ -193,24 +193,24 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)
 	}
-	p.life.tell(PartWorkers, connectable(p.pool))
+	p.liveness.add(RoleWorkers, checkPool(p.pool))
 	<-client.Stopped()
 	return nil
 }
 
-// retention is how long what is stored stays.
+// retention returns how long stored data is kept.
 func (p App) retention() (workers.Retention, error) {
 	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0}.WithDefaults()
 }
 
-// retryDeadLetters puts parked events through the consumer's own way once more, as
+// retryDeadLetters returns a function that processes dead-lettered events again, as
 // far back as deletions are known.
-func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []schema.Letter) error, error) {
+func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []schema.StoredDeadLetter) error, error) {
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, letters []schema.Letter) error {
+	return func(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
 		now, err := schema.FollowedAccounts(ctx, p.pool)
 		if err != nil {
 			return err
@@ -223,53 +223,53 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 			Wires: p.wires(),
 		}
 		// Tombstones expire by this clock too.
-		agreed, err := schema.AgreedTime(ctx, p.pool, time.Now())
+		agreed, err := schema.EarliestTime(ctx, p.pool, time.Now())
 		if err != nil {
 			return err
 		}
 		retry.Since = agreed.Add(-keep.Tombstones)
-		return retry.Run(ctx, letters)
+		return retry.Run(ctx, deadLetters)
 	}, nil
 }
 
-// page is the page and the API.
+// page returns the handler of the page and the API.
 func (p App) page() (http.Handler, error) {
 	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Logger: p.log})
 }
 
-// Serve answers for the page and the API on l until ctx ends.
+// Serve serves the page and the API on l until ctx ends.
 func (p App) Serve(ctx context.Context, l net.Listener) error {
 	handler, err := p.page()
 	if err != nil {
 		return err
 	}
-	p.life.tell(PartPage, answering(l))
-	if err := p.answer(ctx, l, handler, pageConnections); err != nil {
+	p.liveness.add(RolePage, checkPage(l))
+	if err := p.serveHTTP(ctx, l, handler, pageConnections); err != nil {
 		return fmt.Errorf("serve the page: %w", err)
 	}
 	return nil
 }
 
-// How many connections a listener keeps at once, and how long an answer may
-// take: the page's slowest waits two seconds for its turn and five for the
-// database; the rest is for slow lines. A profile adds its own time.
+// The connections that a listener accepts at once, and the time limit of a
+// response. The page's slowest response waits two seconds for its turn and five for
+// the database; the rest is for slow connections. A profile adds its own duration.
 const (
 	pageConnections = 512
 	opsConnections  = 256
-	answerWithin    = 20 * time.Second
+	responseTimeout = 20 * time.Second
 )
 
-// answer serves HTTP on l until ctx ends.
-func (p App) answer(ctx context.Context, l net.Listener, handler http.Handler, connections int) error {
+// serveHTTP serves HTTP on l until ctx ends.
+func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, connections int) error {
 	hosts, err := p.cfg.hosts()
 	if err != nil {
 		return err
 	}
-	server := web.NewServer(web.ServerConfig{Handler: handler, Hosts: hosts, Connections: connections, Within: answerWithin, Logger: p.log})
+	server := web.NewServer(web.ServerConfig{Handler: handler, Hosts: hosts, Connections: connections, Within: responseTimeout, Logger: p.log})
 	stop := context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		server.Shutdown(ctx) //nolint:errcheck // what is left is cut off
+		server.Shutdown(ctx) //nolint:errcheck // remaining connections are closed
 	})
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -286,17 +286,17 @@ func (c Config) ListenPage() (net.Listener, error) {
 	return l, nil
 }
 
-// Projections are those of this program.
+// Projections returns the projections of this program.
 func (p App) Projections() *workers.Projections { return p.projections }
 
-// Config is what the process was configured with.
+// Config returns the configuration of the process.
 func (p App) Config() Config { return p.cfg }
 
-// Pool is the process's pool of connections.
+// Pool returns the process's connection pool.
 func (p App) Pool() *pgxpool.Pool { return p.pool }
 
-// Log is the process's log.
+// Log returns the process's logger.
 func (p App) Log() *slog.Logger { return p.log }
 
-// Metrics is where the process counts.
+// Metrics returns the process's metrics registry.
 func (p App) Metrics() *prometheus.Registry { return p.metrics }

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// Audit fills in what a person does not say, and audits.
+// Audit runs an audit with the connections and settings of the process.
 func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []schema.Fault, error) {
 	if p.cfg.OfDemo() {
 		return schema.Audit{}, nil, ErrDemoNetwork

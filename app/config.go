@@ -20,9 +20,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Config is every environment variable that Weir reads. docs/configuration.md is
-// made of it: a comment that stands alone is a heading, the comment of a field its
-// meaning.
+// Config has a field for every environment variable of Weir. docs/configuration.md
+// is generated from it: a comment that stands alone is a heading, the comment of a
+// field is its description.
 type Config struct {
 	// Database
 
@@ -162,8 +162,9 @@ type Config struct {
 	Home string `env:"WEIR_HOME" envDefault:".weir"`
 }
 
-// foreign are the variables of this prefix that other parts of the project read.
-func foreign() []string {
+// otherVariables returns variables with the same prefix that tests and tools of the
+// project read.
+func otherVariables() []string {
 	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_KILLS",
 		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
 		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
@@ -178,11 +179,11 @@ func ReadConfig() (Config, error) {
 		}
 		var wrong env.ParseError
 		if field, ok := reflect.TypeFor[Config]().FieldByName(fieldOf(err, &wrong)); ok {
-			return Config{}, fmt.Errorf("%s cannot be read: expected such as %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
+			return Config{}, fmt.Errorf("%s cannot be read: expected for example %q: %w", field.Tag.Get("env"), field.Tag.Get("envDefault"), wrong.Err)
 		}
 		return Config{}, fmt.Errorf("read the environment: %w", err)
 	}
-	// The library takes a variable that is empty for one that is not set.
+	// The library treats an empty variable as unset.
 	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
 		c.ImageBase = ""
 	}
@@ -198,7 +199,7 @@ func ReadConfig() (Config, error) {
 	case c.LogFormat != "json" && c.LogFormat != "text":
 		return Config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
 	case c.BatchEvents < 1 || c.BatchInterval <= 0:
-		return Config{}, errors.New("WEIR_BATCH_EVENTS and WEIR_BATCH_INTERVAL must be more than nothing")
+		return Config{}, errors.New("WEIR_BATCH_EVENTS and WEIR_BATCH_INTERVAL must be greater than 0")
 	case c.Workers < 1:
 		return Config{}, errors.New("WEIR_WORKERS must be 1 or more")
 	case c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour:
@@ -208,7 +209,7 @@ func ReadConfig() (Config, error) {
 	case c.BatchEvents > 100_000 || c.BatchInterval > time.Minute:
 		return Config{}, errors.New("WEIR_BATCH_EVENTS must be 100000 at most and WEIR_BATCH_INTERVAL 1m: a batch is one transaction")
 	case c.GapThreshold <= 0 || c.JobTimeout <= 0:
-		return Config{}, errors.New("WEIR_GAP_THRESHOLD and WEIR_JOB_TIMEOUT must be more than nothing")
+		return Config{}, errors.New("WEIR_GAP_THRESHOLD and WEIR_JOB_TIMEOUT must be greater than 0")
 	case c.Workers > 10_000 || c.BackfillWorkers > 10_000 || c.APIConcurrency > 10_000:
 		return Config{}, errors.New("WEIR_WORKERS, WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 10000 at most")
 	case c.RescueAfter <= c.JobTimeout:
@@ -220,17 +221,17 @@ func ReadConfig() (Config, error) {
 	case c.BackfillWorkers < 1 || c.APIConcurrency < 1:
 		return Config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 1 or more")
 	case c.SyncInterval < time.Minute || c.BackfillWindow <= 0 || c.APIInterval < 0:
-		return Config{}, errors.New("WEIR_SYNC_INTERVAL must be 1m or more, WEIR_BACKFILL_WINDOW more than nothing, and WEIR_API_INTERVAL not negative")
+		return Config{}, errors.New("WEIR_SYNC_INTERVAL must be 1m or more, WEIR_BACKFILL_WINDOW greater than 0, and WEIR_API_INTERVAL not negative")
 	case (c.Identifier == "") != (c.AppPassword == ""):
 		return Config{}, errors.New("WEIR_IDENTIFIER and WEIR_APP_PASSWORD belong together: set both, or neither")
 	case c.QueueLimit < 2 || c.QueueLimit > schema.CountedJobs:
 		return Config{}, fmt.Errorf("WEIR_QUEUE_LIMIT must be 2 to %d: deeper queues are not counted", schema.CountedJobs)
 	case c.LagLimit <= 0 || c.DatabaseLimit <= 0:
-		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be more than nothing")
+		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be greater than 0")
 	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
-		return Config{}, errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert must be seen to hold")
+		return Config{}, errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert fires only after its condition has been checked several times")
 	}
 	if _, err := c.stored(); err != nil {
 		return Config{}, err
@@ -244,39 +245,39 @@ func ReadConfig() (Config, error) {
 	return c, nil
 }
 
-// stored is the registry of the collections that are stored.
+// stored returns the registry of the stored collections.
 func (c Config) stored() (collection.Registry, error) {
 	stored, err := collection.Parse(c.Collections, c.Retention)
 	if err != nil {
 		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS: %w", err)
 	}
 	if posts, ok := stored.Find(schema.PostCollection); ok && posts.Retention != 0 && posts.Retention < ranking.LongestWindow {
-		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected %s or more, which is what the ranking shows, or 0 to keep everything",
+		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected at least %s, the longest window of the ranking, or 0 to keep everything",
 			schema.PostCollection, posts.Retention, ranking.LongestWindow)
 	}
 	return stored, nil
 }
 
-// registry is the registry of a configuration that ReadConfig has read; where it is
-// not right, nothing is stored.
+// registry returns the registry of a valid configuration; of an invalid one, an
+// empty registry.
 func (c Config) registry() collection.Registry {
 	stored, _ := c.stored()
 	return stored
 }
 
-// fieldOf is the name of the field that could not be parsed.
+// fieldOf returns the name of the field that could not be parsed.
 func fieldOf(err error, wrong *env.ParseError) string {
 	errors.As(err, wrong)
 	return wrong.Name
 }
 
-// poolerTransaction is the WEIR_POOLER that keeps nothing between transactions.
+// poolerTransaction is the WEIR_POOLER that keeps no session between transactions.
 const poolerTransaction = "transaction"
 
-// pooled says that no two transactions share a session.
+// pooled reports whether transactions do not share a session.
 func (c Config) pooled() bool { return c.Pooler == poolerTransaction }
 
-// start is where a stream without a position begins.
+// start returns where a stream without a position starts.
 func (c Config) start() consumer.Cursor {
 	if c.Start == "oldest" {
 		return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}
@@ -302,7 +303,7 @@ func (c Config) loggerTo(out io.Writer, journaled bool) *slog.Logger {
 	return slog.New(handler)
 }
 
-// Variables are the names of what a configuration is read from.
+// Variables returns the names of the environment variables of Config.
 func Variables() []string {
 	var all []string
 	for field := range reflect.TypeFor[Config]().Fields() {
@@ -311,10 +312,10 @@ func Variables() []string {
 	return all
 }
 
-// CheckVariables refuses a variable that looks like Weir's and is none: a
-// misspelt setting would otherwise silently keep its default.
+// CheckVariables returns an error for an unknown variable with Weir's prefix:
+// otherwise a misspelt setting would silently keep its default.
 func CheckVariables(environ []string) error {
-	known := append(foreign(), Variables()...)
+	known := append(otherVariables(), Variables()...)
 	for _, pair := range environ {
 		name, _, _ := strings.Cut(pair, "=")
 		if !strings.HasPrefix(name, "WEIR_") || slices.Contains(known, name) {
@@ -323,7 +324,7 @@ func CheckVariables(environ []string) error {
 		nearest := slices.MinFunc(known, func(a, b string) int {
 			return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
 		})
-		return fmt.Errorf("%s is no variable of weir: did you mean %s? (docs/configuration.md lists them all)", name, nearest)
+		return fmt.Errorf("%s is not a variable of weir: did you mean %s? (docs/configuration.md lists them all)", name, nearest)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 
 const configurationFile = "../docs/configuration.md"
 
-// TestConfigurationIsDocumented: docs/configuration.md is what the struct says.
-// `go generate ./app` writes it.
+// TestConfigurationIsDocumented checks that docs/configuration.md matches the
+// struct Config. `go generate ./app` writes it.
 func TestConfigurationIsDocumented(t *testing.T) {
 	t.Parallel()
 	want := configurationDocument(t)
@@ -28,7 +28,7 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	require.Equal(t, want, string(got), "run `go generate ./app`")
 }
 
-// configurationDocument is the struct Config as a page.
+// configurationDocument returns the struct Config as a document.
 func configurationDocument(t *testing.T) string {
 	t.Helper()
 	files := token.NewFileSet()
@@ -91,7 +91,7 @@ Durations are written as ` + "`90s`, `5m`, `24h`" + `.
 Traces are sent where the usual ` + "`OTEL_`" + ` variables say: see [operations.md](operations.md).
 `
 
-// documentText breaks a comment at 120 characters, and marks the names of
+// documentText wraps a comment at 120 characters, and formats the names of
 // variables and tables in it as code.
 func documentText(comment string) string {
 	var b strings.Builder

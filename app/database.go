@@ -16,8 +16,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// connectTimeout bounds one try to reach Postgres: a firewall that drops
-// packets would otherwise keep a person waiting for minutes.
+// connectTimeout bounds one attempt to reach Postgres: with a firewall that drops
+// packets it would otherwise take minutes.
 const connectTimeout = 10 * time.Second
 
 // Database opens the pool that the configuration names: DATABASE_URL, or the
@@ -34,9 +34,9 @@ func (c Config) Database(ctx context.Context, connections int32) (*pgxpool.Pool,
 	return OpenPool(ctx, url, connections, c.pooled())
 }
 
-// OpenPool connects once, so that a wrong URL is said at once and in one
-// sentence. Through a transaction pooler nothing is prepared by name: the next
-// transaction may come to a session that does not know it.
+// OpenPool opens a pool and connects once, so that a wrong URL is reported
+// immediately in one sentence. Through a transaction pooler it uses no named
+// prepared statements: the next transaction may use another session.
 func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(raw)
 	if err != nil {
@@ -62,8 +62,8 @@ func OpenPool(ctx context.Context, raw string, connections int32, pooled bool) (
 	return pool, nil
 }
 
-// Sentence is an error on one line, each of its lines once: one for every
-// address that was tried.
+// Sentence returns an error on one line and without repeated lines. A failed
+// connection has one line per address.
 func Sentence(err error) string {
 	var parts []string
 	for line := range strings.Lines(err.Error()) {
@@ -74,7 +74,7 @@ func Sentence(err error) string {
 	return strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": ")
 }
 
-// Migrated is a pool on a database that has this binary's schema.
+// Migrated returns a pool on a database that has this binary's schema.
 func (c Config) Migrated(ctx context.Context) (*pgxpool.Pool, error) {
 	pool, err := c.Database(ctx, c.Connections())
 	if err != nil {

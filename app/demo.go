@@ -9,22 +9,22 @@ import (
 	"github.com/weir-social/weir/devpg"
 )
 
-// DemoDir is where the demo keeps its Postgres.
+// DemoDir returns the directory of the demo's Postgres.
 func (c Config) DemoDir() string { return filepath.Join(c.Home, "demo") }
 
-// ErrDemoNetwork is what a command returns that would ask a demo's network.
+// ErrDemoNetwork is the error of a command that would call the network of a demo.
 var ErrDemoNetwork = errors.New("only the demo itself reaches its simulated network")
 
 // OfDemo reports whether the configuration leads to the database of a demo that
-// runs beside this process: what the demo reads, only the demo knows.
+// runs beside this process. Only the demo's process can reach its network.
 func (c Config) OfDemo() bool {
 	running, ok := devpg.Running(c.Home)
 	demo, is := devpg.RunningIn(c.DemoDir())
 	return c.DatabaseURL == "" && ok && is && running == demo
 }
 
-// ForTerminal writes a log that is read on a terminal, where nothing else was
-// asked for: plain text, from a level on.
+// ForTerminal returns the configuration with defaults for a log on a terminal:
+// plain text, from the given level.
 func (c Config) ForTerminal(from slog.Level) Config {
 	if !IsSet("WEIR_LOG_FORMAT") {
 		c.LogFormat = "text"
@@ -35,7 +35,7 @@ func (c Config) ForTerminal(from slog.Level) Config {
 	return c
 }
 
-// IsSet answers whether somebody has set a variable.
+// IsSet reports whether an environment variable is set.
 func IsSet(variable string) bool {
 	_, set := os.LookupEnv(variable)
 	return set

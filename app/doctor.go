@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Examine makes every check that the configuration allows.
+// Examine runs every check that the configuration allows.
 func Examine(ctx context.Context, within time.Duration) []doctor.Finding {
 	versions := doctor.Passed("version", "weir "+Version()+", "+runtime.Version())
 	const do = "correct the variable: docs/configuration.md lists them all"
@@ -33,39 +33,39 @@ func Examine(ctx context.Context, within time.Duration) []doctor.Finding {
 		return []doctor.Finding{versions, doctor.Failed("configuration", do, err)}
 	}
 	if cfg.OfDemo() {
-		demo := doctor.Passed("configuration", "this is a weir demo: its network is its own and not looked at, and its Postgres is made to be thrown away")
+		demo := doctor.Passed("configuration", "this is a weir demo: its simulated network is not checked, and its Postgres is temporary")
 		return append([]doctor.Finding{versions, demo}, doctor.Run(ctx, within, cfg.databaseCheck(within, cfg.pool(within), true))...)
 	}
-	return append([]doctor.Finding{versions, cfg.sane()}, doctor.Run(ctx, within, cfg.checks(within)...)...)
+	return append([]doctor.Finding{versions, cfg.checkOpsListen()}, doctor.Run(ctx, within, cfg.checks(within)...)...)
 }
 
-// sane looks for settings that can be read and are still unwise.
-func (c Config) sane() doctor.Finding {
+// checkOpsListen warns about valid settings that are unsafe.
+func (c Config) checkOpsListen() doctor.Finding {
 	host, _, err := net.SplitHostPort(c.OpsListen)
 	ip := net.ParseIP(host)
 	private := host == "localhost" || ip != nil && ip.IsLoopback()
 	if err == nil && !private && c.OpsToken == "" {
-		return doctor.Warned("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1", "anybody who reaches WEIR_OPS_LISTEN sees metrics and dead letters")
+		return doctor.Warned("configuration", "set WEIR_OPS_TOKEN, or WEIR_OPS_LISTEN to 127.0.0.1", "anyone who can reach WEIR_OPS_LISTEN can read metrics and dead letters")
 	}
-	return doctor.Passed("configuration", "every variable can be read; weir config prints them")
+	return doctor.Passed("configuration", "every variable is valid; weir config prints them")
 }
 
-// checks are those of a configuration that can be read.
+// checks returns the checks of a valid configuration.
 func (c Config) checks(within time.Duration) []doctor.Check {
 	pool := c.pool(within)
-	dictionary := c.triedDictionary(pool)
+	dictionary := c.loadDictionary(pool)
 	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
 	if c.Compress {
 		checks = append(checks, doctor.DictionaryCheck(dictionary))
 	}
-	ask, stored := &http.Client{}, c.registry()
+	client, stored := &http.Client{}, c.registry()
 	checks = append(checks, doctor.JetstreamCheck(jetstream.Config{
 		Endpoints: c.Jetstream, Filter: consumer.Filter{Collections: stored.Filter(), Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
 		DialTimeout: within / 2, UserAgent: userAgent,
 	}, within*3/4),
-		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: ask,
+		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: client,
 			URL: strings.TrimSuffix(c.AppView, "/") + "/xrpc/app.bsky.actor.getProfiles?actors=bsky.app"}),
-		doctor.ServiceCheck(doctor.Service{Name: "directory", Variable: "WEIR_DIRECTORY", UserAgent: userAgent, Client: ask, Lenient: true,
+		doctor.ServiceCheck(doctor.Service{Name: "directory", Variable: "WEIR_DIRECTORY", UserAgent: userAgent, Client: client, Lenient: true,
 			URL: strings.TrimSuffix(c.Directory, "/") + "/_health"}))
 	if c.Identifier != "" {
 		checks = append(checks, doctor.Check{Name: "login", Run: c.login})
@@ -73,24 +73,24 @@ func (c Config) checks(within time.Duration) []doctor.Check {
 	return checks
 }
 
-// pool opens the database at the first use, for all who ask.
+// pool returns a function that opens the database on its first call.
 func (c Config) pool(within time.Duration) func() (*pgxpool.Pool, error) {
 	return sync.OnceValues(func() (*pgxpool.Pool, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), within/2)
 		defer cancel()
-		asking := c
-		asking.Pooler = poolerTransaction // whatever stands between must let the questions through
-		return asking.Database(ctx, 8)
+		updates := c
+		updates.Pooler = poolerTransaction // works with and without a pooler
+		return updates.Database(ctx, 8)
 	})
 }
 
-// databaseCheck looks at the database, which may be made to be thrown away.
+// databaseCheck returns the check of the database. throwaway: it is temporary.
 func (c Config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, error), throwaway bool) doctor.Check {
 	stored := c.registry()
 	posts, _ := stored.Find(schema.PostCollection)
 	return doctor.DatabaseCheck(doctor.Database{
 		Open: func(context.Context) (*pgxpool.Pool, error) { return pool() },
-		Needs: doctor.Needs{Connections: int(c.Connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: who listens for follows
+		Needs: doctor.Needs{Connections: int(c.Connections()) + 1, Statement: c.JobTimeout, Bytes: c.DatabaseLimit, // 1: the listener for follows
 			Throwaway: throwaway, Keep: posts.Retention, Stores: stored.Stores, Transactions: c.Workers + c.BackfillWorkers + 4}, // 4: the stream, expiry, an audit, a gap
 		Projections: standard().Rows(), Stream: c.Stream,
 		Pooled: c.pooled(),
@@ -98,10 +98,10 @@ func (c Config) databaseCheck(within time.Duration, pool func() (*pgxpool.Pool, 
 	})
 }
 
-// triedDictionary is the dictionary, from the database or its URL; it is asked
-// for once, and not kept.
-func (c Config) triedDictionary(pool func() (*pgxpool.Pool, error)) func(context.Context) ([]byte, error) {
-	ask := sync.OnceValues(func() ([]byte, error) {
+// loadDictionary returns a function that reads the dictionary from the database or
+// its URL once, and does not store it.
+func (c Config) loadDictionary(pool func() (*pgxpool.Pool, error)) func(context.Context) ([]byte, error) {
+	load := sync.OnceValues(func() ([]byte, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 		defer cancel()
 		if p, err := pool(); err == nil {
@@ -115,12 +115,12 @@ func (c Config) triedDictionary(pool func() (*pgxpool.Pool, error)) func(context
 		}
 		return fetched, nil
 	})
-	return func(context.Context) ([]byte, error) { return ask() }
+	return func(context.Context) ([]byte, error) { return load() }
 }
 
-// login asks for something as the account that is configured.
+// login makes a call as the configured account.
 func (c Config) login(ctx context.Context) []doctor.Finding {
-	const someone = "did:plc:z72i7hdynmk6r22z27h6tvur" // bsky.app: an account that need not be there
+	const someone = "did:plc:z72i7hdynmk6r22z27h6tvur" // bsky.app: the account need not exist
 	const do = "correct WEIR_IDENTIFIER, WEIR_APP_PASSWORD or WEIR_PDS; an app password is made in Bluesky's settings"
 	api, err := bluesky.New(bluesky.Config{AppView: c.AppView, Directory: c.Directory, Retries: []time.Duration{}, UserAgent: userAgent,
 		Logger: slog.New(slog.DiscardHandler), Login: &bluesky.Login{PDS: c.PDS, Identifier: c.Identifier, Password: c.AppPassword}})

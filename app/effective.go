@@ -14,8 +14,8 @@ import (
 	"github.com/weir-social/weir/devpg"
 )
 
-// Check reports what `weir serve` would refuse at its start, by the code with
-// which it starts. An address that is in use, by a weir that runs, is no mistake.
+// Check returns the errors that `weir serve` would return at its start. It runs the
+// same code. An address in use is no error: it may be a running weir.
 func (c Config) Check() error {
 	p := New(c, nil)
 	p.log = slog.New(slog.DiscardHandler)
@@ -26,11 +26,11 @@ func (c Config) Check() error {
 	if _, err := p.page(); err != nil {
 		errs = append(errs, err)
 	}
-	for _, open := range []func() (net.Listener, error){c.ListenPage, p.listenForOperators} {
+	for _, open := range []func() (net.Listener, error){c.ListenPage, p.listenOps} {
 		l, err := open()
 		switch {
 		case err == nil && l != nil:
-			l.Close() //nolint:errcheck // nobody has connected
+			l.Close() //nolint:errcheck // it has no connections
 		case err != nil && !errors.Is(err, syscall.EADDRINUSE):
 			errs = append(errs, err)
 		}
@@ -38,10 +38,10 @@ func (c Config) Check() error {
 	return errors.Join(errs...)
 }
 
-// Variable is one of the configuration's, fit to be shown.
+// Variable is a variable of the configuration, without secrets.
 type Variable struct{ Name, Value, From string }
 
-// Effective are all variables, in the order of docs/configuration.md.
+// Effective returns all variables, in the order of docs/configuration.md.
 func (c Config) Effective() []Variable {
 	var all []Variable
 	fields, values := reflect.TypeFor[Config](), reflect.ValueOf(c)
@@ -59,7 +59,7 @@ func (c Config) Effective() []Variable {
 	return all
 }
 
-// shown is a value without what is secret in it.
+// shown returns a value without its secrets.
 func shown(value any, secret bool) string {
 	if list, ok := value.([]string); ok {
 		parts := make([]string, len(list))

@@ -16,18 +16,20 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// follows is whom a stream follows. The zero value follows everyone.
+// follows is the set of accounts that a stream follows. The zero value follows
+// everyone.
 type follows struct {
 	set atomic.Pointer[map[string]bool] // nil: everyone
 }
 
-// includes answers whether an account's events are wanted.
+// includes reports whether an account's events are wanted.
 func (f *follows) includes(did string) bool {
 	set := f.set.Load()
 	return set == nil || (*set)[did]
 }
 
-// take takes over whom to follow, and answers what to ask the server for.
+// take sets the accounts to follow, and returns the filter to request from the
+// server.
 func (f *follows) take(now schema.Shard, collections []string) consumer.Filter {
 	filter := consumer.Filter{Collections: collections, Everyone: now.Network}
 	if now.Everyone {
@@ -45,8 +47,8 @@ func (f *follows) take(now schema.Shard, collections []string) consumer.Filter {
 	return filter
 }
 
-// listen works on a connection of its own: it waits for hours. No pooler would
-// let it: there it looks.
+// listen waits for changes of the followed accounts on its own connection. With a
+// pooler, which does not support that, it polls.
 func (p App) listen(ctx context.Context, changed func(context.Context) error) error {
 	if p.cfg.pooled() {
 		return schema.PollFollows(ctx, p.pool, time.Second, time.Minute, changed)
@@ -55,12 +57,12 @@ func (p App) listen(ctx context.Context, changed func(context.Context) error) er
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is over
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection is done
 	return schema.ListenFollows(ctx, conn, time.Minute, changed)
 }
 
-// Bluesky is the client of the network's services. It waits so long between its
-// tries of a call; nil: as long as a worker does.
+// Bluesky returns the client of the network's services. retries are the waits
+// between the attempts of a call; nil: the workers' waits.
 func (p App) Bluesky(retries []time.Duration) (*bluesky.Client, error) {
 	const timeout = 15 * time.Second
 	calls := &workers.Calls{Pool: p.pool, Slots: p.cfg.APIConcurrency, Spacing: p.cfg.APIInterval, TTL: 2 * timeout, Logger: p.log}
@@ -93,7 +95,7 @@ func (p App) firstWatches(ctx context.Context) error {
 	return nil
 }
 
-// DID is whom a handle names: by what is stored, or else by the network.
+// DID returns the account of a handle, from the database or else from the network.
 func (p App) DID(ctx context.Context, actor string) (string, error) {
 	if strings.HasPrefix(actor, "did:") {
 		return actor, nil
@@ -109,15 +111,14 @@ func (p App) DID(ctx context.Context, actor string) (string, error) {
 	return api.ResolveHandle(ctx, actor)
 }
 
-// ParseWatch is the kind of watch that a person asks for, and its target in the
-// one spelling that is stored.
+// ParseWatch returns the kind of a watch and its target in the stored spelling.
 func ParseWatch(named string, alone bool) (kind, target string, err error) {
 	t, err := bluesky.ParseTarget(named)
 	switch {
 	case err != nil:
 		return "", "", err
 	case alone && t.Kind != bluesky.TargetAccount:
-		return "", "", fmt.Errorf("--account is for accounts, and %s is a %s: leave it out to follow its members", t.URI, t.Kind)
+		return "", "", fmt.Errorf("--account is for accounts, but %s is a %s: omit it to follow its members", t.URI, t.Kind)
 	case t.Kind == bluesky.TargetList:
 		return "list", t.URI, nil
 	case t.Kind == bluesky.TargetStarterPack:

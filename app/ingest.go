@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// Ingest commits every event of a recording, and works the jobs that come of
-// it: then it ends when none is left that could be worked now. Or with ctx.
+// Ingest commits every event of a recording and, with work, processes the jobs that
+// result. It returns when no job is left that is ready to run, or when ctx ends.
 func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool) error {
 	if err := p.register(ctx); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (p App) Ingest(ctx context.Context, name string, lines io.Reader, work bool
 	return g.Wait()
 }
 
-// drained waits until no job is at work or could be.
+// drained waits until no job is running or ready to run.
 func (p App) drained(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -57,16 +57,16 @@ func (p App) drained(ctx context.Context) error {
 	}
 }
 
-// dropPatience is how long an ingest that ends may take to remove its stream.
-const dropPatience = 10 * time.Second
+// dropTimeout bounds the removal of the stream when an ingest ends.
+const dropTimeout = 10 * time.Second
 
-// commitAll commits every event of a recording. No stream is left of it, however
-// it ends: one that was killed leaves its row to the next.
+// commitAll commits every event of a recording and removes its stream afterwards.
+// If it is killed, the next ingest takes over its row.
 func (p App) commitAll(ctx context.Context, name string, lines io.Reader) error {
 	stream := p.cfg.Stream + "-ingest"
 	source := &recording.Source{Name: "recording:" + name, Lines: lines, Wire: jetstream.Wire(p.stored.Stores)}
 	c, err := p.consumer(consumer.Config{
-		Stream: stream, Wire: schema.WireRecording, Source: source, Afresh: true, Patient: true,
+		Stream: stream, Wire: schema.WireRecording, Source: source, IgnorePosition: true, BlockOnFullBuffer: true,
 		BatchEvents: p.cfg.BatchEvents, BatchInterval: p.cfg.BatchInterval, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
 		Registerer: p.metrics,
 	})
@@ -74,7 +74,7 @@ func (p App) commitAll(ctx context.Context, name string, lines io.Reader) error 
 		return err
 	}
 	err = c.Run(ctx)
-	dropping, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropPatience)
+	dropping, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
 	defer cancel()
 	return errors.Join(err, schema.DropRecording(dropping, p.pool, stream))
 }

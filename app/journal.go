@@ -10,15 +10,14 @@ import (
 	"syscall"
 )
 
-// InJournal answers whether standard error leads to systemd's journal
-// (systemd.exec(5)).
+// InJournal reports whether standard error is systemd's journal (systemd.exec(5)).
 func InJournal() bool {
 	var s syscall.Stat_t
 	return syscall.Fstat(int(os.Stderr.Fd()), &s) == nil && os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", s.Dev, s.Ino)
 }
 
-// priority is what a line begins with by which the journal tells its level
-// (sd-daemon(3)).
+// JournalPriority returns the prefix of a line from which the journal reads its
+// level (sd-daemon(3)).
 func JournalPriority(level slog.Level) string {
 	switch {
 	case level >= slog.LevelError:
@@ -31,8 +30,8 @@ func JournalPriority(level slog.Level) string {
 	return "<7>"
 }
 
-// journal has each line begin with its priority, so that journalctl -p warning
-// finds what is not well.
+// journal writes the priority before each line, so that journalctl -p warning finds
+// problems.
 type journal struct {
 	slog.Handler // writes to lines
 	lines        *prioritized
@@ -53,7 +52,7 @@ func (j journal) WithGroup(name string) slog.Handler {
 	return journal{j.Handler.WithGroup(name), j.lines}
 }
 
-// prioritized puts a priority before each line.
+// prioritized writes a priority before each line.
 type prioritized struct {
 	out      io.Writer
 	mu       sync.Mutex // held from the choice of a priority until its line is written

@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestJournalKnowsTheLevel of every line, of a logger's children too.
-func TestJournalKnowsTheLevel(t *testing.T) {
+// TestJournalPriorities checks the priority of every line, also for derived
+// loggers.
+func TestJournalPriorities(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log := Config{LogLevel: slog.LevelDebug, LogFormat: "text"}.loggerTo(&out, true)

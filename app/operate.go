@@ -17,16 +17,16 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// Limits are where well ends, as configured.
+// Limits returns the configured limits of the conditions.
 func (c Config) Limits() health.Limits {
-	age := 2*c.AuditInterval + 2*time.Hour // one may fail, and each is looked for by the hour
+	age := 2*c.AuditInterval + 2*time.Hour // one audit may fail, and audits start on the hour
 	if c.AuditInterval == 0 {
 		age = -1
 	}
 	return health.Limits{LagCritical: c.LagLimit, Jobs: int64(c.QueueLimit), Bytes: c.DatabaseLimit, AuditAge: age}
 }
 
-// webhook is where alerts are sent; nil: nowhere.
+// webhook returns the webhook for alerts; nil: none.
 func (c Config) webhook() (*workers.Webhook, error) {
 	if c.AlertWebhook == "" {
 		return nil, nil
@@ -38,10 +38,10 @@ func (c Config) webhook() (*workers.Webhook, error) {
 	return hook, nil
 }
 
-// listenForOperators is the listener of health and metrics; nil where none is
-// wanted. An address that somebody wrote down must be had; the default gives way
-// when a second process on the machine finds it taken.
-func (p App) listenForOperators() (net.Listener, error) {
+// listenOps opens the listener of health and metrics; nil if it is off. A
+// configured address must be free. If the default address is in use, by another
+// process on the machine, it chooses another port.
+func (p App) listenOps() (net.Listener, error) {
 	if p.cfg.OpsListen == "off" {
 		return nil, nil
 	}
@@ -60,13 +60,13 @@ func (p App) listenForOperators() (net.Listener, error) {
 	return l, nil
 }
 
-// hosts are the names that both listeners answer to: those that are configured,
-// and those that the listeners' own addresses are written with.
+// hosts returns the host names that both listeners accept: the configured names,
+// and the hosts of the listeners' addresses.
 func (c Config) hosts() (web.Hosts, error) {
 	names := slices.Clone(c.Hosts)
 	for _, address := range []string{c.Listen, c.OpsListen} {
 		host, _, _ := net.SplitHostPort(address)
-		if _, err := web.ParseHosts([]string{host}); err == nil { // what is no host cannot be listened on, which is said elsewhere
+		if _, err := web.ParseHosts([]string{host}); err == nil { // an invalid host fails when the listener opens
 			names = append(names, host)
 		}
 	}
@@ -77,8 +77,8 @@ func (c Config) hosts() (web.Hosts, error) {
 	return hosts, nil
 }
 
-// operate answers operators on l until ctx ends.
-func (p App) operate(ctx context.Context, l net.Listener, reads bool) error {
+// serveOps serves health and metrics on l until ctx ends.
+func (p App) serveOps(ctx context.Context, l net.Listener, reads bool) error {
 	p.metrics.MustRegister(health.NewCollector(p.pool, p.cfg.Limits(), 3*time.Second), poolMetrics{p.pool}, buildInfo())
 	p.log.Info("operating", "url", "http://"+l.Addr().String()+"/health")
 	handler, err := web.OpsHandler(web.OpsConfig{
@@ -88,13 +88,13 @@ func (p App) operate(ctx context.Context, l net.Listener, reads bool) error {
 	if err != nil {
 		return err
 	}
-	if err := p.answer(ctx, l, handler, opsConnections); err != nil {
+	if err := p.serveHTTP(ctx, l, handler, opsConnections); err != nil {
 		return fmt.Errorf("serve health and metrics: %w", err)
 	}
 	return nil
 }
 
-// Version is the version of this binary, as its module was built.
+// Version returns the version of this binary, as its module was built.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -103,7 +103,7 @@ func Version() string {
 	return VersionOf(info)
 }
 
-// buildInfo says which binary runs.
+// buildInfo returns the metric with the version of this binary.
 func buildInfo() prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_build_info", Help: "1, labelled with the version.",
 		ConstLabels: prometheus.Labels{"version": Version()}})

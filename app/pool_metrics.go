@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// poolMetrics are the connections of this process to the database.
+// poolMetrics exports the state of this process's connection pool.
 type poolMetrics struct{ pool *pgxpool.Pool }
 
 func poolDesc(name, help string) *prometheus.Desc {
@@ -13,17 +13,17 @@ func poolDesc(name, help string) *prometheus.Desc {
 }
 
 var (
-	poolUsed   = poolDesc("used_connections", "Connections that work at this moment.")
-	poolIdle   = poolDesc("idle_connections", "Connections that wait.")
-	poolMost   = poolDesc("max_connections", "Connections there may be.")
-	poolWaits  = poolDesc("waits_total", "Times somebody waited for a connection because all were used.")
-	poolWaited = poolDesc("wait_seconds_total", "Time spent on getting connections.")
+	poolUsed   = poolDesc("used_connections", "Connections in use.")
+	poolIdle   = poolDesc("idle_connections", "Idle connections.")
+	poolMost   = poolDesc("max_connections", "The maximum number of connections.")
+	poolWaits  = poolDesc("waits_total", "Times a query waited for a connection because all were in use.")
+	poolWaited = poolDesc("wait_seconds_total", "Total time spent waiting for connections.")
 )
 
-// Describe says what Collect sends.
+// Describe sends the descriptions of the metrics.
 func (m poolMetrics) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, out) }
 
-// Collect reads the pool's own counts.
+// Collect sends the pool's statistics.
 func (m poolMetrics) Collect(out chan<- prometheus.Metric) {
 	st := m.pool.Stat()
 	gauge := func(d *prometheus.Desc, v float64) { out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// WithServer runs f on a Postgres that lives as long as f does, migrated.
+// WithServer runs f on a migrated Postgres that it starts before and stops after f.
 func WithServer(ctx context.Context, cfg Config, options devpg.Options, f func(*pgxpool.Pool) error) error {
 	options.Logger = cfg.Logger()
 	server, err := devpg.Start(ctx, options)

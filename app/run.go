@@ -17,8 +17,8 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// Connections is the size of a process's pool: the workers' transactions, those
-// of the consumers of every shard, the page's queries, and River's own five.
+// Connections returns the size of a process's pool: the workers' transactions,
+// those of every shard's consumer, the page's queries, and five for River.
 func (c Config) Connections() int32 {
 	return int32(c.Workers+c.BackfillWorkers) + 16 + schema.AutoShards
 }
@@ -27,14 +27,14 @@ func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p := App{cfg: cfg, pool: pool, projections: standard(), log: cfg.Logger(), metrics: metrics, tracer: otel.Tracer("github.com/weir-social/weir"), owner: owner(), stored: cfg.registry()}
-	sayTraceErrors(p.log)
+	logTraceErrors(p.log)
 	return p
 }
 
-// standard are the projections of Weir itself.
+// standard returns Weir's own projections.
 func standard() *workers.Projections { return workers.NewProjections(jobs.Links()) }
 
-// WithProjection is the app with one more projection. add gives it the worker of
+// WithProjection returns the app with one more projection. add adds the worker of
 // the projection's jobs.
 func (p App) WithProjection(projection jobs.Projection, add func(workers.Bundle)) App {
 	p.projections = p.projections.With(projection)
@@ -42,14 +42,14 @@ func (p App) WithProjection(projection jobs.Projection, add func(workers.Bundle)
 	return p
 }
 
-// register writes the projections down in the database. Whoever stores records
-// does it first.
+// register writes the projections to the database. It must run before records are
+// stored.
 func (p App) register(ctx context.Context) error {
 	return p.projections.Register(ctx, p.pool, p.log)
 }
 
-// RunAll runs the consumer, the workers and the page, and stops them all
-// when one fails or ctx ends.
+// RunAll runs the consumer, the workers and the page, and stops all of them if one
+// fails or ctx ends.
 func (p App) RunAll(ctx context.Context, l net.Listener) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.Consume(ctx) })
@@ -58,18 +58,18 @@ func (p App) RunAll(ctx context.Context, l net.Listener) error {
 	return g.Wait()
 }
 
-// Run runs everything, with a listener for the page and one for operators.
+// Run runs everything, with the listeners of the page and of operators.
 func (p App) Run(ctx context.Context) error {
 	return p.WithListener(func(l net.Listener) error {
 		return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
 	})
 }
 
-// WithOps registers the projections, and runs f with the endpoints for operators
-// beside it until f ends, or another program registers other projections. reads
-// says whether f runs a consumer.
+// WithOps registers the projections, and runs f with the operators' endpoints until
+// f ends, or until another program registers other projections. reads: f runs a
+// consumer.
 func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) error) error {
-	if reads { // a mistake in what to read is said alone, before anything runs
+	if reads { // report an invalid source before anything runs
 		if err := p.checkSource(); err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) er
 	if err := p.register(ctx); err != nil {
 		return err
 	}
-	l, err := p.listenForOperators()
+	l, err := p.listenOps()
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) er
 	ctx, done := context.WithCancel(ctx)
 	g.Go(func() error { return p.projections.Watch(ctx, p.pool) })
 	if l != nil {
-		g.Go(func() error { return p.operate(ctx, l, reads) })
+		g.Go(func() error { return p.serveOps(ctx, l, reads) })
 	}
 	g.Go(func() error {
 		defer done()
@@ -94,7 +94,7 @@ func (p App) WithOps(ctx context.Context, reads bool, f func(context.Context) er
 	return g.Wait()
 }
 
-// checkSource reports a mistake in what to read.
+// checkSource returns an error if the source's configuration is invalid.
 func (p App) checkSource() error {
 	if _, err := p.cfg.stored(); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (p App) checkSource() error {
 	return err
 }
 
-// WithListener runs f with the listener of the page.
+// WithListener runs f with the page's listener.
 func (p App) WithListener(f func(net.Listener) error) error {
 	l, err := p.cfg.ListenPage()
 	if err != nil {
@@ -113,7 +113,7 @@ func (p App) WithListener(f func(net.Listener) error) error {
 	return f(l)
 }
 
-// With runs f on the database that the environment names.
+// With runs f on the configured database.
 func With(ctx context.Context, f func(context.Context, App) error) error {
 	cfg, err := ReadConfig()
 	if err != nil {

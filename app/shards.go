@@ -15,18 +15,18 @@ import (
 	"github.com/weir-social/weir/workers"
 )
 
-// shards are the consumers of this process: of WEIR_STREAM, and of every shard
-// that has accounts. Whether another process holds their lease, they find out.
+// shards are the consumers of this process: of WEIR_STREAM and of every shard with
+// accounts. A consumer waits while another process holds its lease.
 type shards struct {
 	App
 	start func(schema.Shard) (*shard, error)
 
-	mu      sync.Mutex // held from a reading of the accounts to its effect: the later reading is the last to have one
-	running map[string]*shard
-	beats   sync.Map // of func() time.Time, by stream: when each consumer was last seen at work
+	mu         sync.Mutex // held from reading the accounts until they are applied, so that the latest reading is applied last
+	running    map[string]*shard
+	heartbeats sync.Map // by stream: the consumer's LastHeartbeat, a func() time.Time
 }
 
-// shard is one of them.
+// shard is the consumer of one stream.
 type shard struct {
 	follows follows
 	source  consumer.Source
@@ -36,26 +36,26 @@ type shard struct {
 // Consume reads the streams until ctx ends.
 func (p App) Consume(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{p.firstWatches, p.setSharding} {
-		if err := p.outlast(ctx, step); err != nil {
+		if err := p.retryTransient(ctx, step); err != nil {
 			return err
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	all := &shards{App: p, running: map[string]*shard{}}
 	all.start = func(now schema.Shard) (*shard, error) { return all.consumeOne(ctx, g, now) }
-	p.life.tell(PartConsumer, beaten(all.lastBeat))
+	p.liveness.add(RoleConsumer, checkHeartbeat(all.lastHeartbeat))
 	g.Go(func() error {
-		if err := p.outlast(ctx, all.refresh); err != nil { // what a person has to correct ends the start
+		if err := p.retryTransient(ctx, all.refresh); err != nil { // an error that is not transient ends the start
 			return err
 		}
-		return all.keep(ctx)
+		return all.watchFollows(ctx)
 	})
 	return g.Wait()
 }
 
-// outlast repeats a step of the start while the database is away: a connection
-// that breaks then is no reason to end the process.
-func (p App) outlast(ctx context.Context, step func(context.Context) error) error {
+// retryTransient repeats a step of the start while the database is away: a lost
+// connection must not end the process.
+func (p App) retryTransient(ctx context.Context, step func(context.Context) error) error {
 	for {
 		err := step(ctx)
 		if err == nil || schema.Classify(err) != schema.Transient {
@@ -70,15 +70,15 @@ func (p App) outlast(ctx context.Context, step func(context.Context) error) erro
 
 func (p App) setSharding(ctx context.Context) error {
 	mode := p.cfg.Sharding
-	if sourceCapabilities.Accounts == 0 { // every stream would bring everything
+	if sourceCapabilities.Accounts == 0 { // every shard would read everything
 		mode = schema.ShardsNetwork
 	}
 	return schema.SetSharding(ctx, p.pool, p.cfg.Stream, sourceCapabilities.Wire.Name, schema.Sharding{Mode: mode, Accounts: p.cfg.ShardAccounts})
 }
 
-// keep has the streams follow whom the database says, from every change on,
-// until ctx ends.
-func (s *shards) keep(ctx context.Context) error {
+// watchFollows updates the accounts of the streams after every change, until ctx
+// ends.
+func (s *shards) watchFollows(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := s.listen(ctx, s.refresh)
 		if ctx.Err() != nil {
@@ -90,15 +90,15 @@ func (s *shards) keep(ctx context.Context) error {
 	return nil
 }
 
-// refresh shares out the accounts, starts and stops consumers, and has each
-// follow its accounts.
+// refresh assigns accounts to streams, starts and stops consumers, and updates
+// their filters.
 func (s *shards) refresh(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all, err := s.shared(ctx)
-	if errors.Is(err, schema.ErrNoRows) { // somebody deleted the stream's row
+	all, err := s.shareAccounts(ctx)
+	if errors.Is(err, schema.ErrNoRows) { // the stream's row was deleted
 		if err = s.setSharding(ctx); err == nil {
-			all, err = s.shared(ctx)
+			all, err = s.shareAccounts(ctx)
 		}
 	}
 	if err != nil {
@@ -108,13 +108,13 @@ func (s *shards) refresh(ctx context.Context) error {
 	for name := range s.running {
 		gone[name] = true
 	}
-	var asking errgroup.Group // a server that stalls keeps only its own stream waiting
+	var updates errgroup.Group // a stalled server delays only its own stream
 	for _, now := range all {
 		delete(gone, now.Stream)
 		one := s.running[now.Stream]
 		if one == nil {
 			if one, err = s.start(now); err != nil {
-				return errors.Join(err, asking.Wait())
+				return errors.Join(err, updates.Wait())
 			}
 			s.running[now.Stream] = one
 			s.log.Info("stream_followed", "stream", now.Stream, "accounts", len(now.DIDs), "network", now.Network)
@@ -122,32 +122,33 @@ func (s *shards) refresh(ctx context.Context) error {
 		}
 		filter := one.follows.take(now, s.stored.Filter())
 		if source, ok := one.source.(consumer.Filtered); ok {
-			asking.Go(func() error { return source.SetFilter(ctx, filter) })
+			updates.Go(func() error { return source.SetFilter(ctx, filter) })
 		}
 	}
 	for name := range gone {
 		s.running[name].stop()
 		delete(s.running, name)
-		s.beats.Delete(name)
+		s.heartbeats.Delete(name)
 		s.log.Info("stream_gone", "stream", name)
 	}
-	return asking.Wait()
+	return updates.Wait()
 }
 
-// shared shares out the accounts of the stream.
-func (s *shards) shared(ctx context.Context) (all []schema.Shard, err error) {
+// shareAccounts assigns the accounts to the stream and its shards.
+func (s *shards) shareAccounts(ctx context.Context) (all []schema.Shard, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		all, err = schema.ShareAccounts(ctx, tx, s.cfg.Stream, s.cfg.Start == "oldest")
+		all, err = schema.AssignAccounts(ctx, tx, s.cfg.Stream, s.cfg.Start == "oldest")
 		return err
 	})
 	return all, err
 }
 
-// consumeOne has one stream consumed in g, until it is stopped or ctx ends.
+// consumeOne starts the consumer of one stream in g. It runs until it is stopped or
+// ctx ends.
 func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.Shard) (*shard, error) {
 	one := &shard{}
-	counts := prometheus.NewRegistry() // its own, so that its numbers end with it
-	keep, err := workers.Retention{}.WithDefaults()
+	counts := prometheus.NewRegistry() // separate, so that a stopped stream's metrics disappear
+	retention, err := workers.Retention{}.WithDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +160,7 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 		Stream: now.Stream, Shard: now.Stream != s.cfg.Stream, Leased: s.refresh,
 		Source: one.source, Follows: one.follows.includes,
 		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
-		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, ResumeWithin: keep.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
+		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
 	})
 	if err != nil {
 		return nil, err
@@ -173,17 +174,16 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 		cancel()
 		named.Unregister(counts)
 	}
-	s.beats.Store(now.Stream, c.LastBeat)
+	s.heartbeats.Store(now.Stream, c.LastHeartbeat)
 	g.Go(func() error { return c.Run(ctx) })
 	return one, nil
 }
 
-// lastBeat is when the consumer that has been silent for longest was last seen at
-// work.
-func (s *shards) lastBeat() time.Time {
+// lastHeartbeat returns the oldest heartbeat of the consumers.
+func (s *shards) lastHeartbeat() time.Time {
 	first := time.Time{}
-	s.beats.Range(func(_, beat any) bool {
-		if at := beat.(func() time.Time)(); first.IsZero() || at.Before(first) {
+	s.heartbeats.Range(func(_, heartbeat any) bool {
+		if at := heartbeat.(func() time.Time)(); first.IsZero() || at.Before(first) {
 			first = at
 		}
 		return true

@@ -18,58 +18,58 @@ import (
 	"github.com/weir-social/weir/web"
 )
 
-// life knows of each part of this process how to ask whether it is at work. The
-// nil life is asked nothing.
-type life struct {
-	mu    sync.Mutex
-	parts map[string]func(ctx context.Context, within time.Duration) error
+// liveness holds the health checks of the roles that this process runs. A nil
+// liveness ignores them.
+type liveness struct {
+	mu     sync.Mutex
+	checks map[string]func(ctx context.Context, within time.Duration) error
 }
 
-// tell says how a part that has started is asked. It answers nil when the part
-// was at work within a duration, and else says what is wrong.
-func (l *life) tell(part string, ask func(ctx context.Context, within time.Duration) error) {
+// add adds the check of a role that has started. The check returns nil if the role
+// was active within a duration, else the problem.
+func (l *liveness) add(role string, check func(ctx context.Context, within time.Duration) error) {
 	if l == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.parts == nil {
-		l.parts = map[string]func(context.Context, time.Duration) error{}
+	if l.checks == nil {
+		l.checks = map[string]func(context.Context, time.Duration) error{}
 	}
-	l.parts[part] = ask
+	l.checks[role] = check
 }
 
-// ask answers nil when every one of the parts has started and is at work.
-func (l *life) ask(ctx context.Context, parts []string, within time.Duration) error {
+// check returns nil if every role has started and is active.
+func (l *liveness) check(ctx context.Context, roles []string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	for _, part := range parts {
+	for _, role := range roles {
 		l.mu.Lock()
-		ask, started := l.parts[part]
+		check, started := l.checks[role]
 		l.mu.Unlock()
 		if !started {
-			return fmt.Errorf("the %s: not started yet", part)
+			return fmt.Errorf("the %s: not started yet", role)
 		}
-		if err := ask(ctx, within); err != nil {
-			return fmt.Errorf("the %s: %w", part, err)
+		if err := check(ctx, within); err != nil {
+			return fmt.Errorf("the %s: %w", role, err)
 		}
 	}
 	return nil
 }
 
-// beaten asks by the time of a part's last beat.
-func beaten(last func() time.Time) func(context.Context, time.Duration) error {
+// checkHeartbeat returns a check by the time of a role's last heartbeat.
+func checkHeartbeat(last func() time.Time) func(context.Context, time.Duration) error {
 	return func(_ context.Context, within time.Duration) error {
 		if quiet := time.Since(last()); quiet > within {
-			return fmt.Errorf("no beat for %s", quiet.Round(time.Millisecond))
+			return fmt.Errorf("no heartbeat for %s", quiet.Round(time.Millisecond))
 		}
 		return nil
 	}
 }
 
-// connectable asks whether a connection is to be had. That the database is away
-// is not our death; that all connections are taken for so long is.
-func connectable(pool *pgxpool.Pool) func(context.Context, time.Duration) error {
+// checkPool returns a check that a connection is available. An unreachable database
+// is not a failure of this process, but a pool that is exhausted for so long is.
+func checkPool(pool *pgxpool.Pool) func(context.Context, time.Duration) error {
 	return func(ctx context.Context, _ time.Duration) error {
 		conn, err := pool.Acquire(ctx)
 		if err == nil {
@@ -77,14 +77,14 @@ func connectable(pool *pgxpool.Pool) func(context.Context, time.Duration) error 
 			return nil
 		}
 		if stat := pool.Stat(); errors.Is(err, context.DeadlineExceeded) && stat.AcquiredConns() == stat.MaxConns() {
-			return errors.New("every connection to the database is taken")
+			return errors.New("every connection to the database is in use")
 		}
 		return nil
 	}
 }
 
-// answering asks the page, as a visitor would.
-func answering(l net.Listener) func(context.Context, time.Duration) error {
+// checkPage returns a check that requests the page, as a visitor would.
+func checkPage(l net.Listener) func(context.Context, time.Duration) error {
 	return func(ctx context.Context, _ time.Duration) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodHead, "http://"+l.Addr().String()+"/static/", nil)
 		if err != nil {
@@ -98,27 +98,27 @@ func answering(l net.Listener) func(context.Context, time.Duration) error {
 	}
 }
 
-// readyWithin is how lately a part must have been at work to be ready.
+// readyWithin is how recently a role must have been active to be ready.
 const readyWithin = 10 * time.Second
 
-// WithSystemd is f, but where systemd started the process it tells it when all the
-// parts are ready, and for as long as they are at work: for a unit with
-// Type=notify and WatchdogSec= (sd_notify(3)).
+// WithSystemd returns f with systemd notifications, for a unit with Type=notify and
+// WatchdogSec= (sd_notify(3)): ready when all roles are ready, then watchdog pings
+// while all are active. Without systemd it returns f's behaviour unchanged.
 func WithSystemd(f func(context.Context, App) error, names ...string) func(context.Context, App) error {
 	return func(ctx context.Context, p App) error {
 		if os.Getenv("NOTIFY_SOCKET") == "" {
 			return f(ctx, p)
 		}
-		p.life = &life{}
-		over, end := context.WithCancel(context.WithoutCancel(ctx)) // it watches a slow stop too
-		var told sync.WaitGroup
-		told.Go(func() { p.watch(over, names) })
+		p.liveness = &liveness{}
+		over, end := context.WithCancel(context.WithoutCancel(ctx)) // it also watches a slow stop
+		var reporting sync.WaitGroup
+		reporting.Go(func() { p.watch(over, names) })
 		running, ended := context.WithCancel(ctx)
-		told.Go(func() { p.tellStatus(running, names) })
+		reporting.Go(func() { p.reportStatus(running, names) })
 		stop := context.AfterFunc(ctx, func() {
-			p.notify(daemon.SdNotifyStopping + "\nSTATUS=stopping: what was read is committed, and running jobs end")
+			p.notify(daemon.SdNotifyStopping + "\nSTATUS=stopping: committing read events and finishing running jobs")
 		})
-		defer told.Wait()
+		defer reporting.Wait()
 		defer ended()
 		defer end()
 		defer stop()
@@ -126,16 +126,16 @@ func WithSystemd(f func(context.Context, App) error, names ...string) func(conte
 	}
 }
 
-// watch tells systemd that the parts are ready, and then that they live, until
-// ctx ends.
+// watch notifies systemd that the roles are ready, and then that they are alive,
+// until ctx ends.
 func (p App) watch(ctx context.Context, names []string) {
-	for p.life.ask(ctx, names, readyWithin) != nil {
+	for p.liveness.check(ctx, names, readyWithin) != nil {
 		if !pause(ctx, 50*time.Millisecond) {
 			return
 		}
 	}
 	p.notify(daemon.SdNotifyReady)
-	p.log.Info("ready", "parts", names)
+	p.log.Info("ready", "roles", names)
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		p.log.Warn("systemd_watchdog_unknown", "error", err)
@@ -144,7 +144,7 @@ func (p App) watch(ctx context.Context, names []string) {
 		return
 	}
 	for pause(ctx, every/2) {
-		if err := p.life.ask(ctx, names, every); err != nil {
+		if err := p.liveness.check(ctx, names, every); err != nil {
 			p.log.Error("not_at_work", "error", err, "effect", "systemd restarts the process")
 			continue
 		}
@@ -152,55 +152,55 @@ func (p App) watch(ctx context.Context, names []string) {
 	}
 }
 
-// statusEvery is how often it is looked whether the status has changed.
+// How often the status is checked for changes.
 const (
-	statusEvery    = 5 * time.Second
-	statusPatience = 3 * time.Second // how long the database may take to say it
+	statusInterval = 5 * time.Second
+	statusTimeout  = 3 * time.Second // how long the database may take
 )
 
-// tellStatus tells systemd in a line how Weir is doing, whenever that changes,
-// until ctx ends: it is what systemctl status shows.
-func (p App) tellStatus(ctx context.Context, names []string) {
-	told := ""
-	for pause(ctx, statusEvery) {
-		if now := p.status(ctx, names); now != told && ctx.Err() == nil {
+// reportStatus sends the state of Weir to systemd whenever it changes, until ctx
+// ends. systemctl status shows it.
+func (p App) reportStatus(ctx context.Context, names []string) {
+	last := ""
+	for pause(ctx, statusInterval) {
+		if now := p.status(ctx, names); now != last && ctx.Err() == nil {
 			p.notify("STATUS=" + now)
-			told = now
+			last = now
 		}
 	}
 }
 
-// status is the verdict of weir status as these parts see it, and what is not
-// well, in one line that systemd takes.
+// status returns the verdict of weir status for these roles and the current
+// problems, in one line.
 func (p App) status(ctx context.Context, names []string) string {
-	reading, cancel := context.WithTimeout(ctx, statusPatience)
+	reading, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	report, err := health.Read(reading, p.pool, time.Now(), p.cfg.Limits())
 	if err != nil {
 		report = health.Unreachable(errors.New(Sentence(err)))
 	}
-	if slices.Contains(names, PartConsumer) {
+	if slices.Contains(names, RoleConsumer) {
 		report.SeenBy(p.owner)
 	}
 	line := report.Verdict()
 	for _, c := range report.Conditions {
 		line += "; " + c.Message
 	}
-	if err := p.life.ask(ctx, names, readyWithin); err != nil {
+	if err := p.liveness.check(ctx, names, readyWithin); err != nil {
 		line += "; " + err.Error()
 	}
 	shown := []rune(web.Plain(line))
 	return string(shown[:min(len(shown), 500)])
 }
 
-// notify sends one state. Whoever does not listen any more has stopped us.
+// notify sends a state to systemd.
 func (p App) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		p.log.Warn("systemd_not_told", "state", state, "error", err)
 	}
 }
 
-// pause waits, and answers false when ctx has ended.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -212,9 +212,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// The parts that a command can run.
+// The roles that a command can run.
 const (
-	PartConsumer = "consumer"
-	PartWorkers  = "workers"
-	PartPage     = "page"
+	RoleConsumer = "consumer"
+	RoleWorkers  = "workers"
+	RolePage     = "page"
 )

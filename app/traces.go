@@ -16,12 +16,12 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 )
 
-// flushWithin bounds what the sending of the last spans may hold up the end of
-// the process: a collector that hangs is no reason to stay.
-const flushWithin = 3 * time.Second
+// flushTimeout bounds the sending of the last spans at the end of the process: the
+// collector may hang.
+const flushTimeout = 3 * time.Second
 
-// StartTraces sends traces where the usual OTEL_ variables say, until the answer
-// is called. Without them it does nothing.
+// StartTraces sends traces as the OTEL_ environment variables say, until stop is
+// called. Without them it does nothing.
 func StartTraces(ctx context.Context) (stop func(), err error) {
 	on, err := tracesWanted(os.Getenv)
 	if err != nil || !on {
@@ -39,14 +39,14 @@ func StartTraces(ctx context.Context) (stop func(), err error) {
 	provider := trace.NewTracerProvider(trace.WithBatcher(exporter), trace.WithResource(about))
 	otel.SetTracerProvider(provider)
 	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushWithin)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
-		provider.Shutdown(ctx) //nolint:errcheck // the process ends either way
+		provider.Shutdown(ctx) //nolint:errcheck // the process ends anyway
 	}, nil
 }
 
-// tracesWanted answers whether the environment asks for traces, and an error
-// where it asks for what Weir cannot do.
+// tracesWanted reports whether the environment requests traces. It returns an error
+// if it requests a protocol or exporter that Weir does not support.
 func tracesWanted(env func(string) string) (bool, error) {
 	named := env("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 	switch exporter := env("OTEL_TRACES_EXPORTER"); {
@@ -67,9 +67,9 @@ func tracesWanted(env func(string) string) (bool, error) {
 	return true, nil
 }
 
-// sayTraceErrors writes what goes wrong with traces into the log, once a minute
-// at most: a collector that is away must not fill it.
-func sayTraceErrors(log *slog.Logger) {
+// logTraceErrors logs errors of the exporter at most once a minute: an unreachable
+// collector must not fill the log.
+func logTraceErrors(log *slog.Logger) {
 	var last atomic.Int64
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		now := time.Now().Unix()

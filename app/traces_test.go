@@ -6,8 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTracesAreWantedOnlyWhereAskedFor: a setting that Weir cannot serve is an error.
-func TestTracesAreWantedOnlyWhereAskedFor(t *testing.T) {
+// TestTracesWanted checks which settings enable traces, and that a setting that
+// Weir does not support is an error.
+func TestTracesWanted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		env map[string]string

@@ -5,5 +5,5 @@ import (
 	"runtime/debug"
 )
 
-// VersionOf is the version of a build.
+// VersionOf returns the version of a build.
 func VersionOf(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "unknown") }

@@ -1,8 +1,7 @@
-// Package bluesky makes the XRPC calls that Weir needs: who is followed, who is
-// on a list, what an account wrote. It promises that every error has a class
-// that says whether trying again can help, that a call ends, and that what a
-// stranger's server answers is bounded and fit to be stored. It knows no
-// database: how calls of several processes are kept apart is told to it.
+// Package bluesky makes the XRPC calls of Weir: follow lists, members of lists,
+// records of accounts. Every error has a class that tells whether a retry can help,
+// every call ends, and every response is bounded and storable. The package has no
+// access to the database: the caller supplies the limit that processes share.
 package bluesky
 
 import (
@@ -23,19 +22,20 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Config is what a client needs. Zero values take the defaults.
+// Config configures a client. Zero values take the defaults.
 type Config struct {
-	AppView   string // https://public.api.bsky.app: who answers without a login
-	Directory string // https://plc.directory: where did:plc documents are
+	AppView   string // https://public.api.bsky.app, which needs no login
+	Directory string // https://plc.directory: serves did:plc documents
 	Login     *Login // nil: calls are made without a login
 
-	// Limit is taken before every HTTP request and given back after its body was
-	// read, so it holds across processes what it counts. It may wait. An error of
-	// its own ends the call: as Transient, unless it is an *Error. nil: no limit.
+	// Limit is called before every HTTP request, and its release after the body was
+	// read, so it can limit requests across processes. It may wait. Its own error
+	// ends the call, as Transient unless it is an *Error. nil: no limit.
 	Limit func(ctx context.Context) (done func(), err error)
 
-	// HTTPClient speaks to the configured hosts. Its transport must be an
-	// *http.Transport: strangers' hosts get a guarded copy of it, without proxy.
+	// HTTPClient calls the configured hosts. Its transport must be an
+	// *http.Transport: hosts from DID documents are called through a guarded copy
+	// without proxy.
 	HTTPClient *http.Client
 	Timeout    time.Duration   // 15 s: for one HTTP request and its body
 	Retries    []time.Duration // 1, 2, 4 s: the waits within a call after a transient error
@@ -45,24 +45,24 @@ type Config struct {
 	UserAgent  string                // weir
 }
 
-// Login is an account to call as, with an app password. Calls then go through
-// its PDS, which asks the AppView it knows.
+// Login is an account and its app password. Calls then go through its PDS, which
+// forwards them to its AppView.
 type Login struct {
 	PDS        string // https://bsky.social
 	Identifier string // handle, DID or e-mail address
 	Password   string
 }
 
-// Client makes calls. All its methods may be called concurrently.
+// Client makes calls. Its methods are safe for concurrent use.
 type Client struct {
 	cfg       Config
 	log       *slog.Logger
 	appView   string              // origin of the AppView
 	directory string              // origin of the directory
-	own       map[string]struct{} // origins that the configuration names
-	loopback  bool                // the AppView is on this machine, so PDSes may be
-	trusted   *http.Client        // for own origins
-	guarded   *http.Client        // for origins that strangers name
+	own       map[string]struct{} // configured origins
+	loopback  bool                // the AppView is on this machine, so PDSes may be too
+	trusted   *http.Client        // for configured origins
+	guarded   *http.Client        // for origins from DID documents
 	session   *session            // nil: no login
 	metrics   *metrics
 
@@ -71,7 +71,7 @@ type Client struct {
 	documents map[string]document // by DID
 }
 
-// New checks the configuration and fills in the defaults. It calls nobody.
+// New checks the configuration and sets the defaults. It makes no call.
 func New(cfg Config) (*Client, error) {
 	cfg.AppView = cmp.Or(cfg.AppView, "https://public.api.bsky.app")
 	cfg.Directory = cmp.Or(cfg.Directory, "https://plc.directory")
@@ -96,10 +96,10 @@ func New(cfg Config) (*Client, error) {
 			return nil, err
 		}
 		if u, err := url.Parse(pds); err != nil || u.Scheme != "https" && !isLoopback(u.Hostname()) {
-			return nil, fmt.Errorf("a password does not go to %s: name the PDS with https", pds)
+			return nil, fmt.Errorf("the password is not sent to %s: use https for the PDS", pds)
 		}
 		if cfg.Login.Identifier == "" || cfg.Login.Password == "" {
-			return nil, errors.New("a login needs a handle and an app password: give both or none")
+			return nil, errors.New("a login needs a handle and an app password: set both or neither")
 		}
 		c.session = newSession(pds, *cfg.Login)
 	}
@@ -115,17 +115,17 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// configured is the origin of a URL of the configuration: its word is trusted.
+// configured returns the origin of a configured URL, which is trusted.
 func (c *Client) configured(what, raw string) (string, error) {
 	o, err := origin(raw)
 	if err != nil {
-		return "", fmt.Errorf("%q is no %s: expected a URL such as https://public.api.bsky.app: %w", redacted(raw), what, err)
+		return "", fmt.Errorf("%q is not a valid %s: expected a URL such as https://public.api.bsky.app: %w", redacted(raw), what, err)
 	}
 	c.own[o] = struct{}{}
 	return o, nil
 }
 
-// origin is the scheme, host and port of a URL that names nothing more.
+// origin returns the scheme, host and port of a URL that has nothing else.
 func origin(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {
@@ -134,12 +134,12 @@ func origin(raw string) (string, error) {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return "", errors.New("neither https nor http")
 	case u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/":
-		return "", errors.New("more or less than a scheme, a host and a port")
+		return "", errors.New("expected only a scheme, a host and a port")
 	}
 	return u.Scheme + "://" + strings.ToLower(u.Host), nil
 }
 
-// redacted hides what may be a password in a URL that was misspelt.
+// redacted hides a possible password in an invalid URL.
 func redacted(raw string) string {
 	if u, err := url.Parse(raw); err == nil {
 		return u.Redacted()

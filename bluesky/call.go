@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// maxBody bounds an answer, after decompression.
+// maxBody bounds a response body after decompression.
 const maxBody = 16 << 20
 
-// maxErrorBody bounds what is read of an answer that is an error.
+// maxErrorBody bounds the body of an error response.
 const maxErrorBody = 64 << 10
 
-// request is one call, to be sent until it is answered.
+// request is one call, with its retries.
 type request struct {
 	call   string // name in errors and metrics
 	method string
@@ -26,11 +26,11 @@ type request struct {
 	path   string // with its query
 	body   []byte
 	token  string // empty: without authorization
-	login  bool   // a call that makes a session: those are limited apart
+	login  bool   // a call that creates a session: these have their own rate limit
 	read   func(body []byte) error
 }
 
-// query calls a method of the AppView: directly, or through the login's PDS.
+// query calls a method of the AppView, directly or through the login's PDS.
 func (c *Client) query(ctx context.Context, call string, params url.Values, read func([]byte) error) error {
 	r := request{call: call, method: http.MethodGet, origin: c.appView, path: xrpcPath(call, params), read: read}
 	if c.session == nil {
@@ -58,8 +58,8 @@ func xrpcPath(call string, params url.Values) string {
 	return "/xrpc/" + call + "?" + params.Encode()
 }
 
-// do sends a request, again after transient errors, until it is answered or the
-// waits are used up.
+// do sends a request, and repeats it after transient errors until it succeeds or
+// the waits are used up.
 func (c *Client) do(ctx context.Context, r request) error {
 	for try := 0; ; try++ {
 		err := c.try(ctx, r)
@@ -67,23 +67,23 @@ func (c *Client) do(ctx context.Context, r request) error {
 			return nil
 		}
 		e := c.explain(ctx, r, err)
-		if e.Class != Transient || e.held || ctx.Err() != nil || try >= len(c.cfg.Retries) || e.RetryAfter > patience {
+		if e.Class != Transient || e.held || ctx.Err() != nil || try >= len(c.cfg.Retries) || e.RetryAfter > maxRateLimitWait {
 			return e
 		}
 		wait := max(c.cfg.Retries[try], e.RetryAfter)
-		c.log.Debug("call will be tried again", "call", r.call, "error", e.Error(), "wait", wait)
+		c.log.Debug("call_retried", "call", r.call, "error", e.Error(), "wait", wait)
 		if sleep(ctx, wait) != nil {
 			return c.explain(ctx, r, ctx.Err())
 		}
 	}
 }
 
-// explain makes an *Error of every error.
+// explain turns every error into an *Error.
 func (c *Client) explain(ctx context.Context, r request, err error) *Error {
 	e := &Error{Class: Transient, Message: oneLine(err.Error()), cause: err}
 	found, ok := errors.AsType[*Error](err)
 	if ok {
-		*e = *found // it may be another call's too
+		*e = *found // other calls may share it
 	}
 	switch {
 	case errors.Is(err, errPrivate):
@@ -98,8 +98,8 @@ func (c *Client) explain(ctx context.Context, r request, err error) *Error {
 	return e
 }
 
-// try sends a request once, when the host's rate limit, its breaker and the
-// limit of all processes let it. It holds that limit for the request alone.
+// try sends a request once, as soon as the host's rate limit, its breaker and the
+// shared limit allow it. It holds the shared limit for the request only.
 func (c *Client) try(ctx context.Context, r request) error {
 	h := c.host(r.origin)
 	if err := h.wait(ctx, r.login); err != nil {
@@ -125,7 +125,7 @@ func (c *Client) try(ctx context.Context, r request) error {
 		c.count(h, r, "not_sent")
 		return err
 	}
-	outcome := errUnanswered
+	outcome := errHostFailed
 	defer func() { report(outcome) }()
 	started := time.Now()
 	body, err := c.traced(ctx, h, r)
@@ -142,12 +142,13 @@ func (c *Client) try(ctx context.Context, r request) error {
 	return err
 }
 
-// count counts a request to a host, by its outcome.
+// count counts a request by host and outcome.
 func (c *Client) count(h *host, r request, class string) {
 	c.metrics.requests.WithLabelValues(r.call, cmp.Or(h.name, "other"), class).Inc()
 }
 
-// limitError is not tried again here: the limit is asked anew by the next call.
+// limitError is the error of the shared limit. It is not retried here: the next
+// call takes the limit again.
 func limitError(err error) error {
 	e := Error{Class: Transient, Name: nameNotSent, Message: oneLine("take the limit of calls: " + err.Error()), cause: err}
 	if own, ok := errors.AsType[*Error](err); ok {
@@ -157,7 +158,7 @@ func limitError(err error) error {
 	return &e
 }
 
-// breakerOutcome is what an outcome says of the host, not of the request.
+// breakerOutcome returns what an outcome means for the host's breaker.
 func breakerOutcome(ctx context.Context, err error) error {
 	e, answered := errors.AsType[*Error](err)
 	switch {
@@ -166,19 +167,19 @@ func breakerOutcome(ctx context.Context, err error) error {
 	case answered && e.Status != 0 && e.Status < http.StatusInternalServerError:
 		return nil
 	case ctx.Err() != nil, errors.Is(err, errPrivate):
-		return errAbandoned
+		return errCallerGone
 	}
-	return errUnanswered
+	return errHostFailed
 }
 
-// send makes the HTTP request, in the time it has, and answers the body of a
-// success.
+// send makes the HTTP request within its timeout, and returns the body of a
+// successful response.
 func (c *Client) send(ctx context.Context, h *host, r request) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	body, err := c.exchange(timed, h, r)
 	if _, said := errors.AsType[*Error](err); err != nil && !said && timed.Err() != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("%s did not answer within %s", h.origin, c.cfg.Timeout)
+		return nil, fmt.Errorf("%s did not respond within %s", h.origin, c.cfg.Timeout)
 	}
 	return body, err
 }
@@ -199,13 +200,13 @@ func (c *Client) exchange(ctx context.Context, h *host, r request) ([]byte, erro
 	resp, err := h.client.Do(req)
 	if err != nil {
 		if e, ok := errors.AsType[*url.Error](err); ok {
-			err = e.Err // without the URL, which is long
+			err = e.Err // omits the long URL
 		}
 		return nil, err
 	}
 	defer resp.Body.Close()
 	now := time.Now()
-	c.learn(h, r.login, resp.Header, now)
+	c.recordRateLimit(h, r.login, resp.Header, now)
 	if resp.StatusCode != http.StatusOK {
 		return nil, c.statusError(h, r, resp, now)
 	}
@@ -221,10 +222,10 @@ func (c *Client) exchange(ctx context.Context, h *host, r request) ([]byte, erro
 	return body, nil
 }
 
-// statusError gives an answer that is no success its class.
+// statusError returns the classified error of an unsuccessful response.
 func (c *Client) statusError(h *host, r request, resp *http.Response, now time.Time) error {
 	e := &Error{Class: Permanent, Status: resp.StatusCode, Message: http.StatusText(resp.StatusCode)}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // what arrived of it is better than nothing
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // a partial body is better than none
 	var said struct{ Error, Message string }
 	if fields, err := readObject(body); err == nil {
 		said.Error, said.Message = text(fields["error"]), text(fields["message"])
@@ -241,14 +242,14 @@ func (c *Client) statusError(h *host, r request, resp *http.Response, now time.T
 			e.RetryAfter = resetAfter(resp.Header, now)
 		}
 		if e.RetryAfter == 0 {
-			e.RetryAfter = unsaidRetryAfter
+			e.RetryAfter = defaultRetryAfter
 		}
 		h.hold(r.login, now, e.RetryAfter)
 	case code >= http.StatusInternalServerError, code == http.StatusRequestTimeout, code == http.StatusTooEarly:
 		e.Class = Transient
 		e.RetryAfter = retryAfter(resp.Header, now)
 	case code < http.StatusBadRequest:
-		e.Class, e.Name = Transient, nameMalformed // no XRPC answer: something stands in between
+		e.Class, e.Name = Transient, nameMalformed // no XRPC response: it is from a proxy
 		e.Message = oneLine("expected status 200, received " + resp.Status + " " + resp.Header.Get("Location"))
 	}
 	return e

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/bluesky"
 )
 
-func TestEveryAnswerHasItsClass(t *testing.T) {
+func TestResponsesAreClassified(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		status   int
@@ -63,7 +63,7 @@ func TestEveryAnswerHasItsClass(t *testing.T) {
 	}
 }
 
-func TestErrorsOfOthersAreTransient(t *testing.T) {
+func TestForeignErrorsAreTransient(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, bluesky.Transient, bluesky.Classify(errors.New("anything")))
 	require.Zero(t, bluesky.RetryAfter(errors.New("anything")))
@@ -72,7 +72,7 @@ func TestErrorsOfOthersAreTransient(t *testing.T) {
 	require.Equal(t, time.Minute, bluesky.RetryAfter(wrapped))
 }
 
-func TestTransientErrorsAreTriedAgainAfterOneTwoAndFourSeconds(t *testing.T) {
+func TestTransientErrorsAreRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, j := serveInside(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 503, "") })
@@ -88,7 +88,7 @@ func TestTransientErrorsAreTriedAgainAfterOneTwoAndFourSeconds(t *testing.T) {
 	})
 }
 
-func TestATransientErrorThatPassesIsNotSeen(t *testing.T) {
+func TestSuccessfulRetryHidesError(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults() {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestATransientErrorThatPassesIsNotSeen(t *testing.T) {
 	}
 }
 
-func TestBrokenAnswersAreTransient(t *testing.T) {
+func TestBrokenResponsesAreTransient(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults() {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func faults() map[string]answerer {
 	}
 }
 
-func TestAnswersAreBounded(t *testing.T) {
+func TestResponsesAreBounded(t *testing.T) {
 	t.Parallel()
 	base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		_, _ = w.Write([]byte(`{"did":"` + alice + `","pad":"`))
@@ -169,7 +169,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	require.Contains(t, e.Message, "longer than 16777216 bytes")
 }
 
-func TestAnAnswerThatNeverEndsIsGivenUp(t *testing.T) {
+func TestEndlessResponseTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, _ := serveInside(t, func(w http.ResponseWriter, r *http.Request, _ int) {
@@ -186,13 +186,13 @@ func TestAnAnswerThatNeverEndsIsGivenUp(t *testing.T) {
 		_, err := c.ResolveHandle(t.Context(), "alice.example")
 		e := failure(t, err)
 		require.Equal(t, bluesky.Transient, e.Class)
-		require.Contains(t, e.Message, "did not answer within 15s")
+		require.Contains(t, e.Message, "did not respond within 15s")
 		require.NotErrorIs(t, err, context.DeadlineExceeded) // the caller's time is not up
 		require.Equal(t, 15*time.Second, time.Since(started))
 	})
 }
 
-func TestACallerWhoGivesUpIsNotKeptWaiting(t *testing.T) {
+func TestCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, j := serveInside(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 500, "") })
@@ -252,7 +252,7 @@ func (l *limiter) limit(context.Context) (func(), error) {
 	return func() { l.back.Add(1); l.now.Add(-1) }, nil
 }
 
-func TestTheLimitIsTakenAndGivenBackOncePerRequest(t *testing.T) {
+func TestLimitIsTakenOncePerRequest(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults() {
 		t.Run(name, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestTheLimitIsTakenAndGivenBackOncePerRequest(t *testing.T) {
 	}
 }
 
-func TestWithoutTheLimitNothingIsSent(t *testing.T) {
+func TestNothingIsSentWithoutLimit(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { resolved(w) })
 	cause := errors.New("the database is away")
@@ -293,7 +293,7 @@ func TestWithoutTheLimitNothingIsSent(t *testing.T) {
 	require.Empty(t, j.all())
 }
 
-func TestACallMayBeMadeFromManyGoroutines(t *testing.T) {
+func TestConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, n int) {
 		if n%5 == 0 {
@@ -322,8 +322,8 @@ func TestACallMayBeMadeFromManyGoroutines(t *testing.T) {
 	require.EqualValues(t, l.taken.Load(), l.back.Load())
 }
 
-// TestRequestsAreCountedByCallHostAndClass, and the hosts that accounts choose
-// together: they are no labels.
+// TestRequestsAreCountedByCallHostAndClass checks that hosts from DID documents are
+// counted together: they must not become labels.
 func TestRequestsAreCountedByCallHostAndClass(t *testing.T) {
 	t.Parallel()
 	base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, n int) {
@@ -368,7 +368,7 @@ func TestRequestsAreCountedByCallHostAndClass(t *testing.T) {
 	}, got)
 }
 
-func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
+func TestInvalidConfigurationIsRejected(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]bluesky.Config{
 		"no scheme":       {AppView: "public.api.bsky.app"},

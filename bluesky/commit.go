@@ -14,8 +14,8 @@ const getLatestCommit = "com.atproto.sync.getLatestCommit"
 // revAhead is how far the clock of a PDS may be ahead of ours.
 const revAhead = time.Hour
 
-// LatestRev answers the revision that an account's repository is at, by its own
-// PDS: what that server answers afterwards is of this revision or a later one.
+// LatestRev returns the current revision of an account's repository, from its own
+// PDS. Later responses of that server are of this revision or a newer one.
 func (c *Client) LatestRev(ctx context.Context, did string) (rev string, err error) {
 	r := request{call: getLatestCommit, method: http.MethodGet, path: xrpcPath(getLatestCommit, url.Values{"did": {did}})}
 	r.read = func(body []byte) error {
@@ -27,12 +27,12 @@ func (c *Client) LatestRev(ctx context.Context, did string) (rev string, err err
 		if err != nil {
 			return malformed("the revision of %s is no TID", did)
 		}
-		if tid.Time().After(time.Now().Add(revAhead)) { // nothing that comes later would be newer than it
+		if tid.Time().After(time.Now().Add(revAhead)) { // no later revision would be newer
 			return malformed("the revision of %s is of the future: %s", did, tid.Time().UTC().Format(time.RFC3339))
 		}
 		rev = tid.String()
 		return nil
 	}
-	err = c.askPDS(ctx, did, r)
+	err = c.queryPDS(ctx, did, r)
 	return rev, err
 }

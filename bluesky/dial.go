@@ -12,19 +12,19 @@ import (
 	"github.com/bluesky-social/indigo/util/ssrf"
 )
 
-// maxRedirects bounds how often one request is sent on within its host.
+// maxRedirects bounds the redirects of a request within its host.
 const maxRedirects = 3
 
-// maxIdle is how many connections to a host are kept: with fewer than there are
-// calls at once, most calls would begin with a dial, and come late.
+// maxIdle is how many idle connections to a host are kept: with fewer than the
+// concurrent calls, most calls would start with a dial.
 const maxIdle = 10
 
-// errPrivate refuses an address inside a private network.
+// errPrivate is the error for an address in a private network.
 var errPrivate = errors.New("not a public address")
 
-// newHTTPClients makes the client for configured hosts and the one for hosts
-// that a stranger's DID document names. The latter looks at the address after
-// the name was resolved, so that no name can lead into a private network.
+// newHTTPClients returns the client for configured hosts and the one for hosts from
+// DID documents. The latter checks addresses after name resolution, so that no name
+// can lead into a private network.
 func newHTTPClients(given *http.Client, loopback bool) (trusted, guarded *http.Client, err error) {
 	var round http.RoundTripper = http.DefaultTransport
 	if given != nil && given.Transport != nil {
@@ -32,7 +32,7 @@ func newHTTPClients(given *http.Client, loopback bool) (trusted, guarded *http.C
 	}
 	transport, ok := round.(*http.Transport)
 	if !ok {
-		return nil, nil, fmt.Errorf("the HTTP client's transport is a %T: give an *http.Transport, so that strangers' hosts can be guarded", round)
+		return nil, nil, fmt.Errorf("the HTTP client's transport is a %T: use an *http.Transport, so that hosts from DID documents can be guarded", round)
 	}
 	if given == nil || given.Transport == nil {
 		transport = transport.Clone()
@@ -42,7 +42,7 @@ func newHTTPClients(given *http.Client, loopback bool) (trusted, guarded *http.C
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: publicOnly(loopback)}
 	guard.DialContext = dialer.DialContext
 	guard.DialTLSContext = nil
-	guard.Proxy = nil // a proxy would resolve the name out of sight
+	guard.Proxy = nil // a proxy would resolve the name itself
 	guard.MaxResponseHeaderBytes = 64 << 10
 	trusted, guarded = &http.Client{Transport: transport}, &http.Client{Transport: guard}
 	if given != nil {
@@ -52,8 +52,8 @@ func newHTTPClients(given *http.Client, loopback bool) (trusted, guarded *http.C
 	return trusted, guarded, nil
 }
 
-// sameHost lets a request be sent on within its origin only; else the redirect
-// itself is the answer.
+// sameHost follows redirects within the request's origin only; any other redirect
+// is the response.
 func sameHost(req *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	if len(via) > maxRedirects || req.URL.Scheme != first.Scheme || req.URL.Host != first.Host || req.URL.User != nil {
@@ -62,7 +62,7 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// publicOnly is called with every address just before it is dialed.
+// publicOnly returns the check of every address just before it is dialled.
 func publicOnly(loopback bool) func(network, address string, _ syscall.RawConn) error {
 	return func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
@@ -77,8 +77,8 @@ func publicOnly(loopback bool) func(network, address string, _ syscall.RawConn) 
 	}
 }
 
-// isPublic also refuses the IPv6 ranges that carry an IPv4 address inside, which
-// may be a private one.
+// isPublic also rejects the IPv6 ranges that embed an IPv4 address, which may be
+// private.
 func isPublic(ip netip.Addr) bool {
 	for _, carrier := range []string{"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"} {
 		if netip.MustParsePrefix(carrier).Contains(ip) {

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	didDocument  = "did_document" // the call that reads one
+	didDocument  = "did_document" // the name of the call in metrics
 	documentLife = time.Hour
-	maxDocuments = 100_000 // remembered
+	maxDocuments = 100_000 // cached
 )
 
-// Identity is what a DID document says of its account.
+// Identity is the content of an account's DID document.
 type Identity struct {
 	DID    string
 	Handle string // claimed, not verified; may be empty
@@ -29,13 +29,13 @@ type document struct {
 	until time.Time
 }
 
-// Identity answers what the DID document of an account says, at most an hour ago.
+// Identity returns an account's identity, at most an hour old.
 func (c *Client) Identity(ctx context.Context, did string) (Identity, error) {
 	id, _, err := c.identity(ctx, did)
 	return id, err
 }
 
-// identity also answers whether it was remembered.
+// identity also reports whether the identity was cached.
 func (c *Client) identity(ctx context.Context, did string) (id Identity, known bool, err error) {
 	c.mu.Lock()
 	d, ok := c.documents[did]
@@ -62,7 +62,7 @@ func (c *Client) remember(did string, d document) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.documents) >= maxDocuments {
-		for known := range c.documents { // any of them: it is read anew when needed
+		for known := range c.documents { // any one: it is read again when needed
 			delete(c.documents, known)
 			break
 		}
@@ -70,17 +70,17 @@ func (c *Client) remember(did string, d document) {
 	c.documents[did] = d
 }
 
-func (c *Client) forget(did string) {
+func (c *Client) forgetDocument(did string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.documents, did)
 }
 
-// documentAddress is where the document of a DID lies.
+// documentAddress returns the URL of a DID's document.
 func (c *Client) documentAddress(did string) (base, path string, err error) {
 	parsed, err := syntax.ParseDID(did)
 	if err != nil {
-		return "", "", badInput(didDocument, "%q is no DID", did)
+		return "", "", badInput(didDocument, "%q is not a DID", did)
 	}
 	switch parsed.Method() {
 	case "plc":
@@ -103,8 +103,8 @@ func (c *Client) documentAddress(did string) (base, path string, err error) {
 	return "", "", badInput(didDocument, "%q is of a method that is not known: expected did:plc or did:web", did)
 }
 
-// readDocument takes the handle and the PDS from a document. A document that is
-// whole and names no PDS is the account's own fault, so it is permanent.
+// readDocument returns the handle and the PDS of a document. A valid document
+// without a PDS is a permanent error of the account.
 func (c *Client) readDocument(body []byte, did string) (Identity, error) {
 	fields, err := readObject(body)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *Client) readDocument(body []byte, did string) (Identity, error) {
 			continue
 		}
 		endpoint := text(service["serviceEndpoint"])
-		if id.PDS, err = c.strangerOrigin(endpoint); err != nil {
+		if id.PDS, err = c.untrustedOrigin(endpoint); err != nil {
 			return Identity{}, &Error{Class: Permanent, Name: nameRefused, Message: oneLine(did + " names a PDS that is not called: " + endpoint), cause: err}
 		}
 		return id, nil
@@ -135,8 +135,8 @@ func (c *Client) readDocument(body []byte, did string) (Identity, error) {
 	return Identity{}, &Error{Class: Permanent, Name: nameNoPDS, Message: did + " names no PDS in its DID document"}
 }
 
-// strangerOrigin is the origin of a URL that a stranger wrote.
-func (c *Client) strangerOrigin(raw string) (string, error) {
+// untrustedOrigin returns the origin of an untrusted URL.
+func (c *Client) untrustedOrigin(raw string) (string, error) {
 	o, err := origin(strings.ToLower(raw))
 	if err != nil {
 		return "", err

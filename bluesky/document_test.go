@@ -31,7 +31,7 @@ func records(w http.ResponseWriter, dids ...string) {
 	reply(w, 200, `{"cursor":"c","records":[`+strings.Join(items, ",")+`]}`)
 }
 
-func TestRecordsComeFromTheAccountsOwnPDS(t *testing.T) {
+func TestRecordsComeFromPDS(t *testing.T) {
 	t.Parallel()
 	pds, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { records(w, alice, bob) })
 	directory, looked := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, didDocument(alice, pds+"/")) })
@@ -53,8 +53,9 @@ func TestRecordsComeFromTheAccountsOwnPDS(t *testing.T) {
 	require.Equal(t, bluesky.Identity{DID: alice, Handle: "alice.example", PDS: pds}, id)
 }
 
-// TestARevisionOfTheFutureIsNone: what is stored under it would never change again.
-func TestARevisionOfTheFutureIsNone(t *testing.T) {
+// TestFutureRevisionIsRejected matters because a record stored under such a
+// revision would never change again.
+func TestFutureRevisionIsRejected(t *testing.T) {
 	t.Parallel()
 	var ahead time.Duration
 	pds, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
@@ -74,7 +75,7 @@ func TestARevisionOfTheFutureIsNone(t *testing.T) {
 	}
 }
 
-func TestADocumentIsReadAgainAfterAnHour(t *testing.T) {
+func TestDocumentIsCachedForAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, j := serveInside(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
@@ -90,7 +91,7 @@ func TestADocumentIsReadAgainAfterAnHour(t *testing.T) {
 	})
 }
 
-func TestAnAccountThatMovedIsFoundAtItsNewPDS(t *testing.T) {
+func TestMovedAccountIsFound(t *testing.T) {
 	t.Parallel()
 	old, oldCalls := serve(t, func(w http.ResponseWriter, _ *http.Request, n int) {
 		if n == 1 {
@@ -120,7 +121,7 @@ func TestAnAccountThatMovedIsFoundAtItsNewPDS(t *testing.T) {
 	require.Len(t, oldCalls.all(), 3)
 }
 
-func TestADocumentOnTheWebIsFoundByItsHost(t *testing.T) {
+func TestDIDWebDocumentIsFound(t *testing.T) {
 	t.Parallel()
 	var did string
 	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
@@ -138,7 +139,7 @@ func TestADocumentOnTheWebIsFoundByItsHost(t *testing.T) {
 	require.Equal(t, []string{"/.well-known/did.json", "com.atproto.repo.listRecords"}, j.calls())
 }
 
-func TestADocumentThatNamesNoUsablePDSIsPermanent(t *testing.T) {
+func TestDocumentWithoutPDSIsPermanent(t *testing.T) {
 	t.Parallel()
 	good := didDocument(alice, "https://pds.example")
 	for name, c := range map[string]struct {
@@ -165,7 +166,7 @@ func TestADocumentThatNamesNoUsablePDSIsPermanent(t *testing.T) {
 	}
 }
 
-func TestAnAccountTheDirectoryDoesNotKnowIsPermanent(t *testing.T) {
+func TestUnknownDIDIsPermanent(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{404, 410} {
 		directory, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
@@ -184,9 +185,9 @@ func TestAnAccountTheDirectoryDoesNotKnowIsPermanent(t *testing.T) {
 	}
 }
 
-// TestAStrangerLeadsNobodyIntoThePrivateNetwork: the private server lives, and
-// would be reached if nothing looked at its address.
-func TestAStrangerLeadsNobodyIntoThePrivateNetwork(t *testing.T) {
+// TestDIDDocumentCannotReachPrivateNetwork runs a private server that would be
+// reached if its address were not checked.
+func TestDIDDocumentCannotReachPrivateNetwork(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int64
 	private := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { reached.Add(1); records(w, alice) }))
@@ -216,7 +217,7 @@ func TestAStrangerLeadsNobodyIntoThePrivateNetwork(t *testing.T) {
 	require.EqualValues(t, 1, reached.Load())
 }
 
-func TestADocumentOnTheWebDoesNotLeadIntoThePrivateNetwork(t *testing.T) {
+func TestDIDWebCannotReachPrivateNetwork(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, "{}") })
 	port := base[strings.LastIndex(base, ":")+1:]
@@ -230,9 +231,9 @@ func TestADocumentOnTheWebDoesNotLeadIntoThePrivateNetwork(t *testing.T) {
 	require.Empty(t, j.all())
 }
 
-// TestAConfiguredHostMayBePrivate: the operator's word is trusted, also where a
-// DID document repeats it.
-func TestAConfiguredHostMayBePrivate(t *testing.T) {
+// TestConfiguredHostMayBePrivate checks that configured hosts are trusted, also if
+// a DID document names them.
+func TestConfiguredHostMayBePrivate(t *testing.T) {
 	t.Parallel()
 	var base string
 	base, _ = serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {

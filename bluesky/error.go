@@ -8,17 +8,17 @@ import (
 	"unicode"
 )
 
-// Class says what a failed call means for its caller.
+// Class tells the caller whether a retry of a failed call can help.
 type Class int
 
 // The classes of errors.
 const (
-	Permanent   Class = iota // trying again does not help: the account or the thing asked for is unavailable
-	RateLimited              // the server wants to be left alone for RetryAfter: no fault of the call
-	Transient                // the network, the server or its answer was broken: try again later
+	Permanent   Class = iota // a retry does not help: the account or record is unavailable
+	RateLimited              // the server rejects calls until RetryAfter has passed
+	Transient                // the network, the server or its response failed: retry later
 )
 
-// String is the class as metrics and logs write it.
+// String returns the class as metrics and logs show it.
 func (c Class) String() string {
 	switch c {
 	case Permanent:
@@ -29,32 +29,32 @@ func (c Class) String() string {
 	return "transient"
 }
 
-// Names of errors that are this package's own; others are the servers'.
+// Names of this package's own errors; other names come from servers.
 const (
-	nameMalformed = "Malformed"       // the answer could not be read
-	nameRefused   = "Refused"         // the request must not or cannot be made
-	nameNotSent   = "NotSent"         // a breaker is open, a rate limit is used up, or the limit of calls cannot be taken
+	nameMalformed = "Malformed"       // the response is invalid
+	nameRefused   = "Refused"         // the request cannot or must not be made
+	nameNotSent   = "NotSent"         // a breaker is open, a rate limit is used up, or the shared limit is unavailable
 	nameNoPDS     = "NoPDS"           // the DID document names no PDS
 	nameBadInput  = "InvalidArgument" // the caller's argument
 )
 
-// ErrLogin is in every error that says something of the login and not of what
-// was asked for: whoever meets it must not take an account for unavailable.
-var ErrLogin = errors.New("the login is refused: check the handle and the app password")
+// ErrLogin is wrapped by every error of the login itself, which says nothing about
+// the requested account.
+var ErrLogin = errors.New("the login was rejected: check the handle and the app password")
 
-// Error is why a call failed.
+// Error is the error of a call.
 type Error struct {
 	Class      Class
-	Status     int           // HTTP status; 0: no answer, or none that could be read
+	Status     int           // HTTP status; 0: no readable response
 	Name       string        // the server's name for it, such as AccountTakedown, or this package's; may be empty
-	Message    string        // one line for a person, at most 300 characters
-	RetryAfter time.Duration // 0: not said
+	Message    string        // one line, at most 300 characters
+	RetryAfter time.Duration // 0: unknown
 	Call       string        // the method, such as app.bsky.feed.getAuthorFeed
 	cause      error
-	held       bool // no request was made: trying again at once would not make one either
+	held       bool // no request was made, and an immediate retry would not make one either
 }
 
-// Error is the whole of it in one line.
+// Error returns the error in one line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Call)
@@ -73,11 +73,11 @@ func (e *Error) Error() string {
 	return strings.TrimRight(b.String(), ": ")
 }
 
-// Unwrap is what it was made from: a context's error, a network's, ErrLogin.
+// Unwrap returns the underlying error: a context's, a network's, ErrLogin.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Classify answers the class of an error. One that is not from this package is
-// Transient: it says nothing about what was asked for.
+// Classify returns the class of an error. An error of another package is Transient:
+// it says nothing about the account.
 func Classify(err error) Class {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Class
@@ -85,7 +85,7 @@ func Classify(err error) Class {
 	return Transient
 }
 
-// RetryAfter is how long to leave the server alone; 0: it did not say.
+// RetryAfter returns how long to wait before the server accepts calls; 0: unknown.
 func RetryAfter(err error) time.Duration {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.RetryAfter
@@ -93,7 +93,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// badInput refuses an argument without asking anybody.
+// badInput returns the error of an invalid argument, without a call.
 func badInput(call, format string, args ...any) *Error {
 	return &Error{Class: Permanent, Name: nameBadInput, Message: oneLine(fmt.Sprintf(format, args...)), Call: call}
 }
@@ -102,12 +102,12 @@ func malformed(format string, args ...any) *Error {
 	return &Error{Class: Transient, Name: nameMalformed, Message: oneLine(fmt.Sprintf(format, args...))}
 }
 
-// oneLine makes a stranger's text fit for a log and for Postgres.
+// oneLine makes untrusted text fit for a log and for Postgres.
 func oneLine(s string) string {
 	const most = 300
 	var b strings.Builder
 	n := 0
-	for _, r := range s { // invalid bytes come as U+FFFD
+	for _, r := range s { // invalid bytes become U+FFFD
 		if n++; n > most {
 			break
 		}
@@ -119,7 +119,7 @@ func oneLine(s string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// errorName is a server's name for an error, if it looks like one.
+// errorName returns a server's error name if it is a plausible one.
 func errorName(s string) string {
 	if len(s) > 64 {
 		return ""

@@ -18,24 +18,24 @@ const (
 	listRecords   = "com.atproto.repo.listRecords"
 
 	collectionPost = "app.bsky.feed.post"
-	mostPosts      = 100 // of a page
+	mostPosts      = 100 // per page
 )
 
 // FeedPost is a record on a page of an account's feed or repository.
 type FeedPost struct {
-	DID, Rkey, CID string          // DID is the author's: of a repost, another account's
-	Record         json.RawMessage // an object that jsonb takes: NULs and lone surrogates are U+FFFD; nil in Records: it cannot be read
-	IndexedAt      time.Time       // by the AppView's clock; zero in Records: a PDS does not say
+	DID, Rkey, CID string          // DID is the author's; for a repost, another account's
+	Record         json.RawMessage // an object that jsonb accepts: NULs and lone surrogates are U+FFFD; nil in Records: unreadable
+	IndexedAt      time.Time       // by the AppView's clock; zero in Records
 	Repost, Pinned bool
-	RepostedAt     time.Time // when Repost: its place in the feed
+	RepostedAt     time.Time // of a Repost: its place in the feed
 }
 
-// AuthorFeed answers a page of an account's posts, replies and reposts, newest
-// first, and the cursor of the next; empty: there is none. limit is 1 to 100.
-// Items that cannot be read are left out and counted.
+// AuthorFeed returns a page of an account's posts, replies and reposts, newest
+// first, and the cursor of the next page; empty: there is none. limit is 1 to 100.
+// Unreadable items are omitted and counted.
 func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) (page []FeedPost, next string, err error) {
 	if !isDID(did) {
-		return nil, "", badInput(getAuthorFeed, "%q is no DID", did)
+		return nil, "", badInput(getAuthorFeed, "%q is not a DID", did)
 	}
 	params := pageParams(url.Values{"actor": {did}, "filter": {"posts_with_replies"}}, cursor, limit)
 	err = c.query(ctx, getAuthorFeed, params, func(body []byte) (err error) {
@@ -50,10 +50,10 @@ func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) 
 	return page, next, nil
 }
 
-// Records returns a page of a collection from the account's own PDS, highest
-// rkey first, and the cursor of the next; empty: there is none. limit is 1 to
-// 100. Items that cannot be read are left out and counted; one that says which
-// record it is has a nil Record instead, for the repository has it.
+// Records returns a page of a collection from the account's own PDS, highest rkey
+// first, and the cursor of the next page; empty: there is none. limit is 1 to 100.
+// Unreadable items are omitted and counted. An item that names its record but is
+// otherwise unreadable has a nil Record, because the repository has it.
 func (c *Client) Records(ctx context.Context, did, collection, cursor string, limit int) (page []FeedPost, next string, err error) {
 	return c.records(ctx, did, collection, cursor, pageParams(url.Values{}, cursor, limit))
 }
@@ -67,7 +67,7 @@ func (c *Client) LowestRecords(ctx context.Context, did, collection string, limi
 
 func (c *Client) records(ctx context.Context, did, collection, cursor string, params url.Values) (page []FeedPost, next string, err error) {
 	if _, err := syntax.ParseNSID(collection); err != nil {
-		return nil, "", badInput(listRecords, "%q is no collection", collection)
+		return nil, "", badInput(listRecords, "%q is not a collection", collection)
 	}
 	params.Set("repo", did)
 	params.Set("collection", collection)
@@ -76,22 +76,22 @@ func (c *Client) records(ctx context.Context, did, collection, cursor string, pa
 		page, next, err = c.readPage(listRecords, body, cursor, "records", func(item jsontext.Value) (FeedPost, error) {
 			p, err := readRecord(item, did, collection)
 			if err != nil && p.Rkey != "" {
-				c.leftOut(listRecords, err)
+				c.countOmitted(listRecords, err)
 				return p, nil
 			}
 			return p, err
 		})
 		return err
 	}
-	if err = c.askPDS(ctx, did, r); err != nil {
+	if err = c.queryPDS(ctx, did, r); err != nil {
 		return nil, "", err
 	}
 	return page, next, nil
 }
 
-// askPDS asks the account's own PDS, and where that refuses, the one that the
-// account has moved to.
-func (c *Client) askPDS(ctx context.Context, did string, r request) error {
+// queryPDS calls the account's own PDS. If that fails, it calls the PDS to which
+// the account has moved.
+func (c *Client) queryPDS(ctx context.Context, did string, r request) error {
 	at, known, err := c.identity(ctx, did)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (c *Client) askPDS(ctx context.Context, did string, r request) error {
 	if err = c.do(ctx, r); err == nil || Classify(err) == RateLimited {
 		return err
 	}
-	c.forget(did) // the account may have moved: its document is read anew
+	c.forgetDocument(did) // the account may have moved: read its document again
 	if !known || Classify(err) != Permanent {
 		return err
 	}
@@ -123,8 +123,8 @@ func pageParams(params url.Values, cursor string, limit int) url.Values {
 	return params
 }
 
-// readPage reads the array called name, item by item: one that is broken is left
-// out, so that it does not hide the others for ever.
+// readPage decodes the array called name, item by item. An unreadable item is
+// omitted, so that it does not hide the others.
 func (c *Client) readPage(call string, body []byte, cursor, name string, read func(jsontext.Value) (FeedPost, error)) (page []FeedPost, next string, err error) {
 	fields, err := readObject(body)
 	if err != nil {
@@ -143,7 +143,7 @@ func (c *Client) readPage(call string, body []byte, cursor, name string, read fu
 	for _, item := range found {
 		p, err := read(item)
 		if err != nil {
-			c.leftOut(call, err)
+			c.countOmitted(call, err)
 			continue
 		}
 		page = append(page, p)
@@ -151,12 +151,12 @@ func (c *Client) readPage(call string, body []byte, cursor, name string, read fu
 	return page, next, nil
 }
 
-func (c *Client) leftOut(call string, err error) {
+func (c *Client) countOmitted(call string, err error) {
 	c.metrics.unreadable.WithLabelValues(call).Inc()
-	c.log.Debug("item left out", "call", call, "error", oneLine(err.Error()))
+	c.log.Debug("item_omitted", "call", call, "error", oneLine(err.Error()))
 }
 
-// readFeedItem reads a post and why it is in the feed of did.
+// readFeedItem decodes a post and the reason why it is in the feed of did.
 func readFeedItem(item jsontext.Value, did string) (FeedPost, error) {
 	fields, err := readObject(item)
 	if err != nil {
@@ -194,13 +194,13 @@ func readFeedItem(item jsontext.Value, did string) (FeedPost, error) {
 		}
 	}
 	if !p.Repost && p.DID != did {
-		return FeedPost{}, errors.New("another account's post that is no repost")
+		return FeedPost{}, errors.New("a post of another account that is not a repost")
 	}
 	return p.FeedPost, nil
 }
 
-// readRecord reads a record that a PDS says is did's. It may only speak of the
-// account and the collection it was asked for.
+// readRecord decodes a record of a PDS. It must belong to the requested account and
+// collection.
 func readRecord(item jsontext.Value, did, collection string) (FeedPost, error) {
 	fields, err := readObject(item)
 	if err != nil {
@@ -214,7 +214,7 @@ func readRecord(item jsontext.Value, did, collection string) (FeedPost, error) {
 		return FeedPost{}, errors.New("a record of another account or collection")
 	}
 	p.Record, err = storable(fields["value"])
-	return p.FeedPost, err // which record it is, too
+	return p.FeedPost, err // names the record, too
 }
 
 type addressed struct {
@@ -222,7 +222,7 @@ type addressed struct {
 	collection string
 }
 
-// readAddress reads the fields uri and cid.
+// readAddress decodes the fields uri and cid.
 func readAddress(fields map[string]jsontext.Value) (addressed, error) {
 	uri, err := syntax.ParseATURI(text(fields["uri"]))
 	if err != nil {

@@ -43,7 +43,7 @@ func unreadable(t *testing.T, metrics *prometheus.Registry) float64 {
 	return 0
 }
 
-func TestAFeedHasPostsRepostsAndPins(t *testing.T) {
+func TestFeedItems(t *testing.T) {
 	t.Parallel()
 	page, left := feed(t,
 		item(alice, "3pin", `{"text":"pinned"}`, `,"reason":{"$type":"app.bsky.feed.defs#reasonPin"}`),
@@ -62,12 +62,12 @@ func TestAFeedHasPostsRepostsAndPins(t *testing.T) {
 	}, page)
 }
 
-func TestAFeedIsAskedForAsTheAppViewTakesIt(t *testing.T) {
+func TestFeedRequest(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, `{"feed":[]}`) })
 	c := newClient(t, base, nil)
-	for asked, sent := range map[int]string{50: "50", 1000: "100", 0: "1"} {
-		_, next, err := c.AuthorFeed(t.Context(), alice, "2026-07-04T12:00:00Z", asked)
+	for requested, sent := range map[int]string{50: "50", 1000: "100", 0: "1"} {
+		_, next, err := c.AuthorFeed(t.Context(), alice, "2026-07-04T12:00:00Z", requested)
 		require.NoError(t, err)
 		require.Empty(t, next)
 		last := j.all()[len(j.all())-1]
@@ -75,7 +75,7 @@ func TestAFeedIsAskedForAsTheAppViewTakesIt(t *testing.T) {
 	}
 }
 
-func TestABrokenRecordIsMendedOrLeftOut(t *testing.T) {
+func TestBrokenRecordIsRepairedOrOmitted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ record, want string }{
 		"nul":                {`{"text":"a\u0000b"}`, `{"text":"a` + "\ufffd" + `b"}`},
@@ -116,7 +116,7 @@ func TestABrokenRecordIsMendedOrLeftOut(t *testing.T) {
 	}
 }
 
-func TestAnItemThatCannotBeReadIsLeftOutAndCounted(t *testing.T) {
+func TestUnreadableItemIsOmittedAndCounted(t *testing.T) {
 	t.Parallel()
 	bad := []string{
 		`null`, `7`, `[]`, `{}`, `{"post":null}`, `{"post":{}}`,
@@ -137,7 +137,7 @@ func TestAnItemThatCannotBeReadIsLeftOutAndCounted(t *testing.T) {
 	require.EqualValues(t, len(bad), left)
 }
 
-func TestAFeedWithoutItsArrayIsMalformed(t *testing.T) {
+func TestFeedWithoutArrayIsMalformed(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{`{}`, `{"feed":7}`, `{"feed":[{"post":}]}`, `{"cursor":"x"}`} {
 		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, body) })

@@ -24,17 +24,17 @@ const (
 	MostProfiles = 25
 )
 
-// Profile is what is shown of an account. Only the DID is never empty; all of it
-// can be stored and none of it can be trusted in HTML.
+// Profile is the public profile of an account. Only the DID is always set. Every
+// field is storable; none is safe in HTML.
 type Profile struct {
 	DID, Handle, DisplayName, Avatar string
 }
 
-// ResolveHandle answers the DID of a handle.
+// ResolveHandle returns the DID of a handle.
 func (c *Client) ResolveHandle(ctx context.Context, handle string) (did string, err error) {
 	parsed, err := syntax.ParseHandle(strings.TrimPrefix(handle, "@"))
 	if err != nil {
-		return "", badInput(resolveHandle, "%q is no handle: expected a domain name such as alice.bsky.social", handle)
+		return "", badInput(resolveHandle, "%q is not a handle: expected a domain name such as alice.bsky.social", handle)
 	}
 	err = c.query(ctx, resolveHandle, url.Values{"handle": {parsed.Normalize().String()}}, func(body []byte) error {
 		fields, err := readObject(body)
@@ -52,8 +52,8 @@ func (c *Client) ResolveHandle(ctx context.Context, handle string) (did string, 
 	return did, nil
 }
 
-// Follows answers a page of at most 100 of the accounts that actor, a handle or
-// DID, follows, and the cursor of the next; empty: there is none.
+// Follows returns a page of at most 100 accounts that actor, a handle or DID,
+// follows, and the cursor of the next page; empty: there is none.
 func (c *Client) Follows(ctx context.Context, actor, cursor string) (page []Profile, next string, err error) {
 	id, err := syntax.ParseAtIdentifier(strings.TrimPrefix(actor, "@"))
 	if err != nil {
@@ -62,8 +62,8 @@ func (c *Client) Follows(ctx context.Context, actor, cursor string) (page []Prof
 	return c.profilePage(ctx, getFollows, url.Values{"actor": {id.Normalize().String()}}, cursor, "follows", "")
 }
 
-// List answers a page of at most 100 of the accounts on a list, named by its
-// AT-URI, and the cursor of the next; empty: there is none.
+// List returns a page of at most 100 accounts on a list, named by its AT-URI, and
+// the cursor of the next page; empty: there is none.
 func (c *Client) List(ctx context.Context, uri, cursor string) (page []Profile, next string, err error) {
 	uri, err = c.byDID(ctx, getList, uri, collectionList)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *Client) List(ctx context.Context, uri, cursor string) (page []Profile, 
 	return c.profilePage(ctx, getList, url.Values{"list": {uri}}, cursor, "items", "subject")
 }
 
-// StarterPack answers the AT-URI of the list of a starter pack.
+// StarterPack returns the AT-URI of the list of a starter pack.
 func (c *Client) StarterPack(ctx context.Context, uri string) (list string, err error) {
 	uri, err = c.byDID(ctx, getStarterPack, uri, collectionStarterPack)
 	if err != nil {
@@ -88,8 +88,8 @@ func (c *Client) StarterPack(ctx context.Context, uri string) (list string, err 
 	return list, nil
 }
 
-// readStarterPack takes the list from the record: the view of the list is left
-// out for lists without members.
+// readStarterPack returns the list from the record: the view omits lists without
+// members.
 func readStarterPack(body []byte) (string, error) {
 	var err error
 	value := jsontext.Value(body)
@@ -107,8 +107,8 @@ func readStarterPack(body []byte) (string, error) {
 	return list.String(), nil
 }
 
-// Profiles answers what is shown of at most MostProfiles accounts, in the order
-// of the server. Those it does not know are left out.
+// Profiles returns the profiles of at most MostProfiles accounts, in the server's
+// order. Unknown accounts are omitted.
 func (c *Client) Profiles(ctx context.Context, dids []string) ([]Profile, error) {
 	if len(dids) == 0 {
 		return nil, nil
@@ -118,15 +118,15 @@ func (c *Client) Profiles(ctx context.Context, dids []string) ([]Profile, error)
 	}
 	for _, did := range dids {
 		if !isDID(did) {
-			return nil, badInput(getProfiles, "%q is no DID", did)
+			return nil, badInput(getProfiles, "%q is not a DID", did)
 		}
 	}
 	page, _, err := c.profilePage(ctx, getProfiles, url.Values{"actors": dids}, "", "profiles", "")
 	return slices.DeleteFunc(page, func(p Profile) bool { return !slices.Contains(dids, p.DID) }), err
 }
 
-// profilePage asks for a page and reads the accounts in the array called name;
-// within names the field of an item that holds the account.
+// profilePage requests a page and decodes the accounts in the array called name;
+// within is the field of an item that holds the account.
 func (c *Client) profilePage(ctx context.Context, call string, params url.Values, cursor, name, within string) (page []Profile, next string, err error) {
 	if call != getProfiles {
 		params.Set("limit", "100")
@@ -141,7 +141,7 @@ func (c *Client) profilePage(ctx context.Context, call string, params url.Values
 			return err
 		}
 		if fields[name].Kind() != '[' {
-			return malformed("expected an array %s", name) // without it, everybody would seem gone
+			return malformed("expected an array %s", name) // without this check every account would seem unfollowed
 		}
 		found, err := items(fields[name])
 		if err != nil {
@@ -170,7 +170,7 @@ func (c *Client) profilePage(ctx context.Context, call string, params url.Values
 	return page, next, nil
 }
 
-// byDID is a record's AT-URI with a DID in it, which servers ask for.
+// byDID returns a record's AT-URI with a DID in it, which servers require.
 func (c *Client) byDID(ctx context.Context, call, uri, collection string) (string, error) {
 	parsed, err := syntax.ParseATURI(uri)
 	if err != nil || parsed.Collection().String() != collection || parsed.RecordKey() == "" {

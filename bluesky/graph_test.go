@@ -32,7 +32,7 @@ func pages(body string, last int) answerer {
 	}
 }
 
-func TestFollowsArePagedThrough(t *testing.T) {
+func TestFollowsPages(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, pages(`{"subject":{"did":"`+bob+`"},%s"follows":[
 		{"did":"`+alice+`","handle":"Alice.Example","displayName":"Alice","avatar":"https://cdn.example/a.jpg","unknown":[1]},
@@ -50,11 +50,11 @@ func TestFollowsArePagedThrough(t *testing.T) {
 		}
 	}
 	require.Equal(t, 3, n)
-	require.Equal(t, asked{call: "app.bsky.graph.getFollows", query: url.Values{"actor": {"bob.example"}, "limit": {"100"}, "cursor": {"2"}},
+	require.Equal(t, requested{call: "app.bsky.graph.getFollows", query: url.Values{"actor": {"bob.example"}, "limit": {"100"}, "cursor": {"2"}},
 		at: j.all()[2].at}, j.all()[2])
 }
 
-func TestACursorThatComesBackEndsThePaging(t *testing.T) {
+func TestRepeatedCursorEndsPaging(t *testing.T) {
 	t.Parallel()
 	base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		reply(w, 200, `{"cursor":"same","follows":[],"feed":[]}`)
@@ -71,9 +71,9 @@ func TestACursorThatComesBackEndsThePaging(t *testing.T) {
 	require.Empty(t, next)
 }
 
-// TestAListingThatIsNotWholeIsAnError: an answer that is taken for an empty
-// list makes everybody unfollowed.
-func TestAListingThatIsNotWholeIsAnError(t *testing.T) {
+// TestIncompleteListingIsAnError matters because a response mistaken for an empty
+// list would unfollow every account.
+func TestIncompleteListingIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{
 		`{}`, `{"follows":null}`, `{"follows":{}}`, `{"items":[]}`, `{"follows":[`, `{"error":"x"}`,
@@ -85,7 +85,7 @@ func TestAListingThatIsNotWholeIsAnError(t *testing.T) {
 	}
 }
 
-func TestWhatAStrangerCallsHimselfCanBeStored(t *testing.T) {
+func TestProfileNamesAreStorable(t *testing.T) {
 	t.Parallel()
 	long := "x" + strings.Repeat("é", 1000)
 	base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
@@ -106,7 +106,7 @@ func TestWhatAStrangerCallsHimselfCanBeStored(t *testing.T) {
 	require.True(t, utf8.ValidString(page[2].DisplayName))
 }
 
-func TestMembersOfAListAreRead(t *testing.T) {
+func TestListMembers(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		if strings.HasSuffix(r.URL.Path, resolve) {
@@ -126,7 +126,7 @@ func TestMembersOfAListAreRead(t *testing.T) {
 	require.Equal(t, url.Values{"list": {listURI}, "limit": {"100"}, "cursor": {"b"}}, j.all()[2].query)
 }
 
-func TestAStarterPackNamesItsList(t *testing.T) {
+func TestStarterPackList(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		uri := r.URL.Query().Get("starterPack")
@@ -146,7 +146,7 @@ func TestAStarterPackNamesItsList(t *testing.T) {
 	}
 }
 
-func TestProfilesThatAreUnknownAreLeftOut(t *testing.T) {
+func TestUnknownProfilesAreOmitted(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		reply(w, 200, `{"profiles":[{"did":"`+bob+`","handle":"bob.example"},{"did":"did:plc:somebodyelse"}]}`)
@@ -163,7 +163,7 @@ func TestProfilesThatAreUnknownAreLeftOut(t *testing.T) {
 	require.Len(t, j.all(), 1)
 }
 
-func TestArgumentsThatCannotBeRightAreNotSent(t *testing.T) {
+func TestInvalidArgumentsAreNotSent(t *testing.T) {
 	t.Parallel()
 	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { resolved(w) })
 	c, ctx := newClient(t, base, nil), t.Context()
@@ -186,9 +186,9 @@ func TestArgumentsThatCannotBeRightAreNotSent(t *testing.T) {
 	require.Empty(t, j.all())
 }
 
-// TestRepeatedCursorIsNoEnd while there are items: what was read would be taken
-// for the whole listing.
-func TestRepeatedCursorIsNoEnd(t *testing.T) {
+// TestRepeatedCursorWithItemsIsAnError matters because a part of a listing must not
+// be taken for the whole.
+func TestRepeatedCursorWithItemsIsAnError(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, 200, `{"cursor":"same","follows":[{"did":"`+bob+`","handle":"bob.example"}],"feed":[{}]}`)

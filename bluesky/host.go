@@ -13,49 +13,49 @@ import (
 )
 
 const (
-	// patience is how long a call waits by itself for a rate limit to end. Longer
-	// waits are the caller's: a job that snoozes holds no worker.
-	patience = 5 * time.Second
-	// maxRetryAfter bounds what a server can ask for.
+	// maxRateLimitWait is how long a call waits for a rate limit to end. For longer
+	// waits the call fails, so that its job can snooze instead of holding a worker.
+	maxRateLimitWait = 5 * time.Second
+	// maxRetryAfter bounds the wait that a server can request.
 	maxRetryAfter = time.Hour
-	// unsaidRetryAfter is taken when a server limits and does not say how long.
-	unsaidRetryAfter = 30 * time.Second
+	// defaultRetryAfter is the wait after a rate limit without a duration.
+	defaultRetryAfter = 30 * time.Second
 
-	// tripAfter failures in a row leave a host alone for openFor. One call that
-	// keeps failing, with its retries, is no reason yet.
+	// tripAfter failures in a row open a host's breaker for openFor. A single call
+	// that fails with all its retries does not.
 	tripAfter = 10
 	openFor   = 30 * time.Second
 
-	// maxHosts bounds the strangers' hosts that are remembered.
+	// maxHosts bounds the cached hosts from DID documents.
 	maxHosts = 4096
 )
 
-// host is what is known of one origin.
+// host is the state of one origin.
 type host struct {
 	origin  string
-	name    string // label of metrics; empty: a stranger's
+	name    string // label in metrics; empty: from a DID document
 	client  *http.Client
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 
 	mu        sync.Mutex // guards what follows
 	openUntil time.Time
 	calls     allowance
-	logins    allowance // sessions are limited apart
+	logins    allowance // sessions have their own rate limit
 }
 
-// allowance is a rate limit as a server told it.
+// allowance is a rate limit as the server reported it.
 type allowance struct {
-	until time.Time // nothing may be sent before
+	until time.Time // no request before this time
 }
 
-// errUnanswered is what the breaker counts: the host did not answer, or only to
-// say that it is broken.
-var errUnanswered = errors.New("the host did not answer")
+// errHostFailed is the failure that the breaker counts: no response, or one that
+// says that the host is broken.
+var errHostFailed = errors.New("the host did not respond")
 
-// errAbandoned is what the breaker ignores: the caller went away.
-var errAbandoned = errors.New("the caller gave up")
+// errCallerGone is the failure that the breaker ignores.
+var errCallerGone = errors.New("the caller gave up")
 
-// host finds or makes the state of an origin.
+// host returns the state of an origin, and creates it if necessary.
 func (c *Client) host(origin string) *host {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *Client) host(origin string) *host {
 		Timeout:      openFor,
 		ReadyToTrip:  func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= tripAfter },
 		IsSuccessful: func(err error) bool { return err == nil },
-		IsExcluded:   func(err error) bool { return errors.Is(err, errAbandoned) },
+		IsExcluded:   func(err error) bool { return errors.Is(err, errCallerGone) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			if to == gobreaker.StateOpen {
 				h.mu.Lock()
@@ -87,7 +87,7 @@ func (c *Client) host(origin string) *host {
 				h.mu.Unlock()
 				c.metrics.openings.Inc()
 			}
-			c.log.Info("breaker changed", "host", origin, "from", from.String(), "to", to.String())
+			c.log.Info("breaker_changed", "host", origin, "from", from.String(), "to", to.String())
 		},
 	})
 	c.hosts[origin] = h
@@ -101,10 +101,10 @@ func (h *host) allowance(login bool) *allowance {
 	return &h.calls
 }
 
-// wait returns when the host's rate limit lets a request through, or at once
-// with an error when that takes longer than patience.
+// wait returns when the host's rate limit allows a request, or immediately with an
+// error if that takes longer than maxRateLimitWait.
 func (h *host) wait(ctx context.Context, login bool) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(maxRateLimitWait)
 	for {
 		h.mu.Lock()
 		until := h.allowance(login).until
@@ -122,7 +122,7 @@ func (h *host) wait(ctx context.Context, login bool) error {
 	}
 }
 
-// allow asks the breaker. What it answers must be called with the outcome.
+// allow asks the breaker. Call report with the outcome.
 func (h *host) allow() (report func(error), err error) {
 	if report, err = h.breaker.Allow(); err == nil {
 		return report, nil
@@ -130,7 +130,7 @@ func (h *host) allow() (report func(error), err error) {
 	return nil, h.broken(err)
 }
 
-// closed answers an error while the breaker is open.
+// closed returns an error while the breaker is open.
 func (h *host) closed() error {
 	if h.breaker.State() == gobreaker.StateOpen {
 		return h.broken(gobreaker.ErrOpenState)
@@ -146,8 +146,8 @@ func (h *host) broken(cause error) error {
 		RetryAfter: max(left, time.Second), cause: cause}
 }
 
-// learn reads the rate limit from an answer.
-func (c *Client) learn(h *host, login bool, header http.Header, now time.Time) {
+// recordRateLimit records the rate limit of a response.
+func (c *Client) recordRateLimit(h *host, login bool, header http.Header, now time.Time) {
 	remaining, err := strconv.Atoi(header.Get("RateLimit-Remaining"))
 	if err != nil || remaining < 0 {
 		return
@@ -160,7 +160,7 @@ func (c *Client) learn(h *host, login bool, header http.Header, now time.Time) {
 	}
 }
 
-// hold lets nothing through for a time, which does not shorten a longer one.
+// hold blocks requests for a time. It never shortens a longer block.
 func (h *host) hold(login bool, now time.Time, wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,8 +170,8 @@ func (h *host) hold(login bool, now time.Time, wait time.Duration) {
 	}
 }
 
-// resetAfter is how long a rate limit lasts: RateLimit-Reset is a Unix time,
-// and of servers that follow the draft standard a number of seconds.
+// resetAfter returns the time until the rate limit resets: RateLimit-Reset is a
+// Unix time or, on servers that follow the draft standard, a number of seconds.
 func resetAfter(header http.Header, now time.Time) time.Duration {
 	n, err := strconv.ParseInt(header.Get("RateLimit-Reset"), 10, 64)
 	switch {
@@ -185,7 +185,7 @@ func resetAfter(header http.Header, now time.Time) time.Duration {
 	return max(0, time.Unix(n, 0).Sub(now))
 }
 
-// retryAfter is how long a server wants to be left alone: 0 if it does not say.
+// retryAfter returns the wait that a server requests; 0: none.
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	raw := header.Get("Retry-After")
 	if n, err := strconv.ParseInt(raw, 10, 64); err == nil {
@@ -197,7 +197,7 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// sleep waits, unless the caller gives up.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -27,7 +27,7 @@ func inside(t *testing.T, answer answerer, test func(t *testing.T, c *bluesky.Cl
 	})
 }
 
-func TestAUsedUpRateLimitIsWaitedForWhenItIsShort(t *testing.T) {
+func TestShortRateLimitIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	inside(t, func(w http.ResponseWriter, _ *http.Request, n int) {
 		if n == 1 {
@@ -46,7 +46,7 @@ func TestAUsedUpRateLimitIsWaitedForWhenItIsShort(t *testing.T) {
 	})
 }
 
-func TestALongRateLimitIsTheCallers(t *testing.T) {
+func TestLongRateLimitFailsTheCall(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		header map[string]string
@@ -104,7 +104,7 @@ func TestALongRateLimitIsTheCallers(t *testing.T) {
 	}
 }
 
-func TestTheLongestRateLimitHolds(t *testing.T) {
+func TestLongestRateLimitWins(t *testing.T) {
 	t.Parallel()
 	inside(t, func(w http.ResponseWriter, _ *http.Request, n int) {
 		time.Sleep(time.Duration(n) * time.Second)
@@ -127,7 +127,7 @@ func TestTheLongestRateLimitHolds(t *testing.T) {
 	})
 }
 
-func TestWaitingForARateLimitCanBeGivenUp(t *testing.T) {
+func TestRateLimitWaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	inside(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("RateLimit-Remaining", "0")
@@ -144,7 +144,7 @@ func TestWaitingForARateLimitCanBeGivenUp(t *testing.T) {
 	})
 }
 
-func TestAServerThatAsksForMoreTimeThanACallHasIsLeftAlone(t *testing.T) {
+func TestLongRetryAfterFailsTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, j := serveInside(t, func(w http.ResponseWriter, _ *http.Request, n int) {
@@ -161,7 +161,7 @@ func TestAServerThatAsksForMoreTimeThanACallHasIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestAHostThatFailsAgainAndAgainIsLeftAloneForAWhile(t *testing.T) {
+func TestBreakerOpensAfterRepeatedFailures(t *testing.T) {
 	t.Parallel()
 	healed := 12
 	inside(t, func(w http.ResponseWriter, _ *http.Request, n int) {
@@ -198,7 +198,7 @@ func TestAHostThatFailsAgainAndAgainIsLeftAloneForAWhile(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoFaultOfTheHostDoesNotOpenTheBreaker(t *testing.T) {
+func TestBreakerIgnoresOtherFailures(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]answerer{
 		"permanent": func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 404, "") },

@@ -5,9 +5,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are what the client counts. Calls are this package's own names, hosts
-// those of the configuration: strangers' hosts never become labels, they are
-// counted together.
+// metrics are the client's metrics. Labels are this package's calls and the
+// configured hosts; all other hosts are counted together.
 type metrics struct {
 	requests   *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
@@ -21,15 +20,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	name := func(s string) string { return "weir_bluesky_" + s }
 	return &metrics{
 		requests: f.NewCounterVec(prometheus.CounterOpts{Name: name("requests_total"),
-			Help: "Requests by call, host (other: those that accounts choose) and outcome: ok, permanent, rate_limited, transient; not_sent were held back by a rate limit or an open breaker."},
+			Help: "Requests by call, host and outcome: ok, permanent, rate_limited, transient, or not_sent (stopped by a rate limit or an open breaker). The host other stands for all that are not configured."},
 			[]string{"call", "host", "class"}),
-		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Name: name("request_seconds"), Help: "Time of a request and its body, waits apart.",
+		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Name: name("request_seconds"), Help: "Duration of a request with its body, without waits.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12)}, []string{"call"}),
 		remaining: f.NewGaugeVec(prometheus.GaugeOpts{Name: name("rate_limit_remaining"),
-			Help: "Requests that a configured host still allows, as it said last. Zero: requests wait for it."}, []string{"host"}),
+			Help: "Requests that a configured host still allows, by its last response. Zero: requests wait."}, []string{"host"}),
 		unreadable: f.NewCounterVec(prometheus.CounterOpts{Name: name("unreadable_items_total"),
-			Help: "Items of pages that were left out because they could not be read or stored. Expect zero."}, []string{"call"}),
+			Help: "Items of pages omitted because they cannot be read or stored. Expect zero."}, []string{"call"}),
 		openings: f.NewCounter(prometheus.CounterOpts{Name: name("breaker_openings_total"),
-			Help: "Times a host was left alone for a while because it failed again and again. Expect zero."}),
+			Help: "Times the breaker of a host opened after repeated failures. Expect zero."}),
 	}
 }

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	maxRecord   = 2 << 20 // bytes of a record's JSON: the network's own limit is below
+	maxRecord   = 2 << 20 // bytes of a record's JSON; the network's limit is lower
 	maxDepth    = 200     // levels of a record
-	maxExponent = 324     // of a record's numbers: Postgres would write a larger one out in full
+	maxExponent = 324     // of a record's numbers: Postgres writes larger ones out in full
 	maxNumber   = 1024    // bytes of a number
 	maxCursor   = 1024    // bytes: it goes into a URL, and the caller may store it
 	maxName     = 640     // bytes of a display name, as its lexicon says
@@ -26,8 +26,8 @@ const (
 	replacement = "\ufffd"
 )
 
-// readObject reads the fields of an object. Their values are only known to be
-// JSON: one that is broken in meaning must not cost the others.
+// readObject decodes the fields of an object. Their values are valid JSON but
+// otherwise unchecked, so that one bad field does not affect the others.
 func readObject(data []byte) (map[string]jsontext.Value, error) {
 	var fields map[string]jsontext.Value
 	if err := json.Unmarshal(data, &fields, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
@@ -36,7 +36,7 @@ func readObject(data []byte) (map[string]jsontext.Value, error) {
 	return fields, nil
 }
 
-// items reads an array. What is not there is empty.
+// items decodes an array. A missing one is empty.
 func items(v jsontext.Value) ([]jsontext.Value, error) {
 	if v == nil {
 		return nil, nil
@@ -48,16 +48,16 @@ func items(v jsontext.Value) ([]jsontext.Value, error) {
 	return out, nil
 }
 
-// text reads a string that Postgres can store; anything else is empty.
+// text decodes a string that Postgres can store; anything else becomes empty.
 func text(v jsontext.Value) string {
 	if v.Kind() != '"' {
 		return ""
 	}
-	out, _ := jsontext.AppendUnquote(nil, bytes.TrimSpace(v)) // invalid characters come replaced
+	out, _ := jsontext.AppendUnquote(nil, bytes.TrimSpace(v)) // invalid characters are replaced
 	return strings.ReplaceAll(string(out), "\x00", replacement)
 }
 
-// instant reads a datetime; zero if it is none.
+// instant decodes a datetime; zero if it is invalid.
 func instant(v jsontext.Value) time.Time {
 	s := text(v)
 	if len(s) > 64 {
@@ -72,16 +72,15 @@ func instant(v jsontext.Value) time.Time {
 	return time.Time{}
 }
 
-// nextCursor is the cursor of the page after this one, which has so many items.
-// A server that repeats itself has come to the end when the page is empty. Else
-// the rest of the listing is not to be had, and taking what there was for all of
-// it would be wrong.
-func nextCursor(v jsontext.Value, asked string, items int) (string, error) {
+// nextCursor returns the cursor of the next page; this page has that many items. A
+// repeated cursor with an empty page is the end. With items it is an error: the
+// rest of the listing is unavailable, and the part must not be taken for all of it.
+func nextCursor(v jsontext.Value, requested string, items int) (string, error) {
 	next := text(v)
 	switch {
 	case len(next) > maxCursor || strings.ContainsFunc(next, unicode.IsControl) || strings.Contains(next, replacement):
 		return "", malformed("the cursor is too long or holds what no cursor holds")
-	case next == "" || next != asked:
+	case next == "" || next != requested:
 		return next, nil
 	case items > 0:
 		return "", malformed("the cursor of the next page is that of this one")
@@ -89,7 +88,7 @@ func nextCursor(v jsontext.Value, asked string, items int) (string, error) {
 	return "", nil
 }
 
-// readProfile reads what is shown of an account. Without a DID it is nothing.
+// readProfile decodes a profile; false without a DID.
 func readProfile(v jsontext.Value) (Profile, bool) {
 	fields, err := readObject(v)
 	if err != nil {
@@ -114,7 +113,8 @@ func isWebURL(s string) bool {
 		!strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) || r == utf8.RuneError })
 }
 
-// shortened cuts at the end of a character and puts spaces for controls.
+// shortened truncates at the end of a character and replaces control characters by
+// spaces.
 func shortened(s string, most int) string {
 	if len(s) > most {
 		for most > 0 && !utf8.RuneStart(s[most]) {
@@ -130,8 +130,8 @@ func shortened(s string, most int) string {
 	}, s))
 }
 
-// storable makes a record fit for a jsonb column: U+FFFD in place of NULs and of
-// surrogates without their other half. An error says what cannot be mended.
+// storable makes a record fit for a jsonb column: it replaces NULs and lone
+// surrogates by U+FFFD. It returns an error for what it cannot repair.
 func storable(record jsontext.Value) ([]byte, error) {
 	switch {
 	case record.Kind() != '{':
@@ -143,7 +143,7 @@ func storable(record jsontext.Value) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	dec := jsontext.NewDecoder(bytes.NewBuffer(record), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
-	enc := jsontext.NewEncoder(&out) // refuses names that occur twice, also after what was replaced
+	enc := jsontext.NewEncoder(&out) // rejects duplicate names, also after replacement
 	for {
 		token, err := dec.ReadToken()
 		if errors.Is(err, io.EOF) {
@@ -156,8 +156,8 @@ func storable(record jsontext.Value) ([]byte, error) {
 		case '"':
 			token = jsontext.String(strings.ReplaceAll(token.String(), "\x00", replacement))
 		case '0':
-			if absurd(token.String()) {
-				return nil, errors.New("the record holds a number that no double holds")
+			if unrepresentable(token.String()) {
+				return nil, errors.New("the record has a number out of the range of a double")
 			}
 		}
 		if dec.StackDepth() > maxDepth {
@@ -168,14 +168,14 @@ func storable(record jsontext.Value) ([]byte, error) {
 		}
 	}
 	if !bytes.Contains(record, []byte(`\u`)) {
-		return record, nil // nothing was replaced: as it came
+		return record, nil // unchanged
 	}
 	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }
 
-// absurd answers whether Postgres would refuse a number, or write out far more
-// than it was sent.
-func absurd(number string) bool {
+// unrepresentable reports whether Postgres would reject a number, or write it out
+// at a much larger size.
+func unrepresentable(number string) bool {
 	if len(number) > maxNumber {
 		return true
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/bluesky"
 )
 
-// FuzzAuthorFeed: whatever a server answers, what comes of it can be stored, and
-// says what another reader of JSON finds in it.
+// FuzzAuthorFeed checks that the result of any response can be stored, and agrees
+// with another JSON decoder.
 func FuzzAuthorFeed(f *testing.F) {
 	for _, record := range []string{`{"text":"\u0000"}`, `{"a":[1e300,{"b":"\ud800"}]}`, `{"\ud83d\ude00":null}`, `{"a":1,"a":2}`} {
 		f.Add([]byte(`{"cursor":"c","feed":[` + item(alice, "3abc", record, "") + `]}`))

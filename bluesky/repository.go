@@ -12,8 +12,8 @@ import (
 
 const describeRepo = "com.atproto.repo.describeRepo"
 
-// Collections returns the collections of which an account's repository has
-// records, by its own PDS, in order. Names that are none are left out and counted.
+// Collections returns the collections with records in an account's repository, from
+// its own PDS, in order. Invalid names are omitted and counted.
 func (c *Client) Collections(ctx context.Context, did string) (names []string, err error) {
 	r := request{call: describeRepo, method: http.MethodGet, path: xrpcPath(describeRepo, url.Values{"repo": {did}})}
 	r.read = func(body []byte) error {
@@ -32,7 +32,7 @@ func (c *Client) Collections(ctx context.Context, did string) (names []string, e
 		for _, v := range found {
 			name, err := syntax.ParseNSID(text(v))
 			if err != nil {
-				c.leftOut(describeRepo, errors.New("a collection that is no NSID"))
+				c.countOmitted(describeRepo, errors.New("a collection is not an NSID"))
 				continue
 			}
 			names = append(names, name.String())
@@ -41,7 +41,7 @@ func (c *Client) Collections(ctx context.Context, did string) (names []string, e
 		names = slices.Compact(names)
 		return nil
 	}
-	if err := c.askPDS(ctx, did, r); err != nil {
+	if err := c.queryPDS(ctx, did, r); err != nil {
 		return nil, err
 	}
 	return names, nil

@@ -26,7 +26,7 @@ const (
 )
 
 // asked is a request as a server saw it.
-type asked struct {
+type requested struct {
 	call  string // path without /xrpc/
 	query url.Values
 	auth  string
@@ -37,22 +37,22 @@ type asked struct {
 // journal is what a server was asked. It may be read while it grows.
 type journal struct {
 	mu   sync.Mutex
-	list []asked
+	list []requested
 }
 
 func (j *journal) note(r *http.Request) int {
 	body, _ := io.ReadAll(r.Body)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.list = append(j.list, asked{call: strings.TrimPrefix(r.URL.Path, "/xrpc/"), query: r.URL.Query(),
+	j.list = append(j.list, requested{call: strings.TrimPrefix(r.URL.Path, "/xrpc/"), query: r.URL.Query(),
 		auth: r.Header.Get("Authorization"), body: string(body), at: time.Now()})
 	return len(j.list)
 }
 
-func (j *journal) all() []asked {
+func (j *journal) all() []requested {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return append([]asked(nil), j.list...)
+	return append([]requested(nil), j.list...)
 }
 
 func (j *journal) calls() []string {

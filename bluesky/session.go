@@ -13,21 +13,21 @@ const (
 	createSession  = "com.atproto.server.createSession"
 	refreshSession = "com.atproto.server.refreshSession"
 
-	// loginPause is how long a refused login is not tried again: every call would
-	// try it, until the server locks the account.
+	// loginPause is how long to wait after a rejected login: otherwise every call
+	// would try it until the server locks the account.
 	loginPause = 5 * time.Minute
 	// maxToken bounds a token, in bytes: it goes into a header.
 	maxToken = 16 << 10
 )
 
-// session is the login's. Whoever holds turn may read and change it.
+// session is the login's session. Only the holder of turn may use it.
 type session struct {
 	pds   string // origin
 	login Login
-	turn  chan struct{} // a lock whose waiting can be given up
+	turn  chan struct{} // a lock with cancellable waits
 
 	access, refresh string
-	refused         error // why the login was refused
+	refused         error // why the login was rejected
 	pausedUntil     time.Time
 }
 
@@ -35,8 +35,8 @@ func newSession(pds string, login Login) *session {
 	return &session{pds: pds, login: login, turn: make(chan struct{}, 1)}
 }
 
-// token answers an access token other than stale. However many calls find the
-// same token stale, one of them gets the next.
+// token returns an access token other than stale. If many calls find the same token
+// stale, one of them renews it.
 func (c *Client) token(ctx context.Context, stale string) (string, error) {
 	s := c.session
 	select {
@@ -71,7 +71,7 @@ func (c *Client) token(ctx context.Context, stale string) (string, error) {
 	return s.access, err
 }
 
-// renew takes the tokens from the answer to r.
+// renew sends r and stores the tokens of its response.
 func (c *Client) renew(ctx context.Context, r request) error {
 	s := c.session
 	r.method, r.origin, r.path, r.login = http.MethodPost, s.pds, "/xrpc/"+r.call, true
@@ -102,8 +102,8 @@ func isToken(s string) bool {
 	return true
 }
 
-// expired answers whether an error asks for a new session. A PDS says so of an
-// expired token with status 400.
+// expired reports whether an error requires a new session. A PDS reports an expired
+// token with status 400.
 func expired(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && (e.Status == http.StatusUnauthorized ||

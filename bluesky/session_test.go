@@ -84,7 +84,7 @@ func loginAt(base string) func(*bluesky.Config) {
 	}
 }
 
-func TestALoginIsUsedUntilItsTokenExpires(t *testing.T) {
+func TestSessionIsUsedUntilTokenExpires(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		refusal string
@@ -118,7 +118,7 @@ func TestALoginIsUsedUntilItsTokenExpires(t *testing.T) {
 	}
 }
 
-func TestATokenThatIsRefusedTwiceIsPermanent(t *testing.T) {
+func TestTokenRejectedTwiceIsPermanent(t *testing.T) {
 	t.Parallel()
 	p := &pds{refusal: `401 {"error":"AuthenticationRequired"}`, refresh: true, password: "hunter2"}
 	base, j := serve(t, p.answer)
@@ -130,7 +130,7 @@ func TestATokenThatIsRefusedTwiceIsPermanent(t *testing.T) {
 	require.Equal(t, []string{created, resolve, renewed, resolve}, j.calls())
 }
 
-func TestAPermanentErrorOfAnAccountIsNotTheLogins(t *testing.T) {
+func TestPermanentErrorIsNotALoginError(t *testing.T) {
 	t.Parallel()
 	p := &pds{refusal: `400 {"error":"AccountTakedown"}`, password: "hunter2"}
 	base, j := serve(t, p.answer)
@@ -140,7 +140,7 @@ func TestAPermanentErrorOfAnAccountIsNotTheLogins(t *testing.T) {
 	require.Equal(t, []string{created, resolve}, j.calls())
 }
 
-func TestManyCallsRenewASessionOnce(t *testing.T) {
+func TestConcurrentCallsRenewSessionOnce(t *testing.T) {
 	t.Parallel()
 	p := &pds{valid: "none", refusal: "401 ", refresh: true, password: "hunter2"}
 	base, j := serve(t, p.answer)
@@ -165,7 +165,7 @@ func TestManyCallsRenewASessionOnce(t *testing.T) {
 	require.Equal(t, 1, count[renewed])
 }
 
-func TestARefusedLoginIsNotTriedByEveryCall(t *testing.T) {
+func TestRejectedLoginIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := &pds{valid: "none", refusal: "401 ", password: "hunter2", login: 401}
@@ -193,7 +193,7 @@ func TestARefusedLoginIsNotTriedByEveryCall(t *testing.T) {
 	})
 }
 
-func TestALoginThatCannotBeAskedSaysNothingOfIt(t *testing.T) {
+func TestUnreachableLoginIsNotRejected(t *testing.T) {
 	t.Parallel()
 	for status, class := range map[int]bluesky.Class{500: bluesky.Transient, 429: bluesky.RateLimited} {
 		p := &pds{login: status}
@@ -204,7 +204,7 @@ func TestALoginThatCannotBeAskedSaysNothingOfIt(t *testing.T) {
 	}
 }
 
-func TestTheRateLimitOfLoginsDoesNotHoldUpCalls(t *testing.T) {
+func TestLoginRateLimitDoesNotDelayCalls(t *testing.T) {
 	t.Parallel()
 	p := &pds{valid: "none", password: "hunter2"}
 	base, j := serve(t, func(w http.ResponseWriter, r *http.Request, n int) {
@@ -219,7 +219,7 @@ func TestTheRateLimitOfLoginsDoesNotHoldUpCalls(t *testing.T) {
 	require.Equal(t, []string{created, resolve}, j.calls())
 }
 
-func TestASessionWithoutTokensIsNone(t *testing.T) {
+func TestSessionWithoutTokensIsRejected(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{`{}`, `{"accessJwt":"a","refreshJwt":""}`, `{"accessJwt":"a\r\nX: y","refreshJwt":"b"}`} {
 		base, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, body) })

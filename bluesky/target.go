@@ -9,29 +9,29 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// TargetKind says what a Target is.
+// TargetKind is the kind of a Target.
 type TargetKind string
 
-// What a person may name.
+// The kinds of targets.
 const (
 	TargetAccount     TargetKind = "account"
 	TargetList        TargetKind = "list"
 	TargetStarterPack TargetKind = "starterpack"
 )
 
-// Target is what a person named: an account, a list or a starter pack.
+// Target is an account, a list or a starter pack.
 type Target struct {
 	Kind  TargetKind
-	Actor string // handle, in lower case, or DID: the account, or who made the list or pack
-	URI   string // AT-URI of the list or starter pack, with Actor in it; empty: an account
+	Actor string // handle, in lower case, or DID: of the account, or of the author of the list or pack
+	URI   string // AT-URI of the list or starter pack, which contains Actor; empty: an account
 }
 
-// maxTarget bounds what is looked at, in bytes.
+// maxTarget bounds the input, in bytes.
 const maxTarget = 4096
 
-// ParseTarget reads a handle, a DID, the AT-URI of a list or starter pack, or a
-// bsky.app URL of a profile, list or starter pack. Handles may have an @ before
-// them. It asks nobody: a handle may not exist.
+// ParseTarget parses a handle, a DID, the AT-URI of a list or starter pack, or a
+// bsky.app URL of a profile, list or starter pack. A handle may have a leading @.
+// It makes no call: the target may not exist.
 func ParseTarget(s string) (Target, error) {
 	s = strings.TrimSpace(strings.Map(visible, s))
 	switch {
@@ -55,13 +55,13 @@ func ParseTarget(s string) (Target, error) {
 	}
 	actor, err := parseActor(s)
 	if err != nil {
-		return Target{}, fmt.Errorf("%q is neither a handle nor a DID: expected such as alice.bsky.social, did:plc:…, at://… or https://bsky.app/profile/…", oneLine(s))
+		return Target{}, fmt.Errorf("%q is neither a handle nor a DID: expected for example alice.bsky.social, did:plc:…, at://… or https://bsky.app/profile/…", oneLine(s))
 	}
 	return Target{Kind: TargetAccount, Actor: actor}, nil
 }
 
-// visible drops the marks of direction and width that come along when a handle
-// is copied from a page.
+// visible removes the marks of direction and width that are copied along with a
+// handle from a page.
 func visible(r rune) rune {
 	switch {
 	case r >= '\u200b' && r <= '\u200f', r >= '\u202a' && r <= '\u202e', r >= '\u2060' && r <= '\u2069', r == '\ufeff':
@@ -88,7 +88,7 @@ func parseActor(s string) (string, error) {
 	return id.Normalize().String(), nil
 }
 
-// targetOfURI reads what follows at://.
+// targetOfURI parses the text after at://.
 func targetOfURI(s, rest string) (Target, error) {
 	parts := strings.Split(strings.TrimSuffix(rest, "/"), "/")
 	if len(parts) == 1 {
@@ -109,7 +109,7 @@ func targetOfURI(s, rest string) (Target, error) {
 	return Target{}, fmt.Errorf("%q is neither a list nor a starter pack: expected at://…/%s/… or at://…/%s/…", oneLine(s), collectionList, collectionStarterPack)
 }
 
-// targetOfURL reads what follows the scheme of a URL.
+// targetOfURL parses the text after the scheme of a URL.
 func targetOfURL(s, rest string) (Target, error) {
 	const expected = "expected https://bsky.app/profile/…, …/profile/…/lists/… or …/starter-pack/…/…"
 	if at := strings.IndexAny(rest, "?#"); at >= 0 {
@@ -139,7 +139,7 @@ func targetOfURL(s, rest string) (Target, error) {
 	case len(parts) == 3 && (parts[0] == "starter-pack" || parts[0] == "start"):
 		return recordTarget(s, TargetStarterPack, parts[1], collectionStarterPack, parts[2])
 	}
-	return Target{}, fmt.Errorf("%q is no profile, list or starter pack: %s", oneLine(s), expected)
+	return Target{}, fmt.Errorf("%q is not a profile, list or starter pack: %s", oneLine(s), expected)
 }
 
 func recordTarget(s string, kind TargetKind, by, collection, rkey string) (Target, error) {
@@ -148,7 +148,7 @@ func recordTarget(s string, kind TargetKind, by, collection, rkey string) (Targe
 		return Target{}, fmt.Errorf("%q: %q is neither a handle nor a DID", oneLine(s), oneLine(by))
 	}
 	if _, err := syntax.ParseRecordKey(rkey); err != nil {
-		return Target{}, fmt.Errorf("%q: %q is no record key", oneLine(s), oneLine(rkey))
+		return Target{}, fmt.Errorf("%q: %q is not a record key", oneLine(s), oneLine(rkey))
 	}
 	return Target{Kind: kind, Actor: actor, URI: "at://" + actor + "/" + collection + "/" + rkey}, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-social/weir/bluesky"
 )
 
-func TestWhatAPersonMayName(t *testing.T) {
+func TestParseTarget(t *testing.T) {
 	t.Parallel()
 	account := func(actor string) bluesky.Target { return bluesky.Target{Kind: bluesky.TargetAccount, Actor: actor} }
 	list := func(actor string) bluesky.Target {
@@ -49,7 +49,7 @@ func TestWhatAPersonMayName(t *testing.T) {
 	}
 }
 
-func TestWhatNamesNothingIsRefusedWithAReason(t *testing.T) {
+func TestParseTargetErrors(t *testing.T) {
 	t.Parallel()
 	for named, reason := range map[string]string{
 		"":                        "nothing is named",
@@ -63,16 +63,16 @@ func TestWhatNamesNothingIsRefusedWithAReason(t *testing.T) {
 		"at://":                   "names no account",
 		"at://" + alice + "/app.bsky.feed.post/3kabc":      "neither a list nor a starter pack",
 		"at://" + alice + "/app.bsky.graph.list":           "neither a list nor a starter pack",
-		"at://" + alice + "/app.bsky.graph.list/..":        "no record key",
+		"at://" + alice + "/app.bsky.graph.list/..":        "not a record key",
 		"at://alice/app.bsky.graph.list/3kabc":             "neither a handle nor a DID",
-		"https://bsky.app":                                 "no profile, list or starter pack",
-		"https://bsky.app/":                                "no profile, list or starter pack",
-		"bsky.app/search":                                  "no profile, list or starter pack",
-		"https://bsky.app/profile/":                        "no profile, list or starter pack",
+		"https://bsky.app":                                 "not a profile, list or starter pack",
+		"https://bsky.app/":                                "not a profile, list or starter pack",
+		"bsky.app/search":                                  "not a profile, list or starter pack",
+		"https://bsky.app/profile/":                        "not a profile, list or starter pack",
 		"https://bsky.app/profile/alice":                   "names no account",
 		"https://bsky.app/profile/%zz":                     "not a URL",
-		"https://bsky.app/profile/alice.example/post/3k":   "no profile, list or starter pack",
-		"https://bsky.app/profile/alice.example/lists/%2F": "no record key",
+		"https://bsky.app/profile/alice.example/post/3k":   "not a profile, list or starter pack",
+		"https://bsky.app/profile/alice.example/lists/%2F": "not a record key",
 		"https://bsky.app@evil.example/profile/a.example":  "not on bsky.app",
 		"https://go.bsky.app/abc":                          "not on bsky.app",
 		"https://alice.example/":                           "not on bsky.app",
@@ -84,7 +84,7 @@ func TestWhatNamesNothingIsRefusedWithAReason(t *testing.T) {
 	}
 }
 
-// FuzzParseTarget: what was understood names itself, and can be stored.
+// FuzzParseTarget checks that a parsed target parses to itself, and can be stored.
 func FuzzParseTarget(f *testing.F) {
 	for _, seed := range []string{"alice.example", "@alice.example", alice, listURI, "https://bsky.app/profile/a.example/lists/x", "bsky.app/start/a.example/%2e", "at://\u202a"} {
 		f.Add(seed)

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// traced is send inside a span of the caller's trace. The trace ends here: its
-// identity is not sent to strangers.
+// traced calls send in a span of the caller's trace. The trace's identity is not
+// sent to the server.
 func (c *Client) traced(ctx context.Context, h *host, r request) ([]byte, error) {
 	ctx, span := c.cfg.Tracer.Start(ctx, "call "+r.call, trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()

@@ -1,7 +1,7 @@
-// Package collection is the registry of the collections that are stored: which
-// ones, and for how long. An entry is a name or a prefix. A name has exactly one
-// entry: its own, or else that of the longest prefix. The package knows no
-// database and no network.
+// Package collection is the registry of the stored collections: which ones, and for
+// how long. An entry is a name or a prefix. Each name has exactly one entry: its
+// own, or else that of the longest matching prefix. The package uses neither the
+// database nor the network.
 package collection
 
 import (
@@ -18,10 +18,10 @@ import (
 // Entry is one entry of the registry.
 type Entry struct {
 	Pattern   string        // a collection's name, or a prefix such as pub.layers.*
-	Retention time.Duration // how long its records stay; 0: for ever
+	Retention time.Duration // how long its records are kept; 0: for ever
 }
 
-// IsPrefix reports whether the entry stands for many collections.
+// IsPrefix reports whether the entry covers all collections with a prefix.
 func (e Entry) IsPrefix() bool { return strings.HasSuffix(e.Pattern, "*") }
 
 // covers reports whether a prefix covers a name or another pattern.
@@ -30,13 +30,13 @@ func (e Entry) covers(name string) bool {
 	return ok && len(name) > len(prefix) && strings.HasPrefix(name, prefix)
 }
 
-// Registry is the collections that are stored. The zero value stores none.
+// Registry is the set of stored collections. The zero value stores none.
 type Registry struct {
 	names    map[string]Entry
 	prefixes []Entry // the longest first
 }
 
-// Of is the registry of entries that are known to be right.
+// Of returns the registry of valid entries.
 func Of(entries ...Entry) Registry {
 	r := Registry{names: map[string]Entry{}}
 	for _, e := range entries {
@@ -55,17 +55,17 @@ func Of(entries ...Entry) Registry {
 // Empty reports whether nothing is stored.
 func (r Registry) Empty() bool { return len(r.names) == 0 && len(r.prefixes) == 0 }
 
-// Only reports whether one collection is all that is stored.
+// Only reports whether name is the only stored collection.
 func (r Registry) Only(name string) bool {
 	_, ok := r.names[name]
 	return ok && len(r.names) == 1 && len(r.prefixes) == 0
 }
 
-// Parse reads entries such as app.bsky.feed.post=24h or pub.layers.*=0. One
+// Parse parses entries such as app.bsky.feed.post=24h or pub.layers.*=0. An entry
 // without a retention has the standard one.
 func Parse(entries []string, standard time.Duration) (Registry, error) {
 	if len(entries) == 0 {
-		return Registry{}, errors.New("it names no collection: nothing would be stored")
+		return Registry{}, errors.New("no collection is named: nothing would be stored")
 	}
 	all := make([]Entry, 0, len(entries))
 	for _, s := range entries {
@@ -74,7 +74,7 @@ func Parse(entries []string, standard time.Duration) (Registry, error) {
 			return Registry{}, err
 		}
 		if slices.ContainsFunc(all, func(other Entry) bool { return other.Pattern == e.Pattern }) {
-			return Registry{}, fmt.Errorf("%s is there twice", e.Pattern)
+			return Registry{}, fmt.Errorf("%s occurs twice", e.Pattern)
 		}
 		all = append(all, e)
 	}
@@ -92,7 +92,7 @@ func parseEntry(s string, standard time.Duration) (Entry, error) {
 	}
 	d, err := time.ParseDuration(strings.TrimSpace(retention))
 	if err != nil || d < 0 {
-		return Entry{}, fmt.Errorf("%q is no retention of %s: expected a time such as 24h, or 0 for ever", strings.TrimSpace(retention), e.Pattern)
+		return Entry{}, fmt.Errorf("%q is not a retention of %s: expected a time such as 24h, or 0 for ever", strings.TrimSpace(retention), e.Pattern)
 	}
 	e.Retention = d
 	return e, nil
@@ -103,20 +103,20 @@ func checkPattern(pattern string) error {
 	if strings.Contains(pattern, "*") {
 		prefix, ok := strings.CutSuffix(pattern, ".*")
 		if !ok || strings.Contains(prefix, "*") {
-			return fmt.Errorf("%q is no prefix: a prefix ends at a dot, as pub.layers.* does", pattern)
+			return fmt.Errorf("%q is not a prefix: expected a dot before the asterisk, as in pub.layers.*", pattern)
 		}
 		if !strings.Contains(prefix, ".") {
-			return fmt.Errorf("%q is too wide a prefix: expected two names or more before the asterisk, as in pub.layers.*", pattern)
+			return fmt.Errorf("%q is too short a prefix: expected at least two parts before the asterisk, as in pub.layers.*", pattern)
 		}
 		name = prefix + ".any"
 	}
 	if _, err := syntax.ParseNSID(name); err != nil {
-		return fmt.Errorf("%q is no collection: expected a name such as app.bsky.feed.post, or a prefix such as pub.layers.*", pattern)
+		return fmt.Errorf("%q is not a collection: expected a name such as app.bsky.feed.post, or a prefix such as pub.layers.*", pattern)
 	}
 	return nil
 }
 
-// Find is the entry of a collection; false where it is not stored.
+// Find returns the entry of a collection; false if it is not stored.
 func (r Registry) Find(name string) (Entry, bool) {
 	if e, ok := r.names[name]; ok {
 		return e, true
@@ -135,14 +135,14 @@ func (r Registry) Stores(name string) bool {
 	return ok
 }
 
-// Label is how metrics count a collection: by its entry. The names under a prefix
-// are strangers' words, and as many as they like.
+// Label returns the label of a collection in metrics: its entry. The names under a
+// prefix come from the network and are unbounded.
 func (r Registry) Label(name string) string {
 	e, _ := r.Find(name)
 	return e.Pattern
 }
 
-// Entries are all of them, by their patterns.
+// Entries returns all entries, sorted by pattern.
 func (r Registry) Entries() []Entry {
 	all := slices.Clone(r.prefixes)
 	for _, e := range r.names {
@@ -152,7 +152,7 @@ func (r Registry) Entries() []Entry {
 	return all
 }
 
-// Names are the collections that have an entry of their own, in order.
+// Names returns the collections that have their own entry, in order.
 func (r Registry) Names() []string {
 	var names []string
 	for _, e := range r.Entries() {
@@ -163,7 +163,7 @@ func (r Registry) Names() []string {
 	return names
 }
 
-// Prefixes are the patterns of the entries that are prefixes, in order.
+// Prefixes returns the patterns of the entries that are prefixes, in order.
 func (r Registry) Prefixes() []string {
 	var prefixes []string
 	for _, e := range r.Entries() {
@@ -174,8 +174,8 @@ func (r Registry) Prefixes() []string {
 	return prefixes
 }
 
-// Filter is what to ask a server for: the fewest patterns that bring everything
-// that is stored, in order. A retention does not change it.
+// Filter returns the patterns to request from a server: the fewest that cover all
+// stored collections, in order. Retentions do not affect it.
 func (r Registry) Filter() []string {
 	var patterns []string
 	for _, e := range r.Entries() {

@@ -16,7 +16,7 @@ func parse(t *testing.T, entries ...string) Registry {
 	return r
 }
 
-// TestExactNameWinsOverTheLongestPrefix, in whatever order the entries come.
+// TestExactNameWinsOverTheLongestPrefix checks this for any order of the entries.
 func TestExactNameWinsOverTheLongestPrefix(t *testing.T) {
 	t.Parallel()
 	for _, entries := range [][]string{
@@ -43,7 +43,8 @@ func TestExactNameWinsOverTheLongestPrefix(t *testing.T) {
 	}
 }
 
-// TestFilterIsTheFewestPatterns: a change of a retention is no other stream.
+// TestFilterIsTheFewestPatterns also checks that a retention does not change the
+// filter.
 func TestFilterIsTheFewestPatterns(t *testing.T) {
 	t.Parallel()
 	r := parse(t, "pub.layers.note=1h", "site.standard.document", "pub.layers.*=0", "pub.layers.deep.*", "app.bsky.feed.post=48h")
@@ -55,23 +56,23 @@ func TestFilterIsTheFewestPatterns(t *testing.T) {
 func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	for want, entries := range map[string][]string{
-		"it names no collection":                  nil,
-		`"" is no collection`:                     {""},
-		`"post" is no collection`:                 {"post"},
-		`"app.bsky" is no collection`:             {"app.bsky"},
-		`"app.bsky.feed.po st" is no collection`:  {"app.bsky.feed.po st"},
-		`"pub..layers.*" is no collection`:        {"pub..layers.*"},
-		`"pub.layers*" is no prefix`:              {"pub.layers*"},
-		`"pub.*.note" is no prefix`:               {"pub.*.note"},
-		`"pub.layers.*.*" is no prefix`:           {"pub.layers.*.*"},
-		`"*" is no prefix`:                        {"*"},
-		`"pub.*" is too wide a prefix`:            {"pub.*"},
-		`"" is no retention of pub.layers.*`:      {"pub.layers.*="},
-		`"-1h" is no retention of pub.layers.*`:   {"pub.layers.*=-1h"},
-		`"7d" is no retention of pub.layers.*`:    {"pub.layers.*=7d"},
-		`"1h=2h" is no retention of pub.layers.*`: {"pub.layers.*=1h=2h"},
-		"app.bsky.feed.post is there twice":       {"app.bsky.feed.post", "app.bsky.feed.post=48h"},
-		"pub.layers.* is there twice":             {"pub.layers.*", "pub.layers.note", " pub.layers.* = 0"},
+		"no collection is named":                     nil,
+		`"" is not a collection`:                     {""},
+		`"post" is not a collection`:                 {"post"},
+		`"app.bsky" is not a collection`:             {"app.bsky"},
+		`"app.bsky.feed.po st" is not a collection`:  {"app.bsky.feed.po st"},
+		`"pub..layers.*" is not a collection`:        {"pub..layers.*"},
+		`"pub.layers*" is not a prefix`:              {"pub.layers*"},
+		`"pub.*.note" is not a prefix`:               {"pub.*.note"},
+		`"pub.layers.*.*" is not a prefix`:           {"pub.layers.*.*"},
+		`"*" is not a prefix`:                        {"*"},
+		`"pub.*" is too short a prefix`:              {"pub.*"},
+		`"" is not a retention of pub.layers.*`:      {"pub.layers.*="},
+		`"-1h" is not a retention of pub.layers.*`:   {"pub.layers.*=-1h"},
+		`"7d" is not a retention of pub.layers.*`:    {"pub.layers.*=7d"},
+		`"1h=2h" is not a retention of pub.layers.*`: {"pub.layers.*=1h=2h"},
+		"app.bsky.feed.post occurs twice":            {"app.bsky.feed.post", "app.bsky.feed.post=48h"},
+		"pub.layers.* occurs twice":                  {"pub.layers.*", "pub.layers.note", " pub.layers.* = 0"},
 	} {
 		_, err := Parse(entries, day)
 		require.ErrorContains(t, err, want)
@@ -85,7 +86,8 @@ func TestSpacesAndTheStandardRetention(t *testing.T) {
 	require.False(t, Registry{}.Stores("app.bsky.feed.post"), "the zero value stores none")
 }
 
-// TestFindAllocatesNothing: it is asked about every event of the stream.
+// TestFindAllocatesNothing matters because Find is called for every event of the
+// stream.
 func TestFindAllocatesNothing(t *testing.T) {
 	r := parse(t, "app.bsky.feed.post", "pub.layers.*")
 	require.Zero(t, testing.AllocsPerRun(100, func() {

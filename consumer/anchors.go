@@ -13,8 +13,8 @@ const maxAnchors = len(schema.Anchors{})
 
 func (p *Place) named() bool { return p.Identity != (Identity{}) }
 
-// hash makes an anchor of the identity. The upper half stands for the account. It
-// is stored: another hash would be another column.
+// hash returns the anchor's hash of the identity. Its upper half identifies the
+// account. It is stored: do not change the function without a migration.
 func (n *Identity) hash() int64 {
 	const offset, prime = 2166136261, 16777619 // FNV-1a
 	account, rest := uint32(offset), uint32(offset)
@@ -25,52 +25,52 @@ func (n *Identity) hash() int64 {
 		for i := range len(part) {
 			rest = (rest ^ uint32(part[i])) * prime
 		}
-		rest = (rest ^ 0xFF) * prime // no part of a name ends in this byte
+		rest = (rest ^ 0xFF) * prime // a separator: no part ends in this byte
 	}
-	if hash := int64(account)<<32 | int64(rest); hash != 0 { //nolint:gosec // the bits count, not the sign
+	if hash := int64(account)<<32 | int64(rest); hash != 0 { //nolint:gosec // the sign has no meaning
 		return hash
 	}
-	return 1 // zero stands for no anchor
+	return 1 // zero means no anchor
 }
 
-// sameAccount reports whether two anchors are of events of the same account.
+// sameAccount reports whether two anchors belong to the same account.
 func sameAccount(a, b int64) bool { return a>>32 == b>>32 }
 
-// anchor is the place of a frame that is named, as it is stored.
+// anchor returns the place of a named frame as a stored anchor.
 func (p *Place) anchor() *schema.Anchor {
 	n := &p.Identity
 	return &schema.Anchor{Seq: p.Seq, TimeUS: p.TimeUS, Kind: n.Kind, Operation: n.Operation,
 		DID: anchorText(n.Author), Collection: anchorText(n.Collection), Rkey: anchorText(n.Key), Rev: anchorText(n.Revision)}
 }
 
-// anchorText makes a part of a name storable: events that are not stored are not
-// checked, and may be the anchor all the same. It copies: the anchor outlives
-// the frame.
+// anchorText makes text from the network storable: an anchor may come from an event
+// that is not stored and therefore not checked. It copies, because the anchor
+// outlives the frame.
 func anchorText(s string) string {
 	s = s[:min(len(s), 512)]
 	return strings.ReplaceAll(strings.ToValidUTF8(strings.Clone(s), "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// farthestLag bounds how much later than it was written an event is believed to
-// have been dated.
-const farthestLag = 24 * time.Hour
+// maxLag is the longest plausible time between the writing of an event and the date
+// that the server gives it.
+const maxLag = 24 * time.Hour
 
-// trail is what a stream has brought last: the anchors of its position, and how
-// far the dates of its frames lag behind their revs. A rev is a stranger's
-// word, so the median counts.
+// trail holds the most recent frames of a stream: the anchors of its position, and
+// the lag of the frames' dates behind their revs. Clients choose revs, so the lag
+// is a median.
 type trail struct {
-	anchors schema.Anchors // of the position marked last
-	last    *schema.Anchor // of that position; nil: it cannot be asked for
-	numbers bool           // the sequence numbers of the anchors are kept too
-	lag     time.Duration  // of the position that the stream was resumed from
+	anchors schema.Anchors // of the last marked position
+	last    *schema.Anchor // of that position; nil: it cannot be requested
+	numbers bool           // the anchors keep their sequence numbers
+	lag     time.Duration  // of the position from which the stream resumed
 
-	recent [32]anchored // the latest named frames since then, in a ring
-	frames int          // how many there were
-	tail   Place        // the last one of them
+	recent [32]anchored // a ring of the latest named frames since then
+	frames int          // how many in all
+	tail   Place        // the last of them
 
-	lags [100]time.Duration // of the latest revs, in a ring
-	revs int                // how many there were
-	rev  string             // the last one: the operations of one commit count once
+	lags [100]time.Duration // a ring of the lags of the latest revs
+	revs int                // how many in all
+	rev  string             // the last rev: the operations of one commit count once
 }
 
 // anchored is a frame that may become an anchor.
@@ -79,8 +79,8 @@ type anchored struct {
 	seq int64
 }
 
-// newTrail goes on from a position. Where the numbers of this connection may be
-// others than the position's, those of its anchors are forgotten.
+// newTrail continues from a position. If this connection may number frames
+// differently, the anchors' sequence numbers are dropped.
 func newTrail(from *schema.Position, sameNumbers, keepNumbers bool) trail {
 	t := trail{anchors: from.Anchors, numbers: keepNumbers, lag: from.Lag()}
 	if sameNumbers {
@@ -110,13 +110,13 @@ func (t *trail) add(p *Place) {
 	}
 	t.rev = rev
 	if written, ok := revTime(rev); ok {
-		t.lags[t.revs%len(t.lags)] = min(max(0, p.happened().Sub(written)), farthestLag)
+		t.lags[t.revs%len(t.lags)] = min(max(0, p.happened().Sub(written)), maxLag)
 		t.revs++
 	}
 }
 
-// addAnchor appends an anchor to n others, unless there is no room, or one of its
-// account. It returns how many there are then.
+// addAnchor appends an anchor to the first n, unless they are full or contain one
+// of the same account. It returns the new count.
 func addAnchor(anchors *schema.Anchors, n int, anchor schema.AnchorHash) int {
 	same := func(other schema.AnchorHash) bool { return sameAccount(anchor.Hash, other.Hash) }
 	if anchor.Hash == 0 || n == len(anchors) || slices.ContainsFunc(anchors[:n], same) {
@@ -126,7 +126,7 @@ func addAnchor(anchors *schema.Anchors, n int, anchor schema.AnchorHash) int {
 	return n + 1
 }
 
-// mark gives a position what is known of the frames up to it.
+// mark sets the anchors and the lag of a position.
 func (t *trail) mark(p *schema.Position) {
 	var anchors schema.Anchors
 	n := 0
@@ -142,11 +142,11 @@ func (t *trail) mark(p *schema.Position) {
 	}
 	t.anchors, p.Anchors, p.Anchor = anchors, anchors, t.last
 	t.frames, t.tail = 0, Place{}
-	clear(t.recent[:]) // they keep frames in memory
+	clear(t.recent[:]) // releases the frames' memory
 	p.WrittenAt = p.LastEvent.Add(-t.median())
 }
 
-// median is the lag of the latest events.
+// median returns the median lag of the latest events.
 func (t *trail) median() time.Duration {
 	n := min(t.revs, len(t.lags))
 	if n == 0 {
@@ -157,7 +157,7 @@ func (t *trail) median() time.Duration {
 	return sorted[n/2]
 }
 
-// revTime is the time inside a rev, which is a TID; not ok where it is none.
+// revTime returns the time in a rev, which is a TID; ok is false if it is no TID.
 func revTime(rev string) (at time.Time, ok bool) {
 	if len(rev) != 13 || rev[0] > 'j' {
 		return at, false

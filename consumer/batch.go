@@ -9,8 +9,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// maxRecord bounds a stored record as the network does: 1 MiB of CBOR. Its JSON
-// may be six times as long.
+// maxRecord is the network's limit for a record, in bytes of CBOR. Its JSON may be
+// six times as long.
 const maxRecord = 1 << 20
 
 // maxBatchBytes closes a batch early, so that a burst of large records does not
@@ -19,31 +19,30 @@ const maxBatchBytes = 4 << 20
 
 // batch is a run of consecutive frames that will be committed together.
 type batch struct {
-	wire    *Wire               // reads the inputs of its dead letters again
-	events  []Event             // those that write something, in order
-	frames  []part              // the frames that these events are of, in order
-	letters []schema.DeadLetter // what was set aside before the commit
-	settled []int64             // dead letters that turn out to bring nothing to store
-	gap     *schema.Gap
-	last    *schema.Position // where the stream stands after the batch; nil: unmoved
-	count   int              // events seen, the ignored ones included
-	bytes   int
-	oldest  time.Time // arrival of the first frame
-	opened  time.Time // when its decoding began: later than oldest where frames wait
-	folded  *schema.Batch
+	wire        *Wire               // decodes the inputs of its dead letters
+	events      []Event             // the events that write something, in order
+	frames      []batchFrame        // the frames of these events, in order
+	deadLetters []schema.DeadLetter // failures before the commit
+	settled     []int64             // retried dead letters that have nothing to store
+	gap         *schema.Gap
+	last        *schema.Position // the stream's position after the batch; nil: unchanged
+	count       int              // events seen, including ignored ones
+	bytes       int
+	oldest      time.Time // arrival of the first frame
+	opened      time.Time // when decoding began; later than oldest if frames waited
+	folded      *schema.Batch
 }
 
-// part is how many of the batch's events a frame has, one after the other.
-type part struct {
+// batchFrame is a frame and the number of its events in the batch.
+type batchFrame struct {
 	Place
 	events int
 }
 
-// split cuts a batch of several events in two, between two frames where there
-// are several. The first half then leaves the stream after its last frame, with
-// the anchors of its own frames alone, for the others may be later. A frame that is
-// cut has not been read before its last part is committed: the position waits for
-// that, and so does the gap that belongs to it.
+// split cuts a batch of several events in two, between two frames if it has
+// several. The first half moves the position to just after its last frame, with the
+// anchors of its own frames only. A single frame is cut between its events. Its
+// position and its gap then move with the last part.
 func (b *batch) split() (first, second *batch) {
 	if len(b.frames) < 2 {
 		return b.cut(len(b.events) / 2)
@@ -61,7 +60,7 @@ func (b *batch) split() (first, second *batch) {
 	}
 	first.last = new(schema.Position)
 	*first.last = *b.last
-	move(first.last, &at)
+	advance(first.last, &at)
 	first.last.Anchor, first.last.Anchors = at.anchor(), schema.Anchors{}
 	for i, n := frames-1, 0; i >= 0 && n < maxAnchors; i-- {
 		if frame := &b.frames[i]; frame.named() {
@@ -76,24 +75,25 @@ func (b *batch) split() (first, second *batch) {
 	return first, second
 }
 
-// cut cuts a batch in two after some events; the position moves with the second.
+// cut cuts a batch in two after a number of events. The position moves with the
+// second.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], letters: b.letters, settled: b.settled, oldest: b.oldest}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, settled: b.settled, oldest: b.oldest}
 	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 	return first, second
 }
 
-// parked is the batch with its only event set aside.
-func (b *batch) parked(cause error, now time.Time) *batch {
-	letter := b.letter(&b.events[0], now)
-	letter.Cause = cause.Error()
-	return &batch{wire: b.wire, letters: append(slices.Clip(b.letters), letter), settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+// deadLettered returns the batch with its only event turned into a dead letter.
+func (b *batch) deadLettered(err error, now time.Time) *batch {
+	deadLetter := b.deadLetter(&b.events[0], now)
+	deadLetter.Cause = err.Error()
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 }
 
-// letter is a dead letter of an event that cannot be stored.
-func (b *batch) letter(ev *Event, now time.Time) schema.DeadLetter {
+// deadLetter returns the dead letter of an event that cannot be stored.
+func (b *batch) deadLetter(ev *Event, now time.Time) schema.DeadLetter {
 	return schema.DeadLetter{
-		ID:    ev.Letter,
+		ID:    ev.DeadLetterID,
 		Stage: schema.StageCommit,
 		Wire:  b.wire.Name,
 		Key:   schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key},
@@ -103,24 +103,24 @@ func (b *batch) letter(ev *Event, now time.Time) schema.DeadLetter {
 	}
 }
 
-// malformed sets aside what cannot be read; id is that of the dead letter it is
-// replayed from, or 0.
+// malformed adds a dead letter for an input that cannot be decoded. id is the dead
+// letter being retried, or 0.
 func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
-	letter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
+	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
 		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}
 	if bad.Key != "" {
-		letter.Key, letter.Rev = schema.Key{Collection: bad.Collection, DID: bad.Author, Rkey: bad.Key}, bad.Revision
+		deadLetter.Key, deadLetter.Rev = schema.Key{Collection: bad.Collection, DID: bad.Author, Rkey: bad.Key}, bad.Revision
 	}
-	b.letters = append(b.letters, letter)
+	b.deadLetters = append(b.deadLetters, deadLetter)
 	b.count++
 }
 
-// add puts an event into the batch, or sets it aside where its record is too
-// large: then it reports false. close follows the last event of a frame.
+// add adds an event to the batch. If its record is too large, it adds a dead letter
+// and returns false. Call close after the last event of a frame.
 func (b *batch) add(ev *Event, at time.Time) bool {
-	if len(ev.Record) > maxRecord { // which no CBOR of a shorter JSON is by much
+	if len(ev.Record) > maxRecord { // shorter JSON cannot exceed the limit in CBOR by much
 		if size := networkBytes(ev.Record); size > maxRecord {
-			b.letters = append(b.letters, b.tooLarge(ev, size, at))
+			b.deadLetters = append(b.deadLetters, b.tooLarge(ev, size, at))
 			return false
 		}
 	}
@@ -128,15 +128,15 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 	return true
 }
 
-// close ends a frame that began when the batch had so many events.
+// close ends a frame whose events start at index began.
 func (b *batch) close(at *Place, began int) {
 	if events := len(b.events) - began; events > 0 {
-		b.frames = append(b.frames, part{*at, events})
+		b.frames = append(b.frames, batchFrame{*at, events})
 	}
 }
 
-// move sets a position to just after a frame. Its host and its anchors stay.
-func move(p *schema.Position, at *Place) {
+// advance sets a position to just after a frame. Its host and its anchors stay.
+func advance(p *schema.Position, at *Place) {
 	p.CursorKind, p.Cursor = string(CursorTime), at.TimeUS
 	if at.Seq > 0 {
 		p.CursorKind, p.Cursor = string(CursorSeq), at.Seq
@@ -144,8 +144,8 @@ func move(p *schema.Position, at *Place) {
 	p.LastEvent = at.happened()
 }
 
-// write is the folded batch. The decoding goroutine calls it first, while the
-// batch before is being committed.
+// write returns the folded batch. The decoding goroutine calls it first, so folding
+// overlaps with the previous commit.
 func (b *batch) write() *schema.Batch {
 	if b.folded == nil {
 		out := b.fold()
@@ -154,9 +154,9 @@ func (b *batch) write() *schema.Batch {
 	return b.folded
 }
 
-// fold reduces the events to what the tables will hold after them: for each
-// record its newest write and its newest deletion, whatever the order they came
-// in; for each account its last word.
+// fold reduces the events to their final effect: for each record its newest write
+// and its newest deletion by revision, for each account its latest status and
+// handle.
 func (b *batch) fold() schema.Batch {
 	f := folding{
 		writes:    make(map[schema.Key]int, len(b.events)),
@@ -179,17 +179,17 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Deletions, func(a, b schema.Deletion) int { return byKey(a.Key, b.Key) })
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
-	out.DeadLetters, out.Gap = b.letters, b.gap
-	out.Replayed = b.settled
+	out.DeadLetters, out.Gap = b.deadLetters, b.gap
+	out.Retried = b.settled
 	for i := range b.events {
-		if id := b.events[i].Letter; id != 0 {
-			out.Replayed = append(slices.Clip(out.Replayed), id)
+		if id := b.events[i].DeadLetterID; id != 0 {
+			out.Retried = append(slices.Clip(out.Retried), id)
 		}
 	}
 	return out
 }
 
-// folding is a batch being reduced; the maps hold indexes into out.
+// folding is a batch during fold. The maps hold indexes into out.
 type folding struct {
 	out               schema.Batch
 	writes, deletions map[schema.Key]int
@@ -200,7 +200,7 @@ func (f *folding) add(ev *Event) {
 	switch ev.Kind {
 	case KindCommit:
 		key := schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key}
-		at := dated(ev.TimeUS, ev.Arrived)
+		at := storedTime(ev.TimeUS, ev.Arrived)
 		if ev.Operation == Delete {
 			d := schema.Deletion{Key: key, Rev: ev.Revision, At: at}
 			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Rev > old.Rev })
@@ -209,15 +209,16 @@ func (f *folding) add(ev *Event) {
 		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Key, at), Record: ev.Record}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
 	case KindAccount:
-		s := schema.Status{DID: ev.Author, Status: status(ev), At: said(ev.At, ev.TimeUS, ev.Arrived)}
+		s := schema.Status{DID: ev.Author, Status: status(ev), At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
 		put(&f.out.Statuses, f.statuses, ev.Author, s, func(old schema.Status) bool { return !s.At.Before(old.At) })
 	case KindIdentity:
-		h := schema.Handle{DID: ev.Author, Handle: ev.Handle, At: said(ev.At, ev.TimeUS, ev.Arrived)}
+		h := schema.Handle{DID: ev.Author, Handle: ev.Handle, At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
 		put(&f.out.Handles, f.handles, ev.Author, h, func(old schema.Handle) bool { return !h.At.Before(old.At) })
 	}
 }
 
-// put adds v under key, or replaces what is there when newer says so.
+// put adds v under key, or replaces the existing value if newer returns true for
+// it.
 func put[K comparable, V any](all *[]V, at map[K]int, key K, v V, newer func(old V) bool) {
 	i, ok := at[key]
 	if !ok {
@@ -230,7 +231,7 @@ func put[K comparable, V any](all *[]V, at map[K]int, key K, v V, newer func(old
 	}
 }
 
-// status is the word stored for an account event.
+// status returns the status to store for an account event.
 func status(ev *Event) string {
 	switch {
 	case ev.Active:
@@ -241,10 +242,10 @@ func status(ev *Event) string {
 	return ev.Status
 }
 
-// tooLarge is the letter for a record that is larger than the network allows.
+// tooLarge returns the dead letter for a record above the network's limit.
 func (b *batch) tooLarge(ev *Event, size int, now time.Time) schema.DeadLetter {
-	letter := b.letter(ev, now)
-	letter.Cause, letter.Path, letter.Final = "the record is larger than the network allows", "/commit/record", true
-	letter.Expected, letter.Received = fmt.Sprintf("at most %d bytes", maxRecord), fmt.Sprintf("%d bytes", size)
-	return letter
+	deadLetter := b.deadLetter(ev, now)
+	deadLetter.Cause, deadLetter.Path, deadLetter.Final = "the record is larger than the network allows", "/commit/record", true
+	deadLetter.Expected, deadLetter.Received = fmt.Sprintf("at most %d bytes", maxRecord), fmt.Sprintf("%d bytes", size)
+	return deadLetter
 }

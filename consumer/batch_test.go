@@ -22,9 +22,9 @@ func remove(rkey, rev string) Event {
 	return Event{Kind: KindCommit, Author: "did:plc:a", TimeUS: 1, Operation: Delete, Collection: "app.bsky.feed.post", Key: rkey, Revision: rev}
 }
 
-// TestFoldKeepsTheNewestWhateverTheOrder shuffles the events of a batch: the
-// tables may not depend on the order in which one batch happens to hold them.
-func TestFoldKeepsTheNewestWhateverTheOrder(t *testing.T) {
+// TestFoldIsIndependentOfOrder shuffles the events of a batch: the tables must not
+// depend on their order.
+func TestFoldIsIndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	events := []Event{
 		write("x", "1"), write("x", "3"), write("x", "2"), // the newest write stays
@@ -49,7 +49,7 @@ func revs[T any](all []T, of func(T) string) []string {
 	return names
 }
 
-func TestFoldKeepsTheLastWordOfAnAccount(t *testing.T) {
+func TestFoldKeepsLatestAccountEvent(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
 	account := func(active bool, status string, at time.Time) Event {
@@ -62,8 +62,8 @@ func TestFoldKeepsTheLastWordOfAnAccount(t *testing.T) {
 	require.Equal(t, []schema.Status{{DID: "did:plc:a", Status: "takendown", At: at.Add(time.Second)}}, out.Statuses)
 }
 
-// TestAccountEventFromTheFutureIsNotFinal: a status dated after its event would
-// outlive every later one.
+// TestAccountEventFromTheFutureIsNotFinal checks that a status is not dated after
+// its event: it would outlive every later one.
 func TestAccountEventFromTheFutureIsNotFinal(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 4, 0, 0, 0, 0, time.UTC)
@@ -73,8 +73,8 @@ func TestAccountEventFromTheFutureIsNotFinal(t *testing.T) {
 	require.Equal(t, "inactive", out.Statuses[0].Status)
 }
 
-// framed is a batch of frames with so many events each; the n-th frame has the
-// number 10 + n.
+// framed returns a batch of frames with these numbers of events. The n-th frame has
+// the sequence number 10 + n.
 func framed(end *schema.Position, sizes ...int) *batch {
 	b := &batch{wire: &Wire{}, last: end, gap: &schema.Gap{}}
 	for n, size := range sizes {
@@ -89,7 +89,7 @@ func framed(end *schema.Position, sizes ...int) *batch {
 	return b
 }
 
-func TestBatchIsCutBetweenFrames(t *testing.T) {
+func TestBatchIsSplitBetweenFrames(t *testing.T) {
 	t.Parallel()
 	end := schema.Position{Host: "h", CursorKind: "seq", Cursor: 99, CaughtUp: time.UnixMicro(99)}
 	for _, c := range []struct {
@@ -118,9 +118,10 @@ func TestBatchIsCutBetweenFrames(t *testing.T) {
 	}
 }
 
-// TestFrameThatIsCutMovesThePositionAtItsEnd, and so does the gap: a process that
-// dies in between reads the whole frame again.
-func TestFrameThatIsCutMovesThePositionAtItsEnd(t *testing.T) {
+// TestSplitFrameMovesPositionAtItsEnd checks that the position and the gap move
+// with the last part of a split frame: a process that dies in between reads the
+// whole frame again.
+func TestSplitFrameMovesPositionAtItsEnd(t *testing.T) {
 	t.Parallel()
 	end := schema.Position{Host: "h", CursorKind: "seq", Cursor: 99}
 	var parts []*batch
@@ -150,9 +151,10 @@ func TestFrameThatIsCutMovesThePositionAtItsEnd(t *testing.T) {
 	require.Equal(t, 1, gaps)
 }
 
-// TestServerClockIsNotTrusted: a server in the future would push the stream's
-// position there, and the next resume to the live tip.
-func TestServerClockIsNotTrusted(t *testing.T) {
+// TestServerClockCannotMovePositionIntoFuture checks that a server whose clock is
+// ahead does not move the position there: the next resume would start at the live
+// tip.
+func TestServerClockCannotMovePositionIntoFuture(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	at := Place{TimeUS: now.AddDate(100, 0, 0).UnixMicro(), Arrived: now}
@@ -182,9 +184,9 @@ func TestBufferIsBoundedInBytes(t *testing.T) {
 	require.True(t, empty.put(frame(1000)), "a frame larger than the buffer passes an empty one: it would never pass otherwise")
 }
 
-// TestBufferGivesFramesInOrder, a few at once: those that were decoded do not
-// stay in memory until the last of many is.
-func TestBufferGivesFramesInOrder(t *testing.T) {
+// TestBufferKeepsOrder checks that frames are taken in order and in chunks: decoded
+// frames must not stay in memory until the last is decoded.
+func TestBufferKeepsOrder(t *testing.T) {
 	t.Parallel()
 	b := newBuffer(1 << 20)
 	const n = 3*chunkFrames + 1
@@ -207,13 +209,14 @@ func TestBufferGivesFramesInOrder(t *testing.T) {
 	require.Zero(t, b.size())
 }
 
-// TestFullBufferIsWaitedForAWhile, and after a wait there is room for much.
-func TestFullBufferIsWaitedForAWhile(t *testing.T) {
+// TestReaderWaitsForFullBuffer checks that the reader waits, and that much space is
+// free after a wait.
+func TestReaderWaitsForFullBuffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		frame := Frame{Data: make([]byte, 1000)}
 		full := func() *buffer {
-			b := newBuffer(160 * held(frame))
+			b := newBuffer(160 * frameSize(frame))
 			for range 160 {
 				require.True(t, b.put(frame))
 			}

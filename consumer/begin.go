@@ -7,20 +7,19 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// begin writes down where a stream starts that has no position, or one that is
-// too old, and begins at the live tip. Without it, a process that dies before the
-// first event would begin at a later tip, and nobody would know what happened in
-// between.
+// begin commits the starting position of a stream that has none, or whose position
+// is too old, and that starts at the live tip. Otherwise a process that dies before
+// its first event would restart at a later tip and lose the events between.
 func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) error {
 	fresh := commits.position.CursorKind == string(CursorNone)
-	if c.cfg.Afresh || s.asked.Kind != CursorNone || !fresh && !s.resume.expired {
+	if c.cfg.IgnorePosition || s.requested.Kind != CursorNone || !fresh && !s.resume.expired {
 		return nil
 	}
 	at := s.base
 	connected := s.clock.earliest(s.connected)
 	at.CursorKind, at.Cursor, at.CaughtUp = string(CursorTime), connected.UnixMicro(), connected
 	b := &batch{wire: &c.cfg.can.Wire, last: &at, oldest: s.connected, opened: s.connected}
-	if !fresh && s.resume.judge() == missed {
+	if !fresh && s.resume.settle() == missed {
 		s.open = b
 		s.missed()
 		s.open = nil
@@ -29,66 +28,66 @@ func (c *Consumer) begin(ctx context.Context, s *session, commits *committer) er
 	return commits.commit(ctx, b)
 }
 
-// connect makes the next connection and the session that will work it.
+// connect makes the next connection and its session.
 func (c *Consumer) connect(ctx context.Context, commits *committer, anew bool) (*session, error) {
 	from, filter := commits.position, c.cfg.filterHash()
 	expired := c.expired(from, commits.moved)
-	asked := map[string]Cursor{}
+	requested := map[string]Cursor{}
 	at := func(host string) Cursor {
-		asked[host] = c.cfg.plan(from, host, filter, anew, expired).cursor(c.cfg.Start, c.cfg.Rewind)
-		return asked[host]
+		requested[host] = c.cfg.plan(from, host, filter, anew, expired).cursor(c.cfg.Start, c.cfg.Rewind)
+		return requested[host]
 	}
-	report := func(a Attempt) { c.trouble.Store(&a) }
+	report := func(a Attempt) { c.connectFailure.Store(&a) }
 	conn, err := c.cfg.Source.Connect(ctx, at, report)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	s := &session{
-		cfg: &c.cfg, clock: &c.clock, conn: conn, connected: now, asked: asked[conn.Host()],
+		cfg: &c.cfg, clock: &c.clock, conn: conn, connected: now, requested: requested[conn.Host()],
 		buf: newBuffer(c.cfg.BufferBytes), resume: c.cfg.plan(from, conn.Host(), filter, anew, expired), commits: make(chan *batch),
 		log: c.log, metrics: c.metrics, counted: map[counted]int{},
 		base: schema.Position{Host: conn.Host(), FilterHash: filter},
 	}
 	s.trail = newTrail(&from, s.resume.exact, c.cfg.can.Anchors > 1)
 	s.resume.connected = c.clock.latest(now)
-	if s.resume.elsewhere && !from.CaughtUp.IsZero() {
+	if s.resume.otherHost && !from.CaughtUp.IsZero() {
 		s.base.CaughtUp = from.CaughtUp.Add(-from.Lag()) // the other host may have lagged
 	}
 	s.settled.Store(s.resume.settled)
-	s.past = s.began(from)
+	s.past = s.requestedSince(from)
 	return s, nil
 }
 
-// began is the moment from which on the server has been asked for events: what
-// it may have to look through. Zero: the live tip, which has no past.
-func (s *session) began(from schema.Position) time.Time {
-	oldest := s.clock.latest(s.connected).Add(-farthestStart)
+// requestedSince returns the time from which the server was asked for events: the past that
+// it may have to scan. It is zero at the live tip.
+func (s *session) requestedSince(from schema.Position) time.Time {
+	oldest := s.clock.latest(s.connected).Add(-maxLookback)
 	switch {
-	case s.asked.Kind == CursorNone:
+	case s.requested.Kind == CursorNone:
 		return time.Time{}
 	case s.resume.exact:
 		return from.LastEvent
-	case s.asked.Kind == CursorSeq:
+	case s.requested.Kind == CursorSeq:
 		return oldest
 	}
-	s.resume.asked = time.UnixMicro(s.asked.Value)
-	if s.resume.expired || s.resume.settled { // the configured start, however long ago
-		return later(s.resume.asked, oldest)
+	s.resume.requested = time.UnixMicro(s.requested.Value)
+	if s.resume.expired || s.resume.settled { // starts at the configured start
+		return later(s.resume.requested, oldest)
 	}
-	return s.resume.asked
+	return s.resume.requested
 }
 
-// expired reports whether a position is older than deletions are kept, and logs
-// it: what was deleted before would come back. It is so by both clocks, or it is
-// not. A position that has moved under this lease is old because the server's
-// past is being read: moved is when, zero if it has not.
+// expired reports whether a position is older than deletions are kept, and logs it.
+// A resume could then restore deleted records. Both clocks must agree. A position
+// that this lease has moved recently (at moved; zero: never) is old only because
+// the server's past is being read.
 func (c *Consumer) expired(from schema.Position, moved time.Time) bool {
 	reading := !moved.IsZero() && time.Since(moved) <= c.cfg.ResumeWithin
 	age := c.clock.earliest(time.Now()).Sub(complete(from))
 	if from.CursorKind == string(CursorNone) || reading || age <= c.cfg.ResumeWithin {
 		return false
 	}
-	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts anew, and what lies between is a gap")
+	c.log.Error("position_too_old", "age", age, "limit", c.cfg.ResumeWithin, "effect", "the stream starts again at the configured start, and the time between is a gap")
 	return true
 }

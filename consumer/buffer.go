@@ -7,38 +7,38 @@ import (
 	"unsafe"
 )
 
-// chunkFrames is how many frames are taken from the buffer at once, at most:
-// those that were taken and decoded stay in memory until the next ones are taken.
+// chunkFrames is how many frames are taken from the buffer at once, at most.
+// Decoded frames stay in memory until the next chunk is taken.
 const chunkFrames = 256
 
-// frameBytes is what a frame takes besides its data.
+// frameBytes is the memory of a frame besides its data.
 const frameBytes = int64(unsafe.Sizeof(Frame{}))
 
-// buffer holds the frames that were read and not yet decoded, bounded in bytes.
-// One goroutine puts, one takes. A put never waits, and a wait for room is bounded:
-// the reader must get back to the socket, or the server drops it.
+// buffer holds frames that were read and not yet decoded, bounded in bytes. One
+// goroutine puts and one takes. put never blocks, and putWithin waits for a bounded
+// time: the reader must return to the socket, or the server drops the connection.
 type buffer struct {
 	limit int64
-	ready chan struct{} // holds a token when frames wait or the buffer is closed
-	room  chan struct{} // holds a token when a sixteenth of the limit is free
+	ready chan struct{} // has a token when frames wait or the buffer is closed
+	space chan struct{} // has a token when a sixteenth of the limit is free
 
 	mu     sync.Mutex
 	chunks [][]Frame // in order; none is empty
-	spare  []Frame   // for the next chunk
-	bytes  int64     // of the frames waiting and of those taken but not released
+	spare  []Frame   // reused for the next chunk
+	bytes  int64     // of frames that wait or are not released yet
 	closed bool
 }
 
 func newBuffer(limit int64) *buffer {
-	return &buffer{limit: limit, ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	return &buffer{limit: limit, ready: make(chan struct{}, 1), space: make(chan struct{}, 1)}
 }
 
-// put adds a frame, or reports false when it does not fit. A single frame
-// larger than the limit fits an empty buffer.
+// put adds a frame, or returns false if it does not fit. An empty buffer accepts a
+// frame of any size.
 func (b *buffer) put(f Frame) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	size := held(f)
+	size := frameSize(f)
 	if b.closed || (b.bytes > 0 && b.bytes+size > b.limit) {
 		return false
 	}
@@ -50,16 +50,15 @@ func (b *buffer) put(f Frame) bool {
 	}
 	b.chunks[last] = append(b.chunks[last], f)
 	b.bytes += size
-	leave(b.ready)
+	signal(b.ready)
 	return true
 }
 
-func held(f Frame) int64 { return int64(len(f.Data)) + frameBytes }
+func frameSize(f Frame) int64 { return int64(len(f.Data)) + frameBytes }
 
-// putWithin adds a frame, and waits for room where there is none. After a wait a
-// sixteenth of the limit is free, or as much as the frame needs: so the reader
-// takes much from the socket after each wait. It reports false when there is no
-// room within the time, or ctx ends.
+// putWithin adds a frame, and waits for space if there is none. After a wait at
+// least a sixteenth of the limit is free, so the reader can take many frames from
+// the socket. It returns false if the time passes or ctx ends.
 func (b *buffer) putWithin(ctx context.Context, f Frame, within time.Duration) bool {
 	if b.put(f) {
 		return true
@@ -72,36 +71,36 @@ func (b *buffer) putWithin(ctx context.Context, f Frame, within time.Duration) b
 			return false
 		case <-timer.C:
 			return false
-		case <-b.room:
+		case <-b.space:
 		}
-		if b.roomy() && b.put(f) {
+		if b.hasSpace() && b.put(f) {
 			return true
 		}
 	}
 }
 
-// roomy reports whether a sixteenth of the limit is free: a token may be old.
-func (b *buffer) roomy() bool { return b.size() <= b.limit-b.limit/16 }
+// hasSpace reports whether a sixteenth of the limit is free. A token does not prove
+// it: it may be old.
+func (b *buffer) hasSpace() bool { return b.size() <= b.limit-b.limit/16 }
 
-// close says that no frame will follow; what is in the buffer stays.
+// close marks the end of the frames. Frames in the buffer stay.
 func (b *buffer) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	leave(b.ready)
+	signal(b.ready)
 }
 
-// leave puts a token into a channel that does not have one.
-func leave(c chan struct{}) {
+// signal puts a token into a channel unless it has one.
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// take returns the next frames, reusing the memory of spent for later frames,
-// and reports whether more may follow. It does not wait: ready says when to
-// call it.
+// take returns the next frames and whether more may follow. It reuses the memory of
+// spent and does not block: wait on ready before a call.
 func (b *buffer) take(spent []Frame) (frames []Frame, more bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +112,7 @@ func (b *buffer) take(spent []Frame) (frames []Frame, more bool) {
 		frames = b.chunks[0]
 		b.chunks[0] = nil
 		if b.chunks = b.chunks[1:]; len(b.chunks) > 0 {
-			leave(b.ready)
+			signal(b.ready)
 			return frames, true
 		}
 		b.chunks = nil
@@ -121,18 +120,18 @@ func (b *buffer) take(spent []Frame) (frames []Frame, more bool) {
 	return frames, !b.closed
 }
 
-// release gives the bytes of a decoded frame back.
+// release frees the bytes of a decoded frame.
 func (b *buffer) release(f Frame) {
 	b.mu.Lock()
-	b.bytes -= held(f)
-	roomy := b.bytes <= b.limit-b.limit/16
+	b.bytes -= frameSize(f)
+	hasSpace := b.bytes <= b.limit-b.limit/16
 	b.mu.Unlock()
-	if roomy {
-		leave(b.room)
+	if hasSpace {
+		signal(b.space)
 	}
 }
 
-// size is the number of bytes held.
+// size returns the number of bytes in the buffer.
 func (b *buffer) size() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

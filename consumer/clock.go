@@ -6,67 +6,68 @@ import (
 	"time"
 )
 
-// clock tells the time by two wall clocks, for either may be wrong: this
-// process's, and the database's, which a beat tells. What is between two beats
-// is measured without a wall clock, so that a step of this process's is
-// never taken for the database's.
+// clock combines two wall clocks, because either may be wrong: that of this process
+// and that of the database, which every heartbeat reads. Between heartbeats it uses
+// monotonic time, so a step of this process's clock does not affect the database's
+// time.
 type clock struct {
-	mu   sync.Mutex
-	told time.Time // by the database
-	at   time.Time // when that was; zero: never
+	mu           sync.Mutex
+	databaseTime time.Time // as the database last reported it
+	at           time.Time // when it was reported; zero: never
 }
 
-// set takes over what the database has just told.
-func (c *clock) set(told time.Time) {
+// set records the time that the database has just reported.
+func (c *clock) set(databaseTime time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told, c.at = told, time.Now()
+	c.databaseTime, c.at = databaseTime, time.Now()
 }
 
-// between is a moment of this process, which has a monotonic reading, as the
-// clock that is behind tells it, and as the one that is ahead does.
+// between converts a time of this process, which must have a monotonic reading, to
+// the clock that is behind and to the one that is ahead.
 func (c *clock) between(at time.Time) (earliest, latest time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if at.IsZero() || c.at.IsZero() {
 		return at, at
 	}
-	other := c.told.Add(at.Sub(c.at))
+	other := c.databaseTime.Add(at.Sub(c.at))
 	if other.Before(at.Round(0)) { // by the wall clocks
 		return other, at
 	}
 	return at, other
 }
 
-// earliest is for what this process claims to know: it must not claim too much.
+// earliest returns a time by the clock that is behind. Use it for claims of this
+// process, such as how far it has caught up.
 func (c *clock) earliest(at time.Time) time.Time {
 	earliest, _ := c.between(at)
 	return earliest
 }
 
-// latest is for what others claim to know: a server is not ahead because one of
-// our clocks is behind.
+// latest returns a time by the clock that is ahead. Use it to check the claims of
+// servers: a server is not ahead because one of our clocks is behind.
 func (c *clock) latest(at time.Time) time.Time {
 	_, latest := c.between(at)
 	return latest
 }
 
-// Moment is a moment that goroutines share. What lies between two of them is not
-// changed by a step of the wall clock. The zero Moment is none.
-type Moment struct {
+// MonotonicTime is a time that goroutines share and that steps of the wall clock do
+// not change. The zero value is unset.
+type MonotonicTime struct {
 	once  sync.Once
 	base  time.Time
 	since atomic.Int64 // nanoseconds from base; 0: never
 }
 
-// Set makes it another moment.
-func (m *Moment) Set(at time.Time) {
+// Set sets the time.
+func (m *MonotonicTime) Set(at time.Time) {
 	m.once.Do(func() { m.base = at.Add(-1) })
 	m.since.Store(int64(at.Sub(m.base)))
 }
 
-// At is the moment as the clock tells it now; the zero time: none.
-func (m *Moment) At() time.Time {
+// At returns the time by the current wall clock; zero if unset.
+func (m *MonotonicTime) At() time.Time {
 	since := m.since.Load()
 	if since == 0 {
 		return time.Time{}

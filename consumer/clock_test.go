@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestClockBelievesTheOneThatClaimsLess(t *testing.T) {
+func TestClockBounds(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -31,10 +31,10 @@ func TestClockBelievesTheOneThatClaimsLess(t *testing.T) {
 	}
 }
 
-func TestMomentIsToldByTheClockOfNow(t *testing.T) {
+func TestMonotonicTimeFollowsWallClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var m Moment
+		var m MonotonicTime
 		require.True(t, m.At().IsZero())
 		began := time.Now()
 		m.Set(began)

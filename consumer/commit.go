@@ -15,16 +15,16 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// commitTimeout bounds one try at a transaction: longer, and the server is
-// taken for dead and asked again.
+// commitTimeout bounds one attempt at a transaction. After it, the server is
+// treated as dead and the attempt is repeated.
 const commitTimeout = 30 * time.Second
 
-// carefulFor is how many batches are applied carefully after one held a record
-// that was stored already: redeliveries come in runs.
+// carefulFor is how many batches check for stored records after one batch contained
+// a stored record: redeliveries come in runs.
 const carefulFor = 50
 
-// committer turns batches into transactions, in order, for one lease; or for
-// none, which replays dead letters.
+// committer commits batches in order, under one lease, or without a lease when it
+// retries dead letters.
 type committer struct {
 	pool    *pgxpool.Pool
 	enqueue Enqueue
@@ -36,23 +36,25 @@ type committer struct {
 	named       func(collection string) string // in metrics
 	tracer      trace.Tracer
 
-	// alone: another stream may bring the same accounts, as beside a recording.
+	// alone: another stream may bring the same accounts, as it may beside a
+	// recording.
 	alone bool
 
-	// careful is for how many more batches not to hope that all records are new.
+	// careful is how many more batches check for stored records instead of assuming
+	// that all are new.
 	careful int
 
-	// position is where the stream stands, as committed. Both belong to
-	// the goroutine that commits, and to others once that one has ended.
+	// position is the committed position. Only the committing goroutine uses these
+	// fields until it ends.
 	position schema.Position
-	moved    time.Time // when it was last; zero: not under this lease
-	stored   int       // records, by the last transaction that passed
+	moved    time.Time // when the position last moved; zero: not under this lease
+	stored   int       // records stored by the last transaction
 }
 
-// commit writes a batch, however long the database takes to come back. A batch
-// that the database refuses for what is in it is cut until the event at fault
-// is alone, and that one is parked. It returns schema.ErrFenced when the lease
-// is lost, ctx's error, or an error that no retry would cure.
+// commit writes a batch, and waits for the database as long as necessary. If the
+// database rejects the data, the batch is split until the rejected event is alone,
+// and that event is dead-lettered. It returns schema.ErrFenced if the lease is
+// lost, ctx's error, or an error that no retry can fix.
 func (c *committer) commit(ctx context.Context, b *batch) error {
 	err := c.traced(ctx, b)
 	if err == nil || schema.Classify(err) != schema.Data {
@@ -63,8 +65,8 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 		return fmt.Errorf("commit a batch without events: %w", err)
 	case 1:
 		c.log.Warn("event_dead_lettered", "did", b.events[0].Author, "collection", b.events[0].Collection, "rkey", b.events[0].Key, "error", err)
-		c.metrics.parked.WithLabelValues(schema.StageCommit, c.named(b.events[0].Collection)).Inc()
-		return c.commit(ctx, b.parked(unwrapAll(err), time.Now()))
+		c.metrics.deadLettered.WithLabelValues(schema.StageCommit, c.named(b.events[0].Collection)).Inc()
+		return c.commit(ctx, b.deadLettered(unwrapAll(err), time.Now()))
 	}
 	first, second := b.split()
 	if err := c.commit(ctx, first); err != nil {
@@ -73,10 +75,11 @@ func (c *committer) commit(ctx context.Context, b *batch) error {
 	return c.commit(ctx, second)
 }
 
-// persist tries until the database answers something else than a passing error.
+// persist repeats the transaction until it succeeds or fails with an error that is
+// not transient.
 func (c *committer) persist(ctx context.Context, b *batch) error {
 	write := *b.write()
-	var retries *backoff.ExponentialBackOff // nil: it has not waited
+	var retries *backoff.ExponentialBackOff // nil: no wait yet
 	for try := 1; ; try++ {
 		started := time.Now()
 		err := c.try(ctx, b, write)
@@ -112,7 +115,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Alone, write.Projections = c.position, c.alone, c.projections
+	write.Position, write.Exclusive, write.Projections = c.position, c.alone, c.projections
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {
@@ -123,7 +126,7 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
 		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err == nil && c.lease == (schema.Lease{}) && len(write.Deletions) > 0 {
-			err = schema.HoldProjections(ctx, tx, c.projections) // the tables of others would keep their rows
+			err = schema.LockProjections(ctx, tx, c.projections) // the tables of others would keep their rows
 		}
 		if err != nil || len(written) == 0 {
 			return err
@@ -148,7 +151,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// unwrapAll is the innermost error: what the database itself said.
+// unwrapAll returns the innermost error: the database's own message.
 func unwrapAll(err error) error {
 	for {
 		inner := errors.Unwrap(err)

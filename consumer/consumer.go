@@ -1,9 +1,8 @@
-// Package consumer turns a stream into transactions: each batch of events
-// commits its records, the stream's position and the jobs that will process
-// them together, or not at all. It promises that after any crash the tables
-// equal the fold of the stream, that one bad event never stops the others, and
-// that a process that lost its lease commits nothing. It refuses to know what a
-// record means: that is the workers' business.
+// Package consumer turns a stream into transactions: each batch of events commits
+// its records, the stream's position and the jobs that process the records
+// together, or not at all. After any crash the tables equal the fold of the stream.
+// One bad event never stops the others. A process that lost its lease commits
+// nothing. The package does not interpret records: the workers do.
 package consumer
 
 import (
@@ -25,78 +24,79 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ErrEnd is returned by Conn.Next when the source is finite and has been read
-// to its end: nothing will ever follow.
+// ErrEnd is returned by Conn.Next when a finite source has been read to its end.
 var ErrEnd = errors.New("the stream has ended")
 
-// Enqueue adds the jobs for the records a commit wrote, in its transaction.
-// arrived is when the first event of the batch came over the wire.
+// Enqueue adds the jobs for the records that a commit wrote, in its transaction.
+// arrived is the arrival of the batch's first event.
 type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error
 
-// Depth counts the jobs that wait for what the stream brings, up to most.
+// Depth counts the waiting jobs for the stream's records, up to most.
 type Depth func(ctx context.Context, most int) (int, error)
 
-// Config is what a consumer needs. Zero durations and sizes take the defaults.
+// Config configures a consumer. Zero durations and sizes take the defaults.
 type Config struct {
 	Stream  string // the name of the stream's row
-	Wire    string // for the row; none: the name of the source's wire
+	Wire    string // for the row; empty: the name of the source's wire
 	Source  Source
 	Pool    *pgxpool.Pool
 	Enqueue Enqueue
-	// Projections say which rows go with a record that is deleted.
+	// Projections list the rows to delete with a record.
 	Projections schema.Projections
-	Wanted      func(collection string) bool   // which collections are stored
-	Label       func(collection string) string // how metrics count a collection that is stored; nil: by its name
-	Follows     func(did string) bool          // whose events are applied; nil: everyone's
+	Wanted      func(collection string) bool   // reports whether a collection is stored
+	Label       func(collection string) string // a stored collection's label in metrics; nil: its name
+	Follows     func(did string) bool          // reports whether an account's events are applied; nil: everyone's
 
-	// Shard says that others make and remove the stream's row. The consumer waits
-	// while there is none.
+	// Shard: the stream's row is created and deleted elsewhere. The consumer waits
+	// while the row does not exist.
 	Shard bool
-	// Leased is called each time the lease was taken, before the first
-	// connection, and again until it succeeds. Whom to follow is asked for here:
-	// who gives accounts to this stream ends its lease in the same transaction. A
-	// *schema.OutdatedError ends the consumer: it must store nothing.
+	// Leased is called after each acquisition of the lease, before the first
+	// connection, and repeated until it succeeds. It reads the accounts to follow:
+	// a change to a stream's accounts ends its lease in the same transaction. A
+	// *schema.OutdatedError ends the consumer, because this program must store
+	// nothing.
 	Leased func(context.Context) error
 
-	// With more than MaxDepth jobs waiting the stream is left alone until half
-	// of them are done: it keeps what it has better than the queue does.
-	Depth    Depth // nil: nobody looks
+	// With more than MaxDepth waiting jobs the consumer disconnects until at most
+	// half remain: the server keeps events better than the queue.
+	Depth    Depth // nil: no limit
 	MaxDepth int   // 10,000
 
-	Start  Cursor // where to start when nothing is stored; none: the live tip
-	Afresh bool   // ignore the stored position: the source always starts at its beginning
+	Start          Cursor // where to start without a stored position; none: the live tip
+	IgnorePosition bool   // the source always starts at its beginning
 
-	// Patient makes the reader wait for room in the buffer for ever: for a source
-	// that nobody drops for being slow, and that cannot be resumed.
-	Patient bool
+	// BlockOnFullBuffer makes the reader wait for space in the buffer without
+	// limit: for a source that does not drop slow readers and cannot be resumed.
+	BlockOnFullBuffer bool
 
 	BatchEvents   int           // 500
 	BatchInterval time.Duration // 100 ms
 	BufferBytes   int64         // 16 MiB
-	FullWait      time.Duration // 2 s: how long the reader waits for room in a full buffer; servers drop a client after 5 s
-	LeaseTTL      time.Duration // 10 s: how long a dead consumer keeps others waiting
-	LeasePoll     time.Duration // 1 s: how often a waiting consumer looks
+	FullWait      time.Duration // 2 s: how long the reader waits for space in a full buffer; servers drop a client after 5 s
+	LeaseTTL      time.Duration // 10 s: how long the lease of a dead consumer lasts
+	LeasePoll     time.Duration // 1 s: how often a waiting consumer tries to take the lease
 	Rewind        time.Duration // 5 min: how far before the position a resume by time starts
-	GapThreshold  time.Duration // 5 min: a shorter hole is no gap where the stream was quiet
-	AnchorWithin  time.Duration // 10 s: how long an anchor may take to be delivered
-	ResumeWithin  time.Duration // 7 days, as long as deletions are kept: an older position is not resumed, and what follows it is a gap
-	QuietAfter    time.Duration // 5 s: how long a connection is silent that has nothing unread, when what came last had just happened
-	SilentFor     time.Duration // 15 s: the same when nothing recent has arrived, or a thirtieth of the past that was asked for, if that is longer
-	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what was read
+	GapThreshold  time.Duration // 5 min: a shorter hole is no gap if the stream was quiet
+	AnchorWithin  time.Duration // 10 s: how long to wait for an anchor
+	ResumeWithin  time.Duration // 7 days, as long as deletions are kept: an older position is not resumed, and leaves a gap
+	QuietAfter    time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
+	SilentFor     time.Duration // 15 s: the same if no recent event has arrived; or a thirtieth of the requested past, if that is longer
+	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what has been read
 
-	Keep            time.Duration    // how long posts are kept; 0: for ever. Their partitions are as large as that needs.
-	PartitionsEvery time.Duration    // 5 min: how often partitions of posts are looked for; after a failure sooner
-	Now             func() time.Time // time.Now: what partitions of posts are made around
+	Keep              time.Duration    // how long posts are kept, which sets the size of their partitions; 0: for ever
+	PartitionInterval time.Duration    // 5 min: how often partitions of posts are checked; sooner after a failure
+	Now               func() time.Time // time.Now: the time around which partitions of posts are created
 
-	Owner      string // names this process in the lease
+	Owner      string // the name of this process in the lease
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
 	Tracer     trace.Tracer          // nil: no traces
 
-	can Capabilities // of the source
+	can Capabilities // the source's
 }
 
-// filterHash names what the source filters: a cursor holds for one filter.
+// filterHash returns the hash of the source's filter. A cursor is valid for one
+// filter.
 func (c *Config) filterHash() string {
 	if source, ok := c.Source.(Filtered); ok {
 		return source.FilterHash()
@@ -110,24 +110,24 @@ type Consumer struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	session atomic.Pointer[session] // the connection at work; nil between connections
-	trouble atomic.Pointer[Attempt] // the last try to connect, if it failed; nil: none known
-	depth   atomic.Int64            // jobs waiting, while they keep the stream from being read; else 0
-	beat    Moment
-	clock   clock
+	session        atomic.Pointer[session] // the current connection; nil between connections
+	connectFailure atomic.Pointer[Attempt] // the last attempt to connect, if it failed
+	depth          atomic.Int64            // waiting jobs while the stream is paused by backpressure, else 0
+	beat           MonotonicTime
+	clock          clock
 }
 
-// LastBeat is when the consumer was last seen at work: it renewed its lease, or
-// found that another process holds it, or tried. The zero time: not yet.
-func (c *Consumer) LastBeat() time.Time { return c.beat.At() }
+// LastHeartbeat returns when the consumer last renewed its lease, or tried to renew
+// or take it. It is zero before the first attempt.
+func (c *Consumer) LastHeartbeat() time.Time { return c.beat.At() }
 
-// New checks the configuration and fills in the defaults.
+// New checks the configuration and sets the defaults.
 func New(cfg Config) (*Consumer, error) {
 	switch {
 	case cfg.Stream == "" || cfg.Owner == "":
-		return nil, errors.New("a consumer needs the name of its stream and of its owner")
+		return nil, errors.New("a consumer needs the names of its stream and its owner")
 	case cfg.Source == nil || cfg.Pool == nil || cfg.Enqueue == nil || cfg.Wanted == nil || cfg.Logger == nil:
-		return nil, errors.New("a consumer needs a source, a pool, a queue, a choice of collections and a logger")
+		return nil, errors.New("a consumer needs Source, Pool, Enqueue, Wanted and Logger")
 	}
 	cfg.can = cfg.Source.Capabilities()
 	cfg.Wire = cmp.Or(cfg.Wire, cfg.can.Wire.Name)
@@ -137,7 +137,7 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.BatchInterval = cmp.Or(cfg.BatchInterval, 100*time.Millisecond)
 	cfg.BufferBytes = cmp.Or(cfg.BufferBytes, 16<<20)
 	cfg.FullWait = cmp.Or(cfg.FullWait, 2*time.Second)
-	if cfg.Patient {
+	if cfg.BlockOnFullBuffer {
 		cfg.FullWait = math.MaxInt64
 	}
 	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, 10*time.Second)
@@ -149,17 +149,16 @@ func New(cfg Config) (*Consumer, error) {
 	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
 	cfg.SilentFor = cmp.Or(cfg.SilentFor, 15*time.Second)
 	cfg.DrainWithin = cmp.Or(cfg.DrainWithin, 15*time.Second)
-	cfg.PartitionsEvery = cmp.Or(cfg.PartitionsEvery, 5*time.Minute)
+	cfg.PartitionInterval = cmp.Or(cfg.PartitionInterval, 5*time.Minute)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	return &Consumer{cfg: cfg, log: cfg.Logger.With("stream", cfg.Stream), metrics: newMetrics(cfg.Registerer)}, nil
 }
 
-// Run consumes until ctx ends or a finite source has been read, and then
-// commits what was read and gives the lease back: it returns nil. While another
-// process holds the lease it waits. It returns an error only when no retry
-// would help.
+// Run consumes until ctx ends or a finite source has been read. It then commits
+// what was read, releases the lease and returns nil. While another process holds
+// the lease it waits. It returns an error only if no retry would help.
 func (c *Consumer) Run(ctx context.Context) error {
 	waiting := false
 	for ctx.Err() == nil {
@@ -182,7 +181,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		waiting = false
 		c.clock.set(lease.Taken)
 		c.log.Info("lease_taken", "epoch", lease.Epoch, "cursor", lease.Position.Cursor, "host", lease.Position.Host)
-		switch err := c.hold(ctx, lease); {
+		switch err := c.holdLease(ctx, lease); {
 		case errors.Is(err, ErrEnd):
 			return nil
 		case errors.Is(err, schema.ErrFenced):
@@ -194,7 +193,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return nil
 }
 
-// endStalled frees the stream of a holder that stopped in the middle of a commit.
+// endStalled ends the session of a lease holder that stalls in a commit.
 func (c *Consumer) endStalled(ctx context.Context) {
 	ended, err := schema.EndStalled(ctx, c.cfg.Pool, c.cfg.Stream, schema.StalledAfter)
 	if err == nil && ended {
@@ -209,16 +208,16 @@ func (c *Consumer) take(ctx context.Context) (schema.Lease, bool, error) {
 	return schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
 }
 
-// hold works the stream for as long as the lease is ours. It returns nil when
-// ctx has ended, ErrEnd, ErrFenced or a fatal error.
-func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
+// holdLease reads the stream for as long as this process holds the lease. It
+// returns nil when ctx has ended, ErrEnd, ErrFenced or a fatal error.
+func (c *Consumer) holdLease(ctx context.Context, lease schema.Lease) error {
 	c.metrics.epoch.Set(float64(lease.Epoch))
 	defer c.metrics.epoch.Set(0)
-	// Work outlives ctx by the time it takes to commit what was read.
+	// Commits may continue after ctx has ended, for at most DrainWithin.
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	stopDrain := context.AfterFunc(ctx, func() {
-		time.AfterFunc(c.cfg.DrainWithin, func() { cancel(fmt.Errorf("commits did not finish within %s of the stop", c.cfg.DrainWithin)) })
+		time.AfterFunc(c.cfg.DrainWithin, func() { cancel(fmt.Errorf("commits did not finish within %s after the stop", c.cfg.DrainWithin)) })
 	})
 	defer stopDrain()
 	stop, halt := context.WithCancel(ctx)
@@ -236,11 +235,11 @@ func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
 	partitions := c.startPartitions(stop)
 	err := c.connections(work, stop, lease)
 	cancel(err)
-	beatErr := <-beat
+	heartbeatErr := <-beat
 	halt()
 	<-partitions
 	switch {
-	case errors.Is(err, schema.ErrFenced), errors.Is(beatErr, schema.ErrFenced):
+	case errors.Is(err, schema.ErrFenced), errors.Is(heartbeatErr, schema.ErrFenced):
 		return schema.ErrFenced
 	case err != nil && !errors.Is(err, ErrEnd):
 		return err
@@ -250,11 +249,11 @@ func (c *Consumer) hold(ctx context.Context, lease schema.Lease) error {
 	return errors.Join(err, lease.Release(release, c.cfg.Pool))
 }
 
-// connections works one connection after another. work bounds the commits,
-// stop the reading.
+// connections runs one connection after another. work bounds the commits, stop the
+// reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.Afresh}
-	if c.cfg.Afresh {
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.IgnorePosition}
+	if c.cfg.IgnorePosition {
 		commits.position = schema.Position{}
 	}
 	if err := c.leased(stop); err != nil {
@@ -274,12 +273,12 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			return err
 		}
 		if err := c.begin(work, s, commits); err != nil {
-			s.conn.Close() //nolint:errcheck // it is not used
+			s.conn.Close() //nolint:errcheck // the connection was not used
 			return err
 		}
 		c.session.Store(s)
-		c.trouble.Store(nil)
-		c.log.Info("connected", "host", s.conn.Host(), "cursor", s.asked.Value, "cursor_kind", s.asked.Kind)
+		c.connectFailure.Store(nil)
+		c.log.Info("connected", "host", s.conn.Host(), "cursor", s.requested.Value, "cursor_kind", s.requested.Kind)
 		err = s.run(work, stop, commits)
 		if at := s.caughtUp(); !at.IsZero() {
 			commits.position.CaughtUp, commits.position.Quiet = later(commits.position.CaughtUp, at), true
@@ -298,7 +297,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			c.log.Warn("resume_mismatch", "host", s.conn.Host(), "error", err)
 		case errors.Is(err, schema.ErrFenced), s.broken.Load():
 			return err
-		case c.depth.Load() > 0: // said when it began
+		case c.depth.Load() > 0: // logged when the pause began
 		default:
 			c.log.Warn("disconnected", "host", s.conn.Host(), "error", err)
 		}
@@ -306,8 +305,8 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 	return nil
 }
 
-// leased calls Config.Leased until it succeeds or ctx ends. Its error says that
-// this program is outdated.
+// leased calls Config.Leased until it succeeds or ctx ends. It returns an error
+// only if this program is outdated.
 func (c *Consumer) leased(ctx context.Context) error {
 	for c.cfg.Leased != nil && ctx.Err() == nil {
 		err := c.cfg.Leased(ctx)
@@ -323,9 +322,9 @@ func (c *Consumer) leased(ctx context.Context) error {
 	return nil
 }
 
-// heartbeat renews the lease and writes down the stream's state until ctx ends
-// or the lease is lost. The database being away is no reason to stop: whoever
-// takes the lease meanwhile is protected by the fence.
+// heartbeat renews the lease and writes the stream's state until ctx ends or the
+// lease is lost. It continues while the database is away: the fence prevents
+// commits if another process takes the lease.
 func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 	tick := time.NewTicker(min(c.cfg.LeaseTTL/5, time.Second))
 	defer tick.Stop()
@@ -334,7 +333,7 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			c.press(ctx)
+			c.checkBackpressure(ctx)
 			err := c.renew(ctx, lease)
 			c.beat.Set(time.Now())
 			if errors.Is(err, schema.ErrFenced) {
@@ -347,12 +346,12 @@ func (c *Consumer) heartbeat(ctx context.Context, lease schema.Lease) error {
 func (c *Consumer) renew(ctx context.Context, lease schema.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/2)
 	defer cancel()
-	beat := schema.Beat{}
+	beat := schema.Heartbeat{}
 	beat.State, beat.Detail = c.state()
 	if s := c.session.Load(); s != nil {
 		beat.CaughtUp = s.caughtUp()
 	}
-	if a := c.trouble.Load(); a != nil {
+	if a := c.connectFailure.Load(); a != nil {
 		beat.Failed = a.Failed
 	}
 	now, err := lease.Renew(ctx, c.cfg.Pool, beat)
@@ -362,10 +361,10 @@ func (c *Consumer) renew(ctx context.Context, lease schema.Lease) error {
 	return err
 }
 
-// press looks how many jobs wait, and ends the connection when they are too
-// many. What was read before is committed; the next connection is made when half
-// of them are done, and resumes where this one ended.
-func (c *Consumer) press(ctx context.Context) {
+// checkBackpressure counts the waiting jobs and ends the connection if there are
+// too many. What was read before is committed. When half of them are done, the next
+// connection resumes there.
+func (c *Consumer) checkBackpressure(ctx context.Context) {
 	if c.cfg.Depth == nil {
 		return
 	}
@@ -378,7 +377,7 @@ func (c *Consumer) press(ctx context.Context) {
 	}
 	depth, err := c.cfg.Depth(ctx, c.cfg.MaxDepth+1)
 	switch {
-	case err != nil: // the heartbeat says it
+	case err != nil: // the heartbeat reports the database
 	case depth > limit:
 		c.depth.Store(int64(depth))
 		if s := c.session.Load(); s != nil {
@@ -394,16 +393,16 @@ func (c *Consumer) press(ctx context.Context) {
 	}
 }
 
-// state is the stream's state in one word, and why.
+// state returns the stream's state and its detail.
 func (c *Consumer) state() (state, detail string) {
 	if n := c.depth.Load(); n > 0 {
-		return schema.StateDraining, fmt.Sprintf("%d jobs or more wait to be worked, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
+		return schema.StateDraining, fmt.Sprintf("at least %d jobs are waiting, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
 	}
 	if s := c.session.Load(); s != nil {
 		return s.state()
 	}
-	if trouble := c.trouble.Load(); trouble != nil {
-		return schema.StateNoNetwork, fmt.Sprintf("%s: %v", trouble.Endpoint, trouble.Err)
+	if connectFailure := c.connectFailure.Load(); connectFailure != nil {
+		return schema.StateNoNetwork, fmt.Sprintf("%s: %v", connectFailure.Endpoint, connectFailure.Err)
 	}
 	return schema.StateConnecting, ""
 }

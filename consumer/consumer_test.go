@@ -25,12 +25,13 @@ import (
 // base32 is the alphabet of a TID.
 const base32 = "234567abcdefghijklmnopqrstuvwxyz"
 
-// rev is the n-th of a rising series of TIDs.
+// rev returns the n-th of a rising series of TIDs.
 func rev(n int) string {
 	return fmt.Sprintf("3mptbyqh%c%c%c22", base32[n/1024%32], base32[n/32%32], base32[n%32])
 }
 
-// line is a post as a v1 server sends it. n numbers it: its time, its rkey and its rev.
+// line returns a post as a v1 server sends it. n sets its time, its rkey and its
+// rev.
 func line(n int, record string) string {
 	return fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"create",`+
 		`"collection":"app.bsky.feed.post","rkey":"r%d","record":%s,"cid":"bafyreiapzyf65cmq55jklpnrihiygze2jmmdqvvkwqeiomd72pbp2iazuu"}}`,
@@ -39,11 +40,11 @@ func line(n int, record string) string {
 
 const plainRecord = `{"$type":"app.bsky.feed.post","text":"hello","createdAt":"2026-07-04T12:00:00Z"}`
 
-// played is a consumer over a recording of these lines.
+// played returns a consumer that ingests these lines.
 func played(t *testing.T, pool *pgxpool.Pool, lines []string, change func(*consumer.Config)) *consumer.Consumer {
 	t.Helper()
 	cfg := consumer.Config{
-		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), Afresh: true, Patient: true,
+		Stream: "s", Wire: "recording", Pool: pool, Owner: t.Name(), IgnorePosition: true, BlockOnFullBuffer: true,
 		Source:  &recording.Source{Name: "test", Lines: strings.NewReader(strings.Join(lines, "\n")), Wire: jetstream.Wire(nil)},
 		Enqueue: func(context.Context, pgx.Tx, []schema.Key, time.Time) error { return nil },
 		Wanted:  func(collection string) bool { return collection == schema.PostCollection },
@@ -63,9 +64,9 @@ func count(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 	return n
 }
 
-// TestPoisonIsParkedAndTheRestGoesOn puts events that only the database can
-// refuse in the middle of a batch.
-func TestPoisonIsParkedAndTheRestGoesOn(t *testing.T) {
+// TestRejectedEventIsDeadLettered puts events that only the database rejects in the
+// middle of a batch.
+func TestRejectedEventIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	var lines []string
@@ -84,8 +85,8 @@ func TestPoisonIsParkedAndTheRestGoesOn(t *testing.T) {
 	require.Equal(t, 1783175888000000+n-1, count(t, pool, `SELECT cursor FROM streams`))
 }
 
-// TestBadInputNeverStopsTheStream sends everything a broken or hostile server
-// could, each between two good events.
+// TestBadInputNeverStopsTheStream sends many kinds of broken and hostile input,
+// each between two good events.
 func TestBadInputNeverStopsTheStream(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -133,9 +134,9 @@ func TestBadInputNeverStopsTheStream(t *testing.T) {
 	require.Len(t, causes, len(bad), "%s", strings.Join(causes, "\n"))
 }
 
-// TestStrangeButLegalPostsAreStored: odd text and odd clocks are the author's
-// right.
-func TestStrangeButLegalPostsAreStored(t *testing.T) {
+// TestUnusualValidPostsAreStored checks that posts with unusual text or dates are
+// stored.
+func TestUnusualValidPostsAreStored(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	records := []string{
@@ -162,8 +163,8 @@ func TestStrangeButLegalPostsAreStored(t *testing.T) {
 	require.Equal(t, `\u0000 is no NUL`, escaped)
 }
 
-// TestReplayTwiceChangesNothing, and enqueues nothing either.
-func TestReplayTwiceChangesNothing(t *testing.T) {
+// TestSecondIngestChangesNothing checks that it also enqueues nothing.
+func TestSecondIngestChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	var lines []string
@@ -192,8 +193,8 @@ func TestReplayTwiceChangesNothing(t *testing.T) {
 	require.Equal(t, 50, enqueued)
 }
 
-// TestJobsAndRecordsAreOneTransaction: when the jobs cannot be written, neither
-// are the records nor the cursor.
+// TestJobsAndRecordsAreOneTransaction checks that if the jobs cannot be written,
+// the records and the cursor are not written either.
 func TestJobsAndRecordsAreOneTransaction(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -206,8 +207,8 @@ func TestJobsAndRecordsAreOneTransaction(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT cursor FROM streams`))
 }
 
-// TestDeadlockIsRetriedInOrder has the first try of a commit fail as a
-// deadlock's victim would.
+// TestDeadlockIsRetriedInOrder lets the first attempt of a commit fail as a
+// deadlock does.
 func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -226,8 +227,9 @@ func TestDeadlockIsRetriedInOrder(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts`))
 }
 
-// TestStopCommitsWhatWasRead and gives the lease back.
-func TestStopCommitsWhatWasRead(t *testing.T) {
+// TestStopCommitsReadEvents checks that a stop commits what was read and releases
+// the lease.
+func TestStopCommitsReadEvents(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -237,7 +239,7 @@ func TestStopCommitsWhatWasRead(t *testing.T) {
 	}
 	stored := 0
 	require.NoError(t, played(t, pool, lines, func(cfg *consumer.Config) {
-		cfg.Patient, cfg.BufferBytes = true, 64<<10 // most lines are not read yet
+		cfg.BlockOnFullBuffer, cfg.BufferBytes = true, 64<<10 // most lines are not read yet
 		cfg.Enqueue = func(_ context.Context, _ pgx.Tx, written []schema.Key, _ time.Time) error {
 			stored += len(written)
 			cancel() // in the middle of the first commit
@@ -250,9 +252,10 @@ func TestStopCommitsWhatWasRead(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
 }
 
-// TestSecondConsumerWaitsAndTakesOver: one lease, one writer.
+// TestSecondConsumerWaitsAndTakesOver checks that one lease has one writer.
 func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	dead, ok, err := schema.TakeLease(t.Context(), pool, "s", "recording", "dead", 2*time.Second)
 	require.NoError(t, err)
@@ -262,14 +265,15 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	require.NoError(t, second.Run(t.Context()))
 	require.GreaterOrEqual(t, time.Since(started), time.Second, "the lease had not run out")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM posts`))
-	_, err = dead.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive})
+	_, err = dead.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateLive})
 	require.ErrorIs(t, err, schema.ErrFenced)
 }
 
-// TestPostgresRestartIsTransient restarts the server at once, as a crash would,
-// while a recording is consumed.
+// TestPostgresRestartIsTransient restarts the server abruptly, as a crash would,
+// while a recording is ingested.
 func TestPostgresRestartIsTransient(t *testing.T) {
 	t.Parallel()
+	long(t)
 	server := schematest.Server(t)
 	pool, err := pgxpool.New(t.Context(), server.URL("weir"))
 	require.NoError(t, err)
@@ -294,9 +298,9 @@ func TestPostgresRestartIsTransient(t *testing.T) {
 	require.Equal(t, n, count(t, pool, `SELECT count(*) FROM posts`))
 }
 
-// TestLettersAreCountedByStageAndCollection, of those that are stored; what a
-// stranger calls a collection is no label.
-func TestLettersAreCountedByStageAndCollection(t *testing.T) {
+// TestDeadLettersAreCountedByStageAndCollection checks that only stored collections
+// become labels, never names from the network.
+func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	refused := line(2, `{"text":"x","n":`+strings.Repeat("9", 131073)+`}`)
@@ -317,9 +321,10 @@ func TestLettersAreCountedByStageAndCollection(t *testing.T) {
 	require.Equal(t, map[string]float64{"decode app.bsky.feed.post": 2, "commit app.bsky.feed.post": 1, "decode other": 2, "commit other": 0}, got)
 }
 
-// TestRecordIsAsLargeAsTheNetworkCounts: JSON writes a control character in six
-// bytes, the network in one. What is too large leaves a small dead letter.
-func TestRecordIsAsLargeAsTheNetworkCounts(t *testing.T) {
+// TestRecordSizeIsMeasuredInCBOR checks that a control character counts as one
+// byte, not as the six of its JSON escape. A record that is too large leaves a
+// small dead letter.
+func TestRecordSizeIsMeasuredInCBOR(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	text := func(n int, character string) string { return `{"text":"` + strings.Repeat(character, n) + `"}` }
@@ -336,8 +341,9 @@ func TestRecordIsAsLargeAsTheNetworkCounts(t *testing.T) {
 		AND octet_length(raw) = 16384 AND raw_bytes > 1048576`, fmt.Sprintf("%d bytes", 1<<20+1)))
 }
 
-// TestBadInputBelongsToItsAccount, where the frame names one.
-func TestBadInputBelongsToItsAccount(t *testing.T) {
+// TestDeadLetterNamesItsAccount checks the account of malformed frames that name
+// one.
+func TestDeadLetterNamesItsAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, played(t, pool, []string{
@@ -350,9 +356,9 @@ func TestBadInputBelongsToItsAccount(t *testing.T) {
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE did IS NULL`))
 }
 
-// TestBadInputIsForgottenWithItsRecord: a record that cannot be read is deleted
-// like any other, and nothing of it stays.
-func TestBadInputIsForgottenWithItsRecord(t *testing.T) {
+// TestDeletionErasesDeadLetterInput checks that the deletion of an unreadable
+// record erases its dead letter's input.
+func TestDeletionErasesDeadLetterInput(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	bad := strings.Replace(line(1, plainRecord), `"cid":"`, `"cid":"!`, 1)

@@ -30,8 +30,8 @@ const (
 	allGaps  = `SELECT count(*) FROM gaps`
 )
 
-// TestShortHoleIsAGap, however much shorter than the threshold, and only once,
-// though the process ends while it is still open whether the anchor comes.
+// TestShortHoleIsAGap checks that any hole is recorded once, however much shorter
+// than the threshold, even if the process ends while the resume is open.
 func TestShortHoleIsAGap(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
@@ -65,21 +65,21 @@ func TestShortHoleIsAGap(t *testing.T) {
 			forgotten[0].at, forgotten[len(forgotten)-1].at))
 		var reason string
 		require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT reason FROM gaps`).Scan(&reason))
-		said, asked := strings.CutPrefix(reason, "asked for events since ")
-		if !asked {
-			require.Contains(t, reason, "asked for the oldest events")
+		eventTime, requested := strings.CutPrefix(reason, "requested events since ")
+		if !requested {
+			require.Contains(t, reason, "requested the oldest events")
 			require.Contains(t, w.asksAnew, "cursor_kind=seq")
 			return
 		}
-		said, _, _ = strings.Cut(said, ",")
-		named, err := time.Parse(time.RFC3339, said)
+		eventTime, _, _ = strings.Cut(eventTime, ",")
+		named, err := time.Parse(time.RFC3339, eventTime)
 		require.NoError(t, err)
 		require.WithinDuration(t, time.UnixMicro(last).Add(-5*time.Minute), named, 3*time.Second, "the time that was really asked for")
 	})
 }
 
-// server is a Jetstream made by hand: sends is called for each connection, with
-// its cursor, and the connection stays open after it.
+// server is a minimal Jetstream server. It calls sends for each connection, with
+// its cursor, and keeps the connection open.
 func server(t *testing.T, sends func(cursor int64, send func(line string)) (accepts bool)) (url string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -105,8 +105,8 @@ func server(t *testing.T, sends func(cursor int64, send func(line string)) (acce
 	return "ws" + strings.TrimPrefix(s.URL, "http") + "/subscribe"
 }
 
-// postOf is a post as a v1 server sends it, written at one moment, and dated at
-// another.
+// postOf returns a post as a v1 server sends it, with separate times of writing and
+// date.
 func postOf(account string, written, dated time.Time) string {
 	rev := syntax.NewTID(written.UnixMicro(), 0).String()
 	return fmt.Sprintf(`{"did":"did:plc:%s","time_us":%d,"kind":"commit","commit":{"rev":%q,"operation":"create",`+
@@ -114,9 +114,9 @@ func postOf(account string, written, dated time.Time) string {
 		strings.Repeat(account, 24), dated.UnixMicro(), rev, rev, plainRecord)
 }
 
-// TestFailoverFromAHostThatLagsLosesNothing: it gets everything twenty minutes
-// late, and dates it then. The other host is on time.
-func TestFailoverFromAHostThatLagsLosesNothing(t *testing.T) {
+// TestFailoverFromLaggingHostLosesNothing fails over from a host that receives
+// events twenty minutes late, and dates them then, to one that is on time.
+func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
 	t.Parallel()
 	const posts, lag = 50, 20 * time.Minute
 	now := time.Now()
@@ -156,8 +156,8 @@ func TestFailoverFromAHostThatLagsLosesNothing(t *testing.T) {
 	}
 }
 
-// TestScanningServerIsNotQuiet: it accepts, answers pings, and looks through six
-// hours of others' events for ours.
+// TestScanningServerIsNotQuiet connects to a server that answers pings while it
+// scans six hours of other accounts' events.
 func TestScanningServerIsNotQuiet(t *testing.T) {
 	t.Parallel()
 	s := &stream{t: t, wire: wires()[0], pool: schematest.New(t), ping: 20 * time.Millisecond}
@@ -198,9 +198,9 @@ func TestScanningServerIsNotQuiet(t *testing.T) {
 	stop()
 }
 
-// TestPositionOlderThanDeletionsAreKeptIsAGap: what it would bring again may have
-// been deleted since.
-func TestPositionOlderThanDeletionsAreKeptIsAGap(t *testing.T) {
+// TestTooOldPositionIsAGap checks that a position older than the kept deletions is
+// not resumed: it could restore deleted records.
+func TestTooOldPositionIsAGap(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		for _, start := range []consumer.Cursor{{}, {Kind: consumer.CursorSeq}} {
 			s := newStreamOf(t, w, history{events: 300})

@@ -18,17 +18,17 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// refusing has the database refuse one post in eight: batches are cut until each
-// of these is alone, inside of frames too.
+// refusing is a constraint that rejects one post in eight, so that batches are
+// split until each of them is alone, inside frames too.
 const refusing = `ALTER TABLE posts ADD CONSTRAINT refusing CHECK (hashtext(rkey) % 8 <> 0)`
 
-// TestKilledAtAnyCommitLosesNothing, and parks nothing twice: the process ends in
-// a transaction, again and again, while batches are being cut in two. What was
-// parked can be stored from its dead letter when nothing refuses it any more.
+// TestKilledAtAnyCommitLosesNothing ends the process in a transaction, again and
+// again, while batches are being split. Nothing is lost, and no event has two dead
+// letters. After the constraint is dropped, a retry stores all events.
 //
-// It fails when, by hand, the first part of a frame that is cut moves the position,
-// when an excerpt has all of a frame's events, or when the rest of a frame is known
-// as soon as one of its events is stored.
+// The test fails if the first part of a split frame moves the position, if an
+// excerpt has all of a frame's events, or if the rest of a frame counts as known as
+// soon as one of its events is stored.
 func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 250})
@@ -79,9 +79,9 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 				accepted = append(accepted, p)
 				continue
 			}
-			letters := count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE did = $1 AND rkey = $2 AND stage = 'commit' AND wire = $3`, p.did, p.rkey, w.decodes.Name)
-			require.Positive(t, letters, p)
-			require.LessOrEqual(t, letters, writes[p], "the same event is one dead letter, however often it comes")
+			deadLetters := count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE did = $1 AND rkey = $2 AND stage = 'commit' AND wire = $3`, p.did, p.rkey, w.decodes.Name)
+			require.Positive(t, deadLetters, p)
+			require.LessOrEqual(t, deadLetters, writes[p], "each event has one dead letter, however often it arrives")
 		}
 		s.holds(accepted)
 		require.Greater(t, len(there), len(accepted))
@@ -105,7 +105,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 	})
 }
 
-// refused are the rkeys that the constraint refuses.
+// refused returns the rkeys that the constraint rejects.
 func (s *stream) refused() map[string]bool {
 	s.t.Helper()
 	var rkeys []string
@@ -123,16 +123,16 @@ func (s *stream) refused() map[string]bool {
 	return refused
 }
 
-// newToy is a stream of the toy wire, for what its server alone can do.
+// newToy returns a stream of the toy wire, for behaviour that only its server has.
 func newToy(t *testing.T) (*stream, *toyNet) {
 	t.Helper()
 	s := newStreamOf(t, wires()[2], history{events: 200})
 	return s, s.net.(*toyNet)
 }
 
-// TestAccountThatIsTakenDownTakesItsAnchorAlong, and the one before it proves the
-// resume; without that one it takes the oldest events.
-func TestAccountThatIsTakenDownTakesItsAnchorAlong(t *testing.T) {
+// TestTakenDownAccountRemovesAnchor checks that the anchor before it then proves
+// the resume, and that without one the oldest events are read.
+func TestTakenDownAccountRemovesAnchor(t *testing.T) {
 	t.Parallel()
 	for _, down := range []int{1, 2} {
 		s, n := newToy(t)
@@ -156,8 +156,9 @@ func TestAccountThatIsTakenDownTakesItsAnchorAlong(t *testing.T) {
 	}
 }
 
-// TestKeepAliveMovesThePosition, and the anchor stays.
-func TestKeepAliveMovesThePosition(t *testing.T) {
+// TestKeepAliveMovesPosition checks that a keep-alive moves the position and keeps
+// the anchor.
+func TestKeepAliveMovesPosition(t *testing.T) {
 	t.Parallel()
 	s, n := newToy(t)
 	n.Inject(toyFrame{DID: "did:plc:last", Rev: "3mptbyqhi7s2f"})
@@ -172,8 +173,8 @@ func TestKeepAliveMovesThePosition(t *testing.T) {
 	}
 }
 
-// TestMalformedOperationIsOneDeadLetter, and the others of its frame are stored;
-// a retry reads that operation alone.
+// TestMalformedOperationIsOneDeadLetter checks that the other operations of the
+// frame are stored, and that a retry decodes the malformed one alone.
 func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	t.Parallel()
 	s, n := newToy(t)
@@ -191,16 +192,16 @@ func TestMalformedOperationIsOneDeadLetter(t *testing.T) {
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND count = 2`))
 }
 
-// TestWholeFrameIsReadAgain: a decoder that has learnt to read it stores each of
-// its events, and what it cannot read even then becomes a dead letter of its own.
-func TestWholeFrameIsReadAgain(t *testing.T) {
+// TestRetryDecodesWholeFrame checks that a fixed decoder stores each event of a
+// frame, and that events still unreadable become dead letters of their own.
+func TestRetryDecodesWholeFrame(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
 	frame := `{"at":1783175888000000,"did":"did:plc:many","rev":"3mptbyqhi7s2f","ops":[` +
 		`{"action":"create","path":"app.bsky.feed.post/a","record":{"text":"x"}},7,{"action":"create","path":"app.bsky.feed.post/b","record":{"text":"refused"}},` +
 		`{"action":"create","path":"app.bsky.feed.post/c","record":{"text":"x"}}]}`
-	letter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame), At: time.Now()}
-	require.NoError(t, letter.Park(t.Context(), s.pool, ""))
+	deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: "toy", Cause: "not understood", Raw: []byte(frame), At: time.Now()}
+	require.NoError(t, deadLetter.Store(t.Context(), s.pool, ""))
 	_, err := s.pool.Exec(t.Context(), strict)
 	require.NoError(t, err)
 	retry := func() {
@@ -218,13 +219,14 @@ func TestWholeFrameIsReadAgain(t *testing.T) {
 	require.Equal(t, 3, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
 }
 
-// TestLetterOfAnUnknownWireStaysOpen, and says why: another version reads it.
-func TestLetterOfAnUnknownWireStaysOpen(t *testing.T) {
+// TestDeadLetterOfUnknownWireStaysOpen checks that its cause is recorded: another
+// version may know the wire.
+func TestDeadLetterOfUnknownWireStaysOpen(t *testing.T) {
 	t.Parallel()
 	s, _ := newToy(t)
 	for _, wire := range []string{"tomorrow-v9", "toy"} {
-		letter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`), At: time.Now()}
-		require.NoError(t, letter.Park(t.Context(), s.pool, ""))
+		deadLetter := schema.DeadLetter{Stage: schema.StageDecode, Wire: wire, Cause: "not understood", Raw: []byte(`{}`), At: time.Now()}
+		require.NoError(t, deadLetter.Store(t.Context(), s.pool, ""))
 	}
 	require.Equal(t, 2, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the same bytes of another wire are another input")
 	retried(t, s.pool, func(r *consumer.Retry) { r.Wires = map[string]consumer.Wire{"toy": toyWire()} })
@@ -232,8 +234,9 @@ func TestLetterOfAnUnknownWireStaysOpen(t *testing.T) {
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND last_cause LIKE 'this version of Weir does not know the wire%received tomorrow-v9'`))
 }
 
-// TestMalformedFrameMovesThePosition where it says where it stands: it comes once.
-func TestMalformedFrameMovesThePosition(t *testing.T) {
+// TestMalformedFrameMovesPosition checks that a malformed frame with a place moves
+// the position, so that it arrives once.
+func TestMalformedFrameMovesPosition(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 50})
 	n := s.net.(jetstreamNet)

@@ -9,11 +9,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// metrics are what the consumer counts. Labels are bounded: kinds, stages and
-// states are this package's own words, collections those that are stored.
+// metrics are the consumer's metrics. Labels are bounded: kinds, stages and states
+// come from this package, collections from the configuration.
 type metrics struct {
 	events        *prometheus.CounterVec
-	parked        *prometheus.CounterVec
+	deadLettered  *prometheus.CounterVec
 	replaced      prometheus.Counter
 	batches       prometheus.Counter
 	batchEvents   prometheus.Histogram
@@ -37,50 +37,51 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 1.6, 24)
 	m := &metrics{
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
-			Help: "Events read, by what was done (write, delete, account, identity, not_followed, or ignored: of a collection or kind that is not stored) and, of commits, by collection: other stands for all that are not stored."},
+			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, not_followed, and ignored (the collection or kind is not stored). The collection other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
-		parked: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
-			Help: "Frames and events set aside in dead_letters, by stage and by the collection they say they are of: other stands for all that are not stored, and for none. Expect zero."},
+		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
+			Help: "Frames and events dead-lettered, by stage and by the collection that they claim. The collection other stands for all that are not stored, and for none. Expect zero."},
 			[]string{"stage", "collection"}),
 		replaced: f.NewCounter(prometheus.CounterOpts{Name: name("replaced_characters_total"),
-			Help: "Characters that Postgres cannot store (NUL, lone surrogates), stored as U+FFFD."}),
+			Help: "Characters that Postgres cannot store (NUL, lone surrogates) and that were replaced by U+FFFD."}),
 		batches: f.NewCounter(prometheus.CounterOpts{Name: name("batches_total"), Help: "Transactions committed."}),
 		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: name("batch_events"), Help: "Events in a committed batch.",
 			Buckets: []float64{1, 5, 10, 25, 50, 100, 250, 500, 1000, 5000}}),
-		commitSeconds: f.NewHistogram(prometheus.HistogramOpts{Name: name("commit_seconds"), Help: "Time of a commit, retries apart.", Buckets: seconds}),
-		commitRetries: f.NewCounter(prometheus.CounterOpts{Name: name("commit_retries_total"), Help: "Commits tried again because the database did not answer. Expect zero."}),
+		commitSeconds: f.NewHistogram(prometheus.HistogramOpts{Name: name("commit_seconds"), Help: "Duration of a commit, without retries.", Buckets: seconds}),
+		commitRetries: f.NewCounter(prometheus.CounterOpts{Name: name("commit_retries_total"), Help: "Commits retried because the database did not respond. Expect zero."}),
 		latency: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_to_row_seconds"),
-			Help: "From the arrival of a batch's first event to its commit.", Buckets: seconds}),
-		bufferBytes: f.NewGauge(prometheus.GaugeOpts{Name: name("buffer_bytes"), Help: "Bytes read and not yet decoded."}),
+			Help: "Time from the arrival of a batch's first event to its commit.", Buckets: seconds}),
+		bufferBytes: f.NewGauge(prometheus.GaugeOpts{Name: name("buffer_bytes"), Help: "Bytes read and not decoded yet."}),
 		overflows: f.NewCounter(prometheus.CounterOpts{Name: name("buffer_overflows_total"),
 			Help: "Connections dropped because the buffer was full: the database is slower than the stream. Expect zero."}),
 		mismatches: f.NewCounter(prometheus.CounterOpts{Name: name("resume_mismatches_total"),
-			Help: "Resumes in which the server did not deliver the last event committed: its numbering changed, or the cursor aged out."}),
-		gaps: f.NewCounter(prometheus.CounterOpts{Name: name("gaps_total"), Help: "Intervals that a resume could not cover. Expect zero."}),
+			Help: "Resumes in which the server did not deliver the last committed event: its numbering changed, or the cursor was too old."}),
+		gaps: f.NewCounter(prometheus.CounterOpts{Name: name("gaps_total"), Help: "Gaps recorded: intervals that a resume could not cover. Expect zero."}),
 		pauses: f.NewCounter(prometheus.CounterOpts{Name: name("backpressure_pauses_total"),
-			Help: "Times the stream was left alone because too many jobs waited. Expect zero: start more workers."}),
-		stored: f.NewCounter(prometheus.CounterOpts{Name: name("stored_total"), Help: "Records stored: new ones, and newer revisions."}),
+			Help: "Pauses of the stream because too many jobs were waiting. Expect zero: start more workers."}),
+		stored: f.NewCounter(prometheus.CounterOpts{Name: name("stored_total"), Help: "Records stored, new ones and newer revisions."}),
 		age: f.NewHistogram(prometheus.HistogramOpts{Name: name("event_age_seconds"),
-			Help: "From when the last event of a batch happened, by the server's clock, to its commit.", Buckets: seconds}),
-		lastEvent: f.NewGauge(prometheus.GaugeOpts{Name: name("last_event_timestamp_seconds"), Help: "When the last event committed happened, by the server's clock."}),
-		epoch:     f.NewGauge(prometheus.GaugeOpts{Name: name("lease_epoch"), Help: "The epoch of the lease held; 0 while waiting for it."}),
+			Help: "Time from the last event of a batch, by the server's clock, to its commit.", Buckets: seconds}),
+		lastEvent: f.NewGauge(prometheus.GaugeOpts{Name: name("last_event_timestamp_seconds"), Help: "The time of the last committed event, by the server's clock."}),
+		epoch:     f.NewGauge(prometheus.GaugeOpts{Name: name("lease_epoch"), Help: "The epoch of the lease that this process holds; 0 without a lease."}),
 	}
-	m.expect(otherCollection)
+	m.initDeadLetterCounters(otherCollection)
 	return m
 }
 
-// otherCollection counts all that are not stored: they are strangers' words.
+// otherCollection labels all collections that are not stored: their names come from
+// the network.
 const otherCollection = "other"
 
-// expect makes the counters of a collection's letters, so that the first one is
-// an increase.
-func (m *metrics) expect(collection string) {
+// initDeadLetterCounters creates a collection's counters of dead letters at zero,
+// so that the first dead letter is an increase.
+func (m *metrics) initDeadLetterCounters(collection string) {
 	for _, stage := range []string{schema.StageDecode, schema.StageCommit} {
-		m.parked.WithLabelValues(stage, collection)
+		m.deadLettered.WithLabelValues(stage, collection)
 	}
 }
 
-// committed counts a batch whose transaction has passed.
+// committed counts a committed batch.
 func (m *metrics) committed(b *batch, started time.Time) {
 	now := time.Now()
 	m.batches.Inc()

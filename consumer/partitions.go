@@ -11,19 +11,18 @@ import (
 )
 
 const (
-	firstPartitions  = time.Second     // how long the first connection waits for the first attempt
-	partitionsWithin = 5 * time.Minute // an attempt, which may have to read all of posts_default
-	partitionsRetry  = time.Second     // the shortest wait after a failed attempt; it doubles, up to a minute
-	partitionsTries  = 10              // so many failures, about four minutes, are an error
-	busyTries        = 3               // so many failures are logged where posts are only in use
-	partitionsLate   = 12 * time.Hour  // so close to the end of the last partition
+	firstPartitions       = time.Second     // how long the first connection waits for the first attempt
+	partitionsWithin      = 5 * time.Minute // timeout of an attempt, which may have to read all of posts_default
+	partitionsRetry       = time.Second     // the first wait after a failed attempt; it doubles, up to a minute
+	partitionsMaxFailures = 10              // failures in a row that are an error: about four minutes
+	busyMaxFailures       = 3               // failures in a row that are logged if posts are only in use
+	partitionsLate        = 12 * time.Hour  // time before the end of the last partition at which failures are an error
 )
 
-// startPartitions keeps partitions of posts made ahead of the stream until ctx
-// ends; the channel closes when it has stopped. It has its own connection and its
-// own goroutine: neither commits nor the lease wait for it. It returns after the
-// first attempt, or after a second: a new database gets its partitions before its
-// first posts.
+// startPartitions creates partitions of posts ahead of the stream until ctx ends.
+// The channel closes when it has stopped. It has its own connection and goroutine,
+// so it delays neither commits nor the lease. It returns after the first attempt,
+// or after a second, so that a new database has partitions before its first posts.
 func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}) {
 	first, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -45,16 +44,18 @@ func (c *Consumer) startPartitions(ctx context.Context) (stopped <-chan struct{}
 	return done
 }
 
-// partitions remembers what was logged: a state is logged when it begins.
+// partitions tracks what has been logged: each state is logged once, when it
+// begins.
 type partitions struct {
 	*Consumer
-	failed  int  // attempts, one after the other
-	logged  bool // that they fail
+	failed  int  // failed attempts in a row
+	logged  bool // the failures are logged
 	late    bool
 	retries backoff.ExponentialBackOff
 }
 
-// attempt makes the partitions that are missing and returns when to try again.
+// attempt creates the missing partitions and returns the wait before the next
+// attempt.
 func (p *partitions) attempt(ctx context.Context) time.Duration {
 	if ctx.Err() != nil {
 		return 0
@@ -63,7 +64,7 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 	defer cancel()
 	now := p.cfg.Now()
 	if earliest := p.clock.earliest(time.Now()); earliest.Before(now) {
-		now = earliest // ahead, the partition of all the time up to then would be made, and not expire before
+		now = earliest // a clock that is ahead would create one partition up to its time, and delay expiry
 	}
 	err := schema.EnsurePostPartitions(attempt, p.cfg.Pool, now, p.cfg.Keep)
 	switch {
@@ -75,19 +76,19 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 		}
 		p.failed, p.logged, p.late = 0, false, false
 		p.retries.Reset()
-		return p.cfg.PartitionsEvery
+		return p.cfg.PartitionInterval
 	}
 	p.failed++
-	busy := errors.Is(err, schema.ErrBusy) && p.failed < busyTries // another consumer may be making them
+	busy := errors.Is(err, schema.ErrBusy) && p.failed < busyMaxFailures // another consumer may be making them
 	if !p.logged && !busy {
 		p.log.Warn("partitions_not_made", "error", err)
 		p.logged = true
 	}
-	if p.failed >= partitionsTries && !p.late {
+	if p.failed >= partitionsMaxFailures && !p.late {
 		until, untilErr := schema.PostPartitionsUntil(attempt, p.cfg.Pool)
 		if p.late = untilErr == nil && until.Before(now.Add(partitionsLate)); p.late {
 			p.log.Error("partitions_run_out", "until", until, "error", err)
 		}
 	}
-	return min(p.retries.NextBackOff(), p.cfg.PartitionsEvery)
+	return min(p.retries.NextBackOff(), p.cfg.PartitionInterval)
 }

@@ -18,10 +18,11 @@ import (
 
 const day = 24 * time.Hour
 
-// TestReaderAtTheEndOfThePartitionsKeepsNobodyWaiting: a transaction that has read
-// all of posts stays open while the last partition ends.
-func TestReaderAtTheEndOfThePartitionsKeepsNobodyWaiting(t *testing.T) {
+// TestReaderAtPartitionEndBlocksNothing keeps a transaction open that has read all
+// of posts while the last partition ends.
+func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
+	long(t)
 	readerAtTheEnd(t, func(s *stream) (end func()) {
 		tx, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 		require.NoError(t, err)
@@ -31,10 +32,11 @@ func TestReaderAtTheEndOfThePartitionsKeepsNobodyWaiting(t *testing.T) {
 	})
 }
 
-// TestPgDumpAtTheEndOfThePartitionsKeepsNobodyWaiting: the same with a backup,
-// whose output nobody reads.
-func TestPgDumpAtTheEndOfThePartitionsKeepsNobodyWaiting(t *testing.T) {
+// TestPgDumpAtPartitionEndBlocksNothing does the same with a backup whose output is
+// not read.
+func TestPgDumpAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
+	long(t)
 	readerAtTheEnd(t, func(s *stream) (end func()) {
 		_, err := s.pool.Exec(t.Context(), `INSERT INTO dictionaries SELECT 'x', 'x', convert_to(repeat('x', 1 << 20), 'UTF8'), now()`) // more than a pipe holds
 		require.NoError(t, err)
@@ -57,16 +59,16 @@ WHERE a.datname = current_database() AND a.application_name = 'pg_dump' AND l.gr
 	})
 }
 
-// readerAtTheEnd has the last partition end while somebody reads posts. The stream
-// is committed and the lease renewed all the same; once the reader is gone the
-// partitions are made, and what came meanwhile is in them.
+// readerAtTheEnd lets the last partition end while a reader holds posts. The stream
+// is still committed and the lease renewed. After the reader ends, the partitions
+// are created and contain the posts that arrived meanwhile.
 func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	s := newStream(t, simnet.Config{History: 300, HistorySpan: time.Minute})
 	var now atomic.Pointer[time.Time]
 	set := func(at time.Time) { now.Store(&at) }
 	set(time.Now().Add(-4 * day))
 	stop := s.run(func(c *consumer.Config) {
-		c.Keep, c.PartitionsEvery, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
+		c.Keep, c.PartitionInterval, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
 	})
 	s.stores()
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE part <> 'posts_ahead'`))
@@ -93,14 +95,14 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN post_partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
 }
 
-// TestClockThatIsAheadMakesNoPartitionOfAYear: one holds all the time before the
-// next, and goes when its end is old enough.
-func TestClockThatIsAheadMakesNoPartitionOfAYear(t *testing.T) {
+// TestFastClockCreatesNoHugePartition checks that a clock that is a year ahead does
+// not create a partition of a year, which would expire late.
+func TestFastClockCreatesNoHugePartition(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 10})
 	var ahead atomic.Int64
 	stop := s.run(func(c *consumer.Config) {
-		c.Keep, c.PartitionsEvery, c.Now = day, 10*time.Millisecond, func() time.Time {
+		c.Keep, c.PartitionInterval, c.Now = day, 10*time.Millisecond, func() time.Time {
 			ahead.Add(1)
 			return time.Now().AddDate(1, 0, 0)
 		}

@@ -8,74 +8,74 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// resume decides where a connection starts reading, and whether what arrives
-// shows that nothing was missed. A server silently answers a cursor it cannot
-// serve with the live tip or with the oldest event it has, so a stored cursor
-// alone proves nothing: an anchor must be delivered again, or else something
-// that is no later than the position. Until that is known the resume is open:
-// events are stored, and the position stays where it was.
+// resume decides where a connection starts reading, and whether the events that
+// arrive prove that nothing was missed. If a server cannot honour a cursor, it
+// silently starts at the live tip or at its oldest event, so a stored cursor proves
+// nothing. The proof is an anchor that is delivered again, or an event that is no
+// later than the position. Until then the resume is open: events are stored, but
+// the position stays.
 type resume struct {
-	from      schema.Position
-	exact     bool // asked for the stored cursor itself; else for an earlier time
-	expired   bool // asked for the start: the position is too old to go on from
-	expects   bool // the filter lets the last event pass, so an anchor should come
-	elsewhere bool // the position is another host's
-	asked     time.Time
-	can       Capabilities
-	threshold time.Duration
-	connected time.Time // when the connection was made; zero: unknown
-	settled   bool
-	passed    bool // what comes is after the position that was asked for; else it is known, once settled
+	from          schema.Position
+	exact         bool // the stored cursor was requested; else an earlier time
+	expired       bool // the position is too old: the configured start was requested
+	expectsAnchor bool // the filter passes the last event, so an anchor should come
+	otherHost     bool // the position is of another host
+	requested     time.Time
+	can           Capabilities
+	threshold     time.Duration
+	connected     time.Time // when the connection was made; zero: unknown
+	settled       bool
+	passed        bool // frames are now after the position; before that, a settled resume skips them
 
 	// What the connection has delivered.
 	seen    int
 	first   time.Time   // when the first frame's events happened
-	written []time.Time // the times inside the first revs
+	written []time.Time // the times in the first revs
 	since   time.Time   // when the first frame was decoded
 }
 
-// verdict is what a frame says about the resume.
+// verdict is what to do with a frame of an open resume.
 type verdict uint8
 
 const (
-	proceed  verdict = iota // the frame is to be processed
-	known                   // the frame is committed already
-	again                   // it is at or before the position: processed once more, and the position stays
-	mismatch                // the cursor was not honoured: reconnect from earlier
-	missed                  // processed, but the interval before the first event may be lost
+	proceed   verdict = iota // process the frame
+	known                    // skip it: it is committed already
+	reprocess                // process it again, without moving the position: it is not after the position
+	mismatch                 // reconnect from earlier: the cursor was not honoured
+	missed                   // process it, and record a gap before the first event
 )
 
-// openFor is how many frames without an anchor among them end the wait for one.
-const openFor = 100
+// maxFramesToAnchor is how many frames may arrive before the wait for an anchor
+// ends.
+const maxFramesToAnchor = 100
 
-// firstRevs is of how many revs the median says when the first events were
-// written: one alone may lie.
+// firstRevs is how many revs the median of the first events' times takes: a single
+// one may be wrong.
 const firstRevs = 3
 
-// changedWithin is how long a hole may be, and be no gap, where no anchor can be
-// expected, since the stream has just been given other accounts: as long as it
-// takes to connect anew.
+// changedWithin is the longest hole that is no gap after the stream's accounts have
+// changed, when no anchor can be expected. It covers the time of a reconnect.
 const changedWithin = 30 * time.Second
 
-// exactFor reports whether a stored position can be asked for as it is.
+// exactFor reports whether the stored cursor of a position can be requested.
 func exactFor(p schema.Position, host, filterHash string) bool {
 	return p.CursorKind != string(CursorNone) && p.Anchor != nil && p.Host == host && p.FilterHash == filterHash
 }
 
-// plan is how a connection to a host resumes a position. An anew one does not
-// ask for the position itself.
+// plan returns how a connection to a host resumes a position. With anew, it does
+// not request the stored cursor.
 func (c *Config) plan(from schema.Position, host, filterHash string, anew, expired bool) *resume {
-	r := &resume{from: from, expired: expired, can: c.can, threshold: c.GapThreshold, elsewhere: from.Host != host}
+	r := &resume{from: from, expired: expired, can: c.can, threshold: c.GapThreshold, otherHost: from.Host != host}
 	r.settled = from.CursorKind == string(CursorNone)
 	r.exact = !anew && !expired && exactFor(from, host, filterHash)
 	if a := from.Anchor; a != nil && !expired {
 		passes := (c.Follows == nil || c.Follows(a.DID)) && (a.Collection == "" || c.Wanted(a.Collection))
-		r.expects = from.FilterHash == filterHash || passes
+		r.expectsAnchor = from.FilterHash == filterHash || passes
 	}
 	return r
 }
 
-// cursor is what to ask the server for.
+// cursor returns the cursor to request from the server.
 func (r *resume) cursor(start Cursor, rewind time.Duration) Cursor {
 	switch {
 	case r.from.CursorKind == string(CursorNone), r.expired:
@@ -87,14 +87,14 @@ func (r *resume) cursor(start Cursor, rewind time.Duration) Cursor {
 	}
 	at := r.from.LastEvent
 	if at.IsZero() {
-		at = r.from.CaughtUp // no event has come yet
+		at = r.from.CaughtUp // no event yet
 	}
-	back := min(r.from.Lag()+rewind, max(farthestLag, rewind))
+	back := min(r.from.Lag()+rewind, max(maxLag, rewind))
 	return Cursor{Kind: CursorTime, Value: at.Add(-back).UnixMicro()}
 }
 
-// exactCursor asks for the anchor, or for an earlier one where the source needs
-// several.
+// exactCursor returns the cursor of the last anchor, or of an earlier one if the
+// source needs several.
 func (r *resume) exactCursor() Cursor {
 	at := Cursor{Kind: CursorTime, Value: r.from.Anchor.TimeUS}
 	if seq := r.from.Anchor.Seq; seq > 0 {
@@ -111,10 +111,10 @@ func (r *resume) exactCursor() Cursor {
 	return at
 }
 
-// open reports whether the next frames have to be checked.
+// open reports whether the next frames must be checked.
 func (r *resume) open() bool { return !r.settled || r.exact && !r.passed }
 
-// check looks at the frames of a connection until the matter is settled.
+// check returns the verdict on the next frame.
 func (r *resume) check(p *Place) verdict {
 	switch {
 	case !r.open():
@@ -134,19 +134,18 @@ func (r *resume) check(p *Place) verdict {
 	case r.isAnchor(p):
 		r.settled = true
 		return proceed
-	case r.seen < openFor && !r.expired:
+	case r.seen < maxFramesToAnchor && !r.expired:
 		return proceed
 	}
-	return r.judge()
+	return r.settle()
 }
 
-// checkNumber looks at what comes after a sequence number was asked for: one of
-// the anchors must be delivered, at its number, before anything that is later
-// than the position.
+// checkNumber checks a frame after a request by sequence number: one of the anchors
+// must arrive, with its number, before anything later than the position.
 func (r *resume) checkNumber(p *Place) verdict {
 	until := r.from.Anchor.Seq
 	if r.from.CursorKind == string(CursorSeq) {
-		until = max(until, r.from.Cursor) // frames that name nothing may follow the anchor
+		until = max(until, r.from.Cursor) // unnamed frames may follow the anchor
 	}
 	last := p.Seq == r.from.Anchor.Seq
 	switch {
@@ -154,7 +153,7 @@ func (r *resume) checkNumber(p *Place) verdict {
 		r.settled, r.passed = true, p.Seq >= until
 		return known
 	case last || p.Seq < r.exactCursor().Value:
-		return mismatch // the numbers now name other frames, or the server begins elsewhere
+		return mismatch // the server renumbered its frames, or began elsewhere
 	}
 	for _, a := range r.from.Anchors {
 		switch {
@@ -175,34 +174,35 @@ func (r *resume) checkNumber(p *Place) verdict {
 	case r.settled:
 		return known
 	}
-	return again
+	return reprocess
 }
 
-// checkTime looks at the first frame after the time of the anchor was asked for.
+// checkTime checks the first frame after a request for the time of the anchor.
 func (r *resume) checkTime(p *Place) verdict {
 	switch {
 	case *r.from.Anchor == *p.anchor():
 		r.settled, r.passed = true, true
 		return known
 	case p.happened().Before(r.from.LastEvent):
-		r.settled, r.passed = true, true // an earlier start than asked for covers it
+		r.settled, r.passed = true, true // an earlier start than requested covers it
 		return proceed
 	}
 	return mismatch
 }
 
-// isAnchor compares a frame with the anchors. Times and sequence numbers are a
-// host's own; the rest names the frame on every host. But one without a revision is
-// named by its account alone: one that was said after the position is another.
+// isAnchor reports whether a frame is one of the anchors. It compares names only,
+// because times and sequence numbers differ between hosts. A frame without a
+// revision is named by its account alone: one made after the position is a
+// different frame.
 func (r *resume) isAnchor(p *Place) bool {
-	if !p.named() || p.Identity.Revision == "" && said(p.At, p.TimeUS, p.Arrived).After(r.last()) {
+	if !p.named() || p.Identity.Revision == "" && eventTime(p.At, p.TimeUS, p.Arrived).After(r.last()) {
 		return false
 	}
 	hash := p.Identity.hash()
 	return slices.ContainsFunc(r.from.Anchors[:], func(a schema.AnchorHash) bool { return a.Hash == hash })
 }
 
-// last is when the position's last event happened, as its host has dated it.
+// last returns the time of the position's last event, as its host dated it.
 func (r *resume) last() time.Time {
 	if r.from.Anchor == nil {
 		return r.from.LastEvent
@@ -210,13 +210,13 @@ func (r *resume) last() time.Time {
 	return later(r.from.LastEvent, time.UnixMicro(r.from.Anchor.TimeUS))
 }
 
-// informal reports whether the dates of this connection must be confirmed by
-// revs: another host's clock differs, and nobody asks a server for a time that
-// does not know its own.
-func (r *resume) informal() bool { return r.elsewhere || !r.can.TimeCursor }
+// needsRevs reports whether revs must confirm the dates of this connection: the
+// clock of another host may differ, and a server without time cursors cannot be
+// asked for a time.
+func (r *resume) needsRevs() bool { return r.otherHost || !r.can.TimeCursor }
 
-// judge settles a resume by time that has delivered no anchor.
-func (r *resume) judge() verdict {
+// settle ends a resume by time in which no anchor has arrived.
+func (r *resume) settle() verdict {
 	r.settled = true
 	from, to := r.interval()
 	switch hole := to.Sub(from); {
@@ -226,23 +226,23 @@ func (r *resume) judge() verdict {
 		return missed
 	case r.from.Quiet && hole <= r.threshold:
 		return proceed
-	case !r.expects && hole <= min(changedWithin, r.threshold):
+	case !r.expectsAnchor && hole <= min(changedWithin, r.threshold):
 		return proceed
 	}
 	return missed
 }
 
-// interval is what the resume could not show to be covered: nothing where it
-// ends no later than it begins. It ends where the first event begins, or with
-// the connection: what happened after that has been delivered.
+// interval returns the interval that the resume could not prove to be covered; if
+// to is not after from, there is none. It ends at the first event, or at the time
+// of the connection, because everything later has been delivered.
 func (r *resume) interval() (from, to time.Time) {
 	from, to = r.covered(), r.first
 	switch {
 	case r.seen == 0:
 		to = r.connected
-	case !r.informal():
+	case !r.needsRevs():
 	case len(r.written) > 0:
-		// The clocks differ, and one may lag: both the dates and the revs must be no
+		// The clocks differ, and one may lag: neither the dates nor the revs may be
 		// later than the position.
 		slices.SortFunc(r.written, time.Time.Compare)
 		written := r.written[len(r.written)/2]
@@ -258,44 +258,44 @@ func (r *resume) interval() (from, to time.Time) {
 	return from, to.Truncate(time.Microsecond)
 }
 
-// covered is the latest moment up to which the stream is known to be complete,
-// on the host of the connection.
+// covered returns the time up to which the stream is known to be complete on the
+// host of the connection.
 func (r *resume) covered() time.Time {
 	at := complete(r.from)
-	if r.elsewhere {
+	if r.otherHost {
 		at = at.Add(-r.from.Lag())
 	}
 	return at.Truncate(time.Microsecond)
 }
 
-// complete is the latest moment up to which a position's host had nothing more.
+// complete returns the time up to which a position's host had nothing more.
 func complete(p schema.Position) time.Time { return later(p.CaughtUp, p.LastEvent) }
 
-// gap is the interval that the resume could not cover.
+// gap returns the gap that the resume leaves.
 func (r *resume) gap() *schema.Gap {
 	from, to := r.interval()
-	moment := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
-	reason := "asked for events since " + moment(r.asked)
+	formatTime := func(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+	reason := "requested events since " + formatTime(r.requested)
 	if !r.can.TimeCursor {
-		reason = "asked for the oldest events"
+		reason = "requested the oldest events"
 	}
 	if r.expired {
-		reason = fmt.Sprintf("the position, of %s, is older than deletions are kept: started anew", moment(complete(r.from)))
+		reason = fmt.Sprintf("the position, of %s, is older than the kept deletions: restarted at the configured start", formatTime(complete(r.from)))
 	}
 	switch {
 	case r.expired && r.seen == 0:
 	case r.seen == 0:
-		reason += ", and none was delivered"
+		reason += ", and none arrived"
 	default:
-		reason += ", the first one delivered is of " + moment(r.first)
+		reason += ", the first to arrive is of " + formatTime(r.first)
 	}
-	if !r.expired && r.informal() && len(r.written) > 0 {
-		reason += ", and was written at " + moment(r.written[len(r.written)/2])
+	if !r.expired && r.needsRevs() && len(r.written) > 0 {
+		reason += ", and was written at " + formatTime(r.written[len(r.written)/2])
 	}
 	return &schema.Gap{From: from, To: to, Reason: reason}
 }
 
-// String is the network's word for the operation.
+// String returns the network's name of the operation.
 func (o Operation) String() string {
 	switch o {
 	case Create:

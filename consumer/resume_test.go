@@ -12,10 +12,10 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// stored is a position as a commit leaves it after a frame.
+// stored returns the position that a commit leaves after a frame.
 func stored(at Place) schema.Position {
 	p := schema.Position{Host: "here", FilterHash: "f", Anchor: at.anchor()}
-	move(&p, &at)
+	advance(&p, &at)
 	return p
 }
 
@@ -24,10 +24,10 @@ func at(seq int64, t time.Time, key string) Place {
 		Collection: "app.bsky.feed.post", Key: key, Revision: "3mptbyqhi7s2f"}}
 }
 
-// byTime is what a source can do whose servers take times as cursors.
+// byTime are the capabilities of a source with time cursors.
 var byTime = Capabilities{TimeCursor: true}
 
-func TestCursorHoldsForItsHostAndFilterOnly(t *testing.T) {
+func TestCursorIsValidForOneHostAndFilter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	p := stored(at(7, now, "a"))
@@ -38,8 +38,8 @@ func TestCursorHoldsForItsHostAndFilterOnly(t *testing.T) {
 
 	exact := resume{can: byTime, from: p, exact: true}
 	require.Equal(t, Cursor{Kind: CursorSeq, Value: 7}, exact.cursor(Cursor{}, time.Minute))
-	elsewhere := resume{can: byTime, from: p}
-	require.Equal(t, Cursor{Kind: CursorTime, Value: now.Add(-time.Minute).UnixMicro()}, elsewhere.cursor(Cursor{}, time.Minute))
+	otherHost := resume{can: byTime, from: p}
+	require.Equal(t, Cursor{Kind: CursorTime, Value: now.Add(-time.Minute).UnixMicro()}, otherHost.cursor(Cursor{}, time.Minute))
 	first := resume{}
 	require.Equal(t, Cursor{Kind: CursorSeq}, first.cursor(Cursor{Kind: CursorSeq}, time.Minute))
 }
@@ -65,9 +65,9 @@ func TestResumeIsVerifiedByTheAnchor(t *testing.T) {
 	require.Equal(t, mismatch, check(stored(unnumbered), at(0, now.Add(time.Second), "c")))
 }
 
-// TestResumeAsksForAsManyAnchorsAsTheSourceNeeds, where their numbers are known,
-// and for the frame before where a cursor is exclusive.
-func TestResumeAsksForAsManyAnchorsAsTheSourceNeeds(t *testing.T) {
+// TestResumeRequestsAnchorsOfSource checks that a resume requests as many anchors
+// as the source needs, and the frame before them if a cursor is exclusive.
+func TestResumeRequestsAnchorsOfSource(t *testing.T) {
 	t.Parallel()
 	p := stored(at(70, noon, "a"))
 	p.Cursor = 72 // two keep-alives followed
@@ -86,8 +86,9 @@ func TestResumeAsksForAsManyAnchorsAsTheSourceNeeds(t *testing.T) {
 	require.Equal(t, Cursor{Kind: CursorSeq}, anew.cursor(Cursor{Kind: CursorSeq, Value: 7}, time.Minute), "no time can be asked for: the oldest event there is")
 }
 
-// TestOneOfSeveralAnchorsProvesTheResume, at its own number; what follows it up to
-// the position is known, and what came before it is read again.
+// TestOneOfSeveralAnchorsProvesTheResume checks that an anchor must have its own
+// number. Frames after it up to the position are skipped, those before it are
+// processed again.
 func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 	t.Parallel()
 	frame := func(seq int64, key string) Place { return at(seq, noon, key) }
@@ -102,16 +103,16 @@ func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 		want   []verdict
 	}{
 		"all of them":            {[]Place{frame(64, "b"), frame(66, "x"), frame(70, "a"), silent, frame(72, "y"), frame(73, "z")}, []verdict{known, known, known, known, known, proceed}},
-		"the second is gone":     {[]Place{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []verdict{again, known, known, proceed}},
+		"the second is gone":     {[]Place{frame(66, "x"), frame(70, "a"), silent, frame(73, "z")}, []verdict{reprocess, known, known, proceed}},
 		"the last is gone":       {[]Place{frame(64, "b"), frame(66, "x"), frame(73, "z")}, []verdict{known, known, proceed}},
-		"both are gone":          {[]Place{frame(66, "x"), frame(73, "z")}, []verdict{again, mismatch}},
-		"an earlier start":       {[]Place{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []verdict{again, known, proceed}},
+		"both are gone":          {[]Place{frame(66, "x"), frame(73, "z")}, []verdict{reprocess, mismatch}},
+		"an earlier start":       {[]Place{frame(63, "w"), frame(64, "b"), frame(73, "z")}, []verdict{reprocess, known, proceed}},
 		"far too early a start":  {[]Place{frame(50, "w")}, []verdict{mismatch}},
 		"the live tip":           {[]Place{frame(90, "z")}, []verdict{mismatch}},
 		"other numbers":          {[]Place{frame(64, "b2")}, []verdict{mismatch}},
 		"other numbers later on": {[]Place{frame(64, "b"), frame(70, "b2")}, []verdict{known, mismatch}},
 		"no name at its number":  {[]Place{{Seq: 70, TimeUS: 1}}, []verdict{mismatch}},
-		"the anchor elsewhere":   {[]Place{frame(65, "a"), frame(73, "z")}, []verdict{again, mismatch}},
+		"the anchor elsewhere":   {[]Place{frame(65, "a"), frame(73, "z")}, []verdict{reprocess, mismatch}},
 	} {
 		r := resume{from: p, exact: true, can: Capabilities{Exclusive: true, Anchors: 2}}
 		var got []verdict
@@ -122,9 +123,9 @@ func TestOneOfSeveralAnchorsProvesTheResume(t *testing.T) {
 	}
 }
 
-// TestNumbersOfAnotherHostAreForgotten with the connection: only what the anchors
-// are called holds there.
-func TestNumbersOfAnotherHostAreForgotten(t *testing.T) {
+// TestOtherHostDropsSequenceNumbers checks that on another host only the anchors'
+// names are valid.
+func TestOtherHostDropsSequenceNumbers(t *testing.T) {
 	t.Parallel()
 	p := stored(at(7, noon, "a"))
 	p.Anchors[0] = schema.AnchorHash{Hash: 1, Seq: 7}
@@ -139,10 +140,10 @@ func TestNumbersOfAnotherHostAreForgotten(t *testing.T) {
 	require.Nil(t, other.Anchor)
 }
 
-// noon is when the position of these tests lies.
+// noon is the time of the position in these tests.
 var noon = time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 
-// position is one at noon, after an event each of some accounts.
+// position returns a position at noon, after one event of each account.
 func position(accounts ...string) schema.Position {
 	p := stored(at(7, noon, "a"))
 	tr := newTrail(&schema.Position{}, true, false)
@@ -156,22 +157,22 @@ func position(accounts ...string) schema.Position {
 	return p
 }
 
-// delivered is the verdict after a resume by time has brought these events, and
-// then nothing more for as long as an anchor may take.
+// delivered returns the verdict after a resume by time has delivered these events
+// and then nothing for as long as an anchor may take.
 func delivered(r *resume, events ...Place) verdict {
 	for i := range events {
 		if saw := r.check(&events[i]); r.settled {
 			return saw
 		}
 	}
-	return r.judge()
+	return r.settle()
 }
 
-func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
+func TestGapOfResumeByTime(t *testing.T) {
 	t.Parallel()
 	after := func(d time.Duration) Place { return at(1, noon.Add(d), "z") }
 	ask := func(change func(*resume)) *resume {
-		r := &resume{can: byTime, from: position("did:plc:a", "did:plc:b"), expects: true, threshold: 5 * time.Minute}
+		r := &resume{can: byTime, from: position("did:plc:a", "did:plc:b"), expectsAnchor: true, threshold: 5 * time.Minute}
 		if change != nil {
 			change(r)
 		}
@@ -182,9 +183,9 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	require.Equal(t, missed, delivered(ask(nil), after(time.Second)), "no hole is too short")
 	require.Equal(t, missed, delivered(ask(nil), after(6*time.Minute)))
 
-	again := at(900, noon.Add(time.Hour), "a") // another number and time
-	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), again), "the anchor, after others that were dated anew")
-	another := again
+	reprocess := at(900, noon.Add(time.Hour), "a") // another number and time
+	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), reprocess), "the anchor, after others that were dated anew")
+	another := reprocess
 	another.Identity.Author = "did:plc:b"
 	require.Equal(t, proceed, delivered(ask(nil), after(time.Second), another), "the anchor of another account")
 
@@ -194,27 +195,27 @@ func TestGapIsWhatAResumeByTimeDidNotCover(t *testing.T) {
 	require.Equal(t, proceed, delivered(ask(func(r *resume) { quiet(r); r.connected = noon.Add(52 * time.Minute) })), "nothing came at all")
 	require.Equal(t, missed, delivered(ask(func(r *resume) { r.connected = noon.Add(2 * time.Second) })), "the anchor should have come")
 
-	moved := func(r *resume) { r.expects = false }
+	moved := func(r *resume) { r.expectsAnchor = false }
 	require.Equal(t, proceed, delivered(ask(moved), after(10*time.Second)), "other accounts: nothing is known of them")
 	require.Equal(t, missed, delivered(ask(moved), after(time.Minute)))
 
 	live := ask(func(r *resume) { moved(r); r.connected = noon.Add(2 * time.Second) })
 	require.Equal(t, proceed, delivered(live, after(time.Hour)), "what happened after the connection was made has been delivered")
-	down := ask(func(r *resume) { r.connected = noon.Add(20 * time.Minute); r.asked = noon.Add(-5 * time.Minute) })
+	down := ask(func(r *resume) { r.connected = noon.Add(20 * time.Minute); r.requested = noon.Add(-5 * time.Minute) })
 	require.Equal(t, missed, delivered(down, after(time.Hour)))
 	gap := down.gap()
 	require.Equal(t, down.connected, gap.To)
 	require.Equal(t, noon, gap.From.UTC())
-	require.Equal(t, "asked for events since 2026-07-04T11:55:00Z, the first one delivered is of 2026-07-04T13:00:00Z", gap.Reason)
+	require.Equal(t, "requested events since 2026-07-04T11:55:00Z, the first to arrive is of 2026-07-04T13:00:00Z", gap.Reason)
 }
 
-// TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed: a hundred events, or ten
-// seconds.
-func TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed(t *testing.T) {
+// TestResumeStaysOpenUntilAnchorIsPassed checks that it stays open for a hundred
+// events or ten seconds.
+func TestResumeStaysOpenUntilAnchorIsPassed(t *testing.T) {
 	t.Parallel()
-	r := &resume{can: byTime, from: position(), expects: true, threshold: 5 * time.Minute}
+	r := &resume{can: byTime, from: position(), expectsAnchor: true, threshold: 5 * time.Minute}
 	ev := at(1, noon.Add(time.Second), "z")
-	for range openFor - 1 {
+	for range maxFramesToAnchor - 1 {
 		require.Equal(t, proceed, r.check(&ev))
 		require.False(t, r.settled)
 	}
@@ -223,9 +224,9 @@ func TestResumeIsOpenUntilTheAnchorsPlaceHasBeenPassed(t *testing.T) {
 	require.Equal(t, proceed, r.check(&ev), "it is recorded once")
 }
 
-// TestOldestEvidenceCounts of when the last event happened: a host that lags
-// dates by its own clock what it gets late.
-func TestOldestEvidenceCounts(t *testing.T) {
+// TestLaggingHostIsDetectedByRevs checks that the older of date and rev counts: a
+// host that lags dates late events by its own clock.
+func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	t.Parallel()
 	from := position()
 	cursor := func(lag time.Duration) time.Duration {
@@ -243,9 +244,9 @@ func TestOldestEvidenceCounts(t *testing.T) {
 		ev.Identity.Revision = tid(noon.Add(rev))
 		return ev
 	}
-	elsewhere := func(events ...Place) *resume {
+	otherHost := func(events ...Place) *resume {
 		from.WrittenAt = noon.Add(-20 * time.Minute)
-		r := &resume{can: byTime, from: from, expects: true, elsewhere: true, threshold: 5 * time.Minute}
+		r := &resume{can: byTime, from: from, expectsAnchor: true, otherHost: true, threshold: 5 * time.Minute}
 		delivered(r, events...)
 		return r
 	}
@@ -254,19 +255,19 @@ func TestOldestEvidenceCounts(t *testing.T) {
 		return to.Sub(from)
 	}
 	before, late := written(-25*time.Minute, -25*time.Minute), written(-10*time.Minute, -10*time.Minute)
-	require.LessOrEqual(t, hole(elsewhere(before, late, late)), 20*time.Minute)
-	require.Zero(t, hole(elsewhere(before, before, late)), "on time, and from before the position")
-	clamped := elsewhere(late, late, late)
+	require.LessOrEqual(t, hole(otherHost(before, late, late)), 20*time.Minute)
+	require.Zero(t, hole(otherHost(before, before, late)), "on time, and from before the position")
+	clamped := otherHost(late, late, late)
 	require.Equal(t, 10*time.Minute, hole(clamped), "no later than the position by the dates of the host that lagged")
 	require.Contains(t, clamped.gap().Reason, "written at 2026-07-04T11:50:00Z")
 	liar := written(-10*time.Minute, -time.Hour)
-	require.Equal(t, 10*time.Minute, hole(elsewhere(liar, late, late)), "the first event alone proves nothing")
+	require.Equal(t, 10*time.Minute, hole(otherHost(liar, late, late)), "the first event alone proves nothing")
 }
 
-// tid is a rev of a moment.
+// tid returns a rev with this time.
 func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String() }
 
-func TestAnchorsAreTheLastEventsOfDifferentAccounts(t *testing.T) {
+func TestAnchorsAreOfDifferentAccounts(t *testing.T) {
 	t.Parallel()
 	var p schema.Position
 	tr := newTrail(&p, true, false)
@@ -306,8 +307,9 @@ func TestAnchorsAreTheLastEventsOfDifferentAccounts(t *testing.T) {
 	require.Equal(t, p, next, "nothing is lost where nothing has come")
 }
 
-// TestPositionIsTooOldByBothClocksOrNot: it is thrown away for good.
-func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
+// TestPositionExpiresByBothClocks checks that a position is dropped only if it is
+// too old by both clocks.
+func TestPositionExpiresByBothClocks(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	old := schema.Position{CursorKind: "seq", LastEvent: now.Add(-169 * time.Hour)}
@@ -331,24 +333,24 @@ func TestPositionIsTooOldByBothClocksOrNot(t *testing.T) {
 	require.True(t, expired(old, now), "the network was away")
 }
 
-func TestSilenceMustLastAThirtiethOfThePast(t *testing.T) {
+func TestSilenceThreshold(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second, can: Capabilities{Filters: true}}, clock: &clock{}, connected: now, past: now.Add(-6 * time.Hour)}
-	require.Equal(t, 12*time.Minute, s.patience())
-	reach := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
-	reach(5 * time.Hour)
-	require.InDelta(t, 10*time.Minute, s.patience(), float64(time.Millisecond), "what is left of it")
-	reach(time.Minute)
-	require.Equal(t, 15*time.Second, s.patience())
+	require.Equal(t, 12*time.Minute, s.silenceThreshold())
+	advanceTo := func(age time.Duration) { s.reached.Store(now.Add(-age).UnixMicro()) }
+	advanceTo(5 * time.Hour)
+	require.InDelta(t, 10*time.Minute, s.silenceThreshold(), float64(time.Millisecond), "what is left of it")
+	advanceTo(time.Minute)
+	require.Equal(t, 15*time.Second, s.silenceThreshold())
 	s.recent.Store(true)
-	require.Equal(t, 5*time.Second, s.patience())
+	require.Equal(t, 5*time.Second, s.silenceThreshold())
 	tip := &session{cfg: s.cfg, clock: &clock{}, connected: now}
-	require.Equal(t, 5*time.Second, tip.patience(), "there is no past")
+	require.Equal(t, 5*time.Second, tip.silenceThreshold(), "there is no past")
 }
 
-// TestRevTimeIsThatOfTheTID, as the network's own library reads it.
-func TestRevTimeIsThatOfTheTID(t *testing.T) {
+// TestRevTime compares with the network's own library.
+func TestRevTime(t *testing.T) {
 	t.Parallel()
 	rev := tid(noon)
 	got, ok := revTime(rev)
@@ -360,8 +362,8 @@ func TestRevTimeIsThatOfTheTID(t *testing.T) {
 	}
 }
 
-// TestAnchorIsStorable: the last event may be one that is not stored, and then
-// nobody has checked its strings.
+// TestAnchorIsStorable checks that an anchor can be stored even if its event is not
+// stored and its strings are unchecked.
 func TestAnchorIsStorable(t *testing.T) {
 	t.Parallel()
 	ev := Place{Seq: 1, Identity: Identity{Kind: "commit", Author: "did\x00", Key: "r\xff", Collection: string(make([]byte, 4096))}}
@@ -373,45 +375,45 @@ func TestAnchorIsStorable(t *testing.T) {
 	require.Equal(t, known, r.check(&ev))
 }
 
-// TestLaterEventOfTheSameNameIsNoAnchor: identity and account events are named
-// by their account alone, and an account has many of them.
-func TestLaterEventOfTheSameNameIsNoAnchor(t *testing.T) {
+// TestLaterEventOfSameNameIsNoAnchor covers identity and account events: they are
+// named by their account alone, and an account has many of them.
+func TestLaterEventOfSameNameIsNoAnchor(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"identity", "account", "other"} {
-		told := func(said, dated time.Duration) Place {
-			return Place{Identity: Identity{Kind: kind, Author: "did:plc:a"}, At: noon.Add(said), TimeUS: noon.Add(dated).UnixMicro()}
+		databaseTime := func(eventTime, dated time.Duration) Place {
+			return Place{Identity: Identity{Kind: kind, Author: "did:plc:a"}, At: noon.Add(eventTime), TimeUS: noon.Add(dated).UnixMicro()}
 		}
-		last := told(-time.Second, 0)
+		last := databaseTime(-time.Second, 0)
 		from := stored(last)
 		tr := newTrail(&schema.Position{}, true, false)
 		tr.add(&last)
 		tr.mark(&from)
-		ask := func(elsewhere bool) *resume {
-			return &resume{can: byTime, from: from, expects: true, threshold: 5 * time.Minute, elsewhere: elsewhere}
+		ask := func(otherHost bool) *resume {
+			return &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, otherHost: otherHost}
 		}
 		first := at(1, noon.Add(time.Hour), "z")
-		require.Equal(t, missed, delivered(ask(false), first, told(2*time.Hour, 2*time.Hour)), "another one, of after the hole")
-		require.Equal(t, missed, delivered(ask(true), first, told(2*time.Hour, 2*time.Hour)))
-		require.Equal(t, proceed, delivered(ask(true), first, told(-time.Second, 2*time.Hour)), "the same one, dated by a host that lags")
-		unsaid := told(0, 2*time.Hour)
+		require.Equal(t, missed, delivered(ask(false), first, databaseTime(2*time.Hour, 2*time.Hour)), "another one, of after the hole")
+		require.Equal(t, missed, delivered(ask(true), first, databaseTime(2*time.Hour, 2*time.Hour)))
+		require.Equal(t, proceed, delivered(ask(true), first, databaseTime(-time.Second, 2*time.Hour)), "the same one, dated by a host that lags")
+		unsaid := databaseTime(0, 2*time.Hour)
 		unsaid.At = time.Time{}
 		require.Equal(t, missed, delivered(ask(false), first, unsaid))
 	}
 }
 
-// idle is a connection that says nothing and answers pings.
+// idle is a connection that sends nothing and answers pings.
 type idle struct{ Conn }
 
 func (idle) Proven() time.Time { return time.Now() }
 
-// TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted: a process that died in
-// between would leave a stream that has missed nothing.
-func TestNothingCountsAsCaughtUpBeforeItsGapIsCommitted(t *testing.T) {
+// TestCaughtUpWaitsForGapCommit checks that a stream is not caught up before its
+// gap is committed: a process that died in between would hide the gap.
+func TestCaughtUpWaitsForGapCommit(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	from := stored(at(7, now.Add(-time.Hour), "a"))
 	s := &session{cfg: &Config{QuietAfter: 5 * time.Second, SilentFor: 15 * time.Second}, clock: &clock{}, conn: idle{}, buf: newBuffer(1 << 20), log: slog.New(slog.DiscardHandler),
-		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{can: byTime, from: from, expects: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
+		metrics: newMetrics(nil), connected: now.Add(-time.Minute), resume: &resume{can: byTime, from: from, expectsAnchor: true, threshold: 5 * time.Minute, connected: now.Add(-time.Minute)}}
 	s.lastFrame.Set(now.Add(-time.Minute))
 	require.NoError(t, s.await())
 	require.NotNil(t, s.open.gap)

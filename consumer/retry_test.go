@@ -18,12 +18,12 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// replayed tries every open letter again, change having changed how.
+// retried retries every open dead letter, with the configuration that change sets.
 func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	t.Helper()
-	_, err := schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
+	_, err := schema.RetryDeadLetters(t.Context(), pool, schema.DeadLetterFilter{})
 	require.NoError(t, err)
-	letters, err := schema.AskedLetters(t.Context(), pool, 1000, 1<<30)
+	deadLetters, err := schema.DeadLettersToRetry(t.Context(), pool, 1000, 1<<30)
 	require.NoError(t, err)
 	wire := jetstream.Wire(nil)
 	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{
@@ -34,18 +34,18 @@ func retried(t *testing.T, pool *pgxpool.Pool, change func(*consumer.Retry)) {
 	if change != nil {
 		change(&r)
 	}
-	require.NoError(t, r.Run(t.Context(), letters))
+	require.NoError(t, r.Run(t.Context(), deadLetters))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`), "every letter is settled")
 }
 
-// strict is a constraint that refuses some posts, as the database's owner might
-// add one.
+// strict is a constraint that rejects some posts, as the owner of a database might
+// add.
 const strict = `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (record ->> 'text' NOT LIKE 'refused%')`
 
-// refusable is a post that the constraint refuses.
+// refusable returns a post that the constraint rejects.
 func refusable(n int) string { return line(n, `{"text":"refused"}`) }
 
-// stored is every post, as "rkey rev text".
+// stored returns every post as "rkey rev text".
 func stored(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT rkey || ' ' || rev || ' ' || (record ->> 'text') FROM posts ORDER BY 1`)
@@ -55,9 +55,9 @@ func stored(t *testing.T, pool *pgxpool.Pool) []string {
 	return all
 }
 
-// TestReplayAfterTheFixStoresWhatWasParked, enqueues its jobs with it, and
-// leaves parked what is refused still: a batch with poison in it.
-func TestReplayAfterTheFixStoresWhatWasParked(t *testing.T) {
+// TestRetryAfterFixStoresEvents checks that a retry enqueues the jobs with the
+// events, and keeps dead letters that are still rejected.
+func TestRetryAfterFixStoresEvents(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -89,9 +89,9 @@ func TestReplayAfterTheFixStoresWhatWasParked(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams`), "no position moved but the stream's own")
 }
 
-// TestReplayNeverOverwritesWhatIsNewer: a later edit and a deletion came while
-// the letters lay there. Replaying twice changes nothing.
-func TestReplayNeverOverwritesWhatIsNewer(t *testing.T) {
+// TestRetryNeverOverwritesNewer retries dead letters after a later edit and a
+// deletion. A second retry changes nothing.
+func TestRetryNeverOverwritesNewer(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -122,9 +122,9 @@ func TestReplayNeverOverwritesWhatIsNewer(t *testing.T) {
 	}
 }
 
-// TestReplayThatIsRefusedAgainKeepsTheFirstCause, and says the second; an input
-// of which only the beginning was kept is never mistaken for another.
-func TestReplayThatIsRefusedAgainKeepsTheFirstCause(t *testing.T) {
+// TestFailedRetryKeepsFirstCause checks that the last cause is recorded, too. A
+// truncated input is never taken for a complete one.
+func TestFailedRetryKeepsFirstCause(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	noDID := strings.Replace(line(2, plainRecord), `"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa",`, ``, 1)
@@ -144,9 +144,9 @@ func TestReplayThatIsRefusedAgainKeepsTheFirstCause(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 4 AND path = '/did'`), "the same input from the stream is the same letter")
 }
 
-// TestReplayOfWhatIsNoLongerWanted settles the letter and stores nothing: the
-// stream would pass it over, too.
-func TestReplayOfWhatIsNoLongerWanted(t *testing.T) {
+// TestRetryOfUnwantedCollectionSettles checks that the dead letter is settled and
+// nothing is stored, because the stream would ignore the event, too.
+func TestRetryOfUnwantedCollectionSettles(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -159,9 +159,9 @@ func TestReplayOfWhatIsNoLongerWanted(t *testing.T) {
 	require.Empty(t, stored(t, pool))
 }
 
-// TestReplayBringsNothingBackThatMayBeDeleted: the deletions of its time are no
-// longer known.
-func TestReplayBringsNothingBackThatMayBeDeleted(t *testing.T) {
+// TestRetryRestoresNothingDeleted checks that no record is stored if the deletions
+// of its time have expired.
+func TestRetryRestoresNothingDeleted(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -171,11 +171,12 @@ func TestReplayBringsNothingBackThatMayBeDeleted(t *testing.T) {
 	require.NoError(t, err)
 	retried(t, pool, func(r *consumer.Retry) { r.Since = time.UnixMicro(1783175888000002) })
 	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%deletions are no longer known%'`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND rkey = 'r1' AND cause LIKE '%strict%' AND last_cause LIKE '%that deletion may have expired%'`))
 }
 
-// TestReplayOfWhatWasDeletedSaysSo: nothing of it is kept that could be replayed.
-func TestReplayOfWhatWasDeletedSaysSo(t *testing.T) {
+// TestRetryOfDeletedRecordFails checks the cause: the input was deleted with the
+// record.
+func TestRetryOfDeletedRecordFails(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), strict)
@@ -188,16 +189,16 @@ func TestReplayOfWhatWasDeletedSaysSo(t *testing.T) {
 	require.NoError(t, err)
 	retried(t, pool, nil)
 	require.Equal(t, []string{"r2 " + rev(2) + " refused"}, stored(t, pool))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%' AND last_cause LIKE '%nothing left to replay'`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'dismissed' AND rkey = 'r1' AND raw = '' AND cause LIKE '%strict%' AND last_cause LIKE '%nothing is left to retry'`))
 }
 
-// TestDismissedLetterStaysSo, however often its input comes again; one that was
-// replayed is open again.
-func TestDismissedLetterStaysSo(t *testing.T) {
+// TestDismissedDeadLetterStaysDismissed checks this for repeated input. A retried
+// dead letter is opened again.
+func TestDismissedDeadLetterStaysDismissed(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	input := []string{`{"did":`}
-	for state, then := range map[string]string{schema.LetterDismissed: schema.LetterDismissed, schema.LetterReplayed: schema.LetterOpen} {
+	for state, then := range map[string]string{schema.DeadLetterDismissed: schema.DeadLetterDismissed, schema.DeadLetterRetried: schema.DeadLetterOpen} {
 		require.NoError(t, played(t, pool, input, nil).Run(t.Context()))
 		_, err := pool.Exec(t.Context(), `UPDATE dead_letters SET state = $1`, state)
 		require.NoError(t, err)

@@ -12,15 +12,15 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// errResume ends a session whose connection did not start where it was asked
-// to: the next one asks from earlier.
-var errResume = errors.New("the server did not deliver the last event committed")
+// errResume ends a session whose connection did not start at the requested cursor.
+// The next one requests an earlier start.
+var errResume = errors.New("the server did not deliver the last committed event")
 
-// errOverflow ends a session whose buffer ran full and stayed so.
+// errOverflow ends a session whose buffer stayed full.
 var errOverflow = errors.New("the buffer is full: the database is slower than the stream")
 
-// session is the life of one connection: one goroutine reads, one decodes, one
-// commits. Whatever ends the connection, what was read before is committed.
+// session handles one connection: one goroutine reads, one decodes, one commits.
+// However the connection ends, frames read before are committed.
 type session struct {
 	cfg     *Config
 	clock   *clock
@@ -33,36 +33,35 @@ type session struct {
 
 	base      schema.Position // host and filter of this connection
 	connected time.Time       // when it was made
-	asked     Cursor          // what the server was asked for
-	past      time.Time       // the moment it was asked to begin at; zero: the live tip
+	requested Cursor          // the cursor sent to the server
+	past      time.Time       // the time requested as the start; zero: the live tip
 
 	// Of the decoding goroutine.
 	open    *batch          // the batch being filled
 	message Message         // the frame being read
-	tail    Place           // the last frame that has a place
-	behind  bool            // the position is not there yet
-	trail   trail           // of the frames so far
+	tail    Place           // the last frame with a place
+	behind  bool            // the position is behind tail
+	trail   trail           // the frames so far
 	counted map[counted]int // events since the last flush
-	events  int             // that the batch before wrote: the next one has about as many
-	frames  int             // that these events were of
+	events  int             // events in the previous batch, to size the next
+	frames  int             // frames in the previous batch
 
-	lastFrame  Moment       // arrival of the last frame
-	lag        atomic.Int64 // from the last event to its arrival, nanoseconds
-	reached    atomic.Int64 // when the last event happened, microseconds since 1970
-	begun      atomic.Bool  // an event has arrived
-	recent     atomic.Bool  // one that had just happened has
-	settled    atomic.Bool  // it is known whether the resume missed anything
-	pending    atomic.Int64 // batches begun and not committed
+	lastFrame  MonotonicTime // arrival of the last frame
+	lag        atomic.Int64  // nanoseconds from the last event to its arrival
+	reached    atomic.Int64  // when the last event happened, microseconds since 1970
+	begun      atomic.Bool   // an event has arrived
+	recent     atomic.Bool   // a recent event has arrived
+	settled    atomic.Bool   // the resume is settled
+	pending    atomic.Int64  // batches begun and not committed
 	overflowed atomic.Bool
-	broken     atomic.Bool // the database refused for good: no reconnect helps
+	broken     atomic.Bool // the database failed permanently: no reconnect helps
 }
 
-// liveWithin is how far behind its arrival an event may have happened for the
-// stream to count as live.
+// liveWithin is the lag below which the stream counts as live.
 const liveWithin = 10 * time.Second
 
-// run works the connection until it ends, and says why it did. stop ends the
-// reading; commits go on until everything read is in the database, or ctx ends.
+// run handles the connection until it ends, and returns why it ended. stop ends the
+// reading. Commits continue until everything read is in the database, or ctx ends.
 func (s *session) run(ctx, stop context.Context, c *committer) error {
 	s.lastFrame.Set(time.Now())
 	reading, stopReading := context.WithCancel(stop)
@@ -76,7 +75,7 @@ func (s *session) run(ctx, stop context.Context, c *committer) error {
 		read <- s.read(reading)
 	}()
 	go func() {
-		defer stopReading() // what is not decoded need not be read
+		defer stopReading() // frames that nobody decodes need not be read
 		defer close(s.commits)
 		decoded <- s.decode(decoding)
 	}()
@@ -98,8 +97,8 @@ func (s *session) run(ctx, stop context.Context, c *committer) error {
 	return cmp.Or(commitErr, decodeErr, readErr)
 }
 
-// read moves frames from the socket to the buffer and does nothing else. It waits
-// for room for less long than servers wait for their clients.
+// read moves frames from the socket to the buffer. It waits for space for less time
+// than servers wait for their clients.
 func (s *session) read(ctx context.Context) error {
 	for {
 		f, err := s.conn.Next(ctx)
@@ -118,7 +117,7 @@ func (s *session) read(ctx context.Context) error {
 	}
 }
 
-// decode turns frames into batches and hands them over to be committed.
+// decode turns frames into batches and passes them to the committer.
 func (s *session) decode(ctx context.Context) error {
 	var frames []Frame
 	due := time.NewTimer(s.due())
@@ -150,7 +149,7 @@ func (s *session) decode(ctx context.Context) error {
 	return s.flush(ctx)
 }
 
-// due is how long nothing needs to be done while no frame comes.
+// due returns how long decode may wait if no frame arrives.
 func (s *session) due() time.Duration {
 	wait := time.Hour
 	if s.open != nil {
@@ -163,12 +162,12 @@ func (s *session) due() time.Duration {
 	case s.resume.seen > 0:
 		wait = min(wait, s.cfg.AnchorWithin-time.Since(s.resume.since))
 	default:
-		wait = min(wait, s.cfg.QuietAfter/5) // as soon as silence counts
+		wait = min(wait, s.cfg.QuietAfter/5) // until silence counts
 	}
 	return max(0, wait)
 }
 
-// await ends the wait for an anchor that does not come.
+// await ends the wait for an anchor that does not arrive in time.
 func (s *session) await() error {
 	r := s.resume
 	switch {
@@ -178,7 +177,7 @@ func (s *session) await() error {
 		if time.Since(s.connected) < s.cfg.AnchorWithin {
 			return nil
 		}
-		return errResume // the anchor comes at once, or never
+		return errResume // the anchor arrives at once or never
 	case r.seen > 0:
 		if time.Since(r.since) < s.cfg.AnchorWithin {
 			return nil
@@ -186,20 +185,20 @@ func (s *session) await() error {
 		s.begin(time.Now())
 	case s.silentUntil().IsZero():
 		return nil
-	default: // there is nothing at all since the moment asked for
+	default: // there is no event since the requested time
 		s.begin(time.Now())
 		at := r.from
 		at.CaughtUp, at.Quiet = later(at.CaughtUp, s.clock.earliest(s.silentUntil())), false
 		s.open.last = &at
 	}
-	if r.judge() == missed {
+	if r.settle() == missed {
 		s.missed()
 	}
 	s.settled.Store(true)
 	return nil
 }
 
-// missed puts what the resume could not cover into the open batch.
+// missed adds the gap of the resume to the open batch.
 func (s *session) missed() {
 	gap := s.resume.gap()
 	s.metrics.gaps.Inc()
@@ -225,7 +224,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 			return errResume
 		case known:
 			return nil
-		case again:
+		case reprocess:
 			moves = false
 		case missed:
 			s.begin(f.Arrived)
@@ -234,7 +233,7 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	}
 	if moves {
 		s.begin(f.Arrived)
-		s.reach(&m.Place, f.Arrived)
+		s.advanceTo(&m.Place, f.Arrived)
 	}
 	s.add(m, moves, f.Arrived)
 	if s.open == nil {
@@ -246,16 +245,16 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
-		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]part, 0, s.frames)}
+		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames)}
 		s.pending.Add(1)
 	}
 }
 
-// committed says that one of the batches begun is in the database.
+// committed counts one batch as committed.
 func (s *session) committed() { s.pending.Add(-1) }
 
-// reach takes over how far the stream has come with a frame.
-func (s *session) reach(p *Place, arrived time.Time) {
+// advanceTo records that the stream has reached a frame.
+func (s *session) advanceTo(p *Place, arrived time.Time) {
 	s.tail, s.behind = *p, true
 	s.trail.add(p)
 	at := p.happened()
@@ -263,16 +262,16 @@ func (s *session) reach(p *Place, arrived time.Time) {
 	s.lag.Store(int64(earliest.Sub(at)))
 	s.reached.Store(at.UnixMicro())
 	s.begun.Store(true)
-	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: the other would take old events for new
+	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: by the other, old events could seem recent
 		s.recent.Store(true)
 	}
 }
 
-// add puts what a frame says into the open batch. moves: the position may be set
-// after this frame.
+// add adds a frame's events to the open batch. moves: the position may be set after
+// this frame.
 func (s *session) add(m *Message, moves bool, arrived time.Time) {
 	for _, bad := range m.Malformed {
-		s.metrics.parked.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
+		s.metrics.deadLettered.WithLabelValues(schema.StageDecode, s.cfg.named(bad.Collection)).Inc()
 		s.log.Warn("frame_dead_lettered", "error", bad.Error())
 		s.begin(arrived)
 		s.open.malformed(bad, 0, arrived)
@@ -288,34 +287,34 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 			s.metrics.replaced.Add(float64(ev.Replaced))
 		}
 		keep, kind := s.cfg.keeps(ev)
-		s.counted[s.countedAs(ev, kind)]++
+		s.counted[s.metricLabels(ev, kind)]++
 		if !keep {
 			continue
 		}
 		s.begin(arrived)
 		if !s.open.add(ev, arrived) {
-			s.metrics.parked.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
+			s.metrics.deadLettered.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
 		}
 	}
 	if !moves {
-		m.Identity = Identity{} // no position without an anchor, see split
+		m.Identity = Identity{} // a position needs an anchor, see split
 	}
 	if s.open != nil {
 		s.open.close(&m.Place, began)
 	}
 }
 
-// counted is what an event counts as.
+// counted holds the labels under which an event is counted.
 type counted struct{ kind, collection string }
 
-func (s *session) countedAs(ev *Event, kind string) counted {
+func (s *session) metricLabels(ev *Event, kind string) counted {
 	if ev.Kind != KindCommit {
 		return counted{kind, ""}
 	}
 	return counted{kind, s.cfg.named(ev.Collection)}
 }
 
-// named is a collection as metrics name it.
+// named returns the label of a collection in metrics.
 func (c *Config) named(collection string) string {
 	switch {
 	case !c.Wanted(collection):
@@ -326,7 +325,7 @@ func (c *Config) named(collection string) string {
 	return collection
 }
 
-// flushFull hands the open batch over when it is full.
+// flushFull flushes the open batch if it is full or due.
 func (s *session) flushFull(ctx context.Context) error {
 	if s.open.count < s.cfg.BatchEvents && s.open.bytes < maxBatchBytes && time.Since(s.open.opened) < s.cfg.BatchInterval {
 		return nil
@@ -334,8 +333,8 @@ func (s *session) flushFull(ctx context.Context) error {
 	return s.flush(ctx)
 }
 
-// flush closes the open batch, if there is one, and waits until the committer
-// takes it.
+// flush closes the open batch, if there is one, and waits until the committer takes
+// it.
 func (s *session) flush(ctx context.Context) error {
 	b := s.open
 	if b == nil {
@@ -345,7 +344,7 @@ func (s *session) flush(ctx context.Context) error {
 	s.events, s.frames = len(b.events), len(b.frames)
 	if s.behind && s.resume.settled {
 		at := s.base
-		move(&at, &s.tail)
+		advance(&at, &s.tail)
 		s.trail.mark(&at)
 		if time.Duration(s.lag.Load()) < liveWithin {
 			at.CaughtUp = later(at.CaughtUp, at.LastEvent)
@@ -355,7 +354,7 @@ func (s *session) flush(ctx context.Context) error {
 	for as, n := range s.counted {
 		s.metrics.events.WithLabelValues(as.kind, as.collection).Add(float64(n))
 		if as.collection != "" {
-			s.metrics.expect(as.collection)
+			s.metrics.initDeadLetterCounters(as.collection)
 		}
 	}
 	clear(s.counted)
@@ -368,7 +367,7 @@ func (s *session) flush(ctx context.Context) error {
 	}
 }
 
-// keeps reports whether an event writes something, and the word it is counted under.
+// keeps reports whether an event writes something, and its kind in metrics.
 func (c *Config) keeps(ev *Event) (bool, string) {
 	if ev.Kind != KindOther && c.Follows != nil && !c.Follows(ev.Author) {
 		return false, "not_followed"

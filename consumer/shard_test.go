@@ -20,13 +20,13 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestWhomToFollowIsAskedForWithEachLease, before anything is read: who gives
-// accounts to a stream ends its lease and sets it back in one transaction, and
-// what comes again must be read for them too.
+// TestFollowsAreReadWithEachLease checks that Leased is called before anything is
+// read: a change to a stream's accounts ends its lease and moves its position back
+// in one transaction, and the events that arrive again must be read for the new
+// accounts too.
 //
-// It has been seen to fail when, by hand, Leased is called once alone, and when
-// it is called after the connection.
-func TestWhomToFollowIsAskedForWithEachLease(t *testing.T) {
+// The test fails if Leased is called only once, or after the connection.
+func TestFollowsAreReadWithEachLease(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 500})
 	var given, taken atomic.Bool // to this stream; as its consumer knows
@@ -55,9 +55,9 @@ func TestWhomToFollowIsAskedForWithEachLease(t *testing.T) {
 	require.Equal(t, 4, calls)
 }
 
-// TestRemovedShardIsNotMadeAgain by its consumer, which waits until others do:
-// a row that nobody reads would be shown as a stream that stands still.
-func TestRemovedShardIsNotMadeAgain(t *testing.T) {
+// TestRemovedShardIsNotRecreated checks that the consumer waits until the row
+// exists again: a row without a reader would be shown as a stalled stream.
+func TestRemovedShardIsNotRecreated(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 500})
 	stop := s.run(func(cfg *consumer.Config) { cfg.Shard, cfg.LeasePoll = true, time.Millisecond })
@@ -74,9 +74,9 @@ func TestRemovedShardIsNotMadeAgain(t *testing.T) {
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM streams`))
 }
 
-// TestOutdatedProgramGivesItsLeaseBack and ends: another has projections that it
-// lacks.
-func TestOutdatedProgramGivesItsLeaseBack(t *testing.T) {
+// TestOutdatedProgramReleasesLease checks that the program also ends, because
+// another one has projections that it lacks.
+func TestOutdatedProgramReleasesLease(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	outdated := &schema.OutdatedError{Name: "words", Missing: true}

@@ -5,12 +5,12 @@ import (
 	"strconv"
 )
 
-// networkBytes is how many bytes a record takes where the network bounds it: in
-// CBOR, in which a control character is one byte and not the six of its escape.
-// It is never more than the truth: no valid record is refused for how JSON
-// writes it. The record must be valid JSON.
+// networkBytes returns the size of a record as the network limits it, in CBOR,
+// where a control character takes one byte instead of six. It never overestimates,
+// so no valid record is rejected for its JSON encoding. The record must be valid
+// JSON.
 func networkBytes(record []byte) (size int) {
-	key := "" // the name that comes before the next value
+	key := "" // the name of the next value
 	for i := 0; i < len(record); {
 		switch c := record[i]; {
 		case c == '"':
@@ -56,8 +56,8 @@ func networkBytes(record []byte) (size int) {
 	return size
 }
 
-// textBytes is the length of a JSON string's content as CBOR. An escaped U+FFFD
-// counts as one byte: it may stand for a NUL, see Event.Replaced.
+// textBytes returns the length of a JSON string's content in CBOR. An escaped
+// U+FFFD counts as one byte: it may replace a NUL, see Event.Replaced.
 func textBytes(text []byte) int {
 	n := 0
 	for i := 0; i < len(text); {
@@ -84,7 +84,7 @@ func textBytes(text []byte) int {
 	return n + headerBytes(uint64(n))
 }
 
-// numberBytes is the length of a JSON number as CBOR.
+// numberBytes returns the length of a JSON number in CBOR.
 func numberBytes(text []byte) int {
 	n, err := strconv.ParseInt(string(text), 10, 64)
 	switch {
@@ -96,7 +96,7 @@ func numberBytes(text []byte) int {
 	return headerBytes(uint64(n))
 }
 
-// headerBytes is how long CBOR's first bytes are, which hold a number.
+// headerBytes returns the length of the CBOR header that encodes n.
 func headerBytes(n uint64) int {
 	switch {
 	case n < 24:

@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNetworkBytesAreThoseOfCBOR, or a little less; never more.
-func TestNetworkBytesAreThoseOfCBOR(t *testing.T) {
+// TestNetworkBytes checks that the size is that of CBOR or slightly less, never
+// more.
+func TestNetworkBytes(t *testing.T) {
 	t.Parallel()
 	link := `{"$link":"bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a"}`
 	records := []string{
@@ -42,7 +43,7 @@ func TestNetworkBytesAreThoseOfCBOR(t *testing.T) {
 	}
 }
 
-// inCBOR is the length of a value as the network encodes it.
+// inCBOR returns the length of a value in the network's encoding.
 func inCBOR(value any) int {
 	header := func(n int) int { return headerBytes(uint64(n)) }
 	switch v := value.(type) {

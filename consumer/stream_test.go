@@ -20,7 +20,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// stream is a consumer of a network, over its wire.
+// stream is a consumer of a simulated network.
 type stream struct {
 	t    *testing.T
 	wire wire
@@ -30,7 +30,7 @@ type stream struct {
 	ping time.Duration // after so much silence; the default when zero
 }
 
-// newStream is one of a Jetstream.
+// newStream returns a stream of a Jetstream server.
 func newStream(t *testing.T, cfg simnet.Config) *stream {
 	t.Helper()
 	return &stream{t: t, wire: wires()[1], net: startJetstream(t, cfg), pool: schematest.New(t)}
@@ -75,7 +75,7 @@ func (s *stream) start(change func(*consumer.Config), endpoints ...string) (ende
 	return done, cancel
 }
 
-// last is when the last event happened.
+// last returns the time of the last event.
 func (s *stream) last() int64 {
 	all := s.net.Happened()
 	return all[len(all)-1].at
@@ -85,8 +85,8 @@ const readUpTo = `SELECT count(*) FROM streams WHERE last_event_at >= to_timesta
 
 type post struct{ did, rkey string }
 
-// posts are those that there are. Of an account that is deleted at the end, some
-// may be stored: the purge takes them.
+// posts returns the existing posts. If an account is deleted at the end, some of
+// its posts may still be stored until the purge.
 func (s *stream) posts() []post {
 	there, deleted := map[post]bool{}, map[string]bool{}
 	for _, e := range s.net.Happened() {
@@ -106,8 +106,8 @@ func (s *stream) posts() []post {
 	return all
 }
 
-// stores waits until everything that happened is committed: then the posts that
-// there are stored, and no others.
+// stores waits until every event is committed, and checks that exactly the existing
+// posts are stored.
 func (s *stream) stores() {
 	s.t.Helper()
 	last := s.last()
@@ -115,7 +115,7 @@ func (s *stream) stores() {
 	s.holds(s.posts())
 }
 
-// holds checks that these posts are stored, and no others.
+// holds checks that exactly these posts are stored.
 func (s *stream) holds(want []post) {
 	s.t.Helper()
 	rows, err := s.pool.Query(s.t.Context(), `
@@ -152,8 +152,8 @@ func (l *lines) count(s string) int {
 	return strings.Count(l.b.String(), s)
 }
 
-// TestFullBufferDropsTheConnectionNotEvents has the database stand still until
-// the buffer has run full.
+// TestFullBufferDropsTheConnectionNotEvents stops the database until the buffer is
+// full.
 func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 3000})
@@ -180,8 +180,9 @@ func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
 	stop()
 }
 
-// TestResumeGoesOnWhereItStopped reads nothing twice and loses nothing.
-func TestResumeGoesOnWhereItStopped(t *testing.T) {
+// TestResumeContinuesAtPosition checks that nothing is read twice and nothing is
+// lost.
+func TestResumeContinuesAtPosition(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)
@@ -196,9 +197,9 @@ func TestResumeGoesOnWhereItStopped(t *testing.T) {
 	})
 }
 
-// TestRenumberedServerIsNoticed: at the stored number stands another event, and
-// the events the server has moved below it would be lost.
-func TestRenumberedServerIsNoticed(t *testing.T) {
+// TestRenumberedServerIsDetected connects to a server that has another event at the
+// stored number; the events that it moved below that number would be lost.
+func TestRenumberedServerIsDetected(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)
@@ -215,10 +216,10 @@ func TestRenumberedServerIsNoticed(t *testing.T) {
 	})
 }
 
-// TestFutureCursorIsNoticed: a server that has forgotten its last numbers takes
-// the position for the live tip, and says nothing. What happened meanwhile comes
-// all the same.
-func TestFutureCursorIsNoticed(t *testing.T) {
+// TestFutureCursorIsDetected connects to a server that has lost its last numbers
+// and silently treats the cursor as the live tip. Events from the meantime still
+// arrive.
+func TestFutureCursorIsDetected(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})
 		stop := s.run(nil)
@@ -236,7 +237,8 @@ func TestFutureCursorIsNoticed(t *testing.T) {
 	})
 }
 
-// TestLostEventsAreAGap: the server has forgotten what happened meanwhile.
+// TestLostEventsAreAGap connects to a server that has deleted the events since the
+// position.
 func TestLostEventsAreAGap(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300, end: time.Now().Add(-time.Hour)})
@@ -253,8 +255,9 @@ func TestLostEventsAreAGap(t *testing.T) {
 	})
 }
 
-// TestAnotherHostIsAskedAnew: its numbers are others, its history is the same.
-func TestAnotherHostIsAskedAnew(t *testing.T) {
+// TestOtherHostIsReadFromEarlier fails over to a host with other sequence numbers
+// and the same history.
+func TestOtherHostIsReadFromEarlier(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		at := time.Now()
 		s := newStreamOf(t, w, history{events: 300, end: at})
@@ -270,8 +273,8 @@ func TestAnotherHostIsAskedAnew(t *testing.T) {
 	})
 }
 
-// TestQuietStartIsAPosition: a stream that begins at the live tip goes on from
-// there, even when its first process dies before the first event.
+// TestQuietStartIsAPosition checks that a stream that starts at the live tip
+// resumes there, even if its first process dies before the first event.
 func TestQuietStartIsAPosition(t *testing.T) {
 	onEveryWire(t, func(t *testing.T, w wire) {
 		s := newStreamOf(t, w, history{events: 300})

@@ -17,11 +17,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// The toy wire is JSON lines over TCP. A client says where to begin, and later
-// "ping"; the server answers "ok", sends frames, and answers "pong" when it has
-// sent all there is. A cursor is a sequence number and exclusive: 0 is the oldest
-// frame. One that is too old is clamped, and one in the future becomes the live
-// tip, both in silence. Frames of accounts that were taken down are left out.
+// The toy wire is JSON lines over TCP. A client sends its cursor, and later "ping".
+// The server replies "ok", sends frames, and replies "pong" when everything is
+// sent. A cursor is an exclusive sequence number; 0 is the oldest frame. A cursor
+// that is too old is clamped, and one in the future becomes the live tip, both
+// silently. Frames of accounts that were taken down are omitted.
 
 // toyFrame is a commit of one account with any number of operations, or a
 // keep-alive, which has neither.
@@ -39,7 +39,7 @@ type toyOp struct {
 	Record json.RawMessage `json:"record,omitempty"`
 }
 
-// toyNet is a server of the toy wire and what happens there.
+// toyNet is a server of the toy wire and its history.
 type toyNet struct {
 	t        *testing.T
 	listener net.Listener
@@ -127,8 +127,8 @@ func (n *toyNet) cut() {
 	}
 }
 
-// happen makes one frame: every seventh is a keep-alive, the others have up to
-// six operations, most of them of posts.
+// happen adds one frame: every seventh is a keep-alive, the others have up to six
+// operations, mostly on posts.
 func (n *toyNet) happen(at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -167,7 +167,7 @@ func (n *toyNet) happen(at time.Time) {
 	n.add(f)
 }
 
-// Inject sends a frame that the test made; its number and its time are given to it.
+// Inject sends a frame of the test, and sets its number and its time.
 func (n *toyNet) Inject(f toyFrame) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -175,8 +175,8 @@ func (n *toyNet) Inject(f toyFrame) {
 	n.add(f)
 }
 
-// add ends with the log's last event as old as the last frame: a test that waits for
-// that one waits for all.
+// add makes the last event of the log as old as the last frame, so that a test that
+// waits for it waits for all.
 func (n *toyNet) add(f toyFrame) {
 	n.frames = append(n.frames, f)
 	n.log = append(n.log, happened{at: f.At})
@@ -247,7 +247,7 @@ func (n *toyNet) serve(c net.Conn) {
 	}
 }
 
-// start is the index of the first frame to send.
+// start returns the index of the first frame to send.
 func (n *toyNet) start(cursor *int64) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -257,8 +257,8 @@ func (n *toyNet) start(cursor *int64) int {
 	return max(n.floor, int(*cursor-n.shift+1))
 }
 
-// send writes the frames from one on, and returns the index of the next one, and
-// what is closed when there is one.
+// send writes the frames from an index on. It returns the next index, and a channel
+// that closes when there is another frame.
 func (n *toyNet) send(out *bufio.Writer, at int) (next int, more chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// toySource reads the toy wire. It is all that a source needs.
+// toySource reads the toy wire. It shows the minimum of a source.
 type toySource struct {
 	endpoints []string
 	ping      time.Duration
@@ -48,8 +48,8 @@ type toyConn struct {
 	net.Conn
 	host   string
 	lines  *bufio.Reader
-	proven consumer.Moment
-	pinged consumer.Moment
+	proven consumer.MonotonicTime
+	pinged consumer.MonotonicTime
 	ended  chan struct{}
 	wire   consumer.Wire
 }
@@ -80,7 +80,7 @@ func dialToy(ctx context.Context, host string, from consumer.Cursor, ping time.D
 	return k, nil
 }
 
-// watch asks whether there is more, one ping after another.
+// watch sends one ping after another.
 func (k *toyConn) watch(ping time.Duration) {
 	tick := time.NewTicker(ping)
 	defer tick.Stop()
@@ -155,7 +155,7 @@ func decodeToy(data []byte, arrived time.Time, m *consumer.Message) {
 	}
 }
 
-// toyExcerpt is the frame with one of its operations.
+// toyExcerpt returns the frame with a single operation.
 func toyExcerpt(frame []byte, part int) []byte {
 	var f toyFrame
 	if json.Unmarshal(frame, &f) != nil || part >= len(f.Ops) {

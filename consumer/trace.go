@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// traced is persist inside a span that begins with the arrival of the batch's
-// first event. The jobs that it enqueues belong to it.
+// traced calls persist in a span that begins with the arrival of the batch's first
+// event. The span is the parent of the jobs that the commit enqueues.
 func (c *committer) traced(ctx context.Context, b *batch) error {
 	began := b.oldest
 	if began.IsZero() {

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// wire is a source, and real servers on loopback that it reads. Every source
-// passes the same tests: the next one is one more row of wires.
+// wire is a source with real servers on loopback. Every source passes the same
+// tests: add a row to wires for a new one.
 type wire struct {
 	name    string
 	decodes consumer.Wire
@@ -33,7 +33,7 @@ func wires() []wire {
 	}
 }
 
-// onEveryWire is one test of every source.
+// onEveryWire runs a test for every source.
 func onEveryWire(t *testing.T, test func(t *testing.T, w wire)) {
 	t.Parallel()
 	for _, w := range wires() {
@@ -44,13 +44,13 @@ func onEveryWire(t *testing.T, test func(t *testing.T, w wire)) {
 	}
 }
 
-// history is what has happened before a server starts.
+// history is the past of a server before it starts.
 type history struct {
 	events int
 	end    time.Time // now when zero
 }
 
-// network is a server, and the log of what happened there.
+// network is a server and the log of its events.
 type network interface {
 	Endpoint() string
 	Host() string
@@ -61,7 +61,7 @@ type network interface {
 	Refuse()              // nobody is accepted any more
 }
 
-// happened is an event, as a test wants to know it.
+// happened is an event, as tests need it.
 type happened struct {
 	did, rkey string
 	post      bool   // it is about a post

@@ -77,6 +77,9 @@ func zombie(pid int) bool {
 
 func TestClusterSurvivesItsServer(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	dir := folder(t)
 	first, err := devpg.Start(t.Context(), devpg.Options{Dir: dir, Fsync: true})
 	require.NoError(t, err)
@@ -135,6 +138,9 @@ func TestPasswordIsRequired(t *testing.T) {
 
 func TestRestartImmediateKeepsCommittedData(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	server, err := devpg.Start(t.Context(), devpg.Options{Settings: map[string]string{"work_mem": "7MB"}})
 	require.NoError(t, err)
 	defer server.Stop(t.Context()) //nolint:errcheck // the test is over

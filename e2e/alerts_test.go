@@ -15,10 +15,11 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestKilledBetweenTheStateAndTheMessage: the process dies while the webhook
-// reads its message. The next one sends it again, about the same state; and
-// nobody writes down where the webhook is.
-func TestKilledBetweenTheStateAndTheMessage(t *testing.T) {
+// TestKillBetweenAlertStateAndWebhook kills the process while the webhook reads
+// its message. The next process sends it again, about the same state. No log
+// holds the webhook's URL.
+func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := network(t, 10)
 	database := schematest.NewURL(t)

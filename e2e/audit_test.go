@@ -17,7 +17,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// audited is what `weir audit` says.
+// audited runs `weir audit` and returns its summary.
 func audited(t *testing.T, env []string, args ...string) (sum schema.Audit, faults []string) {
 	t.Helper()
 	var answer struct {
@@ -33,8 +33,8 @@ func audited(t *testing.T, env []string, args ...string) (sum schema.Audit, faul
 	return answer.Audit, faults
 }
 
-// followedForLong is a database that has the past of everybody the hub follows,
-// and a process that keeps it.
+// followedForLong returns a database with the past of every account that the hub
+// follows, and a process that keeps it up to date.
 func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []string, serve *process) {
 	t.Helper()
 	n = followNetwork(t, 30)
@@ -50,8 +50,8 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 	return n, pool, env, serve
 }
 
-// someoneBusy is a followed account with so many posts of the past hours stored,
-// the newest first, and with one of this moment.
+// someoneBusy returns a followed account with this many stored posts of the past
+// hours, newest first, and with a post of this moment.
 func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (did string, rkeys []string) {
 	t.Helper()
 	did = texts(t, pool, `SELECT did FROM posts JOIN watch_members USING (did) GROUP BY did ORDER BY count(*) DESC, did LIMIT 1`)[0]
@@ -65,9 +65,10 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 	return did, rkeys
 }
 
-// TestAuditFindsAndRepairs what somebody did to the tables: a post taken out, one
-// put in, one altered, one of another version, one buried under a tombstone.
+// TestAuditFindsAndRepairs changes made by hand: a post removed, one added, one
+// altered, one with another version, one hidden by a tombstone.
 func TestAuditFindsAndRepairs(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, pool, env, serve := followedForLong(t)
 	sum, faults := audited(t, env, "--all")
@@ -97,8 +98,8 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.Equal(t, []int{2, 1, 2}, []int{sum.Missing, sum.Extra, sum.Stale})
 	require.NotEqual(t, before, stored(t, pool), "an audit alone changes nothing")
 
-	at := serve.operators(t)
-	_, metrics := look(t, at+"/metrics", "")
+	at := serve.opsURL(t)
+	_, metrics := getOps(t, at+"/metrics", "")
 	for _, line := range []string{`weir_audit_faults{fault="missing"} 2`, `weir_audit_faults{fault="extra"} 1`, `weir_audit_faults{fault="stale"} 2`, `weir_audit_failures 0`, `weir_audit_score 0.9`} {
 		require.Contains(t, metrics, "\n"+line)
 	}
@@ -114,15 +115,16 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM shares WHERE rkey = '`+forged+`'`), "the forged post counts no longer")
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM tombstones WHERE rkey = '`+forged+`'`))
 	require.NotContains(t, succeed(t, env, "status"), "WeirAuditScore")
-	truth := fold(n.Log().Entries(), "app.bsky.feed.post")
+	oracle := fold(n.Log().Entries(), "app.bsky.feed.post")
 	for _, rkey := range rkeys[:4] { // the contents, not only the keys
-		require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE rkey = '%s' AND record = $$%s$$::jsonb`, rkey, truth.records[recordKey{"app.bsky.feed.post", did, rkey}].record)))
+		require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE rkey = '%s' AND record = $$%s$$::jsonb`, rkey, oracle.records[recordKey{"app.bsky.feed.post", did, rkey}].record)))
 	}
 }
 
-// TestAuditOfServersThatFail says so, blames no post, and is told when nobody
-// audits any more.
-func TestAuditOfServersThatFail(t *testing.T) {
+// TestAuditOfFailingServers: such an audit reports the failures and no faults in
+// posts, and there is an alert when no audit has run for long.
+func TestAuditOfFailingServers(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	someoneBusy(t, n, pool, 1)
@@ -132,7 +134,7 @@ func TestAuditOfServersThatFail(t *testing.T) {
 	require.Nil(t, sum.Score)
 	require.Equal(t, 5, sum.Failures)
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditFails")
-	n.MendCalls()
+	n.ClearCallFaults()
 	sum, _ = audited(t, env, "--accounts", "5")
 	require.NotNil(t, sum.Score)
 	require.NotContains(t, succeed(t, env, "status"), "WeirAudit")
@@ -141,13 +143,13 @@ func TestAuditOfServersThatFail(t *testing.T) {
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditOld")
 	require.NotContains(t, succeed(t, append(env, "WEIR_AUDIT_INTERVAL=0"), "status"), "WeirAuditOld")
 	executes(t, env[0][len("DATABASE_URL="):], `DELETE FROM audits`)
-	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a young database owes no audit")
+	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a new database needs no audit yet")
 	executes(t, env[0][len("DATABASE_URL="):], `UPDATE weir_migration SET applied_at = now() - interval '3 days'`)
 	require.Contains(t, succeed(t, env, "status"), "WeirAuditOld")
 }
 
-// TestAuditMistakes are one sentence.
-func TestAuditMistakes(t *testing.T) {
+// TestAuditRefusesWrongArguments in one sentence.
+func TestAuditRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"audit --accounts 0", "audit --all --accounts 3", "audit --window 0s", "audit --settle -1s"} {
 		_, stderr, code := weir(t, nil, strings.Fields(args)...)

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// clientTool is a program of PostgreSQL's client, of the version of the server
-// that the tests run.
+// clientTool is a PostgreSQL client program of the same version as the server of
+// the tests.
 func clientTool(t *testing.T, name string) string {
 	t.Helper()
 	bin, version, err := devpg.Find()
@@ -33,13 +33,14 @@ func runs(t *testing.T, program string, args ...string) {
 	require.NoError(t, err, "%s: %s", filepath.Base(program), out)
 }
 
-// TestRestoredBackupResumesWithoutLoss, as docs/operations.md says it is done: a
-// dump is taken while everything works, the stream goes on, the whole cluster is
-// lost. Weir on the dump, restored in a new cluster, reads again what the dump had
-// not seen, since the cursor came back with the records.
+// TestRestoredBackupResumesWithoutLoss follows docs/operations.md: a dump is taken
+// while Weir runs, the stream continues, and the whole cluster is lost. The dump
+// is restored in a new cluster, where Weir rereads the events since the dump: the
+// cursor is restored with the records.
 //
-// It has been seen to fail with the lost database's cursor put into the restored one.
+// With the lost database's cursor in the restored one, the test fails.
 func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
+	long(t)
 	t.Parallel()
 	lost, fresh := schematest.Server(t), schematest.Server(t)
 	withRoles(t, lost.URL("weir"))
@@ -60,5 +61,5 @@ func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
 	k.process = start(t, k.env, "serve")
 	k.progress(10)
 	stop()
-	k.judge()
+	k.compare()
 }

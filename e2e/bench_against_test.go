@@ -21,24 +21,24 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// What a change may cost, as many times what the base costs.
+// The highest cost of a change, as a multiple of the base's cost.
 const (
 	mostCPU = 1.10
 	mostWAL = 1.05
 )
 
-// Events of one run: few enough for ten turns in some five minutes.
+// Events of one run: few enough for ten turns in about five minutes.
 const (
 	againstPosts = 60_000
 	againstLive  = 30_000
 )
 
-// BenchmarkAgainst compares this binary with the one that WEIR_BENCH_BASE names:
-// both do the same in turn, WEIR_BENCH_TURNS times (10), each in a database of
-// its own that it has migrated itself. It compares processor time and bytes of
-// WAL, which hardly feel who else uses the machine, and no rates; and fails when
-// the median is more than mostCPU or mostWAL times that of the base. Without
-// WEIR_BENCH_BASE it compares nothing.
+// BenchmarkAgainst compares this binary with the one that WEIR_BENCH_BASE names.
+// Both do the same in turn, WEIR_BENCH_TURNS times (10), each in a database that
+// it has migrated itself. It compares processor time and bytes of WAL, which
+// depend little on the load of the machine, and no rates. It fails if a median is
+// more than mostCPU or mostWAL times that of the base. Without WEIR_BENCH_BASE it
+// is skipped.
 func BenchmarkAgainst(b *testing.B) {
 	base := os.Getenv("WEIR_BENCH_BASE")
 	if base == "" {
@@ -54,7 +54,7 @@ func BenchmarkAgainst(b *testing.B) {
 		programs := [2]string{base, binary}
 		for turn := range turns + 1 {
 			for i := range programs {
-				which := (i + turn) % 2 // who begins has the colder caches
+				which := (i + turn) % 2 // the first one has the colder caches
 				cost := a.turn(programs[which])
 				if turn > 0 { // the first one warms up
 					of[which] = append(of[which], cost)
@@ -66,10 +66,10 @@ func BenchmarkAgainst(b *testing.B) {
 	}
 }
 
-// costs are what the cases cost per event, by case and figure.
+// costs holds the cost per event, by case and figure.
 type costs map[string]float64
 
-// against is what both binaries are given.
+// against is what both binaries share.
 type against struct {
 	b          *testing.B
 	server     *devpg.Server
@@ -83,8 +83,8 @@ func newAgainst(b *testing.B) *against {
 	b.Helper()
 	a := &against{b: b}
 	var err error
-	// What Postgres does at times of its own is left out: it would be counted to
-	// whoever runs then.
+	// Background work of Postgres is switched off: it would count for the binary
+	// that happens to run.
 	a.server, err = devpg.Start(context.Background(), devpg.Options{Settings: map[string]string{
 		"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off"}})
 	require.NoError(b, err)
@@ -103,7 +103,7 @@ func newAgainst(b *testing.B) *against {
 	return a
 }
 
-// turn has a program do all cases.
+// turn runs all cases with a program.
 func (a *against) turn(program string) costs {
 	a.b.Helper()
 	cost := costs{}
@@ -126,7 +126,7 @@ func (a *against) turn(program string) costs {
 	return cost
 }
 
-// database makes one that the program migrates itself.
+// database creates one that the program migrates itself.
 func (a *against) database(program string) (url string, drop func()) {
 	a.b.Helper()
 	name := fmt.Sprintf("against_%d", time.Now().UnixNano())
@@ -160,7 +160,7 @@ func (a *against) live(program, url string) *os.ProcessState {
 	require.NoError(a.b, cmd.Start())
 	conn, err := pgx.Connect(a.b.Context(), url)
 	require.NoError(a.b, err)
-	last := time.UnixMicro(lastAsked(a.net).TimeUS)
+	last := time.UnixMicro(lastDelivered(a.net).TimeUS)
 	require.Eventually(a.b, func() bool {
 		var read bool
 		err := conn.QueryRow(a.b.Context(), `SELECT coalesce(bool_or(last_event_at >= $1), false) FROM streams`, last).Scan(&read)
@@ -172,7 +172,7 @@ func (a *against) live(program, url string) *os.ProcessState {
 	return cmd.ProcessState
 }
 
-// cost is what one run has cost.
+// cost is the cost of one run.
 type cost struct {
 	process, postgres time.Duration // of processor time
 	wal               int64         // bytes
@@ -192,8 +192,8 @@ const (
 	walBytes  = " | WAL, B"
 )
 
-// measure asks what a run costs. Every page is written whole after a checkpoint
-// once: so there is one before.
+// measure returns the cost of a run. It starts with a checkpoint, since the first
+// change of a page after one writes the whole page.
 func (a *against) measure(run func() *os.ProcessState) cost {
 	a.b.Helper()
 	_, err := a.admin.Exec(a.b.Context(), `CHECKPOINT`)
@@ -209,8 +209,8 @@ func (a *against) measure(run func() *os.ProcessState) cost {
 	return cost{process: ended.UserTime() + ended.SystemTime(), postgres: a.postgres() - cpu, wal: wal() - lsn}
 }
 
-// quiet waits until nobody but us is connected: Postgres counts the time of a
-// process when it has ended.
+// quiet waits until there are no other connections: the time of a server process
+// is counted once it has ended.
 func (a *against) quiet() {
 	a.b.Helper()
 	require.Eventually(a.b, func() bool {
@@ -220,8 +220,8 @@ func (a *against) quiet() {
 	}, time.Minute, 20*time.Millisecond)
 }
 
-// postgres is the processor time of the whole server so far, as the kernel
-// counts it, in hundredths of a second: of what has ended and of what runs.
+// postgres is the processor time of the whole server so far, of ended and running
+// processes, as the kernel counts it in hundredths of a second.
 func (a *against) postgres() time.Duration {
 	a.b.Helper()
 	all, err := os.ReadDir("/proc")
@@ -240,8 +240,8 @@ func (a *against) postgres() time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// kernelProcess is what the kernel tells of a process: times in ticks, its own and
-// those of its children that have ended.
+// kernelProcess is what the kernel reports of a process: times in ticks, its own
+// and those of its ended children.
 type kernelProcess struct{ parent, own, ended int }
 
 func readProcess(t testing.TB, pid int) kernelProcess {
@@ -256,16 +256,16 @@ func parseProcess(pid int) (kernelProcess, error) {
 	if err != nil {
 		return kernelProcess{}, err
 	}
-	_, after, _ := strings.Cut(string(text), ") ") // the name may hold anything
+	_, after, _ := strings.Cut(string(text), ") ") // the name may contain any character
 	fields := strings.Fields(after)
 	number := make([]int, 15)
 	for i := 1; i < len(number) && i < len(fields); i++ {
-		number[i], _ = strconv.Atoi(fields[i]) // those that are read are numbers
+		number[i], _ = strconv.Atoi(fields[i]) // the fields used here are numbers
 	}
 	return kernelProcess{parent: number[1], own: number[11] + number[12], ended: number[13] + number[14]}, nil
 }
 
-// report prints the medians and their ratio, and fails where it is too large.
+// report prints the medians and their ratios, and fails if a ratio is too large.
 func (a *against) report(base, changed []costs) {
 	a.b.Helper()
 	table := newTable("case", "figure per event", "base", "spread", "this", "spread", "ratio", "in pairs", "at most")
@@ -295,7 +295,7 @@ func (a *against) report(base, changed []costs) {
 			unit, _, _ := strings.Cut(strings.ReplaceAll(name, " | ", ":"), ",")
 			a.b.ReportMetric(ratio, strings.ReplaceAll(unit, " ", "-")+"-x")
 			if ratio > limit {
-				a.b.Errorf("%s: %.3f times the base's, and %.2f is the most", name, ratio, limit)
+				a.b.Errorf("%s: %.3f times the base's: expected at most %.2f", name, ratio, limit)
 			}
 		}
 		table.line(what, figure, fmt.Sprintf("%.2f", before), fmt.Sprintf("%.1f %%", beforeSpread), fmt.Sprintf("%.2f", after), fmt.Sprintf("%.1f %%", afterSpread), fmt.Sprintf("%.3f", ratio), fmt.Sprintf("%.3f", paired(base, changed, name)), cell)
@@ -303,8 +303,8 @@ func (a *against) report(base, changed []costs) {
 	publish(a.b, table.String())
 }
 
-// paired is the median of the ratios of each turn: the machine is the same for
-// both then.
+// paired is the median of the ratios within each turn, where the load of the
+// machine is similar for both.
 func paired(base, changed []costs, name string) float64 {
 	of := make([]costs, len(base))
 	for i := range base {
@@ -314,8 +314,8 @@ func paired(base, changed []costs, name string) float64 {
 	return middle
 }
 
-// median is that of a figure, and how far the middle half of the runs spreads, in
-// per cent of it.
+// median returns the median of a figure, and the interquartile range in per cent
+// of it.
 func median(of []costs, name string) (middle, spread float64) {
 	var all []float64
 	for _, c := range of {

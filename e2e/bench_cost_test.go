@@ -38,8 +38,8 @@ func sizes(b *testing.B) []int {
 	return all
 }
 
-// preload copies so many posts of the last hours into a database, and a share
-// for every third. Few links are shared by many, and most once or twice.
+// preload copies this many posts of the last hours into a database, and a share
+// for every third. A few links have many shares, most have one or two.
 func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
 	b.Helper()
 	const span = 6 * time.Hour
@@ -66,12 +66,12 @@ func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
 	copied("shares", []string{"collection", "did", "rkey", "link_id", "how", "shared_at"}, posts/3, func(i int) []any {
 		return []any{schema.PostCollection, did(3 * i), rkey(3 * i), first + shared(), "post", at(3 * i)}
 	})
-	_, err = pool.Exec(b.Context(), `VACUUM ANALYZE`) // as autovacuum has by then
+	_, err = pool.Exec(b.Context(), `VACUUM ANALYZE`) // as autovacuum would have done
 	require.NoError(b, err)
 }
 
-// BenchmarkSize asks what the same work costs in a larger database: as many
-// times what it costs in the smallest one.
+// BenchmarkSize measures the same work in databases of several sizes, as a
+// multiple of the time in the smallest one.
 func BenchmarkSize(b *testing.B) {
 	const events = 20_000
 	server := benchServer(b)
@@ -99,7 +99,7 @@ func BenchmarkSize(b *testing.B) {
 	}
 }
 
-// rankingTime is how long one ranking takes: the median of seven.
+// rankingTime is the median time of seven rankings.
 func rankingTime(b *testing.B, pool *pgxpool.Pool, window time.Duration) time.Duration {
 	b.Helper()
 	var all []time.Duration
@@ -114,8 +114,8 @@ func rankingTime(b *testing.B, pool *pgxpool.Pool, window time.Duration) time.Du
 	return all[len(all)/2]
 }
 
-// BenchmarkWorkers has one to four processes work the same queue: by how many
-// times it is done sooner than by one.
+// BenchmarkWorkers has one to four processes empty the same queue, and reports the
+// speed-up over one.
 func BenchmarkWorkers(b *testing.B) {
 	const events = 50_000
 	server := benchServer(b)
@@ -149,7 +149,7 @@ func BenchmarkWorkers(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle asks what a `weir serve` costs to which nothing happens.
+// BenchmarkIdle measures the cost of an idle `weir serve`.
 func BenchmarkIdle(b *testing.B) {
 	const span = 30 * time.Second
 	server := benchServer(b)
@@ -159,14 +159,14 @@ func BenchmarkIdle(b *testing.B) {
 		require.NoError(b, err)
 		require.NoError(b, n.Start("127.0.0.1:0"))
 		serve := start(b, append(reads(n, url), "WEIR_LEASE_TTL=10s"), "serve")
-		at := serve.operators(b)
+		at := serve.opsURL(b)
 		becomes(b, at, "quiet")
 		transactions := func() (n float64) {
 			require.NoError(b, pool.QueryRow(b.Context(), `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
 			return n
 		}
 		before, transacted := readSoak(b, pool, at), transactions()
-		time.Sleep(span) // of nothing
+		time.Sleep(span) // idle
 		after := readSoak(b, pool, at)
 		perMinute := time.Minute.Seconds() / after.at.Sub(before.at).Seconds()
 		b.ReportMetric(after.since(before, "process_cpu_seconds_total")*perMinute, "CPU-s/min")

@@ -26,15 +26,15 @@ import (
 )
 
 // The benchmarks run the real binary on a Postgres of their own that syncs its
-// writes. Rates mean little on a machine shared with others; each is printed
-// beside what a bare COPY of the same rows into the same tables does in the same run.
+// writes. Rates mean little on a shared machine, so each is printed beside the
+// rate of a bare COPY of the same rows into the same tables in the same run.
 
 const (
 	benchPosts  = 100_000 // events, all of them stored posts
-	benchEvents = 300_000 // events of everything the network sends
+	benchEvents = 300_000 // events of every kind that the network sends
 )
 
-// benchServer is a Postgres set up as one for work would be.
+// benchServer is a Postgres configured as in production.
 func benchServer(t testing.TB) *devpg.Server {
 	t.Helper()
 	server, err := devpg.Start(context.Background(), devpg.Options{Fsync: true, Settings: map[string]string{
@@ -62,8 +62,8 @@ func benchDatabase(t testing.TB, server *devpg.Server) (url string, pool *pgxpoo
 	return url, pool
 }
 
-// benchRecording writes what the simulated network sends into a file: only its
-// new posts, or everything.
+// benchRecording writes the events of the simulated network to a file: only new
+// posts, or all of them.
 func benchRecording(b *testing.B, mix simnet.Mix, events int, wanted func(*simnet.Entry) bool) (file string, entries []*simnet.Entry) {
 	b.Helper()
 	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 20_000, Mix: mix, History: events + events/5, HistorySpan: 6 * time.Hour})
@@ -93,8 +93,8 @@ func newPost(e *simnet.Entry) bool {
 	return e.Kind == "commit" && e.Operation == "create" && e.Collection == schema.PostCollection
 }
 
-// copyRate is how many of the posts a bare COPY stores in a second, in
-// transactions of as many rows as the consumer's.
+// copyRate is the number of posts per second that a bare COPY stores, in
+// transactions as large as the consumer's.
 func copyRate(b *testing.B, server *devpg.Server, entries []*simnet.Entry) float64 {
 	b.Helper()
 	_, pool := benchDatabase(b, server)
@@ -111,8 +111,8 @@ func copyRate(b *testing.B, server *devpg.Server, entries []*simnet.Entry) float
 	return float64(len(entries)) / time.Since(started).Seconds()
 }
 
-// timed runs the binary to its end, and answers how long it took and the most
-// memory it held, in MB.
+// timed runs the binary to its end, and returns how long it took and its peak
+// memory in MB.
 func timed(b *testing.B, url string, args ...string) (took time.Duration, memory float64) {
 	b.Helper()
 	cmd := exec.Command(binary, args...)
@@ -128,8 +128,8 @@ func timed(b *testing.B, url string, args ...string) (took time.Duration, memory
 	return took, peak()
 }
 
-// watchMemory looks at a process's peak of resident memory until it ends; what
-// the kernel tells afterwards includes that of the process that started it.
+// watchMemory polls a process's peak of resident memory until it ends. The
+// kernel's figure after the end includes that of the parent process.
 func watchMemory(pid int) (peak func() float64) {
 	result := make(chan float64, 1)
 	go func() {
@@ -220,10 +220,10 @@ func BenchmarkStreamToRanking(b *testing.B) {
 	}
 }
 
-// BenchmarkLive reads 500 events a second for half a minute, over the wire. The
+// BenchmarkLive reads 500 events a second over the wire for half a minute. The
 // times are the database's: when the transaction of each row was committed. It
-// counts what happens after the consumer has caught up with the history and has
-// read events as they happened: the start of a process is no latency of a stream.
+// counts only events after the consumer has caught up with the history and reads
+// live ones, so the start of the process is not included.
 func BenchmarkLive(b *testing.B) {
 	const rate, warm, span = 500, 2 * time.Second, 30 * time.Second
 	server := benchServer(b)
@@ -239,7 +239,7 @@ func BenchmarkLive(b *testing.B) {
 		idle := func() {
 			b.Helper()
 			all := n.Log().Entries()
-			for all[len(all)-1].Kind == "commit" && all[len(all)-1].Collection != schema.PostCollection { // not asked for
+			for all[len(all)-1].Kind == "commit" && all[len(all)-1].Collection != schema.PostCollection { // not requested
 				all = all[:len(all)-1]
 			}
 			last := all[len(all)-1]
@@ -300,9 +300,9 @@ func BenchmarkLive(b *testing.B) {
 	}
 }
 
-// BenchmarkColdStart follows 342 accounts from nothing, at the default limit of
-// ten calls at once, a tenth of a second apart. What the limit dictates is the
-// number of calls times that.
+// BenchmarkColdStart follows 342 accounts on an empty database, at the default
+// limit of ten concurrent calls, 0.1 s apart. The limit alone requires the number
+// of calls times 0.1 s.
 func BenchmarkColdStart(b *testing.B) {
 	server := benchServer(b)
 	for b.Loop() {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// launch starts a member of the fleet, for the first time or again.
+// launch starts a member of the fleet.
 func (c *chaos) launch(name string) {
 	c.t.Helper()
 	command, _, _ := strings.Cut(name, " ")
@@ -33,14 +33,14 @@ func (c *chaos) member(name string) *process {
 	return c.fleet[name]
 }
 
-// relaunch starts a member that has been ended.
+// relaunch starts a member again, and counts it.
 func (c *chaos) relaunch(name string) {
 	c.t.Helper()
 	c.launch(name)
 	c.restarts++
 }
 
-// kill ends a member without a warning, and does not start it again.
+// kill sends SIGKILL to a member, which must still be running.
 func (c *chaos) kill(name string) {
 	c.t.Helper()
 	p := c.member(name)
@@ -50,20 +50,20 @@ func (c *chaos) kill(name string) {
 	c.kills++
 }
 
-// reader is the consumer that holds the lease; the other one waits.
+// reader returns the consumer that holds the lease, and the one that waits.
 func (c *chaos) reader() (reading, waiting string) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
 		reading = c.holder()
 		return reading != ""
-	}, time.Minute, 20*time.Millisecond, "nobody takes the lease")
+	}, time.Minute, 20*time.Millisecond, "no consumer takes the lease")
 	if reading == "consume 1" {
 		return reading, "consume 2"
 	}
 	return reading, "consume 1"
 }
 
-// holder is the member that holds the lease; "" while none does.
+// holder is the member that holds the lease; "" if none does.
 func (c *chaos) holder() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -79,8 +79,8 @@ func (c *chaos) holder() string {
 	return ""
 }
 
-// standing fails the test when a process has ended that nobody has ended.
-func (c *chaos) standing() {
+// requireRunning fails the test if a process has ended by itself.
+func (c *chaos) requireRunning() {
 	c.t.Helper()
 	for _, name := range fleet() {
 		select {
@@ -91,16 +91,16 @@ func (c *chaos) standing() {
 	}
 }
 
-// told is how often the fleet has logged something.
-func (c *chaos) told(what string) (times int) {
+// logged counts a text in the logs of the fleet.
+func (c *chaos) logged(text string) (times int) {
 	for _, name := range fleet() {
-		times += strings.Count(c.member(name).stderr.String(), what)
+		times += strings.Count(c.member(name).stderr.String(), text)
 	}
 	return times
 }
 
-// place is where the stream stands, by the network's own numbering.
-func (c *chaos) place() int64 {
+// position is the stream's committed position, in the network's own numbering.
+func (c *chaos) position() int64 {
 	seq, err := tryCount(c.pool, `SELECT coalesce((anchor ->> 'seq')::bigint, 0) FROM streams`)
 	if err != nil {
 		return 0
@@ -108,14 +108,14 @@ func (c *chaos) place() int64 {
 	return int64(seq) + int64(4*c.net.Fired()[simnet.Renumber])
 }
 
-// recover waits until an event has been committed that happened after the blow,
-// and answers how long that took.
+// recover waits until an event from after the fault is committed, and returns how
+// long that took.
 func (c *chaos) recover(after string) time.Duration {
 	c.t.Helper()
 	began := time.Now()
-	mark := c.net.Log().Last().Seq + 10 // beyond what a renumbering shifts
-	require.Eventually(c.t, func() bool { return c.place() >= mark }, 3*time.Minute, 10*time.Millisecond, "the stream does not move after: %s", after)
-	c.standing()
+	mark := c.net.Log().Last().Seq + 10 // more than a renumbering shifts
+	require.Eventually(c.t, func() bool { return c.position() >= mark }, 3*time.Minute, 10*time.Millisecond, "the stream does not move after: %s", after)
+	c.requireRunning()
 	took := time.Since(began)
 	if took > c.slowest && len(c.fired) > 0 {
 		c.slowest, c.after = took, after
@@ -123,8 +123,8 @@ func (c *chaos) recover(after string) time.Duration {
 	return took
 }
 
-// progress waits until so many more commits have moved the cursor: a blow must
-// meet a system at work.
+// progress waits until this many more commits have moved the cursor: a fault must
+// hit a system that is working.
 func (c *chaos) progress(commits int) {
 	c.t.Helper()
 	seen, last := 0, -1
@@ -138,27 +138,27 @@ func (c *chaos) progress(commits int) {
 	}, 2*time.Minute, 5*time.Millisecond, "the stream does not move")
 }
 
-// caught waits until everything that has happened is committed. Nothing may
-// happen meanwhile.
-func (c *chaos) caught() *simnet.Entry {
+// waitCommitted adds a last post and waits until it is committed. No other events
+// may happen meanwhile.
+func (c *chaos) waitCommitted() *simnet.Entry {
 	c.t.Helper()
 	last := c.post("so far")
-	require.Eventually(c.t, func() bool { return c.place() == last.Seq }, 3*time.Minute, 10*time.Millisecond, "the end of the stream is not committed")
+	require.Eventually(c.t, func() bool { return c.position() == last.Seq }, 3*time.Minute, 10*time.Millisecond, "the end of the stream is not committed")
 	return last
 }
 
-// drain waits until everything that happened is committed and processed.
+// drain waits until every event is committed and processed.
 func (c *chaos) drain() *simnet.Entry {
 	c.t.Helper()
-	last := c.caught()
+	last := c.waitCommitted()
 	require.Eventually(c.t, func() bool {
 		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
 		return err == nil && left == 0
-	}, 8*time.Minute, 50*time.Millisecond, "jobs are left") // one that has failed thrice waits 81 s
+	}, 8*time.Minute, 50*time.Millisecond, "jobs are left") // a job that has failed three times waits 81 s
 	return last
 }
 
-// end stops the fleet in order.
+// end stops the fleet with SIGTERM.
 func (c *chaos) end() {
 	c.t.Helper()
 	for _, name := range fleet() {

@@ -25,24 +25,24 @@ func newTable(head ...string) *table {
 
 func (t *table) line(cells ...string) { fmt.Fprintf(t, "| %s |\n", strings.Join(cells, " | ")) }
 
-// roundReport is what came of a round.
+// roundReport is the result of a round.
 type roundReport struct {
 	*chaos
 	length        time.Duration
 	events        int
 	posts, shares int // that must be stored
 	lost, doubled int
-	problems      int // all that the judge found
+	problems      int // all that the comparison found
 }
 
-// chaosReport is of all rounds.
+// chaosReport has the results of all rounds.
 type chaosReport []roundReport
 
-// publish prints what was done and what came of it, by kind of round, and writes
-// it to WEIR_REPORT.
+// publish prints the faults and the results by kind of round, and writes them to
+// WEIR_REPORT.
 func (all chaosReport) publish(t *testing.T, took time.Duration) {
 	t.Helper()
-	kinds := []string{ofEveryone, ofFollowed}
+	kinds := []string{wholeNetwork, followedAccounts}
 	of := func(kind string) (these chaosReport) {
 		return slices.DeleteFunc(slices.Clone(all), func(r roundReport) bool { return r.kind != kind })
 	}
@@ -60,18 +60,18 @@ func (all chaosReport) publish(t *testing.T, took time.Duration) {
 			fired[name] = true
 		}
 	}
-	blows := newTable(append([]string{"fault"}, kinds...)...)
+	faults := newTable(append([]string{"fault"}, kinds...)...)
 	for _, name := range slices.Sorted(maps.Keys(fired)) {
 		cells := []string{name}
 		for _, kind := range kinds {
 			cells = append(cells, sum(of(kind), func(r roundReport) int { return r.fired[name] }))
 		}
-		blows.line(cells...)
+		faults.line(cells...)
 	}
 	if last := all[len(all)-1]; last.disk == nil {
-		blows.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk), "")
+		faults.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk), "")
 	}
-	publish(t, fmt.Sprintf("%s, %d rounds, on %d cores\n\n%s\n%s", took.Round(time.Second), len(all), runtime.NumCPU(), figures, blows))
+	publish(t, fmt.Sprintf("%s, %d rounds, on %d cores\n\n%s\n%s", took.Round(time.Second), len(all), runtime.NumCPU(), figures, faults))
 }
 
 func sum(of chaosReport, what func(roundReport) int) string {
@@ -82,7 +82,7 @@ func sum(of chaosReport, what func(roundReport) int) string {
 	return fmt.Sprint(total)
 }
 
-// roundFigure is a line of the report: one value for the rounds of a kind.
+// roundFigure is a row of the report, with one value for each kind of round.
 type roundFigure struct {
 	name string
 	of   func(chaosReport) string
@@ -100,7 +100,7 @@ func roundFigures() []roundFigure {
 			}
 			return fmt.Sprintf("%d to %d", of[0].seed, of[len(of)-1].seed)
 		}},
-		{"a round takes, at most", func(of chaosReport) string {
+		{"longest round", func(of chaosReport) string {
 			longest := time.Duration(0)
 			for _, r := range of {
 				longest = max(longest, r.length)
@@ -129,26 +129,26 @@ func roundFigures() []roundFigure {
 			}
 			return fmt.Sprintf("%s, after: %s", slowest.slowest.Round(10*time.Millisecond), slowest.after)
 		}},
-		{"answers of the web process", func(of chaosReport) string {
-			all := answers{statuses: map[int]int{}}
+		{"responses of the web process", func(of chaosReport) string {
+			all := responses{statuses: map[int]int{}}
 			for _, r := range of {
-				for status, n := range r.answers.statuses {
+				for status, n := range r.responses.statuses {
 					all.statuses[status] += n
 				}
-				all.away += r.answers.away
-				all.silent, all.wrong = append(all.silent, r.answers.silent...), append(all.wrong, r.answers.wrong...)
+				all.away += r.responses.away
+				all.silent, all.wrong = append(all.silent, r.responses.silent...), append(all.wrong, r.responses.wrong...)
 			}
 			return all.summary()
 		}},
 	}
 }
 
-func (a answers) summary() string {
+func (a responses) summary() string {
 	var parts []string
 	for _, status := range slices.Sorted(maps.Keys(a.statuses)) {
 		parts = append(parts, fmt.Sprintf("%d of status %d", a.statuses[status], status))
 	}
-	return fmt.Sprintf("%s; %d without an answer, %d wrong, %d asked while it was killed", strings.Join(parts, ", "), len(a.silent), len(a.wrong), a.away)
+	return fmt.Sprintf("%s; %d requests without a response, %d wrong responses, %d requests while it was killed", strings.Join(parts, ", "), len(a.silent), len(a.wrong), a.away)
 }
 
 // publish prints a report, and writes it to the file that WEIR_REPORT names.
@@ -156,6 +156,6 @@ func publish(t testing.TB, report string) {
 	t.Helper()
 	t.Log("\n" + report)
 	if file := os.Getenv("WEIR_REPORT"); file != "" {
-		require.NoError(t, os.WriteFile(file, []byte(report), 0o644)) //nolint:gosec // for everybody to read
+		require.NoError(t, os.WriteFile(file, []byte(report), 0o644)) //nolint:gosec // readable by everyone
 	}
 }

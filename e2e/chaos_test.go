@@ -20,39 +20,39 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// chaosRate is how many events happen in a second.
+// chaosRate is the number of events per second.
 const chaosRate = 300
 
 // What a round reads.
 const (
-	ofEveryone = "the whole network"
-	ofFollowed = "followed accounts"
+	wholeNetwork     = "the whole network"
+	followedAccounts = "followed accounts"
 )
 
-// TestChaos has a fleet of processes store a simulated network while everything
-// around them breaks, and then compares the tables with the fold of the
-// network's log. Each round has a network, a database and a fleet of its own;
-// every second one follows accounts. Nothing of a round is left out: a fault
-// that cannot be shown to have happened fails the test.
+// TestChaos runs a fleet of processes that store a simulated network while
+// faults are injected, then compares the tables with the fold of the network's
+// log. Each round has a network, a database and a fleet of its own; every second
+// one follows accounts. A fault that cannot be shown to have happened fails the
+// test.
 //
-// WEIR_CHAOS says how long it goes on, in whole rounds; one round when it is not
-// set. WEIR_SEED begins with the round of that seed: an even one is of the whole
-// network, an odd one of followed accounts. It repeats the plan and the network,
-// though not the timing, which is the machine's. WEIR_REPORT names a file for
-// the report.
+// WEIR_CHAOS is how long it runs, in whole rounds; without it, one round.
+// WEIR_SEED is the seed of the first round: an even one reads the whole network,
+// an odd one follows accounts. A seed repeats the plan and the network, but not
+// the timing. WEIR_REPORT names a file for the report.
 func TestChaos(t *testing.T) {
+	long(t)
 	t.Parallel()
 	began, s := time.Now(), seed(t)
 	var all chaosReport
 	for until := began.Add(chaosLength(t)); len(all) == 0 || time.Now().Before(until); s++ {
-		kind := ofEveryone
+		kind := wholeNetwork
 		if s%2 == 1 {
-			kind = ofFollowed
+			kind = followedAccounts
 		}
 		good := t.Run(fmt.Sprintf("round %d of %s", len(all)+1, kind), func(t *testing.T) {
 			c := newChaos(t, s, kind)
 			c.play(c.plan())
-			all = append(all, c.judge())
+			all = append(all, c.compare())
 			all.publish(t, time.Since(began))
 			c.require()
 		})
@@ -60,17 +60,18 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// TestFollowedRound is what is new in a round of followed accounts, in little:
-// they come and go, the server forgets, and processes are killed meanwhile.
+// TestFollowedRound is a short round of followed accounts: accounts are followed
+// and unfollowed, the server forgets events, and a worker is killed.
 func TestFollowedRound(t *testing.T) {
+	long(t)
 	t.Parallel()
-	c := newChaos(t, seed(t), ofFollowed)
+	c := newChaos(t, seed(t), followedAccounts)
 	c.play(c.planned("followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"))
-	c.judge()
+	c.compare()
 	c.require()
 }
 
-// seed is that of WEIR_SEED, or a new one.
+// seed is WEIR_SEED, or a new seed.
 func seed(t *testing.T) uint64 {
 	t.Helper()
 	s := uint64(time.Now().UnixNano()) &^ 1
@@ -90,8 +91,8 @@ func chaosLength(t *testing.T) time.Duration {
 	return length
 }
 
-// chaos is one round: a network, a database, the processes between them, and
-// what is done to them all.
+// chaos is one round: a network, a database, the processes between them, and the
+// faults.
 type chaos struct {
 	t      *testing.T
 	seed   uint64
@@ -99,63 +100,62 @@ type chaos struct {
 	random *rand.Rand // of the plan: used by the test's goroutine alone
 	net    *simnet.Net
 	server *devpg.Server
-	disk   *disk // of the server; nil where none can be made small
-	noDisk error // why
+	disk   *disk // of the server; nil if no small disk can be made
+	noDisk error // why there is none
 
-	pool             *pgxpool.Pool // past the proxy: the judge's
+	pool             *pgxpool.Pool // the oracle's, not by way of the proxy
 	stream, database *proxy
 	env              []string
-	more             []string             // of the consumers' environment
+	more             []string             // additional variables of the consumers
 	program          string               // what the fleet runs: the real binary, whose clock can be stepped
-	clocks           map[string]wallClock // of each of the fleet
-	stop             func()               // ends what happens on the network
+	clocks           map[string]wallClock // by member of the fleet
+	stop             func()               // stops the events of the network
 
-	mu    sync.Mutex // guards fleet: the watcher looks into it
+	mu    sync.Mutex // guards fleet, which the watcher reads
 	fleet map[string]*process
 
-	friends []string               // accounts that only do what the test says; followed in a round that follows
-	byHand  []string               // accounts followed by a row in watches of their own
-	known   map[string]bool        // who has ever been followed, or is no choice for it
-	posted  []*simnet.Entry        // posts of the first friend, which stand
-	lost    map[*simnet.Entry]bool // events that the server has forgotten unread
-	holes   []hole
+	scripted []string               // accounts that only do what the test scripts; the hub follows them
+	byHand   []string               // accounts with a watch of their own
+	known    map[string]bool        // accounts that were ever followed
+	posted   []*simnet.Entry        // posts of the first scripted account that still exist
+	lost     map[*simnet.Entry]bool // events that the server has forgotten unread
+	holes    []hole
 
 	began     time.Time
 	fired     map[string]int
 	kills     int
 	restarts  int
-	slowest   time.Duration // to recover
-	after     string        // what
-	answering func() answers
-	answers   answers
-	problems  []string // what the judge has to say
+	slowest   time.Duration // the longest recovery
+	after     string        // the fault before it
+	endWatch  func() responses
+	responses responses
+	problems  []string // what the comparison found
 }
 
-// hole is what a gap must be recorded for: from the first event that was
-// forgotten to the last.
+// hole is the time from the first forgotten event to the last. A gap must be
+// recorded for it.
 type hole struct{ from, to time.Time }
 
-// The members of the fleet, by the command they run.
+// fleet lists the members by the command that they run.
 func fleet() []string { return []string{"consume 1", "consume 2", "work 1", "work 2", "web 1"} }
 
 func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
+	startNetwork(t, n)
 	c := &chaos{t: t, seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
 		lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, fired: map[string]int{}, began: time.Now()}
-	c.befriend()
+	c.chooseScripted()
 	c.startServer()
 	c.stream = newProxy(t, "Jetstream", n.Address())
 	c.database = newProxy(t, "Postgres", hostOf(t, c.server.URL("weir")))
 	direct := c.server.URL("weir")
 	url := strings.Replace(direct, hostOf(t, direct), c.database.Listen, 1)
 	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
-		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms", // small ones by insertion, large ones by COPY
+		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms", // small batches are inserted, large ones copied
 		"WEIR_QUEUE_LIMIT=40")
-	if kind == ofFollowed {
+	if kind == followedAccounts {
 		services := "http://" + c.stream.Listen
 		c.env = append(c.env, "WEIR_START=tip", "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_API_INTERVAL=0s")
 	}
@@ -164,7 +164,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	c.program, err = steppable()
 	require.NoError(t, err)
 	c.steppableDatabase()
-	if kind == ofFollowed {
+	if kind == followedAccounts {
 		c.follow(c.net.Hub().Handle, "follows")
 	}
 	t.Cleanup(c.explain)
@@ -175,7 +175,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	return c
 }
 
-// explain says where a round that failed has left everything.
+// explain logs the state that a failed round left.
 func (c *chaos) explain() {
 	if !c.t.Failed() {
 		return
@@ -187,7 +187,7 @@ SELECT concat_ws(E'\n', (SELECT json_agg(s) FROM streams AS s), (SELECT json_agg
 	c.t.Logf("%s\n%v", text, err)
 }
 
-// startServer starts the Postgres: on a disk of its own, where one can be had.
+// startServer starts Postgres, on a disk of its own if possible.
 func (c *chaos) startServer() {
 	c.t.Helper()
 	if c.disk, c.noDisk = newDisk(c.t); c.noDisk != nil {
@@ -200,50 +200,48 @@ func (c *chaos) startServer() {
 	c.server = server
 }
 
-// befriend has some accounts never do anything by chance, so that the test
-// can.
-func (c *chaos) befriend() {
+// chooseScripted picks accounts that the simulation then leaves to the test.
+func (c *chaos) chooseScripted() {
 	for _, did := range c.net.Follows(c.net.Hub().DID) {
-		if a, _ := c.net.Account(did); a.Status == "" && len(c.friends) < 5 {
+		if a, _ := c.net.Account(did); a.Status == "" && len(c.scripted) < 5 {
 			require.NoError(c.t, c.net.Deactivate(did))
-			require.NoError(c.t, c.net.Reactivate(did)) // chance leaves alone what was set by hand
-			c.friends = append(c.friends, did)
+			require.NoError(c.t, c.net.Reactivate(did)) // the simulation leaves accounts alone whose status was set by hand
+			c.scripted = append(c.scripted, did)
 		}
 	}
-	require.Len(c.t, c.friends, 5)
+	require.Len(c.t, c.scripted, 5)
 }
 
-// play has every blow of a plan fall while events happen, and ends when all that
-// happened has been taken in.
-func (c *chaos) play(plan []blow) {
+// play injects every fault of a plan while events happen, and returns when every
+// event has been processed.
+func (c *chaos) play(plan []fault) {
 	c.t.Helper()
 	c.t.Logf("WEIR_SEED=%d: %s", c.seed, names(plan))
-	c.answering = c.watch()
+	c.endWatch = c.watch()
 	c.stop = live(c.t, c.net, chaosRate)
 	c.recover("the start")
-	if c.kind == ofFollowed {
+	if c.kind == followedAccounts {
 		c.settleIn()
 	}
-	for _, b := range plan {
+	for _, f := range plan {
 		c.progress(2 + c.random.IntN(4))
 		began := time.Now()
-		b.do(c)
+		f.do(c)
 		lasted := time.Since(began)
-		took := c.recover(b.name)
-		c.fired[b.name]++
-		c.t.Logf("%-47s lasted %6s, back after %6s, %d events so far", b.name, lasted.Round(10*time.Millisecond), took.Round(10*time.Millisecond), len(c.net.Log().Entries()))
+		took := c.recover(f.name)
+		c.fired[f.name]++
+		c.t.Logf("%-47s lasted %6s, recovered after %6s, %d events so far", f.name, lasted.Round(10*time.Millisecond), took.Round(10*time.Millisecond), len(c.net.Log().Entries()))
 	}
 	c.progress(3)
 	c.stop()
-	if c.kind == ofFollowed {
+	if c.kind == followedAccounts {
 		c.anHourLater()
 	}
 	c.drain()
-	c.answers = c.answering()
+	c.responses = c.endWatch()
 }
 
-// live makes events happen until the returned function is called: after it,
-// nothing happens any more.
+// live generates events until the returned function is called and returns.
 func live(t *testing.T, n *simnet.Net, rate float64) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// clockFile names the file by which a process's wall clock is wrong.
+// clockFile is the variable that names the file with a wall clock's error.
 const clockFile = "WALL_CLOCK_STEP"
 
-// stepping is added to package time: it reads by how many nanoseconds the wall
-// clock is wrong from a file that is shared with the test.
+// stepping is added to package time. It reads the wall clock's error in
+// nanoseconds from a file that the test shares.
 const stepping = `package time
 
 import (
@@ -53,9 +53,9 @@ func stepped(sec int64, nsec int32) (int64, int32) {
 }
 `
 
-// steppable is the real binary, but for package time: its wall clock can be
-// stepped while it runs, as NTP or the end of a virtual machine's sleep does.
-// The monotonic clock goes on as ever.
+// steppable is the real binary with a changed package time: its wall clock can
+// be stepped while it runs, as NTP or a resumed virtual machine does. The
+// monotonic clock is unchanged.
 var steppable = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
@@ -73,7 +73,7 @@ var steppable = sync.OnceValues(func() (string, error) {
 	}}
 	const now, step = "\nfunc Now() Time {\n\tsec, nsec, mono := runtimeNow()\n", "\tsec, nsec = stepped(sec, nsec)\n"
 	if strings.Count(string(source), now) != 1 {
-		return "", fmt.Errorf("time.Now of %s has another beginning: have %q stepped some other way", library, now)
+		return "", fmt.Errorf("time.Now of %s does not begin with %q: change how this test steps it", library, now)
 	}
 	described, err := json.Marshal(overlay)
 	if err != nil {
@@ -96,7 +96,7 @@ var steppable = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// wallClock is the wall clock of one process, or of several.
+// wallClock is the wall clock of one or more processes.
 type wallClock struct {
 	t    testing.TB
 	file string
@@ -109,36 +109,36 @@ func newWallClock(t testing.TB) wallClock {
 	return c
 }
 
-// env is what makes a steppable process go by it.
+// env is the variable that makes a steppable process use this clock.
 func (c wallClock) env() string { return clockFile + "=" + c.file }
 
-// step makes it wrong by so much, at once; zero: right.
+// step sets the clock ahead by this much at once; zero sets it right.
 func (c wallClock) step(by time.Duration) {
 	c.t.Helper()
-	file, err := os.OpenFile(c.file, os.O_WRONLY, 0) // in its place: it is mapped
+	file, err := os.OpenFile(c.file, os.O_WRONLY, 0) // not replaced: it is mapped
 	require.NoError(c.t, err)
 	_, err = file.WriteAt(native.NativeEndian.AppendUint64(nil, uint64(by)), 0)
 	require.NoError(c.t, err)
 	require.NoError(c.t, file.Close())
 }
 
-// wrong is by how much a process's wall clock is wrong, by the date of its
-// answers to operators.
+// wrong is the error of a process's wall clock, from the Date header of its ops
+// listener.
 func (p *process) wrong(t testing.TB) time.Duration {
 	t.Helper()
 	var date time.Time
 	require.Eventually(t, func() bool {
-		operators := operating.FindStringSubmatch(p.stderr.String())
-		if operators == nil {
+		opsURL := opsAddress.FindStringSubmatch(p.stderr.String())
+		if opsURL == nil {
 			return false // it starts
 		}
-		response, err := http.Get(operators[1] + "/livez") //nolint:noctx // of the test's own process
+		response, err := http.Get(opsURL[1] + "/livez") //nolint:noctx // of the test's own process
 		if err != nil {
 			return false
 		}
 		require.NoError(t, response.Body.Close())
 		date, err = http.ParseTime(response.Header.Get("Date"))
 		return err == nil
-	}, time.Minute, 20*time.Millisecond, "the process tells no time")
+	}, time.Minute, 20*time.Millisecond, "no response with a Date header")
 	return time.Until(date).Round(time.Minute)
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestAnyCollection: records of a collection by its name and of one by a prefix
-// come with a followed account's past and with the stream; what the database
-// refused of them is stored when it is retried; metrics count them by their entry;
-// trace and doctor know them.
+// TestAnyCollection stores records of a collection named in full and of one
+// matched by a prefix, from a followed account's past and from the stream. Records
+// that the database refused are stored by a retry. Metrics count them by their
+// entry in WEIR_COLLECTIONS, and trace and doctor know them.
 func TestAnyCollection(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 10, History: 50, HistorySpan: time.Hour})
 	require.NoError(t, err)
@@ -45,7 +46,7 @@ func TestAnyCollection(t *testing.T) {
 		}, time.Minute, 10*time.Millisecond, "%v", want)
 	}
 	records(persona+"/self of before", document+"/self of before")
-	becomes(t, serve.operators(t), "quiet")
+	becomes(t, serve.opsURL(t), "quiet")
 
 	put(persona, "self", "of the stream")
 	put(document, "second", "of the stream")
@@ -59,13 +60,13 @@ func TestAnyCollection(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND collection = '`+mark+`'`))
 
 	labels := map[string]bool{}
-	for _, s := range scrape(t, serve.operators(t)) {
+	for _, s := range scrape(t, serve.opsURL(t)) {
 		if c, ok := s.labels["collection"]; ok {
 			labels[c] = true
 		}
 	}
 	require.True(t, labels["pub.layers.*"] && labels[document], "%v", labels)
-	require.False(t, labels[persona] || labels[mark], "the names under a prefix are strangers' words: %v", labels)
+	require.False(t, labels[persona] || labels[mark], "the names under a prefix are untrusted: %v", labels)
 
 	require.Contains(t, succeed(t, env, "trace", "at://"+did+"/"+persona+"/self"), "It is stored. Only posts share links.")
 	require.Contains(t, succeed(t, env, "trace", "at://"+did+"/com.example.else/self"), "WEIR_COLLECTIONS does not name its collection")

@@ -18,16 +18,16 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// listed are the letters that `weir deadletter list` prints.
-func listed(t *testing.T, env []string, args ...string) []schema.Letter {
+// listed returns the dead letters that `weir deadletter list` prints.
+func listed(t *testing.T, env []string, args ...string) []schema.StoredDeadLetter {
 	t.Helper()
-	var letters []schema.Letter
+	var letters []schema.StoredDeadLetter
 	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, append([]string{"deadletter", "list", "--json"}, args...)...)), &letters))
 	return letters
 }
 
-// replaysEnd waits until no replay is asked for or under way.
-func replaysEnd(t *testing.T, pool *pgxpool.Pool) {
+// retriesEnd waits until no dead letter is being retried.
+func retriesEnd(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		left, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE state = 'retrying'`)
@@ -35,15 +35,15 @@ func replaysEnd(t *testing.T, pool *pgxpool.Pool) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// poisoned is a database that has read a recording with bad input of every kind,
-// while a constraint refused the posts of one account.
+// poisoned returns a database that has ingested a recording with bad input of
+// every kind, while a constraint refused the posts of one account.
 func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	t.Helper()
 	url := schematest.NewURL(t)
 	pool, env = open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1", "WEIR_LISTEN=127.0.0.1:0"}
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default ADD CONSTRAINT strict CHECK (did <> 'did:plc:bbbbbbbbbbbbbbbbbbbbbbbb')`)
 	require.NoError(t, err)
-	// A stream stands where the recording was made: what was deleted since is known.
+	// A stream's position is that of the recording, so later deletions are known.
 	_, err = pool.Exec(t.Context(), `INSERT INTO streams (name, wire, last_event_at) VALUES ('jetstream', 'jetstream-v1', to_timestamp(1783177260))`)
 	require.NoError(t, err)
 	recording, err := os.ReadFile(filepath.Join("testdata", "recording.jsonl"))
@@ -58,10 +58,11 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 	return pool, env
 }
 
-// TestDeadLettersAreReplayedAfterTheFix, from the command line: bad input of
-// every kind is listed and shown; before the fix a replay parks it again, after
-// it what can be stored is stored and counts, and the rest stays.
-func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
+// TestDeadLettersAreRetriedAfterTheFix from the command line. Bad input of every
+// kind is listed and shown. Before the fix a retry dead-letters it again; after
+// it, valid records are stored and count, and the rest stays.
+func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
+	long(t)
 	t.Parallel()
 	pool, env := poisoned(t)
 	decode, commit := listed(t, env, "--stage", "decode"), listed(t, env, "--stage", "commit")
@@ -83,14 +84,14 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 
 	work := start(t, env, "work")
 	require.Contains(t, succeed(t, env, "deadletter", "retry", strconv.FormatInt(refused.ID, 10)), fmt.Sprintf(" retries dead letter %d: ", refused.ID))
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE count = 2 AND state = 'open' AND cause LIKE '%strict%' AND last_cause LIKE '%strict%'`))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
 	require.NoError(t, err)
 	require.Contains(t, succeed(t, env, "deadletter", "retry", "--all", "--stage", "commit"), "3 dead letters retrying")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM posts WHERE did LIKE '%bbb'`))
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND cause LIKE '%strict%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND stage = 'commit' AND cause LIKE 'the record is larger%' AND last_cause LIKE 'only the beginning%'`))
@@ -100,13 +101,13 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 
 	var id int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT retry_dead_letter($1)`, decode[0].ID).Scan(&id), "by SQL")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE id = %d AND kind = 'retry_dead_letters'`, id)))
-	require.Equal(t, int64(2), letterIn(t, listed(t, env), decode[0].ID).Count)
+	require.Equal(t, int64(2), deadLetterIn(t, listed(t, env), decode[0].ID).Count)
 	require.Contains(t, succeed(t, env, "deadletter", "retry", "--all"), "8 dead letters retrying")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	for _, before := range decode {
-		after := letterIn(t, listed(t, env), before.ID)
+		after := deadLetterIn(t, listed(t, env), before.ID)
 		require.Equal(t, []any{before.Cause, before.Path, before.Received, before.FirstSeen, "open"}, []any{after.Cause, after.Path, after.Received, after.FirstSeen, after.State})
 		require.Greater(t, after.Count, before.Count)
 	}
@@ -121,27 +122,28 @@ func TestDeadLettersAreReplayedAfterTheFix(t *testing.T) {
 	require.Contains(t, work.stderr.String(), `"msg":"stopped"`)
 }
 
-func letterIn(t *testing.T, letters []schema.Letter, id int64) schema.Letter {
+func deadLetterIn(t *testing.T, letters []schema.StoredDeadLetter, id int64) schema.StoredDeadLetter {
 	t.Helper()
 	for _, l := range letters {
 		if l.ID == id {
 			return l
 		}
 	}
-	require.Fail(t, "a letter is not listed", "%d", id)
-	return schema.Letter{}
+	require.Fail(t, "a dead letter is not listed", "%d", id)
+	return schema.StoredDeadLetter{}
 }
 
-// TestJobThatEndsWithoutSuccessIsListed, and replays once the cause is gone;
-// asked for while no worker runs, it waits for one.
-func TestJobThatEndsWithoutSuccessIsListed(t *testing.T) {
+// TestJobThatEndsWithoutSuccessIsADeadLetter, and succeeds in a retry once the
+// cause is gone. A retry that is requested while no worker runs waits for one.
+func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
+	long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
 	work := start(t, env, "work")
 	_, err := pool.Exec(t.Context(), `SELECT enqueue_backfill_all()`) // nobody is followed
 	require.NoError(t, err)
-	var letters []schema.Letter
+	var letters []schema.StoredDeadLetter
 	require.Eventually(t, func() bool {
 		letters = listed(t, env, "--stage", "job", "--class", "permanent")
 		return len(letters) == 1
@@ -157,34 +159,34 @@ func TestJobThatEndsWithoutSuccessIsListed(t *testing.T) {
 		INSERT INTO watch_members SELECT id, target FROM w`)
 	require.NoError(t, err)
 	succeed(t, env, "deadletter", "retry", "--all")
-	require.Equal(t, schema.LetterReplaying, listed(t, env)[0].State)
+	require.Equal(t, schema.DeadLetterRetrying, listed(t, env)[0].State)
 	start(t, env, "work")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried' AND count = 1 AND cause LIKE '%whole network%'`))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`))
 }
 
-// TestDeadLettersThatCannotBeMeantAreRefused in one sentence.
-func TestDeadLettersThatCannotBeMeantAreRefused(t *testing.T) {
+// TestDeadLetterRefusesWrongArguments in one sentence.
+func TestDeadLetterRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
 	for args, want := range map[string]string{
 		"list --stage jobs":         `--stage is "jobs": expected decode, commit, process or job`,
 		"list --stage=":             `--stage is "": expected decode`,
 		"list --class bad":          `--class is "bad": expected permanent or retryable`,
-		"list --state x":            `--state is "x": expected open, replaying, replayed or dismissed`,
+		"list --state x":            `--state is "x": expected open, retrying, retried or dismissed`,
 		"list --limit 0":            `--limit is 0: expected 1 to 10000`,
 		"show":                      "accepts 1 arg(s)",
 		"show x":                    `"x" is not the number of a dead letter`,
 		"show 99999999999999999999": "is not the number of a dead letter",
 		"show 7":                    "there is no dead letter 7",
 		"retry":                     "give the numbers of dead letters or --all",
-		"replay 1 --all":            "give the numbers of dead letters or --all",
-		"replay 1 -1":               "unknown shorthand flag",
-		"replay 0":                  `"0" is not the number of a dead letter`,
-		"replay 1 --stage job":      "--stage and --class require --all",
-		"replay --all --stage x":    `--stage is "x"`,
-		"replay 7":                  "there is no dead letter 7",
+		"retry 1 --all":             "give the numbers of dead letters or --all",
+		"retry 1 -1":                "unknown shorthand flag",
+		"retry 0":                   `"0" is not the number of a dead letter`,
+		"retry 1 --stage job":       "--stage and --class require --all",
+		"retry --all --stage x":     `--stage is "x"`,
+		"retry 7":                   "there is no dead letter 7",
 		"dismiss":                   "give the numbers of dead letters or --all",
 		"dismiss 7":                 "there is no dead letter 7",
 	} {

@@ -21,10 +21,10 @@ import (
 	"github.com/weir-social/weir/app"
 )
 
-// root folder of the project, from here.
+// project is the root folder.
 const project = ".."
 
-// secrets are what .env must hold before anything starts.
+// secrets are the variables that .env must set before anything starts.
 func secrets() map[string]string {
 	return map[string]string{"POSTGRES_PASSWORD": "a", "POSTGRES_OWNER_PASSWORD": "b", "POSTGRES_APP_PASSWORD": "c",
 		"RIVER_BASIC_AUTH_USER": "weir", "RIVER_BASIC_AUTH_PASS": "d"}
@@ -49,19 +49,19 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// requireCommand fails where the binary has no such subcommand.
+// requireCommand fails if the binary has no such subcommand.
 func requireCommand(t *testing.T, name string) {
 	t.Helper()
 	require.Regexp(t, `(?m)^  weir `+regexp.QuoteMeta(name)+`\b`, succeed(t, nil, name, "--help"))
 }
 
-// known are the variables of our prefix that the binary reads.
+// known lists the WEIR_ variables that the binary reads.
 func known() []string {
 	return slices.DeleteFunc(app.Variables(), func(name string) bool { return !strings.HasPrefix(name, "WEIR_") })
 }
 
-// TestComposeRefusesToStartOpen: without any one of the secrets, or with an
-// empty one, nothing is started, and what is missing is named.
+// TestComposeRefusesToStartOpen: if a secret is missing or empty, nothing starts,
+// and the error names it.
 func TestComposeRefusesToStartOpen(t *testing.T) {
 	t.Parallel()
 	for secret := range secrets() {
@@ -77,9 +77,8 @@ func TestComposeRefusesToStartOpen(t *testing.T) {
 	}
 }
 
-// TestComposePassesEverySetting on to Weir, and none that Weir does not know: one
-// that is set in .env and reaches nobody would be a lie. None that is not set is
-// passed on.
+// TestComposePassesEverySetting of .env on to Weir, and none that Weir does not
+// know. Variables that are not set are not passed on.
 func TestComposePassesEverySetting(t *testing.T) {
 	t.Parallel()
 	env := secrets()
@@ -109,7 +108,7 @@ func TestComposePassesEverySetting(t *testing.T) {
 }
 
 // TestComposePassesTheSettingsOfTraces on to Weir: those that the exporter reads,
-// taken from its source, and those that say of whom, how many and how often.
+// taken from its source, and those of the resource, the sampler and the batches.
 func TestComposePassesTheSettingsOfTraces(t *testing.T) {
 	t.Parallel()
 	names := []string{"OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
@@ -142,7 +141,7 @@ func TestComposePassesTheSettingsOfTraces(t *testing.T) {
 	}
 }
 
-// TestComposeServices: what runs, as whom, and from where it can be reached.
+// TestComposeServices checks the services, their users and their ports.
 func TestComposeServices(t *testing.T) {
 	t.Parallel()
 	all, err := compose(t, secrets())
@@ -152,14 +151,14 @@ func TestComposeServices(t *testing.T) {
 	for name, service := range all.Services {
 		ours := service.Image == "weir:local"
 		require.True(t, ours || pinned.MatchString(service.Image), "the image of %s is not pinned: %s", name, service.Image)
-		require.Equal(t, name == "migrate", service.Build != nil, "an image that several build is several images: %s", name)
-		require.Empty(t, service.ContainerName, "a service with a name cannot be scaled")
+		require.Equal(t, name == "migrate", service.Build != nil, "only migrate builds the image: %s", name)
+		require.Empty(t, service.ContainerName, "a service with a container name cannot be scaled")
 		for _, port := range service.Ports {
 			require.Equal(t, "127.0.0.1", port.HostIP, "%s is open to the world", name)
-			require.NotEqual(t, "work", name, "its copies would fight for the port")
+			require.NotEqual(t, "work", name, "its replicas would compete for the port")
 		}
 		if ours {
-			require.Equal(t, types.PullPolicyNever, service.PullPolicy, "nobody serves the image of %s", name)
+			require.Equal(t, types.PullPolicyNever, service.PullPolicy, "no registry has the image of %s", name)
 			requireCommand(t, service.Command[0])
 			user := "weir_app"
 			if name == "migrate" {
@@ -173,7 +172,7 @@ func TestComposeServices(t *testing.T) {
 	require.Equal(t, types.ServiceConditionHealthy, all.Services["migrate"].DependsOn["postgres"].Condition)
 	require.Equal(t, types.ServiceConditionCompletedSuccessfully, all.Services["roles"].DependsOn["migrate"].Condition)
 	require.Equal(t, all.Services["postgres"].Image, all.Services["roles"].Image)
-	require.Equal(t, "weir", all.Name, "a folder that is renamed would find an empty volume")
+	require.Equal(t, "weir", all.Name, "a renamed folder would get an empty volume")
 	for _, name := range []string{"postgres", "roles"} {
 		for _, mount := range all.Services[name].Volumes {
 			if mount.Type == types.VolumeTypeBind {
@@ -183,8 +182,8 @@ func TestComposeServices(t *testing.T) {
 	}
 }
 
-// TestComposeHasConnectionsForItsWorkers: as many as .env.example says may be
-// started, and River UI, a backup and a person beside them.
+// TestComposeHasConnectionsForItsWorkers: for the number of workers that
+// .env.example allows, and for River UI, a backup and a person.
 func TestComposeHasConnectionsForItsWorkers(t *testing.T) {
 	t.Parallel()
 	all, err := compose(t, secrets())
@@ -212,8 +211,8 @@ func TestComposeHasConnectionsForItsWorkers(t *testing.T) {
 	require.Equal(t, workers, several.GetScale())
 }
 
-// TestRiverUIReadsItsVariables: the names are those of its image, the secrets are
-// not in the file, and it works as the role without ownership.
+// TestRiverUIReadsItsVariables: the names are those of its image, the file holds
+// no secrets, and River UI connects as the role that owns nothing.
 func TestRiverUIReadsItsVariables(t *testing.T) {
 	t.Parallel()
 	all, err := compose(t, secrets())
@@ -238,8 +237,8 @@ func TestRiverUIReadsItsVariables(t *testing.T) {
 	}
 }
 
-// TestEnvExampleIsComplete: it names every secret, gives none a value that
-// somebody would keep, and no setting that does not exist.
+// TestEnvExampleIsComplete: it names every secret, sets no password, and names no
+// setting that does not exist.
 func TestEnvExampleIsComplete(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{}
@@ -256,13 +255,13 @@ func TestEnvExampleIsComplete(t *testing.T) {
 	require.Contains(t, strings.Fields(read(t, ".dockerignore")), ".env", "the passwords would be in a layer of the build")
 }
 
-// TestImageHoldsOneStaticBinary that runs as nobody.
+// TestImageHoldsOneStaticBinary that runs as an unprivileged user.
 func TestImageHoldsOneStaticBinary(t *testing.T) {
 	t.Parallel()
 	text := read(t, "Dockerfile")
 	command := "CGO_ENABLED=0 go " + strings.Join(buildArguments("/weir", "./cmd/weir"), " ")
-	require.Contains(t, text, strings.Replace(command, "-ldflags=-s -w", `-ldflags="-s -w"`, 1), "the tests build otherwise than the image")
-	require.NotContains(t, text, "# syntax=", "a frontend would be fetched for nothing")
+	require.Contains(t, text, strings.Replace(command, "-ldflags=-s -w", `-ldflags="-s -w"`, 1), "the tests and the image build differently")
+	require.NotContains(t, text, "# syntax=", "a frontend would be downloaded needlessly")
 	require.Regexp(t, `(?m)^FROM golang:\d+\.\d+-\w+ AS build$`, text)
 	stage := text[strings.LastIndex(text, "\nFROM "):]
 	require.Contains(t, stage, "FROM scratch\n")
@@ -290,9 +289,9 @@ func static(t *testing.T, path string) {
 	}
 }
 
-// TestUnits: systemd reads them without a word, they name variables and commands
-// that exist, and are hardened.
-func TestUnits(t *testing.T) {
+// TestSystemdUnits: systemd reads them without a warning, their variables and
+// commands exist, and they are hardened.
+func TestSystemdUnits(t *testing.T) {
 	t.Parallel()
 	units, err := filepath.Glob(filepath.Join(project, "deploy/systemd/*.service"))
 	require.NoError(t, err)
@@ -305,8 +304,8 @@ func TestUnits(t *testing.T) {
 		for _, setting := range []string{"Type=notify", "WatchdogSec=", "Restart=always", "DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet="} {
 			require.Contains(t, text, "\n"+setting, unit)
 		}
-		require.NotContains(t, text, "\nProcSubset=pid", "it hides when the process was started, and how long a queue of connections may be")
-		require.Contains(t, text, "\nAssertPathExists=/etc/weir/weir.env\n", "nobody would be told which file is missing")
+		require.NotContains(t, text, "\nProcSubset=pid", "it hides the start time of the process and the length of the accept queue")
+		require.Contains(t, text, "\nAssertPathExists=/etc/weir/weir.env\n", "the error must name the missing file")
 		require.Contains(t, text, "\nEnvironmentFile=/etc/weir/weir.env\n")
 		for _, variable := range regexp.MustCompile(`WEIR_[A-Z_]+`).FindAllString(text, -1) {
 			require.Contains(t, known(), variable)
@@ -315,18 +314,17 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// verify has systemd read a unit, where there is systemd. Elsewhere, as on a Mac,
-// nobody could run it.
+// verify has systemd check a unit, if systemd is installed.
 func verify(t *testing.T, name, text string) {
 	t.Helper()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		t.Logf("no systemd-analyze here: %s is checked by its text alone", name)
+		t.Logf("no systemd-analyze: only the text of %s is checked", name)
 		return
 	}
 	here := filepath.Join(t.TempDir(), strings.Replace(name, "@.", "@1.", 1))
 	require.NoError(t, os.WriteFile(here, []byte(strings.ReplaceAll(text, "/usr/local/bin/weir", binary)), 0o600))
 	out, err := exec.Command(analyze, "verify", "--man=no", "--recursive-errors=no", here).CombinedOutput()
 	require.NoError(t, err, string(out))
-	require.NotContains(t, string(out), filepath.Base(here), "systemd has something to say")
+	require.NotContains(t, string(out), filepath.Base(here), "systemd warns")
 }

@@ -10,36 +10,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// disk is one in memory that can be made too small for what is on it.
+// disk is a tmpfs that can be shrunk to its contents.
 type disk struct {
 	t   *testing.T
 	dir string
 }
 
-// roomy is its size in bytes while nothing is wrong; it takes memory only for
-// what is on it.
+// roomy is its normal size in bytes. It takes memory only for its contents.
 const roomy = 4 << 30
 
-// newDisk makes one. The error says why there is none: it takes the right to
-// mount.
+// newDisk mounts one. The error says why it cannot: mounting needs privileges.
 func newDisk(t *testing.T) (*disk, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weir-disk-")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })  //nolint:errcheck // a temporary folder
-	require.NoError(t, os.Chmod(dir, 0o755)) // the server's account passes through
+	require.NoError(t, os.Chmod(dir, 0o755)) // the server's account needs access
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=755", roomy), "weir-disk", dir).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("mount a small disk: %w: %.200s", err, out)
 	}
-	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() }) //nolint:errcheck // nothing is left on it
+	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() }) //nolint:errcheck // it is no longer used
 	return &disk{t, dir}, nil
 }
 
-// fill leaves next to nothing.
+// fill leaves almost no space.
 func (d *disk) fill() {
 	d.t.Helper()
 	var err error
-	for range 20 { // it grows meanwhile
+	for range 20 { // its contents grow meanwhile
 		var s syscall.Statfs_t
 		require.NoError(d.t, syscall.Statfs(d.dir, &s))
 		used := int64(s.Blocks-s.Bfree) * int64(s.Bsize)
@@ -50,7 +48,7 @@ func (d *disk) fill() {
 	require.NoError(d.t, err)
 }
 
-// free gives the room back.
+// free restores the normal size.
 func (d *disk) free() {
 	d.t.Helper()
 	require.NoError(d.t, d.resize(roomy))

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// expirySteps are what an expiry does, one after the other, each with what is
-// left of it to do.
+// expirySteps are the steps of an expiry in order, each with a query of what is
+// left to do.
 var expirySteps = []struct{ name, left string }{
 	{"posts", `SELECT count(*) FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
 		WHERE i.inhparent = 'posts'::regclass AND c.relname < to_char(now() AT TIME ZONE 'UTC' - interval '3 days', '"posts_"YYYYMMDD')`},
@@ -32,8 +32,8 @@ var expirySteps = []struct{ name, left string }{
 	{"tombstones", `SELECT count(*) FROM tombstones WHERE did LIKE 'did:plc:seed%' AND deleted_at < now() - interval '8 days'`},
 }
 
-// seedExpiry stores what is due, and what is not, of everything that expires.
-// The keys name the round, $1.
+// seedExpiry stores rows that are due and rows that are not, of every kind that
+// expires. Their keys contain the round, $1.
 const seedExpiry = `
 INSERT INTO records (collection, did, rkey, rev, cid, created_at, indexed_at, record)
 SELECT collection, did, rkey, rev, cid, at, at, record FROM (
@@ -73,10 +73,10 @@ INSERT INTO tombstones (collection, did, rkey, rev, deleted_at)
 SELECT 'app.bsky.feed.post', 'did:plc:seed.' || $1, 'deleted' || n, 'r', now() - CASE WHEN n % 10 = 0 THEN interval '6 days' ELSE interval '9 days' END
 FROM generate_series(1, 8000) AS n`
 
-// survivors are what the rule leaves of a round, computed from what was stored
-// before any expiry, $1 being the round: a post or record of the last day, not
-// of a deleted account; a link that has, or had, five sharers, or that was
-// first seen or last shared within the day; a tombstone of the last week.
+// survivors are the rows of round $1 that the rule keeps, computed from the rows
+// stored before any expiry: posts and records of the last day, not of deleted
+// accounts; links that have or had five sharers, or were first seen or last shared
+// within the day; tombstones of the last week.
 const survivors = `
 WITH staying AS (
     SELECT l.id, l.url
@@ -97,20 +97,21 @@ SELECT line FROM (
 ) AS l
 WHERE line LIKE '%' || $1 || '.%' OR line LIKE '%seed.' || $1 || '/%'`
 
-// seeded is everything there is of any round.
+// seeded is every row of any round.
 const seeded = `
 SELECT 'record ' || did || '/' || rkey FROM records WHERE did LIKE 'did:plc:seed%'
 UNION ALL SELECT 'link ' || url FROM links WHERE url ~ '^https://[a-z-]+[.]example/round'
 UNION ALL SELECT 'share ' || s.did || '/' || s.rkey || ' of ' || l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE s.did LIKE 'did:plc:seed%'
 UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE did LIKE 'did:plc:seed%'`
 
-// TestKillInExpiry kills the real binary while it expires, in each step, and
-// then compares what is stored with the rule, and what the stream brought
-// meanwhile with the fold of its log.
+// TestKillInExpiry kills the real binary in each step of an expiry, then compares
+// the seeded rows with the rule, and the rows from the stream with the fold of its
+// log.
 //
-// It has been seen to fail when, by hand, an account counts as purged before
-// its records and shares are (they stay after a kill between the two).
+// It fails if an account counts as purged before its records and shares are: they
+// stay after a kill between the two.
 func TestKillInExpiry(t *testing.T) {
+	long(t)
 	t.Parallel()
 	wanted := len(expirySteps)
 	if n, err := strconv.Atoi(os.Getenv("WEIR_KILLS")); err == nil {
@@ -123,12 +124,12 @@ func TestKillInExpiry(t *testing.T) {
 	stop := live(t, k.net, 300)
 	var want []string
 	for round := 0; k.kills < wanted; round++ {
-		require.Less(t, round, 3*wanted, "expiry is over before it is killed: %d of %d kills met it", k.kills, wanted)
+		require.Less(t, round, 3*wanted, "expiry ends before the kill: %d of %d kills hit it", k.kills, wanted)
 		want = append(want, k.seed(pool, fmt.Sprintf("round%d", round))...)
 		step := expirySteps[k.kills%len(expirySteps)]
 		if due, left := k.killIn(pool, step.left); left > 0 {
 			k.kills++
-			t.Logf("killed among the %s: %d of %d left", step.name, left, due)
+			t.Logf("killed in %s: %d of %d left", step.name, left, due)
 		}
 	}
 	k.process = start(t, k.env, "serve")
@@ -145,11 +146,11 @@ func TestKillInExpiry(t *testing.T) {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
-	k.parked, k.purges = 0, true
-	k.judge()
+	k.deadLettersExpected, k.purges = 0, true
+	k.compare()
 }
 
-// seed stores a round, and answers what has to be left of it.
+// seed stores a round, and returns the rows that must remain.
 func (k *killing) seed(pool *pgxpool.Pool, round string) []string {
 	k.t.Helper()
 	old := time.Now().AddDate(0, 0, -10)
@@ -171,12 +172,12 @@ func (k *killing) seed(pool *pgxpool.Pool, round string) []string {
 	return lines(k.t, pool, survivors, round)
 }
 
-// killIn starts the process and kills it when a part of what is due has gone. It
-// answers how much was due and how much of it is left.
+// killIn starts the process and kills it when a part of the due rows is gone. It
+// returns how many were due and how many are left.
 func (k *killing) killIn(pool *pgxpool.Pool, sql string) (due, left int) {
 	k.t.Helper()
 	due = count(k.t, pool, sql)
-	some := due - due*rand.IntN(80)/100 // so many, or fewer, are left when the kill comes
+	some := due - due*rand.IntN(80)/100 // the kill comes when this many or fewer are left
 	k.process = start(k.t, k.env, "serve")
 	k.expire(pool)
 	require.Eventually(k.t, func() bool {
@@ -187,14 +188,14 @@ func (k *killing) killIn(pool *pgxpool.Pool, sql string) (due, left int) {
 	return due, count(k.t, pool, sql)
 }
 
-// expire asks for an expiry beside those that killed processes have left
-// unfinished, as anybody may from SQL, and answers the job.
+// expire enqueues an expiry in SQL, beside those that killed processes left
+// unfinished, and returns the job.
 func (k *killing) expire(pool *pgxpool.Pool) (job int) {
 	k.t.Helper()
 	return count(k.t, pool, `INSERT INTO river_job (args, kind, max_attempts, queue) VALUES ('{}', 'expire', 5, 'maintenance') RETURNING id`)
 }
 
-// finish waits for the end of an undisturbed expiry.
+// finish waits until an expiry has completed undisturbed.
 func (k *killing) finish(pool *pgxpool.Pool) {
 	k.t.Helper()
 	job := k.expire(pool)
@@ -214,9 +215,9 @@ func lines(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []string {
 	return all
 }
 
-// forget leaves the accounts that were deleted at any time out of both sides:
-// what is left of them depends on whether an expiry came before they were back.
-func (k *killing) forget(tr *truth, pool *pgxpool.Pool) {
+// forget removes the accounts that were ever deleted from both sides: what is left
+// of them depends on whether an expiry ran before they returned.
+func (k *killing) forget(tr *oracle, pool *pgxpool.Pool) {
 	k.t.Helper()
 	deleted := map[string]bool{}
 	for _, e := range k.net.Log().Entries() {
@@ -234,8 +235,8 @@ func (k *killing) forget(tr *truth, pool *pgxpool.Pool) {
 	}
 }
 
-// partitioned makes the partitions of posts around a moment, as soon as nobody
-// uses posts for an instant.
+// partitioned creates the partitions of posts around a time, as soon as it can
+// lock posts.
 func partitioned(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	t.Helper()
 	var err error

@@ -18,22 +18,21 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// followNetwork is a simulated one whose hub follows so many.
+// followNetwork is a simulated network whose hub follows this many accounts.
 func followNetwork(t *testing.T, follows int) *simnet.Net {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 600, Follows: follows, History: 8000, HistorySpan: 3 * time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
+	startNetwork(t, n)
 	return n
 }
 
-// follower is the environment of a process that asks the network's services too.
+// follower is the environment of a process that also calls the network's services.
 func follower(n *simnet.Net, database string) []string {
 	return append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_API_INTERVAL=0s")
 }
 
-// current are the posts that stand at the end of the log, of these accounts.
+// current returns the posts of these accounts that exist at the end of the log.
 func current(n *simnet.Net, dids []string) []string {
 	posts := map[string]bool{}
 	for _, e := range n.Log().Entries() {
@@ -56,13 +55,13 @@ func stored(t *testing.T, pool *pgxpool.Pool) []string {
 	return texts(t, pool, `SELECT did || '/' || rkey FROM posts`)
 }
 
-// watched are the followed accounts.
+// watched returns the followed accounts.
 func watched(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	return texts(t, pool, `SELECT DISTINCT did FROM watch_members`)
 }
 
-// texts are the answers of a query, sorted.
+// texts returns the rows of a query, sorted.
 func texts(t *testing.T, pool *pgxpool.Pool, sql string) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), sql)
@@ -80,8 +79,8 @@ func active(n *simnet.Net, dids []string) []string {
 	})
 }
 
-// settled waits until no job but the process's own periodic ones is left, and the
-// second reads of new follows, which are due in a minute.
+// settled waits until only periodic jobs are left, and the second reads of new
+// follows, which are due in a minute.
 func settled(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -91,14 +90,15 @@ func settled(t *testing.T, pool *pgxpool.Pool) {
 	}, 2*time.Minute, 20*time.Millisecond)
 }
 
-// TestWatchFillsThePage: a watch at the first start brings the accounts, their
-// past and their present; who is unfollowed stops counting at once.
+// TestWatchFillsThePage: a watch at the first start adds the accounts, their past
+// and their new posts. Unfollowed accounts stop counting at once.
 func TestWatchFillsThePage(t *testing.T) {
+	long(t)
 	t.Parallel()
 	watchFillsThePage(t, func(string) []string { return nil })
 }
 
-// watchFillsThePage runs Weir with more in its environment, which depends on the
+// watchFillsThePage runs Weir with additional variables, which depend on the
 // database.
 func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	t.Helper()
@@ -116,17 +116,17 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == len(followed)
 	}, time.Minute, 20*time.Millisecond)
 	settled(t, pool)
-	require.Equal(t, current(n, active(n, followed)), stored(t, pool), "the past of those who can be read")
+	require.Equal(t, current(n, active(n, followed)), stored(t, pool), "the past of the readable accounts")
 	require.Equal(t, len(followed)-len(active(n, followed)), count(t, pool, `SELECT count(*) FROM accounts WHERE feed_problem <> ''`), "the others are said to be unavailable")
 	require.NotEmpty(t, rankedLinks(t, env, "6h", time.Now().Add(time.Minute).UTC().Format(time.RFC3339)))
 
-	// The present: only the followed are stored.
+	// New posts: only those of followed accounts are stored.
 	stop := live(t, n, 300)
 	before := count(t, pool, `SELECT count(*) FROM posts`)
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > before+20 }, time.Minute, 20*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
 
-	// A new follow brings its past, and its present without a hole between them.
+	// A new follow adds its past and its new posts, without a hole between them.
 	var someone string
 	for _, a := range n.Accounts() {
 		if !slices.Contains(followed, a.DID) && a.DID != hub.DID && a.Status == "" && len(current(n, []string{a.DID})) > 5 {
@@ -142,7 +142,7 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	stop()
 	last := n.Log().Last().Seq
 	require.Eventually(t, func() bool {
-		// Whoever is followed writes something last, so that the cursor passes the rest.
+		// A followed account writes last, so the cursor passes all other events.
 		_, err := n.PostNow(someone, "the last one")
 		require.NoError(t, err)
 		return count(t, pool, `SELECT cursor FROM streams`) > int(last)
@@ -154,9 +154,9 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	}
 	require.Eventually(t, func() bool {
 		return slices.Equal(mine(current(n, []string{someone})), mine(stored(t, pool)))
-	}, time.Minute, 50*time.Millisecond, "neither a hole nor a double")
+	}, time.Minute, 50*time.Millisecond, "posts are missing or doubled")
 
-	// Whoever is unfollowed no longer counts.
+	// Unfollowed accounts no longer count.
 	require.Positive(t, count(t, pool, fmt.Sprintf(`SELECT count(*) FROM posts WHERE did = '%s'`, someone)))
 	require.NoError(t, n.Unfollow(hub.DID, someone))
 	succeed(t, env, "watch", "sync")
@@ -169,9 +169,10 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 	require.Zero(t, serve.wait(t, time.Minute))
 }
 
-// TestGapIsClosedFromTheFeeds: the server has forgotten what happened while the
-// consumer was down.
+// TestGapIsClosedFromTheFeeds after the server has forgotten the events of the
+// consumer's downtime.
 func TestGapIsClosedFromTheFeeds(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)
@@ -204,13 +205,14 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 }
 
 // TestThreeProcessesShareTheLimit: whatever the number of workers, the services
-// see ten calls at once at most, a tenth of a second apart; and a process that
-// is killed in the middle of a feed loses and doubles nothing.
+// see at most ten concurrent calls, 0.1 s apart. A process that is killed while it
+// reads a feed loses and doubles nothing.
 //
-// It is about milliseconds, and so the other tests wait for it.
+// It measures milliseconds, so it does not run in parallel with other tests.
 func TestThreeProcessesShareTheLimit(t *testing.T) {
+	long(t)
 	n := followNetwork(t, 40)
-	n.SetLatency(1500 * time.Millisecond) // so that the ten are needed
+	n.SetLatency(1500 * time.Millisecond) // long enough to use all ten slots
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
@@ -236,16 +238,16 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 	require.GreaterOrEqual(t, n.MinGap(), 100*time.Millisecond)
 }
 
-// TestFiftyThousandFollows are more than one connection can ask for: five
-// streams ask for ten thousand each, and then one for the whole network, which
-// is filtered here.
+// TestFiftyThousandFollows: more accounts than one connection can request. Five
+// streams request ten thousand each; then one stream reads the whole network, and
+// Weir filters it.
 func TestFiftyThousandFollows(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 13, Accounts: 600, Crowd: 50_300, History: 1000, HistorySpan: time.Hour})
 	require.NoError(t, err)
-	require.NoError(t, n.Start("127.0.0.1:0"))
-	t.Cleanup(n.Stop)
-	for _, a := range n.Accounts()[:300] { // half of those who write
+	startNetwork(t, n)
+	for _, a := range n.Accounts()[:300] { // half of the accounts that write
 		require.NoError(t, n.Unfollow(n.Crowded().DID, a.DID))
 	}
 	followed := map[string]bool{}
@@ -255,7 +257,7 @@ func TestFiftyThousandFollows(t *testing.T) {
 	require.Len(t, followed, 50_000)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
-	// Their pasts are of no interest here: the queue is paused, as in River UI.
+	// Their pasts are not needed: the queue is paused, as in River UI.
 	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
 	require.NoError(t, err)
 	s := &sharded{t: t, net: n, pool: pool, env: append(follower(n, database), "WEIR_WATCH="+n.Crowded().Handle)}
@@ -265,55 +267,34 @@ func TestFiftyThousandFollows(t *testing.T) {
 	s.streams(5)
 	require.Equal(t, 5, count(t, pool, `SELECT count(*) FROM (SELECT FROM stream_accounts GROUP BY stream HAVING count(*) = 10000) AS full_ones`))
 	require.Eventually(t, func() bool {
-		full := slices.DeleteFunc(n.Asked(), func(dids int) bool { return dids != 10_000 })
+		full := slices.DeleteFunc(n.FilterSizes(), func(dids int) bool { return dids != 10_000 })
 		return len(full) >= 5
 	}, time.Minute, 10*time.Millisecond)
-	said := len(n.Log().Entries())
+	offset := len(n.Log().Entries())
 	stop := live(t, n, 500)
 	more := func() {
 		posts := count(t, pool, `SELECT count(*) FROM posts`)
 		require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > posts+100 }, time.Minute, 20*time.Millisecond)
 	}
 	more()
-	require.Equal(t, 10_000, slices.Max(n.Asked()))
-	require.NotContains(t, n.Asked(), 0, "the whole network was asked for")
+	require.Equal(t, 10_000, slices.Max(n.FilterSizes()))
+	require.NotContains(t, n.FilterSizes(), 0, "a stream requested the whole network")
 	first.kill()
 	second := s.start(schema.ShardsNetwork, 10_000)
 	s.streams(1)
 	more()
-	require.Contains(t, n.Asked(), 0)
-	third := s.start(schema.ShardsAuto, 10_000) // beside the second, which follows
+	require.Contains(t, n.FilterSizes(), 0)
+	third := s.start(schema.ShardsAuto, 10_000) // the second process adopts its configuration
 	s.streams(5)
 	more()
 	stop()
 
-	strangers := 0
-	mine := map[string]bool{} // posts made while all were followed: whether they stand
-	for _, e := range n.Log().Entries()[said:] {
-		key := e.DID + "/" + e.Rkey
-		switch {
-		case e.Kind != "commit" || e.Collection != schema.PostCollection:
-		case !followed[e.DID]:
-			strangers++
-		case e.Operation == "create":
-			mine[key] = true
-		case e.Operation == "delete" && mine[key]:
-			mine[key] = false
-		}
-	}
-	require.Positive(t, strangers, "or the test shows nothing")
-	var want []string
-	for post, stands := range mine {
-		if stands {
-			want = append(want, post)
-		}
-	}
-	slices.Sort(want)
+	want, known := standing(t, n.Log().Entries()[offset:], followed)
 	require.Eventually(t, func() bool {
-		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { _, known := mine[post]; return !known }))
+		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { return !known[post] }))
 	}, time.Minute, 100*time.Millisecond)
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
-	require.Equal(t, 10_000, slices.Max(n.Asked()))
+	require.Equal(t, 10_000, slices.Max(n.FilterSizes()))
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 	for _, p := range []*process{second, third} {
 		p.signal(syscall.SIGTERM)
@@ -321,13 +302,42 @@ func TestFiftyThousandFollows(t *testing.T) {
 	}
 }
 
-// TestKillWhileFollowing kills the process in follow syncs and backfills,
-// while the accounts go on posting: in the end the tables hold what
-// those who are followed have written, neither less nor more.
+// standing returns the followed accounts' posts that a part of the log created and
+// did not delete, sorted; known are all posts that it created.
+func standing(t *testing.T, entries []*simnet.Entry, followed map[string]bool) (posts []string, known map[string]bool) {
+	t.Helper()
+	strangers := 0
+	known, deleted := map[string]bool{}, map[string]bool{}
+	for _, e := range entries {
+		key := e.DID + "/" + e.Rkey
+		switch {
+		case e.Kind != "commit" || e.Collection != schema.PostCollection:
+		case !followed[e.DID]:
+			strangers++
+		case e.Operation == "create":
+			known[key], deleted[key] = true, false
+		case e.Operation == "delete" && known[key]:
+			deleted[key] = true
+		}
+	}
+	require.Positive(t, strangers, "the log must have posts of other accounts")
+	for post := range known {
+		if !deleted[post] {
+			posts = append(posts, post)
+		}
+	}
+	slices.Sort(posts)
+	return posts, known
+}
+
+// TestKillWhileFollowing kills the process during follow syncs and backfills while
+// the accounts post. In the end the tables hold exactly the posts of the followed
+// accounts.
 func TestKillWhileFollowing(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := followNetwork(t, 60)
-	n.SetLatency(30 * time.Millisecond) // so that there is something to kill
+	n.SetLatency(30 * time.Millisecond) // long enough to be killed in a call
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
@@ -336,7 +346,7 @@ func TestKillWhileFollowing(t *testing.T) {
 	for range 3 {
 		serve := start(t, env, "serve")
 		serve.page(t)
-		// Somewhere between its first call and its last.
+		// Between its first call and its last.
 		calls := len(n.Calls())
 		wanted := calls + 3 + rand.IntN(40)
 		require.Eventually(t, func() bool { return len(n.Calls()) >= wanted }, time.Minute, time.Millisecond)
@@ -349,7 +359,7 @@ func TestKillWhileFollowing(t *testing.T) {
 		return err == nil && left == 0 && count(t, pool, `SELECT count(*) FROM watch_members`) > 0
 	}, 4*time.Minute, 50*time.Millisecond)
 	stop()
-	// Accounts that were hidden for a while are named again by the next listing.
+	// The next listing names accounts again that were hidden for a while.
 	followed := slices.Sorted(slices.Values(active(n, n.Follows(hub.DID))))
 	asked := time.Now()
 	succeed(t, env, "watch", "sync")
@@ -357,7 +367,7 @@ func TestKillWhileFollowing(t *testing.T) {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM watches WHERE synced_at >= to_timestamp(%d / 1000000.0)`, asked.UnixMicro())) == 1 &&
 			count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
 	}, 4*time.Minute, 50*time.Millisecond)
-	// The cursor passes what was played once somebody followed writes after it.
+	// The cursor passes the played events once a followed account writes after them.
 	require.Subset(t, watched(t, pool), followed)
 	last, err := n.PostNow(followed[0], "the last one")
 	require.NoError(t, err)

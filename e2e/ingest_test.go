@@ -21,8 +21,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// state is everything the database holds but what a second look may change:
-// when something was last seen, and the queue's history.
+// state is the content of the database, without the columns that a second ingest
+// may change: when a row was last seen, and the queue's history.
 func state(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -46,9 +46,9 @@ func rankedLinks(t *testing.T, env []string, window, at string) []ranking.Trendi
 	return links
 }
 
-// TestReplayStoresWhatTheRecordingSays replays a recording written by hand, bad
-// input of every kind among it. The counts were made by reading it.
-func TestReplayStoresWhatTheRecordingSays(t *testing.T) {
+// TestIngestStoresTheRecording ingests a recording written by hand, with bad input
+// of every kind. The counts were made by hand.
+func TestIngestStoresTheRecording(t *testing.T) {
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
@@ -77,22 +77,22 @@ func TestReplayStoresWhatTheRecordingSays(t *testing.T) {
 	require.Equal(t, 0, count(t, pool, `SELECT count(*) FROM posts WHERE created_at > '2026-07-04T15:05:00Z'`), "nothing comes from the future")
 
 	links := rankedLinks(t, env, "6h", "2026-07-04T15:30:00Z")
-	require.Len(t, links, 2, "whom nobody may see shares nothing")
+	require.Len(t, links, 2, "a hidden account's share does not count")
 	require.Equal(t, "https://paper.example/one", links[0].URL)
-	require.Equal(t, 2, links[0].Sharers, "one of them shared it twice")
+	require.Equal(t, 2, links[0].Sharers, "one account shared it twice")
 	require.Equal(t, "One", links[0].Title)
 	require.Equal(t, "https://paper.example/three", links[1].URL)
 	require.Empty(t, rankedLinks(t, env, "1h", "2026-07-04T14:58:00Z"))
 
 	before := state(t, pool)
 	succeed(t, env, "ingest", file)
-	require.Equal(t, before, state(t, pool), "a second replay changes nothing")
+	require.Equal(t, before, state(t, pool), "a second ingest changes nothing")
 }
 
-// TestReplayReadsStandardInput, and a recording of the simulated network as
-// well as, where they lie beside the project, those of real servers. The counts
-// of the production recording were made by hand.
-func TestReplayReadsRecordings(t *testing.T) {
+// TestIngestReadsRecordings of the simulated network and, if WEIR_TESTDATA has
+// them, of real servers. The counts of the production recording were made by hand.
+func TestIngestReadsRecordings(t *testing.T) {
+	long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
@@ -126,7 +126,7 @@ func TestReplayReadsRecordings(t *testing.T) {
 		}, urls)
 		before := state(t, pool)
 		succeed(t, env, "ingest", file)
-		require.Equal(t, before, state(t, pool), "a second replay changes nothing")
+		require.Equal(t, before, state(t, pool), "a second ingest changes nothing")
 	}
 	if file, ok := testdata("jetstream-simulated-4000.jsonl"); ok {
 		url := schematest.NewURL(t)
@@ -134,15 +134,17 @@ func TestReplayReadsRecordings(t *testing.T) {
 	}
 }
 
-// TestReplayBesideServeIsNoAlarm: while a recording of old events is replayed into
-// a live database, after a signal, after a kill and at its end, health, readiness
-// and the page speak of the live stream alone. No stream of it is left.
-func TestReplayBesideServeIsNoAlarm(t *testing.T) {
+// TestIngestBesideServeRaisesNoAlarm: while a recording of old events is ingested
+// into a live database, after a signal, after a kill and at its end, health,
+// readiness and the page describe the live stream alone. Unless it was killed, the
+// recording's stream is removed.
+func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
+	long(t)
 	t.Parallel()
 	database := schematest.NewURL(t)
 	pool, env := open(t, database), reads(network(t, 300), database)
 	serve := start(t, env, "serve")
-	page, at := serve.page(t), serve.operators(t)
+	page, at := serve.page(t), serve.opsURL(t)
 	becomes(t, at, "quiet")
 	calm := func(when string) {
 		t.Helper()
@@ -150,7 +152,7 @@ func TestReplayBesideServeIsNoAlarm(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, when)
 		require.Equal(t, []string{"jetstream", health.Healthy, schema.StateQuiet}, []string{r.Streams[0].Name, r.Status, r.State}, "%s: %+v", when, r)
 		require.Len(t, r.Streams, 1, when)
-		code, body := look(t, at+"/readyz", "")
+		code, body := getOps(t, at+"/readyz", "")
 		require.Equal(t, http.StatusOK, code, "%s: %s", when, body)
 		html, err := get(page)
 		require.NoError(t, err)
@@ -173,7 +175,7 @@ func TestReplayBesideServeIsNoAlarm(t *testing.T) {
 		replay.signal(end)
 		replay.wait(t, time.Minute)
 		require.NoError(t, held.Close())
-		require.Equal(t, end == syscall.SIGKILL, count(t, pool, old) == 1, "only one that was killed leaves its row")
+		require.Equal(t, end == syscall.SIGKILL, count(t, pool, old) == 1, "only a killed one leaves its row")
 		calm("after " + end.String())
 	}
 	succeed(t, env, "ingest", filepath.Join("testdata", "recording.jsonl"))

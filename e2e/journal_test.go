@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPrioritiesAreForTheJournalAlone: JOURNAL_STREAM is inherited, and tells
-// whose it is.
-func TestPrioritiesAreForTheJournalAlone(t *testing.T) {
+// TestPrioritiesAreOnlyForTheJournal: JOURNAL_STREAM is inherited by child
+// processes, and identifies the journal's socket.
+func TestPrioritiesAreOnlyForTheJournal(t *testing.T) {
 	t.Parallel()
 	for begins, inode := range map[string]uint64{"<3>weir: DATABASE_URL": 0, "weir: DATABASE_URL": 1} {
 		stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))

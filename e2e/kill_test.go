@@ -20,14 +20,14 @@ import (
 
 // killing is a network, a database and a process between them.
 type killing struct {
-	t       *testing.T
-	net     *simnet.Net
-	server  *devpg.Server
-	env     []string
-	process *process
-	kills   int
-	parked  int  // dead letters to expect
-	purges  bool // deleted accounts, whose rows are then not judged
+	t                   *testing.T
+	net                 *simnet.Net
+	server              *devpg.Server
+	env                 []string
+	process             *process
+	kills               int
+	deadLettersExpected int  // dead letters to expect
+	purges              bool // deleted accounts are purged: their rows are not compared
 }
 
 func newKilling(t *testing.T) *killing {
@@ -45,11 +45,11 @@ func busyNetwork(t *testing.T) *simnet.Net {
 	return n
 }
 
-// begin migrates by one URL and serves by another.
+// begin migrates with one URL and serves with another.
 func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve string, env ...string) *killing {
 	t.Helper()
 	k := &killing{t: t, net: n, server: server}
-	small := []string{"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms"} // small ones by insertion, large ones by COPY
+	small := []string{"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms"} // small batches are inserted, large ones copied
 	k.env = slices.Concat(reads(n, serve), small, env)
 	succeed(t, slices.Concat(k.env, []string{"DATABASE_URL=" + migrate}), "migrate")
 	k.process = start(t, k.env, "serve")
@@ -57,7 +57,7 @@ func begin(t *testing.T, n *simnet.Net, server *devpg.Server, migrate, serve str
 	return k
 }
 
-// explain says where a test that failed has left everything.
+// explain logs the state that a failed test left.
 func (k *killing) explain() {
 	if !k.t.Failed() {
 		return
@@ -69,8 +69,8 @@ SELECT (SELECT json_agg(s) FROM streams AS s) || E'\n' ||
 	k.t.Logf("the last event is %+v\n%s\n%v", k.net.Log().Last(), text, err)
 }
 
-// progress waits until so many more commits have moved the cursor: a blow must
-// meet a system at work.
+// progress waits until this many more commits have moved the cursor: a kill must
+// hit a process that is working.
 func (k *killing) progress(commits int) {
 	k.t.Helper()
 	pool := open(k.t, k.server.URL("weir"))
@@ -86,9 +86,9 @@ func (k *killing) progress(commits int) {
 	}, 2*time.Minute, 3*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
 }
 
-// lastAsked is the latest event that a stream of posts delivers: a like after it
-// never comes.
-func lastAsked(n *simnet.Net) *simnet.Entry {
+// lastDelivered is the latest event that a stream of posts delivers: it filters
+// out other records.
+func lastDelivered(n *simnet.Net) *simnet.Entry {
 	for _, e := range slices.Backward(n.Log().Entries()) {
 		if e.Kind != "commit" || e.Collection == "app.bsky.feed.post" {
 			return e
@@ -97,10 +97,10 @@ func lastAsked(n *simnet.Net) *simnet.Entry {
 	return nil
 }
 
-// drain waits until everything played has been committed and processed.
+// drain waits until every event is committed and processed.
 func (k *killing) drain(pool *pgxpool.Pool) {
 	k.t.Helper()
-	last := lastAsked(k.net)
+	last := lastDelivered(k.net)
 	require.Eventually(k.t, func() bool {
 		n, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE anchor ->> 'rev' = '%s' OR last_event_at >= to_timestamp(%d / 1000000.0)`, last.Rev, last.TimeUS))
 		if err != nil || n == 0 {
@@ -111,8 +111,8 @@ func (k *killing) drain(pool *pgxpool.Pool) {
 	}, 3*time.Minute, 50*time.Millisecond, "not drained: %s", tail(k.process.stderr.String(), 2000))
 }
 
-// judge drains, stops the process and compares.
-func (k *killing) judge() {
+// compare drains, stops the process and compares the tables with the oracle.
+func (k *killing) compare() {
 	t := k.t
 	t.Helper()
 	pool := open(t, k.server.URL("weir"))
@@ -120,17 +120,17 @@ func (k *killing) judge() {
 	k.process.signal(syscall.SIGTERM)
 	require.Zero(t, k.process.wait(t, time.Minute))
 
-	truth := fold(k.net.Log().Entries(), "app.bsky.feed.post")
-	truth.parkedExpected = k.parked
+	oracle := fold(k.net.Log().Entries(), "app.bsky.feed.post")
+	oracle.deadLettersExpected = k.deadLettersExpected
 	if k.purges {
-		k.forget(&truth, pool)
+		k.forget(&oracle, pool)
 	}
 	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
-	problems, err := truth.problems(t.Context(), pool, end)
+	problems, err := oracle.problems(t.Context(), pool, end)
 	require.NoError(t, err)
 	require.Empty(t, problems, strings.Join(problems, "\n"))
 	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
-		want := truth.ranking(end, window, 1000)
+		want := oracle.ranking(end, window, 1000)
 		got := rankedLinks(t, k.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
 		require.Len(t, got, len(want))
 		require.NotEmpty(t, want)

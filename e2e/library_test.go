@@ -14,10 +14,11 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestLibraryExample: a program that imports Weir projects one more collection.
-// Through a kill, and with deletions, its table ends as the stored records; and
-// the binary that lacks its projection refuses the database.
+// TestLibraryExample: a program that imports Weir projects another collection.
+// After a kill and deletions, its table equals the stored records. The binary that
+// lacks the projection refuses the database.
 func TestLibraryExample(t *testing.T) {
+	long(t)
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "likes")
 	build := exec.Command("go", buildArguments(program, "../examples/likes")...)

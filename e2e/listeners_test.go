@@ -19,7 +19,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// resident is how many bytes of memory a process has.
+// resident is the resident memory of a process in bytes.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -31,22 +31,23 @@ func resident(t *testing.T, pid int) int {
 	return kilobytes << 10
 }
 
-// TestBodiesThatNeverComeHoldNothing: sockets that announce a body and never send
-// it are closed, on both listeners, and the memory stays what it was.
-func TestBodiesThatNeverComeHoldNothing(t *testing.T) {
+// TestUnfinishedRequestsAreClosed: connections that announce a body and never send
+// it are closed, on both listeners, and the memory does not grow.
+func TestUnfinishedRequestsAreClosed(t *testing.T) {
+	long(t)
 	t.Parallel()
 	web := start(t, []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info"}, "web")
-	page, operators := strings.TrimSuffix(web.page(t), "/"), web.operators(t)
-	for _, url := range []string{page + "/", operators + "/health"} {
+	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
+	for _, url := range []string{page + "/", opsURL + "/health"} {
 		for range 20 {
 			_, err := get(url)
 			require.NoError(t, err)
 		}
 	}
 	before := resident(t, web.cmd.Process.Pid)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // they were open for 150 s
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // they used to stay open for 150 s
 	defer cancel()
-	for url, path := range map[string]string{page: "/", operators: "/health"} {
+	for url, path := range map[string]string{page: "/", opsURL: "/health"} {
 		address := strings.TrimPrefix(url, "http://")
 		closed := make(chan error, 500)
 		for range cap(closed) {
@@ -63,7 +64,7 @@ func TestBodiesThatNeverComeHoldNothing(t *testing.T) {
 			select {
 			case <-closed:
 			case <-ctx.Done():
-				require.Fail(t, "some are open", "%s after 30 s: %d MB more", url, (resident(t, web.cmd.Process.Pid)-before)>>20)
+				require.Fail(t, "connections stay open", "%s after 30 s: %d MB more", url, (resident(t, web.cmd.Process.Pid)-before)>>20)
 			}
 		}
 	}
@@ -72,13 +73,13 @@ func TestBodiesThatNeverComeHoldNothing(t *testing.T) {
 	require.Zero(t, web.wait(t, time.Minute))
 }
 
-// TestListenersKnowTheirHosts that are configured, those of probes, and no other.
-// What is for operators is on their listener alone.
-func TestListenersKnowTheirHosts(t *testing.T) {
+// TestListenersServeOnlyTheirHosts: the configured ones and those of probes. The
+// ops endpoints are on the ops listener alone.
+func TestListenersServeOnlyTheirHosts(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve"}
 	web := start(t, env, "web")
-	page, operators := strings.TrimSuffix(web.page(t), "/"), web.operators(t)
+	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
 	code := func(url, host string) int {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		require.NoError(t, err)
@@ -92,14 +93,14 @@ func TestListenersKnowTheirHosts(t *testing.T) {
 	}
 	for url, want := range map[string]int{
 		page + "/": 200, page + "/deadletters": 404, page + "/metrics": 404, page + "/health": 404, page + "/debug/pprof/": 404,
-		operators + "/livez": 200, operators + "/readyz": 200, operators + "/metrics": 200, operators + "/deadletters": 200, operators + "/debug/pprof/": 404,
+		opsURL + "/livez": 200, opsURL + "/readyz": 200, opsURL + "/metrics": 200, opsURL + "/deadletters": 200, opsURL + "/debug/pprof/": 404,
 	} {
 		require.Equal(t, http.StatusMisdirectedRequest, code(url, "rebound.example"), url)
 		for _, host := range []string{"", "localhost:8080", "weir.example", "serve:8081"} {
 			require.Equal(t, want, code(url, host), "%s of %q", url, host)
 		}
 	}
-	succeed(t, append(env, "WEIR_OPS_LISTEN="+strings.TrimPrefix(operators, "http://")), "healthcheck", "--ready")
+	succeed(t, append(env, "WEIR_OPS_LISTEN="+strings.TrimPrefix(opsURL, "http://")), "healthcheck", "--ready")
 	web.signal(syscall.SIGTERM)
 	require.Zero(t, web.wait(t, time.Minute))
 }

@@ -13,9 +13,10 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestCatchingUpTakesLittleMemory: a server sends plain frames far faster than
-// they can be stored.
+// TestCatchingUpTakesLittleMemory while a server sends plain frames much faster
+// than they can be stored.
 func TestCatchingUpTakesLittleMemory(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 9, Accounts: 2000, History: 130_000})
 	require.NoError(t, err)
@@ -30,7 +31,7 @@ func TestCatchingUpTakesLittleMemory(t *testing.T) {
 	require.Less(t, peakMemory(t, consume.cmd.Process.Pid), 150.0, "MB")
 }
 
-// peakMemory is the most resident memory that a process has held, in MB.
+// peakMemory is the peak resident memory of a process, in MB.
 func peakMemory(t *testing.T, pid int) (megabytes float64) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -28,9 +28,9 @@ var (
 	label  = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
 )
 
-func scrape(t testing.TB, operators string) (all []series) {
+func scrape(t testing.TB, opsURL string) (all []series) {
 	t.Helper()
-	_, page := look(t, operators+"/metrics", "")
+	_, page := getOps(t, opsURL+"/metrics", "")
 	for _, m := range sample.FindAllStringSubmatch(page, -1) {
 		s := series{m[1], map[string]string{}}
 		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
@@ -42,8 +42,8 @@ func scrape(t testing.TB, operators string) (all []series) {
 	return all
 }
 
-// hostile are frames such as a stranger could have sent, with his name wherever
-// a word can be put.
+// hostile returns frames from an attacker, with a name in every place that takes
+// free text.
 func hostile(i int) (frames []string) {
 	name := fmt.Sprintf("mallory%d", i)
 	now := time.Now()
@@ -69,17 +69,18 @@ func hostile(i int) (frames []string) {
 	}
 }
 
-// TestStrangersMakeNoLabels: whatever the network sends, and whoever asks for the
-// page, no metric has more series than our own words allow, and none of them
-// holds a stranger's.
-func TestStrangersMakeNoLabels(t *testing.T) {
+// TestUntrustedInputAddsNoLabels: whatever the network sends and clients request,
+// no metric has more series than Weir's own label values allow, and no label
+// contains untrusted text.
+func TestUntrustedInputAddsNoLabels(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const strangers, most = 300, 60
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	serve := start(t, append(reads(n, database), "WEIR_START=tip", "WEIR_APPVIEW="+n.AppViewURL(), "WEIR_DIRECTORY="+n.DirectoryURL(), "WEIR_API_INTERVAL=0s"), "serve")
-	at, page := serve.operators(t), serve.page(t)
+	at, page := serve.opsURL(t), serve.page(t)
 	becomes(t, at, "quiet")
 	for i := range strangers {
 		for _, frame := range hostile(i) {
@@ -90,12 +91,12 @@ func TestStrangersMakeNoLabels(t *testing.T) {
 		require.NoError(t, n.Do(fault))
 	}
 	for i := range strangers {
-		look(t, fmt.Sprintf("%smallory%d?window=mallory%d", page, i, i), "")
+		getOps(t, fmt.Sprintf("%smallory%d?window=mallory%d", page, i, i), "")
 	}
 	require.Eventually(t, func() bool {
 		reached, err := tryCount(pool, fmt.Sprintf(`SELECT (SELECT count(*) >= %[1]d FROM links WHERE url LIKE '%%mallory%%')::int + (SELECT count(*) >= 4 * %[1]d FROM dead_letters)::int`, strangers))
 		return err == nil && reached == 2
-	}, 2*time.Minute, 50*time.Millisecond, "the flood did not arrive")
+	}, 2*time.Minute, 50*time.Millisecond, "the frames did not arrive")
 	becomes(t, at, "quiet")
 
 	counted, ignored := map[string]map[string]bool{}, false
@@ -112,15 +113,15 @@ func TestStrangersMakeNoLabels(t *testing.T) {
 		}
 		counted[s.name][fmt.Sprint(s.labels)] = true
 	}
-	require.True(t, ignored, "the collections of strangers are counted as one")
+	require.True(t, ignored, "unknown collections are counted as one")
 	require.Greater(t, len(counted), 50)
 	for name, of := range counted {
 		require.LessOrEqual(t, len(of), most, "%s: %v", name, slices.Sorted(maps.Keys(of)))
 	}
 }
 
-// documented is a name that one of the documents wants to be told, and where
-// Weir tells it: a selector of a series, `health` and a field of the report, or an alert.
+// documented is a name that one of the source documents requires, and where Weir
+// exposes it: series, a field of /health, or an alert.
 type documented struct {
 	document, name string
 	metrics        []string // such as weir_queue_jobs{queue="backfill"}
@@ -129,7 +130,8 @@ type documented struct {
 	severity, expr string
 }
 
-// everyName is every metric, field and threshold that the three documents name.
+// everyName returns every metric, field and threshold that the three documents
+// name.
 func everyName() []documented {
 	const adr, resume, layers = "adr-005-jetstream-firehose", "jetstream-reconnection-and-resume", "layers-firehose-ingestion-pipeline"
 	return []documented{
@@ -170,21 +172,22 @@ func everyName() []documented {
 	}
 }
 
-// TestEveryDocumentedNameIsTold by a running Weir, by its report or by its rules.
-func TestEveryDocumentedNameIsTold(t *testing.T) {
+// TestEveryDocumentedMetricIsExposed by a running Weir, its health or its rules.
+func TestEveryDocumentedMetricIsExposed(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
 	env := append(reads(n, database), "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
 	serve := start(t, env, "serve")
-	at := serve.operators(t)
+	at := serve.opsURL(t)
 	stop := live(t, n, 100)
 	defer stop()
 	n.Inject([]byte(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":` + fmt.Sprint(time.Now().UnixMicro()) +
 		`,"kind":"commit","commit":{"rev":"3mptdaeh36222","operation":"create","collection":"com.example.thing","rkey":"x","record":{"$type":"com.example.thing"},"cid":"bafyreib2rxk3rh6kzwq4zqgb3grhqmbe7fnu4j5a2v5rkzyjvn4g2kqxaa"}}`))
 	rules, err := os.ReadFile(rulesFile)
 	require.NoError(t, err)
-	_, report := look(t, at+"/health", "")
+	_, report := getOps(t, at+"/health", "")
 	for _, d := range everyName() {
 		about := d.document + ": " + d.name
 		require.True(t, d.metrics != nil || d.field != "" || d.alert != "", about)
@@ -203,7 +206,7 @@ func TestEveryDocumentedNameIsTold(t *testing.T) {
 	}
 }
 
-// exposes answers whether a selector's series is among those scraped.
+// exposes reports whether a selector's series is among those scraped.
 func exposes(all []series, selector string) bool {
 	name, labels, _ := strings.Cut(selector, "{")
 	wanted := label.FindAllStringSubmatch(labels, -1)

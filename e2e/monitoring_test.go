@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -41,23 +40,24 @@ func tool(t *testing.T, name string) string {
 
 // TestRules runs the unit tests of the alerts.
 func TestRules(t *testing.T) {
+	long(t)
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 
-// TestLimitsAreTheSameEverywhere: in the metrics that the rules compare with, in
+// TestLimitsAgreeEverywhere: in the metrics that the rules compare with, in
 // /health, and in the alerts of the workers.
-func TestLimitsAreTheSameEverywhere(t *testing.T) {
+func TestLimitsAgreeEverywhere(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	serve := start(t, append(follower(network(t, 50), database), "WEIR_LAG_LIMIT=7m", "WEIR_QUEUE_LIMIT=77", "WEIR_DATABASE_LIMIT=1000", "WEIR_AUDIT_INTERVAL=0", "WEIR_ALERT_INTERVAL=1s"), "serve")
-	at := serve.operators(t)
-	_, page := look(t, at+"/metrics", "")
+	at := serve.opsURL(t)
+	_, page := getOps(t, at+"/metrics", "")
 	for _, line := range []string{"weir_lag_limit_seconds 420", "weir_queue_limit_jobs 77", "weir_database_limit_bytes 1000", "weir_audit_limit_seconds +Inf"} {
 		require.Contains(t, page, "\n"+line+"\n")
 	}
-	_, report := look(t, at+"/health", "")
+	_, report := getOps(t, at+"/health", "")
 	require.Contains(t, report, "WeirDatabaseLarge")
 	pool := open(t, database)
 	execute(t, database, `INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'elsewhere' FROM generate_series(1, 78);
@@ -67,9 +67,10 @@ func TestLimitsAreTheSameEverywhere(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond)
 }
 
-// TestHighestQueueLimitCanBePassed: where counting stops, a queue is deep by any
-// limit that is allowed.
+// TestHighestQueueLimitCanBePassed: jobs are counted up to more than the highest
+// limit allowed.
 func TestHighestQueueLimitCanBePassed(t *testing.T) {
+	long(t)
 	t.Parallel()
 	database := schematest.NewURL(t)
 	limited := func(limit int) []string {
@@ -78,6 +79,7 @@ func TestHighestQueueLimitCanBePassed(t *testing.T) {
 	fill := func(jobs int) {
 		execute(t, database, fmt.Sprintf(`INSERT INTO river_job (args, kind, max_attempts, priority, queue) SELECT '{}', 'of_nobody', 1, 1, 'process' FROM generate_series(1, %d)`, jobs))
 	}
+	execute(t, database, `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('links', '{app.bsky.feed.post}', 'process_posts', 'process', '{}')`)
 	const highest = schema.CountedJobs
 	fill(highest)
 	stdout, _, _ := weir(t, limited(highest), "status")
@@ -90,7 +92,7 @@ func TestHighestQueueLimitCanBePassed(t *testing.T) {
 	require.Contains(t, stderr, "WEIR_QUEUE_LIMIT must be 2 to 50000")
 }
 
-// dashboard is what is checked of Grafana's JSON.
+// dashboard is the part of Grafana's JSON that is checked.
 type dashboard struct {
 	SchemaVersion int `json:"schemaVersion"`
 	Templating    struct {
@@ -135,7 +137,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 }
 
 // TestDashboardIsLaidOut in rows without overlaps, "Expect zero" first, every
-// panel with a unit, a question, and the data source that the person chooses.
+// panel with a unit, a question, and the data source of the variable.
 func TestDashboardIsLaidOut(t *testing.T) {
 	t.Parallel()
 	d := readDashboard(t)
@@ -144,12 +146,12 @@ func TestDashboardIsLaidOut(t *testing.T) {
 	require.Equal(t, "Expect zero", d.Panels[0].Title)
 	ids, cells := map[int]bool{}, map[[2]int]string{}
 	for _, p := range d.Panels {
-		require.False(t, ids[p.ID], "%s has another's id", p.Title)
+		require.False(t, ids[p.ID], "%s has the id of another panel", p.Title)
 		ids[p.ID] = true
 		require.LessOrEqual(t, p.Grid.X+p.Grid.W, 24, p.Title)
 		for x := p.Grid.X; x < p.Grid.X+p.Grid.W; x++ {
 			for y := p.Grid.Y; y < p.Grid.Y+p.Grid.H; y++ {
-				require.Empty(t, cells[[2]int{x, y}], "%s lies on another panel", p.Title)
+				require.Empty(t, cells[[2]int{x, y}], "%s overlaps another panel", p.Title)
 				cells[[2]int{x, y}] = p.Title
 			}
 		}
@@ -168,6 +170,9 @@ func TestDashboardIsLaidOut(t *testing.T) {
 // server is a Prometheus that scrapes one process every second.
 type server struct{ url string }
 
+// prometheusAddress is the listener's address in Prometheus's log.
+var prometheusAddress = regexp.MustCompile(`msg="?Listening on"? address=(127\.0\.0\.1:[1-9]\d*)`)
+
 func startPrometheus(t *testing.T, scraped string) server {
 	t.Helper()
 	dir := t.TempDir()
@@ -176,11 +181,7 @@ func startPrometheus(t *testing.T, scraped string) server {
 	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs: [{job_name: weir, static_configs: [{targets: [%q]}]}]\n",
 		rules, strings.TrimPrefix(scraped, "http://"))
 	require.NoError(t, os.WriteFile(dir+"/prometheus.yml", []byte(config), 0o600))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
-	cmd := exec.Command(tool(t, "prometheus"), "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address="+address)
+	cmd := exec.Command(tool(t, "prometheus"), "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0")
 	var out lockedBuffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Start())
@@ -191,12 +192,19 @@ func startPrometheus(t *testing.T, scraped string) server {
 			t.Log(tail(out.String(), 4000))
 		}
 	})
-	s := server{"http://" + address}
-	require.Eventually(t, func() bool { return s.answers(`weir_build_info`) == nil }, time.Minute, 50*time.Millisecond, "it never scraped")
+	var s server
+	require.Eventually(t, func() bool {
+		found := prometheusAddress.FindStringSubmatch(out.String())
+		if found != nil {
+			s.url = "http://" + found[1]
+		}
+		return found != nil
+	}, time.Minute, 10*time.Millisecond, "Prometheus does not listen")
+	require.Eventually(t, func() bool { return s.evaluates(`weir_build_info`) == nil }, time.Minute, 50*time.Millisecond, "Prometheus does not scrape")
 	return s
 }
 
-// ask reads an answer of Prometheus's API.
+// ask reads a response of Prometheus's API.
 func (s server) ask(path string, into any) error {
 	response, err := http.Get(s.url + path)
 	if err != nil {
@@ -213,19 +221,19 @@ func (s server) ask(path string, into any) error {
 	return json.Unmarshal(raw, into)
 }
 
-// answers is nil where an expression has an answer with a number in it.
-func (s server) answers(expr string) error {
-	var answer struct {
+// evaluates returns nil if an expression returns a number.
+func (s server) evaluates(expr string) error {
+	var response struct {
 		Data struct {
 			Result []struct {
 				Value [2]any `json:"value"`
 			} `json:"result"`
 		} `json:"data"`
 	}
-	if err := s.ask("/api/v1/query?query="+url.QueryEscape(expr), &answer); err != nil {
+	if err := s.ask("/api/v1/query?query="+url.QueryEscape(expr), &response); err != nil {
 		return err
 	}
-	for _, r := range answer.Data.Result {
+	for _, r := range response.Data.Result {
 		if r.Value[1] != "NaN" {
 			return nil
 		}
@@ -238,8 +246,8 @@ var (
 	matcher  = regexp.MustCompile(`(\w+)=~?"([^"]*)"`)
 )
 
-// selectors are the series that an expression asks for, a word a selector:
-// state=~"a|b" is two.
+// selectors returns the series that an expression reads, one selector for each
+// value: state=~"a|b" is two.
 func selectors(expr string) (found []string) {
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
 		labels := matcher.FindAllStringSubmatch(m[2], -1)
@@ -255,10 +263,11 @@ func selectors(expr string) (found []string) {
 	return found
 }
 
-// TestAlertsAndDashboardAskForWhatIsThere: a real Prometheus scrapes a running
-// Weir; every panel has data, every rule can be evaluated, and every metric and
-// every word in their expressions is one that Weir tells.
-func TestAlertsAndDashboardAskForWhatIsThere(t *testing.T) {
+// TestAlertsAndDashboardReadMetricsThatExist: a real Prometheus scrapes a running
+// Weir. Every panel has data, every rule can be evaluated, and Weir exposes every
+// metric and label value in their expressions.
+func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
@@ -266,7 +275,7 @@ func TestAlertsAndDashboardAskForWhatIsThere(t *testing.T) {
 	n.SetRate(simnet.Rate{Calls: 100_000})
 	env := append(follower(n, database), "WEIR_WATCH="+n.Hub().Handle)
 	weir := start(t, env, "serve")
-	at := weir.operators(t)
+	at := weir.opsURL(t)
 	stop := live(t, n, 100)
 	defer stop()
 	_, err := pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('elsewhere', now(), now())`)
@@ -308,20 +317,20 @@ func TestAlertsAndDashboardAskForWhatIsThere(t *testing.T) {
 
 	succeed(t, env, "watch", "sync") // calls and jobs, after the first scrape
 	for _, expr := range wanted {
-		require.Eventually(t, func() bool { return s.answers(expr) == nil }, time.Minute, 50*time.Millisecond, expr)
+		require.Eventually(t, func() bool { return s.evaluates(expr) == nil }, time.Minute, 50*time.Millisecond, expr)
 	}
-	_, page := look(t, at+"/metrics", "")
+	_, page := getOps(t, at+"/metrics", "")
 	for _, expr := range asked {
 		for _, series := range selectors(expr) {
-			if s.answers(series) != nil {
-				require.True(t, inHelp(page, series), "nothing is, or is said to be, %s, of %s", series, expr)
+			if s.evaluates(series) != nil {
+				require.True(t, inHelp(page, series), "no series or help text has %s, of %s", series, expr)
 			}
 		}
 	}
 }
 
-// inHelp answers whether the help of a selector's metric names its word: some,
-// such as panicked, nobody can wait for.
+// inHelp reports whether the help of a selector's metric names its label value:
+// a test cannot produce some of them, such as panicked.
 func inHelp(page, series string) bool {
 	name, labels, _ := strings.Cut(series, "{")
 	word := matcher.FindStringSubmatch(labels)

@@ -14,12 +14,12 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// systemd is the socket that it listens on.
+// systemd is a notification socket.
 type systemd struct {
 	t      *testing.T
 	conn   *net.UnixConn
 	path   string
-	status string // the last one it was told
+	status string // the last one received
 }
 
 func newSystemd(t *testing.T) *systemd {
@@ -34,7 +34,7 @@ func newSystemd(t *testing.T) *systemd {
 	return &systemd{t: t, conn: conn, path: path}
 }
 
-// hear is the next message that says more than a status; "" when none comes in
+// hear returns the next message that is more than a status; "" if none comes in
 // time.
 func (s *systemd) hear(within time.Duration) string {
 	s.t.Helper()
@@ -45,7 +45,7 @@ func (s *systemd) hear(within time.Duration) string {
 	}
 }
 
-// read takes the status from the next message, and answers what else it says.
+// read takes the status from the next message, and returns the rest.
 func (s *systemd) read(deadline time.Time) (state string, heard bool) {
 	s.t.Helper()
 	require.NoError(s.t, s.conn.SetReadDeadline(deadline))
@@ -72,8 +72,9 @@ func (s *systemd) hearStatus(words string) {
 	}
 }
 
-// TestEveryPartTellsSystemd that it is ready, that it lives, and that it stops.
-func TestEveryPartTellsSystemd(t *testing.T) {
+// TestEveryCommandNotifiesSystemd that it is ready, alive, and stopping.
+func TestEveryCommandNotifiesSystemd(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for _, command := range []string{"serve", "consume", "work", "web"} {
 		t.Run(command, func(t *testing.T) {
@@ -91,9 +92,10 @@ func TestEveryPartTellsSystemd(t *testing.T) {
 	}
 }
 
-// TestFailedStartEndsUnderSystemd, which starts the process again: it does not
-// wait for the end of a start that nobody makes any more.
+// TestFailedStartEndsUnderSystemd, which restarts the process: it must not wait
+// for a readiness that never comes.
 func TestFailedStartEndsUnderSystemd(t *testing.T) {
+	long(t)
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -107,9 +109,10 @@ func TestFailedStartEndsUnderSystemd(t *testing.T) {
 	}
 }
 
-// TestConsumerWithoutTheLeaseIsReady: it stands by, and a start that waited for
-// the lease would never end.
+// TestConsumerWithoutTheLeaseIsReady: a standby is ready, or systemd would never
+// finish starting it.
 func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, database := network(t, 50), schematest.NewURL(t)
 	s := newSystemd(t)
@@ -119,9 +122,10 @@ func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 	}
 }
 
-// TestStatusSaysHowItIs: what systemctl status shows is the verdict of weir
-// status, and it says when the database is away, and that it is back.
-func TestStatusSaysHowItIs(t *testing.T) {
+// TestSystemdStatusIsTheHealth: systemctl shows the same status as `weir status`.
+// It changes when the database is down, and when it is back.
+func TestSystemdStatusIsTheHealth(t *testing.T) {
+	long(t)
 	t.Parallel()
 	s := newSystemd(t)
 	n, direct := network(t, 50), schematest.NewURL(t)
@@ -131,15 +135,16 @@ func TestStatusSaysHowItIs(t *testing.T) {
 	start(t, append(reads(n, database), "NOTIFY_SOCKET="+s.path), "serve")
 	s.hearStatus("healthy: live")
 	between.down()
-	s.hearStatus("unhealthy: unknown; the database does not answer: ")
+	s.hearStatus("unhealthy: unknown; the database does not respond: ")
 	between.up()
 	s.hearStatus("healthy: live")
 }
 
-// TestStuckConsumerIsSilent: while its heartbeat hangs nothing is told to
-// systemd, which would restart it; and it is heard again when it goes on. The
-// rest of the process lives all the time.
-func TestStuckConsumerIsSilent(t *testing.T) {
+// TestStuckConsumerStopsTheWatchdog: while the heartbeat hangs, systemd receives no
+// watchdog message and would restart the process. The messages return with the
+// heartbeat. The rest of the process is alive all the time.
+func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
+	long(t)
 	t.Parallel()
 	s := newSystemd(t)
 	database := schematest.NewURL(t)
@@ -153,7 +158,7 @@ func TestStuckConsumerIsSilent(t *testing.T) {
 	defer tx.Rollback(t.Context()) //nolint:errcheck // it was
 	_, err = tx.Exec(t.Context(), `SELECT FROM streams FOR UPDATE`)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return s.hear(8*time.Second) == "" }, time.Minute, time.Millisecond, "two beats are missing")
+	require.Eventually(t, func() bool { return s.hear(8*time.Second) == "" }, time.Minute, time.Millisecond, "the watchdog messages go on")
 	require.Contains(t, serve.stderr.String(), "not_at_work")
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Equal(t, "WATCHDOG=1", s.hear(time.Minute))

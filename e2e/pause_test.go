@@ -13,9 +13,10 @@ import (
 )
 
 // TestPausedQueueWaits: River UI's button stops the queue and nothing else, with
-// and without a pooler; posts are committed meanwhile, and worked off when the
-// queue goes on.
+// and without a pooler. Posts are committed meanwhile, and processed when the
+// queue resumes.
 func TestPausedQueueWaits(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for _, pooler := range []string{"none", "transaction"} {
 		t.Run("pooler "+pooler, func(t *testing.T) {
@@ -43,11 +44,11 @@ func TestPausedQueueWaits(t *testing.T) {
 			before, since := done(), waiting()
 			require.Eventually(t, func() bool {
 				now, piled := done(), waiting()
-				if now != before { // the workers have not heard of it yet
+				if now != before { // the workers have not noticed yet
 					before, since = now, piled
 				}
-				return piled > since+30 // of which there are ten a second: they look every second
-			}, time.Minute, 10*time.Millisecond, "the queue is paused")
+				return piled > since+30 // ten a second; the workers poll every second
+			}, time.Minute, 10*time.Millisecond, "the queue is not paused")
 			require.Greater(t, count(t, pool, `SELECT count(*) FROM posts`), at, "the stream is not")
 
 			require.NoError(t, ui.QueueResume(t.Context(), jobs.QueueProcess, nil))
@@ -57,9 +58,8 @@ func TestPausedQueueWaits(t *testing.T) {
 	}
 }
 
-// TestWorkOnlySomeQueues: what is named is worked, and what does not exist is
-// refused.
-func TestWorkOnlySomeQueues(t *testing.T) {
+// TestWorkOnlyTheNamedQueues: their jobs are processed, and unknown queues refused.
+func TestWorkOnlyTheNamedQueues(t *testing.T) {
 	t.Parallel()
 	n, database := network(t, 500), schematest.NewURL(t)
 	pool := open(t, database)
@@ -77,5 +77,5 @@ func TestWorkOnlySomeQueues(t *testing.T) {
 
 	_, stderr, code := weir(t, reads(n, database), "work", "--queues", "proces")
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, `"proces" is no queue: expected some of alerts, backfill, maintenance, network, process`)
+	require.Contains(t, stderr, `unknown queue "proces": expected some of alerts, backfill, maintenance, network, process`)
 }

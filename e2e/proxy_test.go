@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// proxy stands between the processes and a server of theirs.
+// proxy stands between the processes and a server.
 type proxy struct {
 	t      *testing.T
-	server *toxiproxy.ApiServer // which serves nothing: it holds the log
+	server *toxiproxy.ApiServer // needed for its log alone
 	*toxiproxy.Proxy
 	accepted *atomic.Int64 // connections so far
 }
@@ -32,13 +32,16 @@ func newProxy(t *testing.T, name, upstream string) *proxy {
 		}
 	}))
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), log)
-	p := &proxy{t: t, server: server, Proxy: toxiproxy.NewProxy(server, name, "127.0.0.1:0", upstream), accepted: accepted}
-	require.NoError(t, p.Start())
+	p := &proxy{t: t, server: server, accepted: accepted}
+	onStablePort(t, func(address string) error {
+		p.Proxy = toxiproxy.NewProxy(server, name, address, upstream)
+		return p.Start()
+	})
 	t.Cleanup(func() { p.Stop() })
 	return p
 }
 
-// cut ends every connection, and has itself seen one end.
+// cut ends every connection, and checks it with one of its own.
 func (p *proxy) cut() {
 	p.t.Helper()
 	witness := p.dial()
@@ -51,12 +54,12 @@ func (p *proxy) cut() {
 	require.NoError(p.t, p.Start())
 }
 
-// down is without a server until up. Nobody is let in meanwhile.
+// down refuses connections until up.
 func (p *proxy) down() {
 	p.t.Helper()
 	p.Stop()
 	_, err := net.DialTimeout("tcp", p.Listen, 5*time.Second)
-	require.Error(p.t, err, "%s: it lets somebody in", p.Name)
+	require.Error(p.t, err, "%s: the proxy accepts connections", p.Name)
 }
 
 func (p *proxy) up() {
@@ -64,9 +67,9 @@ func (p *proxy) up() {
 	require.NoError(p.t, p.Start())
 }
 
-// renew ends every connection and begins anew, with these toxics and no others.
-// A toxic that is put into a living connection, or taken from it, may hold it
-// up or drop what it held back, and TCP does not do that.
+// renew ends every connection and restarts with exactly these toxics. Adding a
+// toxic to a live connection, or removing it, may stall the connection or lose
+// data, which TCP never does.
 func (p *proxy) renew(toxics ...string) {
 	p.t.Helper()
 	p.Stop()
@@ -78,10 +81,10 @@ func (p *proxy) renew(toxics ...string) {
 	require.NoError(p.t, p.Start())
 }
 
-// returned waits until somebody has come back since there were so many.
+// returned waits until there are more connections than before.
 func (p *proxy) returned(before int64) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { return p.accepted.Load() > before }, time.Minute, 10*time.Millisecond, "%s: nobody comes back", p.Name)
+	require.Eventually(p.t, func() bool { return p.accepted.Load() > before }, time.Minute, 10*time.Millisecond, "%s: no client reconnects", p.Name)
 }
 
 func (p *proxy) dial() net.Conn {

@@ -15,8 +15,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// nextBinary is the binary of the next version: this one, and a migration that it
-// alone knows.
+// nextBinary is the binary of the next version: this one with one more migration.
 func nextBinary(t *testing.T) (path string, version int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,10 +38,11 @@ func nextBinary(t *testing.T) (path string, version int) {
 }
 
 // TestRollingRestart: the next version migrates while this one serves, and this
-// one goes on; both run side by side, one at the stream and both at the jobs;
-// this one ends, and the next takes over. From the migration on this version is
-// not started any more, and says why.
+// one continues. Both run side by side: one reads the stream, both process jobs.
+// This one ends, and the next takes over. After the migration this version refuses
+// to start, and says why.
 func TestRollingRestart(t *testing.T) {
+	long(t)
 	t.Parallel()
 	next, version := nextBinary(t)
 	k := newKilling(t)
@@ -67,6 +67,6 @@ func TestRollingRestart(t *testing.T) {
 	k.progress(5)
 	stop()
 	require.Equal(t, 2, count(t, open(t, k.server.URL("weir")), `SELECT max(epoch) FROM streams`))
-	execute(t, k.server.URL("weir"), fmt.Sprintf(`DELETE FROM weir_migration WHERE version = %d`, version)) // the judge asks this version
-	k.judge()
+	execute(t, k.server.URL("weir"), fmt.Sprintf(`DELETE FROM weir_migration WHERE version = %d`, version)) // the comparison runs this version
+	k.compare()
 }

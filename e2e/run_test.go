@@ -1,6 +1,6 @@
 // Package e2e tests whole processes: the real binary against a real Postgres,
 // killed, paused, upgraded and cut off, with an oracle that knows what the tables
-// must hold. It holds tests only.
+// must hold. It contains tests only.
 package e2e
 
 import (
@@ -40,10 +40,19 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// buildArguments make go build what the Dockerfile does, with CGO_ENABLED=0:
-// what is tested is what is deployed.
+// buildArguments are those of the Dockerfile, with CGO_ENABLED=0: the tests run
+// the deployed binary.
 func buildArguments(out, what string) []string {
 	return []string{"build", "-trimpath", "-ldflags=-s -w", "-o", out, what}
+}
+
+// long skips a test that takes more than a few seconds, or needs more than
+// Postgres, under -short.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 }
 
 // process is a run of the binary.
@@ -54,7 +63,8 @@ type process struct {
 	exited chan struct{}
 }
 
-// start runs the binary with nothing in its environment but what is given.
+// start runs the binary with this environment and nothing from the test's own
+// except PATH.
 func start(t testing.TB, env []string, args ...string) *process {
 	t.Helper()
 	return startProgram(t, binary, env, args...)
@@ -67,7 +77,7 @@ func startProgram(t testing.TB, program string, env []string, args ...string) *p
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	require.NoError(t, p.cmd.Start())
 	go func() {
-		p.cmd.Wait() //nolint:errcheck // the exit code says it
+		p.cmd.Wait() //nolint:errcheck // the exit code is enough
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
@@ -81,13 +91,13 @@ func startProgram(t testing.TB, program string, env []string, args ...string) *p
 
 func (p *process) signal(s syscall.Signal) { p.cmd.Process.Signal(s) } //nolint:errcheck // it has ended already
 
-// kill is what the kernel does to a process that gets no warning.
+// kill sends SIGKILL and waits for the end.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.exited
 }
 
-// wait is the exit code; the test fails when the process does not end in time.
+// wait returns the exit code; the test fails if the process does not end in time.
 func (p *process) wait(t testing.TB, within time.Duration) int {
 	t.Helper()
 	select {
@@ -163,7 +173,7 @@ func tryCount(pool *pgxpool.Pool, sql string) (int, error) {
 	return n, err
 }
 
-// testdata is a file of the recordings that lie beside the project, where they do.
+// testdata returns the path of a recording in WEIR_TESTDATA, if it is set.
 func testdata(name string) (string, bool) {
 	dir := os.Getenv("WEIR_TESTDATA")
 	if dir == "" {

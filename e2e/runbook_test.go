@@ -21,9 +21,10 @@ var (
 	flag    = regexp.MustCompile(`--[a-z]+`)
 )
 
-// TestRunbookNamesWhatIsThere: every metric, command and query of an entry in
-// docs/operations.md exists, and each entry has one to look at.
-func TestRunbookNamesWhatIsThere(t *testing.T) {
+// TestRunbookNamesWhatExists: every metric, command and query of an entry in
+// docs/operations.md exists, and each entry names something to look at.
+func TestRunbookNamesWhatExists(t *testing.T) {
+	long(t)
 	t.Parallel()
 	raw, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
@@ -31,10 +32,10 @@ func TestRunbookNamesWhatIsThere(t *testing.T) {
 	require.True(t, found)
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)
-	n.SetRate(simnet.Rate{Calls: 100_000})                                                                                   // and says what is left
+	n.SetRate(simnet.Rate{Calls: 100_000})                                                                                   // and sends what remains
 	env := append(follower(n, database), "WEIR_WATCH="+n.Hub().Handle, "WEIR_JETSTREAM=ws://127.0.0.1:1/subscribe,"+n.URL()) // the first try fails
 	pool := open(t, database)
-	at := start(t, env, "serve").operators(t)
+	at := start(t, env, "serve").opsURL(t)
 	settled(t, pool)
 	_, err = pool.Exec(t.Context(), `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, score, repaired)
 		VALUES (now(), now(), now(), now(), 20, 0, 1000, 0, 0, 0, 1, true)`)
@@ -72,18 +73,18 @@ func TestRunbookNamesWhatIsThere(t *testing.T) {
 		}
 		require.Positive(t, metrics, "%s names no metric", title)
 		if !strings.HasPrefix(title, "Weir") {
-			require.True(t, looks > 0 || strings.Contains(text, "the dashboard"), "%s says nothing to look at", title)
+			require.True(t, looks > 0 || strings.Contains(text, "the dashboard"), "%s names nothing to look at", title)
 		}
 	}
 }
 
-// exists waits for every metric of an expression to be told.
-func exists(t *testing.T, operators, title, expr string) {
+// exists waits until every metric of an expression is exposed.
+func exists(t *testing.T, opsURL, title, expr string) {
 	t.Helper()
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
 		require.Eventually(t, func() bool {
 			labels := matcher.FindAllStringSubmatch(m[2], -1)
-			return slices.ContainsFunc(scrape(t, operators), func(s series) bool {
+			return slices.ContainsFunc(scrape(t, opsURL), func(s series) bool {
 				for _, suffix := range []string{"", "_count"} { // a histogram's
 					if s.name == m[1]+suffix && !slices.ContainsFunc(labels, func(l []string) bool {
 						return !slices.Contains(strings.Split(l[2], "|"), s.labels[l[1]])
@@ -93,6 +94,6 @@ func exists(t *testing.T, operators, title, expr string) {
 				}
 				return false
 			})
-		}, time.Minute, 50*time.Millisecond, "%s: nothing is %s", title, m[0])
+		}, time.Minute, 50*time.Millisecond, "%s: no series is %s", title, m[0])
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// network is a simulated one with so many events behind it.
+// network is a simulated network with this many past events.
 func network(t *testing.T, history int) *simnet.Net {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: history, HistorySpan: time.Hour})
@@ -30,22 +30,28 @@ func network(t *testing.T, history int) *simnet.Net {
 	return n
 }
 
-// startNetwork lets it listen on a port below those that the kernel gives to
-// outgoing connections: when it restarts, none of the many here has taken it.
+// startNetwork starts a network that may restart on its address.
 func startNetwork(t *testing.T, n *simnet.Net) {
+	t.Helper()
+	onStablePort(t, n.Start)
+	t.Cleanup(n.Stop)
+}
+
+// onStablePort listens on a port below the range of outgoing connections, so none
+// of them can take it while the server restarts.
+func onStablePort(t *testing.T, listen func(address string) error) {
 	t.Helper()
 	var err error
 	for range 50 {
-		if err = n.Start(fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))); err == nil {
+		if err = listen(fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))); err == nil {
 			break
 		}
 	}
 	require.NoError(t, err)
-	t.Cleanup(n.Stop)
 }
 
 // reads is the environment of a process that reads a simulated network into a
-// database, and keeps everything: the judges know of no retention.
+// database, and keeps everything: the oracle knows no retention.
 func reads(n *simnet.Net, database string) []string {
 	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
 		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=2s", "WEIR_RESCUE_AFTER=3s",
@@ -70,7 +76,7 @@ func get(url string) (string, error) {
 
 var address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/`)
 
-// page is where the process serves its page.
+// page is the URL of the process's page.
 func (p *process) page(t *testing.T) string {
 	t.Helper()
 	var url string
@@ -81,7 +87,7 @@ func (p *process) page(t *testing.T) string {
 	return url
 }
 
-// TestDemoShowsRankedLinks with no configuration, of a person's network, and
+// TestDemoShowsRankedLinks of followed accounts without any configuration, and
 // leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
 	t.Parallel()
@@ -94,18 +100,18 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	url := demo.page(t)
 	require.Contains(t, demo.stdout.String(), taken.Addr().String()+" (WEIR_LISTEN) is in use: the page is at "+strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
 	_, refused, code := weir(t, env, "dev")
-	require.Equal(t, 1, code, "dev takes no other address")
+	require.Equal(t, 1, code, "dev uses no other address")
 	require.Contains(t, refused, "listen on WEIR_LISTEN="+taken.Addr().String())
 	require.Contains(t, refused, "set WEIR_LISTEN to another address")
 	require.Eventually(t, func() bool {
 		page, err := get(url)
 		return err == nil && strings.Contains(page, ".example/")
 	}, time.Minute, 50*time.Millisecond)
-	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "it finds the demo's Postgres")
+	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "the command does not find the demo's Postgres")
 	require.Regexp(t, `follows +hub\.example +\d+ .*ago`, succeed(t, env, "watch", "list"))
 	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")
 	found, code := examined(t, env)
-	require.Zero(t, code, "a throwaway server and a network of its own are no faults: %+v", found)
+	require.Zero(t, code, "a temporary server and a simulated network are no failures: %+v", found)
 	require.Contains(t, finding(t, found, "configuration").Message, "this is a weir demo")
 	for _, f := range found {
 		require.NotRegexp(t, `^(jetstream|appview|directory) `, f.Check)
@@ -113,15 +119,16 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 	_, refused, code = weir(t, env, "audit")
 	require.Equal(t, 1, code)
 	require.Contains(t, refused, "only the demo itself reaches its simulated network")
-	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a refused audit is none")
+	require.NotContains(t, succeed(t, env, "status"), "WeirAudit", "a refused audit does not count")
 	demo.signal(syscall.SIGINT)
 	require.Zero(t, demo.wait(t, time.Minute))
 	require.Contains(t, demo.stdout.String(), "stopping: committing what was read")
 	require.NoDirExists(t, home+"/demo")
 }
 
-// TestUnreachableJetstreamIsSaid, on the page and in the log, and retried.
-func TestUnreachableJetstreamIsSaid(t *testing.T) {
+// TestUnreachableJetstreamIsReported on the page and in the log, and retried.
+func TestUnreachableJetstreamIsReported(t *testing.T) {
+	long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	n := network(t, 200)
@@ -140,15 +147,15 @@ func TestUnreachableJetstreamIsSaid(t *testing.T) {
 	require.Eventually(t, func() bool {
 		state, err := tryCount(pool, `SELECT count(*) FROM streams WHERE state IN ('live', 'quiet', 'catching_up')`)
 		return err == nil && state == 1
-	}, time.Minute, 50*time.Millisecond, "it kept trying")
+	}, time.Minute, 50*time.Millisecond, "no further attempts")
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL`))
 }
 
-// TestMistakesAreOneSentence: each ends the command at once, says what to do,
-// and nothing else.
-func TestMistakesAreOneSentence(t *testing.T) {
+// TestUsageErrorsAreOneSentence: each ends the command at once, and says what to
+// do and nothing else.
+func TestUsageErrorsAreOneSentence(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	for want, c := range map[string]struct {
@@ -163,23 +170,23 @@ func TestMistakesAreOneSentence(t *testing.T) {
 		"WEIR_WORKERS must be 1 or more":                                     {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
 		"WEIR_BATCH_INTERVAL cannot be read":                                 {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_INTERVAL=fast"}, "consume"},
 		"something that is no URL":                                           {[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve"},
-		"is no Jetstream endpoint":                                           {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
+		"is not a Jetstream endpoint":                                        {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
 		"the webhook's address is no URL":                                    {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve"},
 		`the webhook's format is "smoke"`:                                    {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=https://hooks.example/secret", "WEIR_ALERT_FORMAT=smoke"}, "work"},
 		"WEIR_ALERT_INTERVAL must be 1s to 1m":                               {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_INTERVAL=1h"}, "work"},
 		"WEIR_BUFFER_BYTES":                                                  {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
 		"WEIR_WORKERS":                                                       {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=x"}, "work"},
-		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "replay ."},
+		"is a directory":                                                     {[]string{"DATABASE_URL=" + database, "WEIR_LOG_LEVEL=error"}, "ingest ."},
 		"--account is for accounts":                                          {[]string{"DATABASE_URL=" + database}, "watch add --account https://bsky.app/profile/alice.example/lists/3kabc"},
-		`"nonsense" is no Jetstream endpoint`:                                {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
-		`WEIR_COLLECTIONS: "app.bsky*" is no prefix`:                         {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky*"}, "consume"},
-		"app.bsky.feed.post is kept for 1h0m0s: expected 24h0m0s or more":    {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*=1h,com.example.x=1m"}, "consume"},
+		`"nonsense" is not a Jetstream endpoint`:                             {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=nonsense"}, "consume"},
+		`WEIR_COLLECTIONS: "app.bsky*" is not a prefix`:                      {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky*"}, "consume"},
+		"app.bsky.feed.post is kept for 1h0m0s: expected at least 24h0m0s":   {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=app.bsky.feed.*=1h,com.example.x=1m"}, "consume"},
 		"WEIR_RETENTION is -1h0m0s":                                          {[]string{"DATABASE_URL=" + database, "WEIR_RETENTION=-1h"}, "work"},
-		`"post" is no collection`:                                            {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
+		`"post" is not a collection`:                                         {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
 		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
 		`WEIR_HOSTS: "https://weir.example" is not a host`:                   {[]string{"DATABASE_URL=" + database, "WEIR_HOSTS=weir.test,https://weir.example"}, "web"},
 		"--window is 2h0m0s: expected 1h, 3h, 6h, 12h or 24h":                {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
-		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "replay nowhere.jsonl"},
+		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "ingest nowhere.jsonl"},
 	} {
 		t.Run(c.args+": "+want, func(t *testing.T) {
 			t.Parallel()
@@ -200,8 +207,9 @@ func TestUnknownCommandIsAnError(t *testing.T) {
 	require.Contains(t, stderr, "serve")
 }
 
-// TestUnmigratedDatabaseNamesTheCommand to run.
+// TestUnmigratedDatabaseNamesTheCommand that migrates it.
 func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
+	long(t)
 	t.Parallel()
 	server := schematest.Server(t)
 	env := []string{"DATABASE_URL=" + server.URL("weir")}
@@ -213,9 +221,8 @@ func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
 	require.Contains(t, succeed(t, env, "trending"), "no link was shared")
 }
 
-// TestOneSpellingOfAWatch: however an account is named, it is one watch, and can
-// be removed by any of its names.
-func TestOneSpellingOfAWatch(t *testing.T) {
+// TestSpellingsOfAnAccountAreOneWatch, and any of them removes it.
+func TestSpellingsOfAnAccountAreOneWatch(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	env := []string{"DATABASE_URL=" + database, "WEIR_APPVIEW=http://127.0.0.1:1"}
@@ -228,8 +235,8 @@ func TestOneSpellingOfAWatch(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM watches`))
 }
 
-// TestReplayOfAPipeEndsWithASignal, and says that it is not complete.
-func TestReplayOfAPipeEndsWithASignal(t *testing.T) {
+// TestIngestOfAPipeEndsWithASignal, and says that it is incomplete.
+func TestIngestOfAPipeEndsWithASignal(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
@@ -237,16 +244,16 @@ func TestReplayOfAPipeEndsWithASignal(t *testing.T) {
 	held, err := os.OpenFile(pipe, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer held.Close()
-	replay := start(t, []string{"DATABASE_URL=" + database}, "ingest", pipe)
+	ingest := start(t, []string{"DATABASE_URL=" + database}, "ingest", pipe)
 	pool := open(t, database)
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NOT NULL`) == 1 }, time.Minute, 5*time.Millisecond)
-	replay.signal(syscall.SIGTERM)
-	require.Equal(t, 1, replay.wait(t, time.Minute))
-	require.Contains(t, replay.stderr.String(), "stopped before the end of the recording")
+	ingest.signal(syscall.SIGTERM)
+	require.Equal(t, 1, ingest.wait(t, time.Minute))
+	require.Contains(t, ingest.stderr.String(), "stopped before the end of the recording")
 }
 
-// TestDictionaryIsKept after the first download: a later start needs no network
-// for it.
+// TestDictionaryIsKept after the first download: a later start does not need the
+// network for it.
 func TestDictionaryIsKept(t *testing.T) {
 	t.Parallel()
 	n := network(t, 300)

@@ -18,7 +18,7 @@ import (
 )
 
 // sharded is a network of which some accounts are followed, in several streams.
-// Nothing comes from their feeds: what the streams lose is lost.
+// Feeds are not read, so events that the streams lose stay lost.
 type sharded struct {
 	t        *testing.T
 	net      *simnet.Net
@@ -48,19 +48,20 @@ func (s *sharded) exec(sql string, args ...any) {
 	require.NoError(s.t, err)
 }
 
-// share shares out as a process with this configuration would, before any runs.
+// share assigns the accounts as a process with this configuration would, before
+// any runs.
 func (s *sharded) share(mode string, accounts int) {
 	s.t.Helper()
 	require.NoError(s.t, schema.SetSharding(s.t.Context(), s.pool, "jetstream", "jetstream-v1", schema.Sharding{Mode: mode, Accounts: accounts}))
 	require.NoError(s.t, pgx.BeginFunc(s.t.Context(), s.pool, func(tx pgx.Tx) error {
-		_, err := schema.ShareAccounts(s.t.Context(), tx, "jetstream", false)
+		_, err := schema.AssignAccounts(s.t.Context(), tx, "jetstream", false)
 		return err
 	}))
 }
 
-// fromTheBeginning has every stream stand where a resume reads the history from
-// its first event. What that brings from before the position shows that the
-// server still has it: there is no anchor to show it.
+// fromTheBeginning sets every stream's position so that a resume reads the history
+// from its first event. Events from before the position verify the resume, since
+// there is no anchor.
 func (s *sharded) fromTheBeginning() {
 	s.t.Helper()
 	at := time.UnixMicro(s.net.Log().Entries()[0].TimeUS).Add(4 * time.Minute)
@@ -73,7 +74,7 @@ func (s *sharded) start(mode string, accounts int) *process {
 	return start(s.t, append(slices.Clone(s.env), "WEIR_SHARDING="+mode, fmt.Sprintf("WEIR_SHARD_ACCOUNTS=%d", accounts)), "serve")
 }
 
-// streams waits until so many streams are read.
+// streams waits until this many streams are read.
 func (s *sharded) streams(n int) {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool {
@@ -83,7 +84,7 @@ func (s *sharded) streams(n int) {
 	}, time.Minute, 10*time.Millisecond, "expected %d streams", n)
 }
 
-// differences are those between the tables and what has happened to accounts.
+// differences compares the tables with the log of the accounts.
 func (s *sharded) differences(dids []string) []string {
 	s.t.Helper()
 	wanted := map[string]bool{}
@@ -96,7 +97,7 @@ func (s *sharded) differences(dids []string) []string {
 	return problems
 }
 
-// equal waits until the tables equal what has happened to accounts.
+// equal waits until the tables equal the log of the accounts.
 func (s *sharded) equal(dids []string) {
 	s.t.Helper()
 	problems := s.differences(dids)
@@ -109,7 +110,7 @@ func (s *sharded) equal(dids []string) {
 	require.Empty(s.t, problems)
 }
 
-// of are the accounts of a stream.
+// of returns the accounts of a stream.
 func (s *sharded) of(stream string) []string {
 	s.t.Helper()
 	rows, err := s.pool.Query(s.t.Context(), `SELECT did FROM stream_accounts WHERE stream = $1`, stream)
@@ -119,12 +120,12 @@ func (s *sharded) of(stream string) []string {
 	return dids
 }
 
-// TestMovingAccountsLosesNothing: one of the streams stands hours behind the
-// others when its accounts move, by the configuration of the next process.
+// TestMovingAccountsLosesNothing: one stream is hours behind the others when the
+// configuration of the next process moves its accounts.
 //
-// It has been seen to fail when, by hand, takeOver is left out, and when it
-// takes the latest position.
+// It fails without takeOver, and if takeOver uses the latest position.
 func TestMovingAccountsLosesNothing(t *testing.T) {
+	long(t)
 	t.Parallel()
 	type layout struct {
 		mode     string
@@ -134,7 +135,7 @@ func TestMovingAccountsLosesNothing(t *testing.T) {
 	network := layout{schema.ShardsNetwork, 25, 1}
 	for name, c := range map[string]struct {
 		before, after layout
-		behind        string // the stream that stands behind
+		behind        string // the stream that is behind
 	}{
 		"shards become the network":  {layout{schema.ShardsAlways, 25, 4}, network, "jetstream-3"},
 		"the network becomes shards": {network, layout{schema.ShardsAlways, 25, 4}, "jetstream"},
@@ -150,7 +151,7 @@ func TestMovingAccountsLosesNothing(t *testing.T) {
 			late := s.of(c.behind)
 			first := s.start(c.before.mode, c.before.accounts)
 			s.equal(slices.DeleteFunc(slices.Clone(s.followed), func(did string) bool { return slices.Contains(late, did) }))
-			require.NotEmpty(t, s.differences(s.followed), "or the test shows nothing")
+			require.NotEmpty(t, s.differences(s.followed), "the test needs events to lose")
 			require.Equal(t, c.before.streams, count(t, s.pool, `SELECT count(*) FROM streams`))
 			first.kill()
 			s.exec(`UPDATE streams SET lease_expires_at = now() - interval '1 second'`)
@@ -167,10 +168,11 @@ func TestMovingAccountsLosesNothing(t *testing.T) {
 	}
 }
 
-// TestMovingAccountsWhileTheyPost, from one layout to the next, with and without
-// a kill in between: a process that is configured otherwise starts beside the
-// one at work, and both go by what it says.
+// TestMovingAccountsWhileTheyPost, from one layout to the next, with and without a
+// kill. A process with another configuration starts beside the running one, and
+// both use the new configuration.
 func TestMovingAccountsWhileTheyPost(t *testing.T) {
+	long(t)
 	t.Parallel()
 	s := newSharded(t, 100)
 	s.share(schema.ShardsAlways, 25)
@@ -188,19 +190,19 @@ func TestMovingAccountsWhileTheyPost(t *testing.T) {
 		if last != nil && i%2 == 0 {
 			last.kill()
 		}
-		said := len(s.net.Asked())
+		said := len(s.net.FilterSizes())
 		next := s.start(c.mode, c.accounts)
 		s.streams(c.streams)
 		posts := count(t, s.pool, `SELECT count(*) FROM posts`)
 		require.Eventually(t, func() bool { return count(t, s.pool, `SELECT count(*) FROM posts`) > posts+20 }, time.Minute, 10*time.Millisecond)
-		if last != nil && i%2 == 1 { // it has followed
+		if last != nil && i%2 == 1 { // it uses the new layout
 			require.NotContains(t, last.stderr.String(), `"level":"ERROR"`)
 			last.kill()
 			s.streams(c.streams)
 		}
-		if i == 0 { // nobody said otherwise before
-			require.NotContains(t, s.net.Asked()[said:], 0, "the whole network was asked for")
-			require.LessOrEqual(t, slices.Max(s.net.Asked()[said:]), c.accounts)
+		if i == 0 { // the first layout is that of the configuration
+			require.NotContains(t, s.net.FilterSizes()[said:], 0, "a stream requested the whole network")
+			require.LessOrEqual(t, slices.Max(s.net.FilterSizes()[said:]), c.accounts)
 		}
 		last = next
 	}
@@ -213,8 +215,9 @@ func TestMovingAccountsWhileTheyPost(t *testing.T) {
 	require.Empty(t, s.differences(s.followed))
 }
 
-// TestShardsComeAndGoInARunningProcess, and the page shows those there are.
+// TestShardsComeAndGoInARunningProcess, and the page shows the current ones.
 func TestShardsComeAndGoInARunningProcess(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := followNetwork(t, 30)
 	database := schematest.NewURL(t)
@@ -231,14 +234,14 @@ func TestShardsComeAndGoInARunningProcess(t *testing.T) {
 	stop := live(t, n, 300)
 	defer stop()
 
-	// One more account: its past by its feed, its present by a stream of its own.
+	// One more account: its past from its feed, its new posts from another stream.
 	someone := stranger(t, n, 5)
-	dials := len(n.Asked())
+	dials := len(n.FilterSizes())
 	require.NoError(t, n.Follow(hub.DID, someone))
 	succeed(t, env, "watch", "sync")
 	s.streams(2)
 	require.Equal(t, []string{someone}, s.of("jetstream-2"))
-	require.Equal(t, []int{1}, n.Asked()[dials:], "nobody else is asked for anew")
+	require.Equal(t, []int{1}, n.FilterSizes()[dials:], "other streams reconnected")
 	require.Eventually(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND feed_read_at IS NOT NULL`, someone)) == 1
 	}, time.Minute, 20*time.Millisecond)
@@ -251,9 +254,9 @@ func TestShardsComeAndGoInARunningProcess(t *testing.T) {
 	mine := func() []string {
 		return slices.DeleteFunc(stored(t, pool), func(post string) bool { return !strings.HasPrefix(post, someone+"/") })
 	}
-	require.Eventually(t, func() bool { return slices.Equal(current(n, all), mine()) }, time.Minute, 50*time.Millisecond, "neither a hole nor a double")
+	require.Eventually(t, func() bool { return slices.Equal(current(n, all), mine()) }, time.Minute, 50*time.Millisecond, "posts are missing or doubled")
 
-	// And again: the first stream takes it over when there is room, and the shard is gone.
+	// The first stream takes it over when it has room, and the shard is removed.
 	for _, did := range n.Follows(hub.DID)[1:10] {
 		if did != someone {
 			require.NoError(t, n.Unfollow(hub.DID, did))
@@ -269,13 +272,13 @@ func TestShardsComeAndGoInARunningProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, html, "jetstream-2")
 	require.NotContains(t, html, "No consumer is running")
-	require.NotContains(t, n.Asked(), 0, "the whole network was asked for")
+	require.NotContains(t, n.FilterSizes(), 0, "a stream requested the whole network")
 	require.NotContains(t, serve.stderr.String(), "ERROR")
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))
 }
 
-// stranger is somebody whom the hub does not follow and who has written so much.
+// stranger is an account that the hub does not follow, with this many posts.
 func stranger(t *testing.T, n *simnet.Net, posts int) string {
 	t.Helper()
 	followed := n.Follows(n.Hub().DID)
@@ -284,13 +287,14 @@ func stranger(t *testing.T, n *simnet.Net, posts int) string {
 			return a.DID
 		}
 	}
-	require.Fail(t, "everybody is followed")
+	require.Fail(t, "every account is followed")
 	return ""
 }
 
-// TestProcessesShareTheShards: each lease has one holder, whoever it is; the
-// survivor takes all.
+// TestProcessesShareTheShards: each lease has one holder; after a kill the
+// surviving process takes all of them.
 func TestProcessesShareTheShards(t *testing.T) {
+	long(t)
 	t.Parallel()
 	s := newSharded(t, 100)
 	s.share(schema.ShardsAlways, 20)

@@ -22,23 +22,24 @@ import (
 )
 
 const (
-	// soakRate is how many events a second there are; nine tenths are posts, of
-	// everybody, and all of them are stored.
+	// soakRate is the number of events per second. Nine tenths are posts, and all
+	// of them are stored.
 	soakRate = 500
-	// soakVerdict is the shortest run that says something: caches fill and the
-	// first vacuums come in the first minutes.
+	// soakVerdict is the shortest run with a verdict: caches fill and the first
+	// vacuums run in the first minutes.
 	soakVerdict = 4 * time.Minute
 )
 
-// TestSoak holds a steady stream at `weir serve` for as long as WEIR_SOAK says,
-// and asks that nothing but what is stored grows: the mean of the last third of
-// the run is compared with that of the second, and the first third is
-// warming up. Without WEIR_SOAK it runs for seconds, which shows that the figures
-// can be read, and judges nothing. WEIR_REPORT names a file for the report.
+// TestSoak sends a steady stream to `weir serve` for the time in WEIR_SOAK, and
+// requires that only the stored data grows. It compares the mean of the run's last
+// third with that of the second; the first third is a warm-up. Without WEIR_SOAK
+// it runs for seconds, which shows only that the figures can be read. WEIR_REPORT
+// names a file for the report.
 //
 // Posts are kept for the whole run, and finished jobs for an hour: tables grow,
 // so their bloat is measured in bytes per row.
 func TestSoak(t *testing.T) {
+	long(t)
 	t.Parallel()
 	length, err := time.ParseDuration(cmp.Or(os.Getenv("WEIR_SOAK"), "6s"))
 	require.NoError(t, err, "WEIR_SOAK")
@@ -49,7 +50,7 @@ func TestSoak(t *testing.T) {
 	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
 	serve := start(t, append(reads(n, url), "WEIR_JOB_TIMEOUT=1m", "WEIR_RESCUE_AFTER=5m"), "serve")
-	at := serve.operators(t)
+	at := serve.opsURL(t)
 	stop := live(t, n, soakRate)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -59,12 +60,12 @@ func TestSoak(t *testing.T) {
 		readings = append(readings, readSoak(t, pool, at))
 	}
 	stop()
-	last := lastAsked(n)
+	last := lastDelivered(n)
 	began := time.Now()
 	require.Eventually(t, func() bool {
 		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE (anchor ->> 'seq')::bigint = %d
 			AND NOT EXISTS (SELECT FROM river_job WHERE kind = 'process_posts' AND state <> 'completed')`, last.Seq)) == 1
-	}, time.Minute, 20*time.Millisecond, "it has not kept up")
+	}, time.Minute, 20*time.Millisecond, "Weir has not kept up")
 	behind := time.Since(began)
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))
@@ -76,7 +77,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// reading is what is known at one moment.
+// reading holds the figures of one moment.
 type reading struct {
 	at      time.Time
 	metrics map[string]*dto.MetricFamily
@@ -84,13 +85,13 @@ type reading struct {
 	wal     float64              // bytes ever written
 }
 
-// tableSize is that of some tables together.
+// tableSize is the size of a group of tables.
 type tableSize struct{ bytes, live, dead float64 }
 
-func readSoak(t testing.TB, pool *pgxpool.Pool, operators string) reading {
+func readSoak(t testing.TB, pool *pgxpool.Pool, opsURL string) reading {
 	t.Helper()
 	r := reading{at: time.Now(), tables: map[string]tableSize{}}
-	response, err := http.Get(operators + "/metrics") //nolint:noctx // of the test's own process
+	response, err := http.Get(opsURL + "/metrics") //nolint:noctx // of the test's own process
 	require.NoError(t, err)
 	defer response.Body.Close()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -114,7 +115,7 @@ GROUP BY 1`)
 	return r
 }
 
-// value is that of a gauge or a counter without labels; 0 where there is none.
+// value is that of a gauge or a counter without labels; 0 if there is none.
 func (r reading) value(name string) float64 {
 	f := r.metrics[name]
 	if f == nil || len(f.GetMetric()) == 0 {
@@ -124,13 +125,13 @@ func (r reading) value(name string) float64 {
 	return m.GetGauge().GetValue() + m.GetCounter().GetValue()
 }
 
-// since is by how much a counter has grown.
+// since is the growth of a counter.
 func (r reading) since(before reading, name string) float64 {
 	return r.value(name) - before.value(name)
 }
 
-// quantile is that of a histogram's observations since the reading before, in
-// milliseconds, on a straight line within a bucket.
+// quantile is that of a histogram's observations since the previous reading, in
+// milliseconds, interpolated linearly within a bucket.
 func (r reading) quantile(before reading, name string, q float64) float64 {
 	now, then := buckets(r.metrics[name]), buckets(before.metrics[name])
 	if len(now) == 0 {
@@ -147,7 +148,7 @@ func (r reading) quantile(before reading, name string, q float64) float64 {
 	low, below := 0.0, 0.0
 	for i, b := range now {
 		if n := grown(i); n >= rank && n > below {
-			return 1000 * (low + (min(b.GetUpperBound(), 2*low+1)-low)*(rank-below)/(n-below)) // the last bucket has no end
+			return 1000 * (low + (min(b.GetUpperBound(), 2*low+1)-low)*(rank-below)/(n-below)) // the last bucket has no upper bound
 		} else {
 			low, below = b.GetUpperBound(), n
 		}
@@ -166,8 +167,8 @@ func buckets(f *dto.MetricFamily) []*dto.Bucket {
 type gauge struct {
 	name string
 	read func(before, now reading) float64
-	most float64 // how many times the second third's mean the last third's may be; 0: it may be anything
-	free float64 // what is too little to ask about
+	most float64 // highest ratio of the last third's mean to the second's; 0: no limit
+	free float64 // values up to this one are not checked
 }
 
 func soakGauges() []gauge {
@@ -216,8 +217,8 @@ func soakGauges() []gauge {
 }
 
 // reportSoak prints a line for each reading and a verdict for each figure, and
-// answers what has grown.
-func reportSoak(t *testing.T, readings []reading, what string, judged bool) (problems []string) {
+// returns the figures that have grown.
+func reportSoak(t *testing.T, readings []reading, what string, conclusive bool) (problems []string) {
 	t.Helper()
 	gauges := soakGauges()
 	head := []string{"after"}
@@ -250,7 +251,7 @@ func reportSoak(t *testing.T, readings []reading, what string, judged bool) (pro
 		verdicts.line(g.name, short(middle), short(last), fmt.Sprintf("%.2f", ratio), limit(g), verdict)
 	}
 	report := what + "\n\n" + verdicts.String() + "\n" + series.String()
-	if !judged {
+	if !conclusive {
 		report = "too short for a verdict: " + report
 	}
 	publish(t, report)
@@ -275,7 +276,7 @@ func mean(values []float64) float64 {
 	return sum / float64(max(1, len(values)))
 }
 
-// short is a figure with as many digits as a person reads.
+// short formats a figure with few digits.
 func short(v float64) string {
 	switch {
 	case v >= 100:

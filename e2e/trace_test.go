@@ -13,27 +13,21 @@ import (
 	"github.com/weir-social/weir/ops/trace"
 )
 
-// TestTrace follows one post and its link through everything that can become of
-// them.
+// TestTrace traces one post and its link in every state.
 func TestTrace(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	database := strings.TrimPrefix(env[0], "DATABASE_URL=")
 	did, _ := someoneBusy(t, n, pool, 1)
-	e, err := n.PostNow(did, "look", "https://story.example/a?utm_source=somewhere")
+	e, err := n.PostNow(did, "read this", "https://story.example/a?utm_source=somewhere")
 	require.NoError(t, err)
 	uri := "at://" + did + "/app.bsky.feed.post/" + e.Rkey
 	where := fmt.Sprintf(` WHERE did = '%s' AND rkey = '%s'`, did, e.Rkey)
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM shares`+where) == 1 }, time.Minute, 10*time.Millisecond)
 	settled(t, pool)
-	record := func(name string) (r trace.Record, text string) {
-		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trace", "--json", name)), &r))
-		return r, succeed(t, env, "trace", name)
-	}
-	page := func(name string) (l trace.Link, text string) {
-		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trace", "--json", name)), &l))
-		return l, succeed(t, env, "trace", name)
-	}
+	record := func(name string) (trace.Record, string) { return traced[trace.Record](t, env, name) }
+	page := func(name string) (trace.Link, string) { return traced[trace.Link](t, env, name) }
 
 	// It counts.
 	r, text := record(uri)
@@ -47,8 +41,7 @@ func TestTrace(t *testing.T) {
 	require.Equal(t, "completed", r.Jobs[0].State)
 	require.Equal(t, "backfill_account", r.Jobs[len(r.Jobs)-1].Kind)
 	require.Contains(t, text, "stream      jetstream at")
-	a, ok := n.Account(did)
-	require.True(t, ok)
+	a, _ := n.Account(did)
 	byHandle, _ := record("https://bsky.app/profile/" + a.Handle + "/post/" + e.Rkey)
 	require.Equal(t, r.URI, byHandle.URI)
 	l, text := page("HTTPS://Story.example:443/a?utm_source=elsewhere")
@@ -99,39 +92,52 @@ func TestTrace(t *testing.T) {
 	require.Nil(t, r.Stored)
 	require.Equal(t, "It does not count: it was deleted, and its tombstone is stored.", r.Message)
 	require.Contains(t, text, "tombstone   rev ")
+	traceTheUnstored(t, env, did)
+}
 
-	// It was never there.
+// traced is what `weir trace` prints of a record or a link, as JSON and as text.
+func traced[T any](t *testing.T, env []string, name string) (found T, text string) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trace", "--json", name)), &found))
+	return found, succeed(t, env, "trace", name)
+}
+
+// traceTheUnstored traces posts and a link that are not stored: too new, too old,
+// or missing without a reason, until an audit and a gap give one.
+func traceTheUnstored(t *testing.T, env []string, did string) {
+	t.Helper()
+	database := strings.TrimPrefix(env[0], "DATABASE_URL=")
 	hours := func(h int) string {
 		return syntax.NewTID(time.Now().Add(time.Duration(h)*time.Hour).UnixMicro(), 3).String()
 	}
 	ago, ahead := "at://"+did+"/app.bsky.feed.post/"+hours(-2), "at://"+did+"/app.bsky.feed.post/"+hours(2)
-	r, text = record(ago)
+	r, text := traced[trace.Record](t, env, ago)
 	require.Contains(t, r.Message, "the reason is unknown")
 	require.Contains(t, text, "completed jobs are removed after an hour")
-	r, _ = record(ahead)
+	r, _ = traced[trace.Record](t, env, ahead)
 	require.Contains(t, r.Message, "the stream has not reached it")
 	executes(t, database, `INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, records, missing, extra, stale, repaired) VALUES (now(), now(), now(), now(), 1, 0, 1, 1, 0, 0, false)`,
 		`INSERT INTO audit_faults (audit_id, did, collection, rkey, fault) SELECT id, '`+did+`', 'app.bsky.feed.post', '`+ago[strings.LastIndex(ago, "/")+1:]+`', 'missing' FROM audits`,
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('jetstream', now() - interval '3 hours', now() - interval '1 hour', 'the test says so', now())`,
 		`UPDATE gaps SET closed_at = NULL, how_closed = NULL`)
-	r, text = record(ago)
+	r, text = traced[trace.Record](t, env, ago)
 	require.Contains(t, text, "the test says so")
 	require.Len(t, r.Gaps, 1)
 	require.Len(t, r.Faults, 1)
-	l, _ = page("https://nobody.example/shared/this")
+	l, _ := traced[trace.Link](t, env, "https://nobody.example/shared/this")
 	require.Nil(t, l.Stored)
 	require.Contains(t, l.Message, "It is not ranked")
 	old, _, _ := weir(t, append(env, "WEIR_RETENTION=24h"), "trace", "at://"+did+"/app.bsky.feed.post/"+hours(-48))
 	require.Contains(t, old, "older than the retention of its collection")
 }
 
-// TestTraceMistakes are one sentence.
-func TestTraceMistakes(t *testing.T) {
+// TestTraceRefusesWrongArguments in one sentence.
+func TestTraceRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"nonsense", "at://did:plc:x", "at://did:plc:aaaaaaaaaaaaaaaaaaaaaaaa/post/3k", "at://not a did/app.bsky.feed.post/3k", "https://bsky.app/profile/-/post/3k", "ftp://x.example/"} {
 		_, stderr, code := weir(t, nil, "trace", name)
 		require.Equal(t, 1, code, name)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
-		require.NotContains(t, stderr, "DATABASE_URL", "it is said before anything is asked")
+		require.NotContains(t, stderr, "DATABASE_URL", "arguments are checked before the configuration")
 	}
 }

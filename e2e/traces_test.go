@@ -56,8 +56,8 @@ func newSpans(t *testing.T) *spans {
 	return s
 }
 
-// path finds spans of these names, each the parent of the next and all of one
-// trace; nil: there are none yet.
+// path returns spans with these names, each the parent of the next and all of one
+// trace; nil if there are none yet.
 func (s *spans) path(names ...string) []*tracev1.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,10 +94,11 @@ func attributes(span *tracev1.Span) map[string]any {
 	return found
 }
 
-// TestOneTraceFromTheEventToTheRanking, over two processes: the batch that
-// brought the posts, and the job that ranked their links. And one from a watch
-// to the calls that read the feeds of those it brings.
+// TestOneTraceFromTheEventToTheRanking across two processes: from the batch of the
+// posts to the job that ranks their links. Another trace leads from a watch to the
+// calls that read the feeds of its accounts.
 func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	s := newSpans(t)
@@ -128,9 +129,9 @@ func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
 	}
 }
 
-// TestReplayedEventsAreTraced: from the job that replays a dead letter, by the
-// batch that stores it, to the job that ranks its links.
-func TestReplayedEventsAreTraced(t *testing.T) {
+// TestRetriedEventsAreTraced: from the job that retries a dead letter to the batch
+// that stores it and the job that ranks its links.
+func TestRetriedEventsAreTraced(t *testing.T) {
 	t.Parallel()
 	pool, env := poisoned(t)
 	_, err := pool.Exec(t.Context(), `ALTER TABLE posts_default DROP CONSTRAINT strict`)
@@ -138,7 +139,7 @@ func TestReplayedEventsAreTraced(t *testing.T) {
 	s := newSpans(t)
 	start(t, append(env, "OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_BSP_SCHEDULE_DELAY=100"), "work")
 	succeed(t, env, "deadletter", "retry", "--all", "--stage", "commit")
-	replaysEnd(t, pool)
+	retriesEnd(t, pool)
 	require.Equal(t, 2, count(t, pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried'`))
 	var replayed []*tracev1.Span
 	require.Eventually(t, func() bool {
@@ -148,11 +149,13 @@ func TestReplayedEventsAreTraced(t *testing.T) {
 	require.Equal(t, int64(2), attributes(replayed[1])["weir.stored"])
 }
 
-// TestCollectorThatIsAway, or hangs, holds nothing up, and is said once.
-func TestCollectorThatIsAway(t *testing.T) {
+// TestUnreachableCollectorDelaysNothing, nor does one that hangs. It is logged
+// once.
+func TestUnreachableCollectorDelaysNothing(t *testing.T) {
+	long(t)
 	t.Parallel()
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) //nolint:errcheck // or its end would not be noticed
+		io.Copy(io.Discard, r.Body) //nolint:errcheck // otherwise the end of the request is not noticed
 		<-r.Context().Done()
 	}))
 	t.Cleanup(hanging.Close)
@@ -173,8 +176,8 @@ func TestCollectorThatIsAway(t *testing.T) {
 	}
 }
 
-// TestTracesAreOffUnlessAskedFor, and what cannot be done is said.
-func TestTracesAreOffUnlessAskedFor(t *testing.T) {
+// TestTracesAreOffByDefault, and unsupported settings are reported.
+func TestTracesAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	database := schematest.NewURL(t)
 	pool := open(t, database)

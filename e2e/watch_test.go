@@ -8,9 +8,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestWatchAddSaysWhatItIsOf: a target that does not exist is refused, and one that
-// cannot be looked up is added and said to be unchecked.
-func TestWatchAddSaysWhatItIsOf(t *testing.T) {
+// TestWatchAddReportsTheTarget: a target that does not exist is refused. One that
+// cannot be looked up is added, and reported as not checked.
+func TestWatchAddReportsTheTarget(t *testing.T) {
 	t.Parallel()
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)

@@ -2,12 +2,12 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// Audit compares what is stored with the accounts' own repositories, when that
-// is due. There is one unfinished job at a time. It is tried a few times only:
-// the next hour brings another.
+// Audit compares stored records with the accounts' own repositories, if an audit is
+// due. There is one unfinished job at a time. It has few attempts: the next hour
+// adds another job.
 type Audit struct{}
 
-// Kind is "audit".
+// Kind names the job.
 func (Audit) Kind() string { return "audit" }
 
 // InsertOpts are the defaults of its inserts.

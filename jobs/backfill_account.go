@@ -6,23 +6,23 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// Priorities of backfills: why an account's past is wanted.
+// Priorities of backfills, by reason.
 const (
 	PriorityGap       = 1 // the stream may have missed something
-	PriorityManual    = 2 // a person asked
-	PriorityNewFollow = 3 // the account is followed since now
-	PriorityColdStart = 4 // one of many, at the first start
+	PriorityManual    = 2 // requested by a person
+	PriorityNewFollow = 3 // the account is newly followed
+	PriorityColdStart = 4 // one of many at the first start
 )
 
-// BackfillAccount reads an account's feed back to a moment; with the priority of
-// a gap, it compares the account with its repository. There is one unfinished job
-// an account: a better reason promotes it.
+// BackfillAccount reads an account's feed back to a time. With PriorityGap it
+// compares the account with its repository. There is one unfinished job per
+// account; a request with a higher priority promotes it.
 type BackfillAccount struct {
 	DID       string    `json:"did" river:"unique"`
 	Since     time.Time `json:"since"` // read back to here
 	Gap       int64     `json:"gap,omitempty"`
-	NotBefore time.Time `json:"not_before"`      // the first page is read no earlier
-	Asked     int       `json:"asked,omitempty"` // how often somebody asked again before it ended: each time it is read from the top
+	NotBefore time.Time `json:"not_before"`      // the earliest time to read the first page
+	Asked     int       `json:"asked,omitempty"` // how often it was requested again before it ended; each request restarts it at the newest post
 }
 
 // Kind names the job.
@@ -38,10 +38,10 @@ func (BackfillAccount) InsertOpts() river.InsertOpts {
 	}
 }
 
-// RequestBackfill asks for backfills by handle or DID, of all followed accounts,
-// or of those that a listing of a watch brought. The SQL functions
-// enqueue_backfill, enqueue_backfill_all and enqueue_reread add it: its fields' names
-// are part of the schema.
+// RequestBackfill adds backfills by handle or DID, of all followed accounts, or of
+// the accounts that one listing of a watch brought. The SQL functions
+// enqueue_backfill, enqueue_backfill_all and enqueue_reread add this job: the names
+// of its fields are part of the schema.
 type RequestBackfill struct {
 	Account  string    `json:"account,omitempty"`
 	All      bool      `json:"all,omitempty"`

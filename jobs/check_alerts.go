@@ -2,9 +2,8 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// CheckAlerts looks what is not well, and has somebody told. There is one
-// unfinished job at a time; a failed one is not worth many tries, for the next
-// comes soon.
+// CheckAlerts checks the conditions and sends alerts. There is one unfinished job
+// at a time. It has few attempts: the next job comes soon.
 type CheckAlerts struct{}
 
 // Kind names the job.

@@ -2,11 +2,11 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// Expire deletes what is older than its retention. There is one unfinished job
-// at a time. It is tried a few times only: the next hour brings another.
+// Expire deletes records older than their retention. There is one unfinished job at
+// a time. It has few attempts: the next hour adds another job.
 type Expire struct{}
 
-// Kind is "expire".
+// Kind names the job.
 func (Expire) Kind() string { return "expire" }
 
 // InsertOpts puts the job into the maintenance queue.

@@ -1,36 +1,36 @@
-// Package jobs is the contract between whoever enqueues work and whoever does
-// it: the arguments of every job kind, its queue, priority, tags and uniqueness. It
-// holds data only. A kind is a stable string: changed arguments keep their old
-// fields, or become a new kind.
+// Package jobs is the contract between the code that enqueues jobs and the workers:
+// each kind's arguments, queue, priority, tags and uniqueness. It contains data
+// only. A kind is a stable string: changed arguments keep their old fields, or
+// become a new kind.
 package jobs
 
 import "github.com/riverqueue/river/rivertype"
 
-// The queues, beside those of the projections. A queue is worked by its own set
-// of workers, and can be paused by itself.
+// The queues, besides those of the projections. Each queue has its own workers and
+// can be paused separately.
 const (
-	QueueNetwork     = "network"  // follow lists, requests, gaps: short jobs that ask somebody else
-	QueueBackfill    = "backfill" // one account's feed a job
+	QueueNetwork     = "network"  // follow lists, requests, gaps: short jobs that call services
+	QueueBackfill    = "backfill" // one account's feed per job
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
 )
 
-// Queues are all of them, without those of the projections.
+// Queues returns all queues except those of the projections.
 func Queues() []string {
 	return []string{QueueNetwork, QueueBackfill, QueueMaintenance, QueueAlerts}
 }
 
-// unfinished are the states of a job that is still to do something; of a unique
-// one there is no second in any of them.
+// unfinished returns the states of a job that has not ended. A unique job has no
+// duplicate in any of them.
 func unfinished() []rivertype.JobState {
 	return []rivertype.JobState{
 		rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
 	}
 }
 
-// Attempts is how often a job may fail, unless its kind says otherwise.
+// Attempts is how often a job may fail, unless its kind sets another number.
 const Attempts = 25
 
-// Deaths is how many attempts more River is told: so many may end with their
-// process, which is no failure of the job.
+// Deaths is how many extra attempts each job has in River: attempts that ended with
+// their process are no failures of the job.
 const Deaths = 20

@@ -6,32 +6,31 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// QueueProcess is the queue of ProcessPosts, and of projections that name no
-// other.
+// QueueProcess is the queue of ProcessPosts, and of projections that set no other.
 const QueueProcess = "process"
 
-// ProcessPosts projects the posts that one commit of a stream wrote into links
-// and shares. It names the records and carries none: the worker reads what is
-// stored when it runs.
+// ProcessPosts projects posts of one commit of a stream into links and shares. It
+// carries names, not records: the worker reads the stored records when it runs.
 type ProcessPosts struct {
 	// Posts names the records of app.bsky.feed.post, each as "did/rkey".
 	Posts []string `json:"posts"`
-	// Arrived is when the first event of their batch came over the wire; zero
-	// where they came another way.
+	// Arrived is when the first event of the batch arrived; zero if the posts came
+	// another way.
 	Arrived time.Time `json:"arrived,omitzero"`
-	// Stream is which one brought them; empty where they came another way.
+	// Stream is the stream that brought them; empty if they came another way.
 	Stream string `json:"stream,omitempty"`
 }
 
-// Kind is "process_posts".
+// Kind names the job.
 func (ProcessPosts) Kind() string { return "process_posts" }
 
-// InsertOpts puts the job into the process queue, first in line.
+// InsertOpts are the defaults of its inserts: the process queue, with the highest
+// priority.
 func (p ProcessPosts) InsertOpts() river.InsertOpts {
 	return Batch{Arrived: p.Arrived, Stream: p.Stream}.InsertOpts()
 }
 
-// Links is the projection of posts into the links that they share.
+// Links returns the projection of posts into shared links.
 func Links() Projection {
 	return Projection{
 		Name: "links", Collections: []string{"app.bsky.feed.post"}, Tables: []string{"shares"},

@@ -7,46 +7,47 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// A Projection makes something of stored records: a commit that writes records
-// of its collections adds one job for them all, in the same transaction.
+// A Projection derives data from stored records. A commit that writes records of
+// its collections adds one job for all of them, in the same transaction.
 type Projection struct {
-	// Name is stable: a database remembers it. Lower case, digits and "_".
+	// Name is stored in the database and must not change. Lower case, digits and
+	// "_".
 	Name string
-	// Collections are the names of those it reads, or prefixes such as
+	// Collections are the collections that it reads: names, or prefixes such as
 	// "pub.layers.*".
 	Collections []string
-	// Job makes the arguments of the job for a batch. Its kind, queue and
-	// priority are those of its InsertOpts.
+	// Job returns the arguments of the job for a batch. Their InsertOpts set its
+	// queue and priority.
 	Job func(Batch) river.JobArgs
 	// Tables are its tables that have the columns collection, did and rkey, and an
 	// index that begins with did. Weir deletes their rows in the transaction that
-	// deletes the record, and when the account is purged. A record that expires
-	// takes no rows along.
+	// deletes the record, and when the account is purged, but not when the record
+	// expires.
 	Tables []string
 }
 
-// A Batch is what one commit wrote of a projection's collections. It names the
-// records and carries none: the worker reads what is stored when it runs. The
+// A Batch names the records of a projection's collections that one commit wrote. It
+// carries no records: the worker reads the stored records when it runs. The
 // arguments of a job may embed it.
 type Batch struct {
 	Records []Record `json:"records"`
-	// Arrived is when the first event of the batch came over the wire; zero where
-	// its records came another way.
+	// Arrived is when the first event of the batch arrived; zero if its records
+	// came another way.
 	Arrived time.Time `json:"arrived,omitzero"`
-	// Stream is the one that brought them; empty where they came another way.
+	// Stream is the stream that brought them; empty if they came another way.
 	Stream string `json:"stream,omitempty"`
 }
 
 // A Record names a record. Its text is "did/collection/rkey".
 type Record struct{ Collection, DID, Rkey string }
 
-// MarshalText writes "did/collection/rkey".
+// MarshalText returns "did/collection/rkey".
 func (r Record) MarshalText() ([]byte, error) {
 	return []byte(r.DID + "/" + r.Collection + "/" + r.Rkey), nil
 }
 
-// UnmarshalText reads it. Text without the slashes is the name of no record: it
-// is read as a record that cannot be stored.
+// UnmarshalText parses "did/collection/rkey". Text without the slashes becomes the
+// name of a record that cannot exist.
 func (r *Record) UnmarshalText(text []byte) error {
 	*r = Record{}
 	r.DID, r.Collection, _ = strings.Cut(string(text), "/")
@@ -54,8 +55,8 @@ func (r *Record) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// InsertOpts puts a projection's job into the process queue, first in line. Its tag
-// names the stream, or says that the records came another way.
+// InsertOpts are the defaults of a projection's jobs: the process queue, with the
+// highest priority. The tag names the stream, or how else the records came.
 func (b Batch) InsertOpts() river.InsertOpts {
 	opts := river.InsertOpts{Queue: QueueProcess, Priority: 1}
 	switch {

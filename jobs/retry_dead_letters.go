@@ -2,9 +2,9 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// RetryDeadLetters tries every dead letter again whose replay is asked for. The
-// SQL functions retry_dead_letter and retry_dead_letters add it: its kind is
-// part of the schema.
+// RetryDeadLetters retries every dead letter whose retry was requested. The SQL
+// functions retry_dead_letter and retry_dead_letters add this job: its kind is part
+// of the schema.
 type RetryDeadLetters struct{}
 
 // Kind names the job.

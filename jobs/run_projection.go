@@ -2,9 +2,9 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// RunProjection has every stored record of a projection's collections projected.
-// The SQL function run_projection adds it: its fields' names are part of the
-// schema.
+// RunProjection enqueues jobs for every stored record of a projection's
+// collections. The SQL function run_projection adds this job: the names of its
+// fields are part of the schema.
 type RunProjection struct {
 	Name string `json:"name"`
 }

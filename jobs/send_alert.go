@@ -6,15 +6,15 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// SendAlert tells the webhook that an alert fires, or that it is resolved. Where
-// the webhook is, the worker knows: an address is a secret, and no job carries it.
+// SendAlert sends the webhook a message that an alert fires or is resolved. The
+// worker knows the webhook's URL, which is a secret, so no job contains it.
 type SendAlert struct {
 	Name     string    `json:"name"`
 	Severity string    `json:"severity"`
-	Subject  string    `json:"subject,omitempty"` // the stream or queue; empty: the whole
-	Message  string    `json:"message"`           // what holds
-	Hint     string    `json:"hint"`              // what to look at first
-	Since    time.Time `json:"since"`             // when it began to hold
+	Subject  string    `json:"subject,omitempty"` // the stream or queue; empty: all of Weir
+	Message  string    `json:"message"`           // what is wrong
+	Hint     string    `json:"hint"`              // what to do or read first
+	Since    time.Time `json:"since"`             // when the condition began
 	At       time.Time `json:"at"`                // when it fired, or was resolved
 	Resolved bool      `json:"resolved,omitempty"`
 }

@@ -5,20 +5,21 @@ import (
 	"strings"
 )
 
-// Tags are words that people read and filter by in River UI: which stream, what
-// kind of watch, why a feed is read. InsertOpts sets them, or the inserter where
-// the arguments do not say enough. Jobs that SQL adds get theirs in that INSERT.
+// Tags are shown in River UI, where they filter jobs: the stream, the kind of a
+// watch, the reason of a backfill. InsertOpts sets them, or the inserter if the
+// arguments do not suffice. Jobs that SQL adds get theirs in that INSERT.
 
-// TagDeadLetter marks the jobs that retry a dead letter: the trigger on river_job
-// settles it when they end.
+// TagDeadLetter marks jobs that retry a dead letter: the trigger on river_job
+// settles the dead letter when they end.
 const TagDeadLetter = "dead-letter"
 
 const tagPeriodic = "periodic"
 
-// Reasons are the tags of backfills, by priority: the first is that of priority 1.
+// Reasons returns the tags of backfills, by priority: the first is that of priority
+// 1.
 func Reasons() []string { return []string{"gap", "manual", "new-follow", "cold-start"} }
 
-// Reason returns the tag of a backfill's priority; nothing for an unknown one.
+// Reason returns the tag of a backfill's priority; none for an unknown priority.
 func Reason(priority int) []string {
 	reasons := Reasons()
 	if priority < 1 || priority > len(reasons) {
@@ -29,7 +30,7 @@ func Reason(priority int) []string {
 
 var notInTags = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
-// tag makes text a tag that River accepts; "" if it cannot be one. The SQL
+// tag turns text into a tag that River accepts; "" if that is impossible. The SQL
 // function tag does the same.
 func tag(text string) string {
 	text = notInTags.ReplaceAllString(text, "-")
@@ -40,7 +41,7 @@ func tag(text string) string {
 	return text
 }
 
-// tags are those of the texts that can be tags.
+// tags returns the valid tags of texts.
 func tags(texts ...string) []string {
 	found := make([]string, 0, len(texts))
 	for _, text := range texts {

@@ -1,6 +1,5 @@
-// Package ranking holds what comes of the links that accounts share: shares,
-// links with their cards, and the queries that rank them. It owns the tables
-// links and shares.
+// Package ranking stores the links that accounts share, with their cards, and ranks
+// them. It owns the tables links and shares.
 package ranking
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Share is one link in one record, with the card the record gives it.
+// Share is one link in one record, with the card in the record.
 type Share struct {
 	schema.Key
 	URL      string // normalised
@@ -31,23 +30,23 @@ type Card struct {
 	Title       string
 	Description string
 	Image       string
-	From        string    // the AT-URI of the post that gave it
+	From        string    // the AT-URI of the post that contained it
 	At          time.Time // when that post was first stored
 }
 
-// Sharing answers which of the records have shares.
-func Sharing(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
+// RecordsWithShares returns those of the records that have shares.
+func RecordsWithShares(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
 	const sql = `
 SELECT DISTINCT s.collection, s.did, s.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
 JOIN shares AS s ON s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey`
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
-	return schema.All(ctx, db, "read which records share", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey)
+	return schema.All(ctx, db, "find the records with shares", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey)
 }
 
-// ReplaceShares makes the shares of the records exactly these, in one round
-// trip: the links that are new, the cards that are better, the shares added and
-// those no longer there. The caller holds the locks of the records.
+// ReplaceShares replaces the shares of the records, in one round trip: it adds new
+// links, stores better cards, and adds and deletes shares. The caller must have locked
+// the records.
 func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares []Share, now time.Time) error {
 	q := &pgx.Batch{}
 	queueLinks(q, shares, now)
@@ -58,7 +57,7 @@ func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares 
 	return nil
 }
 
-// insertLinks adds the links that are not there, in the order of their URLs.
+// insertLinks adds the missing links, ordered by URL.
 const insertLinks = `
 INSERT INTO links (url, site, first_seen)
 SELECT i.url, i.site, $3
@@ -67,9 +66,9 @@ WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.url = i.url)
 ORDER BY i.url
 ON CONFLICT (url) DO NOTHING`
 
-// EnsureLinks adds the links that are not there yet, in a transaction as short
-// as can be: while a popular link is new, everybody who shares it waits for the
-// one who adds it. ReplaceShares would add them too.
+// EnsureLinks adds the missing links in a short transaction. ReplaceShares would add
+// them too, but while a popular link is new, all transactions that share it wait for
+// the one that adds it.
 func EnsureLinks(ctx context.Context, db schema.DB, shares []Share, now time.Time) error {
 	links := distinctLinks(shares)
 	if len(links) == 0 {
@@ -85,8 +84,8 @@ func EnsureLinks(ctx context.Context, db schema.DB, shares []Share, now time.Tim
 	return nil
 }
 
-// distinctLinks is one share per URL, the one with the earliest card; sorted, so
-// that transactions that meet on links lock them in one order.
+// distinctLinks returns one share per URL, the one with the earliest card, sorted by
+// URL, so that concurrent transactions lock links in the same order.
 func distinctLinks(shares []Share) []*Share {
 	best := make(map[string]*Share, len(shares))
 	for i := range shares {
@@ -119,9 +118,9 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 	url := column(func(s *Share) string { return s.URL })
 	q.Queue(insertLinks, url, column(func(s *Share) string { return s.Site }), now)
 
-	// The earliest stored post with a card describes the link, whatever the
-	// order in which posts are processed; and its edits are followed. The rows
-	// are locked in one order by everybody.
+	// The earliest stored post with a card describes the link, regardless of the order
+	// in which posts are processed. Edits of that post update the card. All
+	// transactions lock the rows in the same order.
 	const describe = `
 WITH better AS (
     SELECT l.id, i.title, i.description, i.image, i.card_from, i.card_at
@@ -148,8 +147,8 @@ WHERE l.id = b.id`
 		column(func(s *Share) string { return schema.Text(s.Card.Image) }), column(func(s *Share) string { return s.Card.From }), at)
 }
 
-// before says whether a card goes before another: a described link before a
-// bare one, then the earlier.
+// before reports whether a card takes precedence over another: a card with a title
+// over an empty one, then the earlier one.
 func (c Card) before(other Card) bool {
 	if (c.Title == "") != (other.Title == "") {
 		return c.Title != ""

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// TracedShare is a share with what decides whether it counts.
+// TracedShare is a share with the status that decides whether it counts.
 type TracedShare struct {
 	Collection string    `json:"collection"`
 	DID        string    `json:"did"`
@@ -30,28 +30,28 @@ FROM shares AS s
 JOIN links AS l ON l.id = s.link_id
 LEFT JOIN accounts AS a ON a.did = s.did `
 
-// SharesOfRecord are the links that a record shares.
+// SharesOfRecord returns the shares of a record.
 func SharesOfRecord(ctx context.Context, db schema.DB, k schema.Key) ([]TracedShare, error) {
 	return schema.All(ctx, db, "read the shares of the record", pgx.RowToStructByName[TracedShare],
 		tracedShares+`WHERE s.collection = $1 AND s.did = $2 AND s.rkey = $3 ORDER BY l.url`, k.Collection, k.DID, k.Rkey)
 }
 
-// SharesOfLink are the latest shares of a link, at most limit.
+// SharesOfLink returns at most limit shares of a link, latest first.
 func SharesOfLink(ctx context.Context, db schema.DB, link int64, limit int) ([]TracedShare, error) {
 	return schema.All(ctx, db, "read the shares of the link", pgx.RowToStructByName[TracedShare], tracedShares+`WHERE s.link_id = $1 ORDER BY s.shared_at DESC, s.did LIMIT $2`, link, limit)
 }
 
-// Link is a page that was shared.
+// Link is a shared page.
 type Link struct {
 	ID        int64      `json:"id"`
 	URL       string     `json:"url"`
 	Title     string     `json:"title"`
-	CardFrom  string     `json:"card_from"` // AT-URI of the post that described it; empty: none did
+	CardFrom  string     `json:"card_from"` // AT-URI of the post that the card came from; empty: there is no card
 	CardAt    *time.Time `json:"card_at"`
 	FirstSeen time.Time  `json:"first_seen"`
 }
 
-// FindLink reads a link by its normalised URL; ErrNoRows where nobody shared it.
+// FindLink returns a link by its normalised URL, or schema.ErrNoRows.
 func FindLink(ctx context.Context, db schema.DB, url string) (Link, error) {
 	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, card_at AS card_at, first_seen AS first_seen FROM links WHERE url = $1`
 	return schema.One(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, url)

@@ -9,22 +9,21 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// LongestWindow is the longest window that the ranking shows: nothing inside it
-// may expire.
+// LongestWindow is the longest window of the ranking. Shares inside it must not expire.
 const LongestWindow = 24 * time.Hour
 
-// Window is a span that ends now and that the ranking is shown for.
+// Window is a time span of the ranking that ends now.
 type Window struct {
-	Name   string // as it is asked for
+	Name   string // the name in requests
 	Length time.Duration
 }
 
-// Windows are those there are, the shortest first.
+// Windows returns the windows of the ranking, shortest first.
 func Windows() []Window {
 	return []Window{{"1h", time.Hour}, {"3h", 3 * time.Hour}, {"6h", 6 * time.Hour}, {"12h", 12 * time.Hour}, {"24h", LongestWindow}}
 }
 
-// TrendingLink is one line of the ranking.
+// TrendingLink is one entry of the ranking.
 type TrendingLink struct {
 	URL         string    `json:"url"`
 	Site        string    `json:"site"`
@@ -33,13 +32,13 @@ type TrendingLink struct {
 	Image       string    `json:"image,omitempty"`     // blob:<did>/<cid>
 	CardFrom    string    `json:"card_from,omitempty"` // AT-URI of the post the card came from
 	Sharers     int       `json:"sharers"`             // distinct accounts inside the window
-	FirstShared time.Time `json:"first_shared"`        // inside the window
+	FirstShared time.Time `json:"first_shared"`        // first share inside the window
 	LastShared  time.Time `json:"last_shared"`
-	SharedBy    []string  `json:"shared_by"` // the latest sharers, at most three: handles, DIDs where no handle is known
+	SharedBy    []string  `json:"shared_by"` // the latest three sharers: handles, or DIDs if no handle is known
 }
 
-// counting follows one link, c.link_id, and says how many accounts count as its
-// sharers in the window, and when it was shared.
+// counting joins the number of accounts that count as sharers of the link c.link_id in
+// the window, and the times of the first and last share.
 const counting = `
 CROSS JOIN LATERAL (
     SELECT count(DISTINCT s.did) AS sharers,
@@ -49,17 +48,17 @@ CROSS JOIN LATERAL (
     WHERE s.link_id = c.link_id AND s.shared_at > $1 AND s.shared_at <= $2
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
       AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
-) AS honest`
+) AS counting`
 
-// TrendingLinks ranks the links shared in the window that ends at now by how
-// many distinct accounts shared them; ties go to the link shared last, then to
-// the smaller URL. Hidden accounts do not count, nor, where there are watches,
-// those that no watch brings. At most limit links.
+// TrendingLinks returns at most limit links shared in the window that ends at now,
+// ranked by the number of distinct accounts that shared them. Ties are broken by the
+// latest share, then by URL. Hidden accounts do not count. If there are watches, only
+// followed accounts count.
 //
-// Telling accounts apart is what costs, and most links are shared once or
-// twice. So all shares of the window are only counted, and the accounts are
-// told apart for the links that can get into the ranking: those with at least
-// as many shares as the last of a first ranking has sharers.
+// Counting distinct accounts is expensive, and most links are shared once or twice. So
+// the query first counts all shares in the window. It counts distinct accounts only for
+// the links that can get into the ranking: those with at least as many shares as the
+// last link of a preliminary ranking has sharers.
 func TrendingLinks(ctx context.Context, db schema.DB, now time.Time, window time.Duration, limit int) ([]TrendingLink, error) {
 	const sql = `
 WITH counted AS MATERIALIZED (
@@ -70,20 +69,20 @@ WITH counted AS MATERIALIZED (
     WHERE s.shared_at > $1 AND s.shared_at <= $2
     GROUP BY s.link_id
 ), least AS MATERIALIZED (
-    SELECT honest.sharers AS sharers, honest.last_shared AS last_shared
+    SELECT counting.sharers AS sharers, counting.last_shared AS last_shared
     FROM (SELECT link_id FROM counted ORDER BY shares DESC, last_shared DESC LIMIT $3) AS c` + counting + `
-    WHERE honest.sharers > 0
-    ORDER BY honest.sharers DESC, honest.last_shared DESC
+    WHERE counting.sharers > 0
+    ORDER BY counting.sharers DESC, counting.last_shared DESC
     OFFSET $3 - 1
 ), ranked AS (
     SELECT c.link_id           AS link_id,
-           honest.sharers      AS sharers,
-           honest.first_shared AS first_shared,
-           honest.last_shared  AS last_shared
+           counting.sharers      AS sharers,
+           counting.first_shared AS first_shared,
+           counting.last_shared  AS last_shared
     FROM counted AS c` + counting + `
-    WHERE honest.sharers > 0
+    WHERE counting.sharers > 0
       AND (NOT EXISTS (SELECT FROM least) OR (c.shares, c.last_shared) >= (SELECT sharers, last_shared FROM least))
-    ORDER BY honest.sharers DESC, honest.last_shared DESC
+    ORDER BY counting.sharers DESC, counting.last_shared DESC
     FETCH FIRST $3 ROWS WITH TIES
 )
 SELECT l.url             AS url,

@@ -7,25 +7,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Who deletes a record cannot lock the row that another transaction has inserted
-// and not committed, and whoever inserts it does not see the tombstone: both
-// commit, and the record stands beside a newer deletion. So every transaction
-// that writes or deletes records first takes the locks of their accounts. The
-// accounts share a fixed number of locks, so that the largest batch holds no
-// more than that.
+// A transaction that deletes a record cannot lock a row that another transaction
+// has inserted and not committed, and the insert does not see the tombstone. Both
+// would commit, and the record would outlive a newer deletion. So every
+// transaction that writes or deletes records first takes the locks of their
+// accounts. Accounts are hashed onto a fixed number of locks, which bounds the
+// locks of the largest batch.
 //
-// A stream takes them shared: an account has one stream, and the fence gives
-// that stream one writer. Everybody else takes them alone: a page of a backfill,
-// a repair, a retried dead letter, a recording.
+// A stream takes the locks in shared mode: an account has one stream, and the
+// fence gives that stream one writer. All other writers take them exclusively:
+// backfills, repairs, retried dead letters and recordings.
 const (
 	accountLocks     = 32
-	accountLockSpace = 0x77656972 // "weir": the first of the two numbers of an advisory lock
+	accountLockSpace = 0x77656972 // "weir": the first of the two keys of an advisory lock
 )
 
-// accountLockSet is the locks of some accounts, a bit each.
+// accountLockSet is a set of account locks, one bit each.
 type accountLockSet uint32
 
-// add adds the lock of an account.
+// add adds an account's lock to the set.
 func (s *accountLockSet) add(did string) {
 	h := uint32(2166136261) // FNV-1a: the same in every process
 	for i := range len(did) {
@@ -34,15 +34,16 @@ func (s *accountLockSet) add(did string) {
 	*s |= 1 << (h % accountLocks)
 }
 
-// queue takes the locks, in their order, for the rest of the transaction. It is
-// a statement of its own: a statement's snapshot is older than the locks that it
-// waits for. And it has the server end the transaction if this process is paused
-// before it commits, for others wait for these locks, and for the stream's row.
-func (s accountLockSet) queue(q *pgx.Batch, alone bool) {
+// queueLocks takes the locks, in order, until the transaction ends. It is a separate
+// statement, because a statement's snapshot is older than the locks that it waits
+// for. It also sets a timeout, so that the server ends the transaction if this
+// process pauses before the commit: others wait for these locks and for the
+// stream's row.
+func (s accountLockSet) queueLocks(q *pgx.Batch, exclusive bool) {
 	const (
 		begin  = `SELECT set_config('idle_in_transaction_session_timeout', '5s', true), count(`
 		shared = begin + `pg_advisory_xact_lock_shared($1, n)) FROM unnest($2::int[]) AS n`
-		whole  = begin + `pg_advisory_xact_lock($1, n)) FROM unnest($2::int[]) AS n`
+		all    = begin + `pg_advisory_xact_lock($1, n)) FROM unnest($2::int[]) AS n`
 	)
 	numbers := make([]int32, 0, bits.OnesCount32(uint32(s)))
 	for n := range int32(accountLocks) {
@@ -51,16 +52,16 @@ func (s accountLockSet) queue(q *pgx.Batch, alone bool) {
 		}
 	}
 	sql := shared
-	if alone {
-		sql = whole
+	if exclusive {
+		sql = all
 	}
 	q.Queue(sql, accountLockSpace, numbers)
 }
 
-// accounts are the locks of every account whose records, status or dead letters
-// the batch touches.
+// accounts returns the locks of all accounts whose records, status or dead letters
+// the batch changes.
 func (b *Batch) accounts() (set accountLockSet) {
-	last := "" // what is sorted by account names it many times in a row
+	last := "" // sorted slices repeat an account many times in a row
 	add := func(did string) {
 		if did != last {
 			set.add(did)
@@ -84,7 +85,7 @@ func (b *Batch) accounts() (set accountLockSet) {
 	return set
 }
 
-// compare orders records as their rows are locked.
+// compare orders keys in the order in which rows are locked.
 func (k Key) compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Collection, other.Collection), cmp.Compare(k.DID, other.DID), cmp.Compare(k.Rkey, other.Rkey))
 }

@@ -16,7 +16,7 @@ import (
 
 func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String() }
 
-// store stores posts that a listing brought.
+// store stores posts of a listing.
 func store(t *testing.T, pool *pgxpool.Pool, writes ...schema.Write) (written []schema.Key) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
@@ -26,8 +26,7 @@ func store(t *testing.T, pool *pgxpool.Pool, writes ...schema.Write) (written []
 	return written
 }
 
-// beside starts a transaction, and comes back when it has ended or waits for a
-// lock.
+// beside starts a transaction, and returns when it has ended or waits for a lock.
 func beside(t *testing.T, pool *pgxpool.Pool, do func(ctx context.Context, tx pgx.Tx) error) <-chan error {
 	t.Helper()
 	ended, answer := make(chan struct{}), make(chan error, 1)
@@ -80,7 +79,7 @@ func TestDeletionIsNeverLostBesideAnotherWriter(t *testing.T) {
 	copied := schema.Batch{Writes: append([]schema.Write{post("a", "3")}, many("3")...)}
 	deleted := schema.Batch{Deletions: []schema.Deletion{deletion("a", "4")}}
 	recorded := deleted
-	recorded.Alone = true
+	recorded.Exclusive = true
 	for name, pair := range map[string][2]transaction{
 		"a page of a backfill, the stream's deletion":  {page, batch(deleted, false)},
 		"a retried dead letter, the stream's deletion": {batch(created, true), batch(deleted, false)},
@@ -170,9 +169,9 @@ func TestEveryWriterLocksInTheOrderOfTheKeys(t *testing.T) {
 	}
 }
 
-// TestBatchThatMeetsATombstoneDoesNotWriteWhatItHasNotLocked: it was to be
-// copied, and has locked what it deletes and nothing else.
-func TestBatchThatMeetsATombstoneDoesNotWriteWhatItHasNotLocked(t *testing.T) {
+// TestBatchWithATombstoneWritesOnlyLockedRows: a batch that was to
+// be copied has locked only what it deletes.
+func TestBatchWithATombstoneWritesOnlyLockedRows(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
@@ -183,8 +182,8 @@ func TestBatchThatMeetsATombstoneDoesNotWriteWhatItHasNotLocked(t *testing.T) {
 	require.Empty(t, revs(t, pool))
 }
 
-// TestListedPostLosesToEveryDeletion, also where the author's client, which made
-// its rkey, was ahead of everybody's clock.
+// TestListedPostLosesToEveryDeletion, even if the clock of the author's
+// client, which made its rkey, was ahead.
 func TestListedPostLosesToEveryDeletion(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -197,7 +196,7 @@ func TestListedPostLosesToEveryDeletion(t *testing.T) {
 	require.Empty(t, revs(t, pool))
 	require.Empty(t, store(t, pool, post(gone, schema.ListedRev), post(listed, schema.ListedRev)), "the page lags behind")
 
-	// And to what the stream says of it, whatever came first.
+	// It also loses to the stream's version, in either order.
 	require.Len(t, store(t, pool, post("a", schema.ListedRev)), 1)
 	written, err := apply(t.Context(), pool, lease, schema.Batch{Writes: []schema.Write{post("a", tid(now))}})
 	require.NoError(t, err)

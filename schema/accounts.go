@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// neededAccount is one row where the account s.did is followed or something of
-// it is stored: a look into one index after the other, until one has a row.
+// neededAccount selects one row if the account s.did is followed or has stored
+// records or projected rows. It searches one index after another until one has a
+// row.
 func (p Projections) neededAccount() string {
 	sql := `
     SELECT 1 FROM watch_members AS w WHERE w.did = s.did
@@ -26,28 +27,29 @@ func (p Projections) neededAccount() string {
     LIMIT 1`
 }
 
-// accountWord is what a batch says of an account. A zero time: it does not say.
-type accountWord struct {
-	did               string
-	status, handle    string
-	statusAt, handled time.Time
+// accountUpdate is a batch's status and handle of an account. If statusAt or
+// handleAt is zero, the batch has none.
+type accountUpdate struct {
+	did                string
+	status, handle     string
+	statusAt, handleAt time.Time
 }
 
-// words are the batch's statuses and handles, by account, in the order of their
-// DIDs: rows are locked in one pass.
-func (b *Batch) words() []accountWord {
-	words := make([]accountWord, 0, len(b.Statuses)+len(b.Handles))
+// accountUpdates merges the batch's statuses and handles by account, ordered by
+// DID: the order in which rows are locked.
+func (b *Batch) accountUpdates() []accountUpdate {
+	updates := make([]accountUpdate, 0, len(b.Statuses)+len(b.Handles))
 	for _, s := range b.Statuses {
-		words = append(words, accountWord{did: s.DID, status: s.Status, statusAt: s.At})
+		updates = append(updates, accountUpdate{did: s.DID, status: s.Status, statusAt: s.At})
 	}
 	for _, h := range b.Handles {
-		words = append(words, accountWord{did: h.DID, handle: h.Handle, handled: h.At})
+		updates = append(updates, accountUpdate{did: h.DID, handle: h.Handle, handleAt: h.At})
 	}
-	slices.SortStableFunc(words, func(a, b accountWord) int { return cmp.Compare(a.did, b.did) })
-	merged := words[:0]
-	for _, w := range words {
+	slices.SortStableFunc(updates, func(a, b accountUpdate) int { return cmp.Compare(a.did, b.did) })
+	merged := updates[:0]
+	for _, w := range updates {
 		if n := len(merged); n > 0 && merged[n-1].did == w.did {
-			merged[n-1].handle, merged[n-1].handled = w.handle, w.handled
+			merged[n-1].handle, merged[n-1].handleAt = w.handle, w.handleAt
 			continue
 		}
 		merged = append(merged, w)
@@ -55,18 +57,18 @@ func (b *Batch) words() []accountWord {
 	return merged
 }
 
-// queueAccounts writes down statuses and handles. An account that is active, and
-// that is not followed and nothing is stored of, gets no row: the whole network
-// tells of itself. One that is not active does: its records are hidden, and of a
-// deleted one none is stored.
+// queueAccounts stores statuses and handles. An active account without follows,
+// records or projected rows gets no row, because a stream of the whole network
+// reports every account. An inactive account always gets a row: its records are
+// hidden, and those of a deleted account are not stored.
 func (b *Batch) queueAccounts(q *pgx.Batch) {
-	words := b.words()
-	n := len(words)
+	updates := b.accountUpdates()
+	n := len(updates)
 	if n == 0 {
 		return
 	}
-	// An identity event without a handle says that something changed, not
-	// that the handle is gone.
+	// An identity event without a handle means that something changed, not that
+	// the handle is gone.
 	sql := `
 INSERT INTO accounts AS a (did, status, status_at, handle, handle_at)
 SELECT s.did, s.status, s.status_at, nullif(s.handle, ''), s.handle_at
@@ -90,29 +92,29 @@ WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handl
 		writes[b.Writes[i].DID] = true
 	}
 	did, status, handle := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	statusAt, handled := make(pgtype.FlatArray[*time.Time], n), make(pgtype.FlatArray[*time.Time], n)
+	statusAt, handleAt := make(pgtype.FlatArray[*time.Time], n), make(pgtype.FlatArray[*time.Time], n)
 	needed := make(pgtype.FlatArray[bool], n)
-	for i, w := range words {
+	for i, w := range updates {
 		did[i], status[i], handle[i] = w.did, cmp.Or(w.status, "active"), w.handle
-		statusAt[i], handled[i] = nilTime(w.statusAt), nilTime(w.handled)
+		statusAt[i], handleAt[i] = nilTime(w.statusAt), nilTime(w.handleAt)
 		needed[i] = status[i] != "active" || writes[w.did]
 	}
-	q.Queue(sql, did, status, statusAt, handle, handled, needed)
+	q.Queue(sql, did, status, statusAt, handle, handleAt, needed)
 }
 
-// accountCheck is how long after a look at an account's row comes the next.
-const accountCheck = 24 * time.Hour
+// accountCheckInterval is the time between two checks of an account's row.
+const accountCheckInterval = 24 * time.Hour
 
-// ExpiredAccounts is what one call of ExpireAccounts did.
+// ExpiredAccounts is the result of one call of ExpireAccounts.
 type ExpiredAccounts struct {
-	LookedAt, Gone int
+	Checked, Deleted int
 }
 
-// ExpireAccounts looks at the rows of accounts whose time has come, at most
-// limit, and deletes those that nothing needs: not followed, with no record and no
-// row of a projection stored, and active; or not active since before a moment, from which on
-// no replay brings anything back, and purged where they are deleted. No rows
-// looked at means that none is due.
+// ExpireAccounts checks at most limit account rows that are due, and deletes those
+// that are not needed. A row is needed while the account is followed or has records or
+// projected rows. The row of an inactive account is also needed while its status is
+// newer than before, because a replay could bring its records back, and until a
+// deleted account is purged. If Checked is 0, no row is due.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
 WITH RECURSIVE kinds (collection) AS (
@@ -124,7 +126,7 @@ WITH RECURSIVE kinds (collection) AS (
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4
     FOR UPDATE SKIP LOCKED
-), judged AS MATERIALIZED (
+), checked AS MATERIALIZED (
     SELECT s.did,
            s.status <> 'active' AND NOT (coalesce(s.status_at, '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
@@ -132,11 +134,11 @@ WITH RECURSIVE kinds (collection) AS (
            OR EXISTS (SELECT FROM kinds AS k JOIN records_other AS r ON r.collection = k.collection AND r.did = s.did OFFSET 0) AS needed
     FROM due AS s
 ), kept AS (
-    UPDATE accounts AS a SET check_at = $1 + $3::interval FROM judged AS j WHERE a.did = j.did AND j.needed
-), gone AS (
-    DELETE FROM accounts AS a USING judged AS j WHERE a.did = j.did AND NOT j.needed
+    UPDATE accounts AS a SET check_at = $1 + $3::interval FROM checked AS c WHERE a.did = c.did AND c.needed
+), deleted AS (
+    DELETE FROM accounts AS a USING checked AS c WHERE a.did = c.did AND NOT c.needed
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM judged)::int AS looked_at, (SELECT count(*) FROM gone)::int AS gone`
-	return one(ctx, db, "expire accounts", pgx.RowToStructByPos[ExpiredAccounts], sql, now, before, accountCheck, limit)
+SELECT (SELECT count(*) FROM checked)::int AS checked, (SELECT count(*) FROM deleted)::int AS deleted`
+	return one(ctx, db, "expire accounts", pgx.RowToStructByPos[ExpiredAccounts], sql, now, before, accountCheckInterval, limit)
 }

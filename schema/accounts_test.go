@@ -15,8 +15,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestNothingIsStoredOfADeletedAccount until it is active again, whoever brings
-// it: a replay reaches back behind the purge.
+// TestNothingIsStoredOfADeletedAccount until it is active again: a replay may
+// begin before the purge.
 func TestNothingIsStoredOfADeletedAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -73,8 +73,8 @@ func neighbourly(n int) []schema.Write {
 	return writes
 }
 
-// TestNoPageIsStoredBesideTheDeletionOfItsAccount: it was read before.
-func TestNoPageIsStoredBesideTheDeletionOfItsAccount(t *testing.T) {
+// TestPageIsNotStoredDuringTheDeletionOfItsAccount: the page was read before.
+func TestPageIsNotStoredDuringTheDeletionOfItsAccount(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
@@ -92,17 +92,17 @@ func TestNoPageIsStoredBesideTheDeletionOfItsAccount(t *testing.T) {
 	require.Empty(t, revs(t, pool))
 }
 
-// expireAccounts looks at every row that is due, three at a time.
+// expireAccounts checks all rows that are due, three at a time.
 func expireAccounts(t *testing.T, pool *pgxpool.Pool, now time.Time) (gone int) {
 	t.Helper()
 	for {
 		done, err := schema.ExpireAccounts(t.Context(), pool, linksProjection(), now, now.Add(-7*day), 3)
 		require.NoError(t, err)
-		require.LessOrEqual(t, done.LookedAt, 3)
-		if done.LookedAt == 0 {
+		require.LessOrEqual(t, done.Checked, 3)
+		if done.Checked == 0 {
 			return gone
 		}
-		gone += done.Gone
+		gone += done.Deleted
 	}
 }
 
@@ -117,9 +117,9 @@ func TestHiddenAccountStaysWhileAnyOfItsRecordsDo(t *testing.T) {
 	require.Equal(t, []string{"did:plc:1"}, column(t, pool, `SELECT did FROM accounts`))
 }
 
-// TestStrangersLeaveNoRows: the whole network is followed, and every account of
-// it tells of itself.
-func TestStrangersLeaveNoRows(t *testing.T) {
+// TestUnneededAccountsGetNoRows: the stream of the whole network reports every
+// account.
+func TestUnneededAccountsGetNoRows(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
@@ -136,8 +136,8 @@ func TestStrangersLeaveNoRows(t *testing.T) {
 	require.Empty(t, column(t, pool, `SELECT did FROM accounts`))
 }
 
-// TestAccountsThatAreNeededHaveRows, and lose them when they are no longer.
-func TestAccountsThatAreNeededHaveRows(t *testing.T) {
+// TestNeededAccountsHaveRows, and lose them when they are no longer needed.
+func TestNeededAccountsHaveRows(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")

@@ -8,19 +8,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What the last message about an alert said.
+// What the last notification of an alert reported.
 const (
 	NotifiedFired    = "fired"
 	NotifiedResolved = "resolved"
 )
 
 // Alert is a condition over time. It is pending until FiredAt, firing until
-// ResolvedAt, and over from then on; one that never fired is over at once.
+// ResolvedAt, and then resolved. If it never fired, it ends when the condition
+// ends.
 type Alert struct {
 	Name         string
-	Subject      string // the stream or queue; empty: the whole
+	Subject      string // the stream or queue; empty: all of Weir
 	Severity     string
-	Message      string // what holds
+	Message      string // what is wrong
 	Hint         string // what to look at first
 	Since        time.Time
 	SeenAt       time.Time
@@ -29,8 +30,8 @@ type Alert struct {
 	LastNotified string // "", NotifiedFired or NotifiedResolved
 }
 
-// LockAlerts reads them all, by name, and keeps everybody else from changing
-// them until the transaction ends.
+// LockAlerts reads all alerts, ordered by name, and locks the table against other
+// writers until the transaction ends.
 func LockAlerts(ctx context.Context, tx pgx.Tx) ([]Alert, error) {
 	if _, err := tx.Exec(ctx, `LOCK TABLE alerts IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 		return nil, fmt.Errorf("lock the alerts: %w", err)
@@ -51,8 +52,8 @@ ORDER BY name, subject`
 	return all(ctx, tx, "read the alerts", pgx.RowToStructByName[Alert], sql)
 }
 
-// KeepAlerts stores them as they are now.
-func KeepAlerts(ctx context.Context, tx pgx.Tx, alerts []Alert) error {
+// StoreAlerts inserts or replaces alerts.
+func StoreAlerts(ctx context.Context, tx pgx.Tx, alerts []Alert) error {
 	const sql = `
 INSERT INTO alerts (name, subject, severity, message, hint, since, seen_at, fired_at, resolved_at, last_notified)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)

@@ -10,26 +10,27 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Audit is what a comparison with the accounts' own repositories came to.
+// Audit is the result of a comparison of the stored records with the accounts'
+// repositories.
 type Audit struct {
 	Started  time.Time  `json:"started_at"`
 	Ended    time.Time  `json:"ended_at"`
-	From     *time.Time `json:"from"`     // the records compared are from then on; nil: none were
-	To       *time.Time `json:"to"`       // up to then
-	Accounts int        `json:"accounts"` // to be compared
-	Failures int        `json:"failures"` // of these, that could not be
-	Pending  int        `json:"pending"`  // left out: their past has not been read to the end yet
+	From     *time.Time `json:"from"`     // the start of the compared records; nil: none were compared
+	To       *time.Time `json:"to"`       // the end of the compared records
+	Accounts int        `json:"accounts"` // that were to be compared
+	Failures int        `json:"failures"` // of these, those that could not be compared
+	Pending  int        `json:"pending"`  // left out, because their backfill is not complete
 	Records  int        `json:"records"`  // records compared
 	Missing  int        `json:"missing"`  // in the repository, not stored
 	Extra    int        `json:"extra"`    // stored, not in the repository
-	Stale    int        `json:"stale"`    // stored otherwise than it is there
-	Score    *float64   `json:"score"`    // the part that agrees, 0 to 1; nil: no record was compared
+	Stale    int        `json:"stale"`    // stored in another version than the repository's
+	Score    *float64   `json:"score"`    // the fraction that agrees, 0 to 1; nil: no record was compared
 	Repaired bool       `json:"repaired"`
 
 	Compared []Compared `db:"-" json:"compared,omitempty"` // the accounts that were compared; set by the audit itself
 }
 
-// Compared is how much of an account was compared.
+// Compared is the part of an account that was compared.
 type Compared struct {
 	DID     string    `json:"did"`
 	From    time.Time `json:"from"`
@@ -37,7 +38,7 @@ type Compared struct {
 	Records int       `json:"records"`
 }
 
-// Kinds of faults.
+// The kinds of faults.
 const (
 	FaultMissing = "missing"
 	FaultExtra   = "extra"
@@ -45,28 +46,28 @@ const (
 	FaultUnread  = "unread" // the account could not be compared
 )
 
-// Fault is one thing that an audit found.
+// Fault is a difference that an audit found.
 type Fault struct {
 	DID        string `json:"did"`
 	Collection string `json:"collection,omitempty"`
-	Rkey       string `json:"rkey,omitempty"` // this and Collection are empty: the whole account
+	Rkey       string `json:"rkey,omitempty"` // empty, like Collection: the whole account
 	Fault      string `json:"fault"`
 	Detail     string `json:"detail,omitempty"`
-	Buried     bool   `json:"-"` // a tombstone keeps a missing record away
+	Deleted    bool   `json:"-"` // the missing record has a tombstone
 	Rev        string `json:"-"` // of the stored record
 }
 
-// Audited is an account that may be compared.
-type Audited struct {
+// AuditCandidate is an account that an audit can compare.
+type AuditCandidate struct {
 	DID   string
-	Since time.Time // what it wrote from then on is claimed to be stored
+	Since time.Time // everything that the account wrote since then should be stored
 }
 
-// auditable are the accounts that are followed and visible, and from when what
-// they wrote is claimed to be stored: as far back as it was read; or, where it
-// could not be, from a minute after they were followed. ready is false while it
-// is still to be read. Where the whole network is followed: those whose posts were
-// stored last, from the first of these posts on.
+// auditable selects the followed, visible accounts, and since when their records
+// should be stored: since the start of what was read or, if the account could not
+// be read, since one minute after it was followed. ready is false while a read is
+// outstanding. If Weir follows the whole network, it selects the accounts of the
+// latest posts, each since the first of these posts.
 const auditable = `
     SELECT w.did, least(max(a.feed_since), min(w.added_at) + interval '1 minute') AS since,
            coalesce(max(a.feed_problem), '') <> '' OR max(a.feed_since) IS NOT NULL AND max(a.reread_since) IS NULL AS ready
@@ -84,11 +85,11 @@ const auditable = `
     WHERE NOT EXISTS (SELECT FROM accounts AS h WHERE h.did = l.did AND h.status <> 'active')
     GROUP BY l.did`
 
-// AuditSample picks accounts to compare by chance, at most limit, of those whose
-// posts have been read. pending is how many others are still to be read.
-func AuditSample(ctx context.Context, db DB, limit int) (sample []Audited, pending int, err error) {
+// AuditSample picks at most limit random accounts whose posts have been read.
+// pending is the number of accounts that are not read yet.
+func AuditSample(ctx context.Context, db DB, limit int) (sample []AuditCandidate, pending int, err error) {
 	const pick = `SELECT a.did AS did, a.since AS since FROM (` + auditable + `) AS a WHERE a.ready ORDER BY random() LIMIT $1`
-	if sample, err = all(ctx, db, "pick accounts to audit", pgx.RowToStructByName[Audited], pick, limit); err != nil {
+	if sample, err = all(ctx, db, "pick accounts to audit", pgx.RowToStructByName[AuditCandidate], pick, limit); err != nil {
 		return nil, 0, err
 	}
 	const others = `SELECT count(*) FROM (` + auditable + `) AS a WHERE NOT a.ready`
@@ -96,26 +97,26 @@ func AuditSample(ctx context.Context, db DB, limit int) (sample []Audited, pendi
 	return sample, pending, err
 }
 
-// SourceRecord is a record as its repository has it.
+// SourceRecord is a record in its repository.
 type SourceRecord struct {
 	Rkey   string
 	CID    string
 	Record []byte // JSON
 }
 
-// Span is which records of a collection a comparison is about: those whose rkeys
-// lie from Lower to below Upper and, where they are TIDs, from From to below To.
+// Span is the range of a collection's records that a comparison covers: rkeys from
+// Lower to below Upper and, if they are TIDs, from From to below To.
 type Span struct {
 	Collection   string
 	Lower, Upper string
 	From, To     string
-	Undated      bool // rkeys that are no TIDs are compared too
+	Undated      bool // compare rkeys that are not TIDs too
 }
 
-// Compare reports how the stored records of an account differ from those that its
-// repository lists in a span.
+// Compare returns the differences between the stored records of an account and
+// those that its repository lists, within a span.
 func Compare(ctx context.Context, db DB, did string, in Span, listed []SourceRecord) ([]Fault, error) {
-	// The table is named, and not found by the collection: so no plan opens all partitions.
+	// Naming the table keeps a plan from opening all partitions.
 	const sql = `
 WITH listed AS MATERIALIZED (
     SELECT l.rkey, l.cid, l.record FROM unnest($8::text[], $9::text[], $10::jsonb[]) AS l (rkey, cid, record)
@@ -130,9 +131,9 @@ SELECT $1::text AS did,
        CASE WHEN k.rkey IS NULL THEN 'missing' WHEN l.rkey IS NULL THEN 'extra' ELSE 'stale' END AS fault,
        CASE WHEN k.rkey IS NULL AND t.rkey IS NOT NULL THEN 'a tombstone says that it was deleted'
             WHEN l.cid <> k.cid THEN 'another version is stored'
-            WHEN l.record <> k.record THEN 'the stored record is not the one of its CID'
+            WHEN l.record <> k.record THEN 'the stored record does not match its CID'
             ELSE '' END AS detail,
-       k.rkey IS NULL AND t.rkey IS NOT NULL AS buried,
+       k.rkey IS NULL AND t.rkey IS NOT NULL AS deleted,
        coalesce(k.rev, '') AS rev
 FROM listed AS l
 FULL JOIN kept AS k ON k.rkey = l.rkey
@@ -153,15 +154,15 @@ ORDER BY 3`
 		did, in.Collection, in.Lower, in.Upper, in.From, in.To, in.Undated, rkey, cid, record)
 }
 
-// DeleteRecords deletes records that no stream deleted, under the same rules: a
-// tombstone stays, and what is newer than it does too. It comes before whatever
-// else the transaction locks.
+// DeleteRecords deletes records that no stream deleted, under the rules of a stream:
+// it leaves a tombstone, and keeps newer revisions. Call it before the transaction
+// locks anything else.
 func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, projections Projections) error {
 	b := Batch{Deletions: deletions, Projections: projections}
 	q := &pgx.Batch{}
-	b.accounts().queue(q, true)
+	b.accounts().queueLocks(q, true)
 	b.queueTombstones(q)
-	b.queueWrites(q, new([]Key)) // locks them
+	b.queueWrites(q, new([]Key)) // locks the rows
 	b.queueDeletions(q)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("delete records: %w", err)
@@ -169,10 +170,10 @@ func DeleteRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion, project
 	return nil
 }
 
-// RepairRecords replaces records by what their repository has at a revision, whatever
-// is stored at or below it; a tombstone of a later one stays in force. It answers
-// the keys of those it wrote. It comes before whatever else the transaction
-// locks, but for DeleteRecords.
+// RepairRecords replaces records with their repository's version, if the stored
+// revision is not later. A later tombstone keeps a record deleted. It returns the
+// keys of the records that it wrote. Call it before the transaction locks anything
+// else, except through DeleteRecords.
 func RepairRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	if len(writes) == 0 {
 		return nil, nil
@@ -183,7 +184,7 @@ FROM (SELECT collection, did, rkey FROM unnest($1::text[], $2::text[], $3::text[
 CROSS JOIN LATERAL (
     SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey LIMIT 1 FOR UPDATE
 ) AS r`
-	const room = `
+	const prepare = `
 WITH w AS (
     SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS w (collection, did, rkey, rev)
     WHERE NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
@@ -201,28 +202,28 @@ WHERE r.collection = w.collection AND r.did = w.did AND r.rkey = w.rkey AND r.re
 		rev[i] = b.Writes[i].Rev
 	}
 	q := &pgx.Batch{}
-	b.accounts().queue(q, true)
+	b.accounts().queueLocks(q, true)
 	q.Queue(lock, keys.collection, keys.did, keys.rkey)
-	q.Queue(room, keys.collection, keys.did, keys.rkey, rev)
+	q.Queue(prepare, keys.collection, keys.did, keys.rkey, rev)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return nil, fmt.Errorf("repair records: %w", err)
 	}
 	return StoreRecords(ctx, tx, writes)
 }
 
-// keptFaults is how many faults of a kind an audit keeps; auditsKept for how long.
+// maxFaultsPerKind is how many faults of a kind an audit keeps; auditsKept for how long.
 const (
-	keptFaults = 1000
-	auditsKept = 90 * 24 * time.Hour
+	maxFaultsPerKind = 1000
+	auditRetention   = 90 * 24 * time.Hour
 )
 
-// KeepAudit writes down what an audit found, and forgets those of long ago.
-func KeepAudit(ctx context.Context, tx pgx.Tx, a Audit, faults []Fault) error {
+// StoreAudit stores the result of an audit and deletes old audits.
+func StoreAudit(ctx context.Context, tx pgx.Tx, a Audit, faults []Fault) error {
 	const audit = `
 INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, pending, records, missing, extra, stale, score, repaired)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 RETURNING id`
-	id, err := one(ctx, tx, "keep the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Pending, a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
+	id, err := one(ctx, tx, "store the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Pending, a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
 	if err != nil {
 		return err
 	}
@@ -241,14 +242,14 @@ ON CONFLICT DO NOTHING`
 		keys.set(i, Key{Collection: f.Collection, DID: f.DID, Rkey: f.Rkey})
 		fault[i], detail[i] = f.Fault, Text(f.Detail)
 	}
-	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, keptFaults); err != nil {
-		return fmt.Errorf("keep what the audit found: %w", err)
+	if _, err := tx.Exec(ctx, sql, id, keys.did, keys.collection, keys.rkey, fault, detail, maxFaultsPerKind); err != nil {
+		return fmt.Errorf("store the faults of the audit: %w", err)
 	}
-	_, err = deleteSome(ctx, tx, "forget old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditsKept))
+	_, err = deleteRows(ctx, tx, "delete old audits", `DELETE FROM audits WHERE ended_at < $1`, a.Ended.Add(-auditRetention))
 	return err
 }
 
-// LastAudit is the latest one that ended; ErrNoRows where there was none.
+// LastAudit returns the audit that ended last, or ErrNoRows.
 func LastAudit(ctx context.Context, db DB) (Audit, error) {
 	const sql = `
 SELECT started_at AS started, ended_at AS ended, from_at AS "from", to_at AS "to", accounts AS accounts, failures AS failures, pending AS pending, records AS records,
@@ -259,8 +260,8 @@ LIMIT 1`
 	return one(ctx, db, "read the last audit", pgx.RowToStructByName[Audit], sql)
 }
 
-// AuditableSince is when the database was made: no audit can be older. Zero
-// where that is not known.
+// AuditableSince returns when the database was made: no audit can be older. It
+// returns the zero time if that is unknown.
 func AuditableSince(ctx context.Context, db DB) (time.Time, error) {
 	at, err := one(ctx, db, "read the age of the database", pgx.RowTo[*time.Time], `SELECT min(applied_at) FROM weir_migration`)
 	if err != nil || at == nil {

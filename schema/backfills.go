@@ -9,68 +9,68 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CallSlot is the right to make one call now.
-type CallSlot struct {
-	Slot *int          // nil: all are taken
-	Wait time.Duration // until the call may start; without a slot, until the next look
-	Now  time.Time     // from when on to wait, by the database's clock
+// APISlot is the right to make one call now.
+type APISlot struct {
+	Slot *int          // nil: all slots are taken
+	Wait time.Duration // until the call may start; without a slot, until the next try
+	Now  time.Time     // when Wait begins, by the database's clock
 }
 
-// TakeCallSlot reserves the next start of a call among all processes: at most
-// slots at once, each at least spacing after the one before. A slot that is not
-// given back is free again after ttl.
-func TakeCallSlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (CallSlot, error) {
+// TakeAPISlot reserves the start of a call. All processes together make at most
+// slots calls at once, and start them at least spacing apart. A slot that is not
+// released is free again after ttl.
+func TakeAPISlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (APISlot, error) {
 	const sql = `SELECT slot, wait, now_at FROM take_api_slot($1, $2, $3, $4)`
-	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[CallSlot], sql, holder, slots, spacing, ttl)
+	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[APISlot], sql, holder, slots, spacing, ttl)
 }
 
-// GiveCallSlot gives a slot back.
-func GiveCallSlot(ctx context.Context, db DB, slot int, holder string) error {
+// ReleaseAPISlot frees a slot.
+func ReleaseAPISlot(ctx context.Context, db DB, slot int, holder string) error {
 	if _, err := db.Exec(ctx, `SELECT release_api_slot($1, $2)`, holder, slot); err != nil {
-		return fmt.Errorf("give back a call: %w", err)
+		return fmt.Errorf("release a call: %w", err)
 	}
 	return nil
 }
 
-// Feed is what is known of an account's feed.
+// Feed is the stored state of an account's feed.
 type Feed struct {
-	Handle  string
-	Newest  *time.Time // the newest post of a complete backfill
-	Problem string
-	Claimed *time.Time // what it wrote since then is stored, or to be read again; nil: it is not followed, or has not been read
-	Asked   int        // how often a second read was asked for
+	Handle           string
+	Newest           *time.Time // the newest post of a complete backfill
+	Problem          string
+	CompleteSince    *time.Time // what the account wrote since then is stored or will be reread; nil: it is not followed, or was never read
+	RereadsRequested int        // how many rereads were requested
 }
 
-// FindFeed answers what is known of an account's feed: nothing where the
-// account has no row.
+// FindFeed returns the state of an account's feed. It is empty if the account has
+// no row.
 func FindFeed(ctx context.Context, db DB, did string) (Feed, error) {
 	const sql = `
 SELECT coalesce(a.handle, '') AS handle, a.feed_newest AS newest, coalesce(a.feed_problem, '') AS problem,
-       least(a.feed_since, a.reread_since, (SELECT min(w.added_at) FROM watch_members AS w WHERE w.did = v.did)) AS claimed,
-       coalesce(a.reread_asked, 0) AS asked
+       least(a.feed_since, a.reread_since, (SELECT min(w.added_at) FROM watch_members AS w WHERE w.did = v.did)) AS complete_since,
+       coalesce(a.reread_asked, 0) AS rereads_requested
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
 	return one(ctx, db, "read the feed's state of "+did, pgx.RowToStructByName[Feed], sql, did)
 }
 
-// Reading is what came of reading an account's posts.
+// Reading is the result of reading an account's posts.
 type Reading struct {
-	Since    time.Time  // how far back it was asked for
-	Reached  *time.Time // how far back its posts are complete; nil: they could not be read
-	Newest   time.Time  // the newest post seen
-	Now      time.Time
-	Problem  string // why not all could be read; empty: all was
-	Compared bool   // with the repository
-	Asked    int    // Feed.Asked, as it was before the comparison
-	Again    bool   // it could not be read, or not be compared: to be done later
+	Since            time.Time  // the start of the requested window
+	CompleteSince    *time.Time // the stored posts are complete since then; nil: they could not be read
+	Newest           time.Time  // the newest post seen
+	Now              time.Time
+	Problem          string // why the read is incomplete; empty: it is complete
+	Compared         bool   // compared with the repository
+	RereadsRequested int    // Feed.Asked, read before the comparison
+	RetryLater       bool   // the read or the comparison failed: try again later
 }
 
-// FeedRead writes down what came of reading an account's posts. It checks the
-// account off the gaps that waited for that, and closes those that waited for it
-// last.
-func FeedRead(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
-	// Whoever cannot be read is tried again in as long as it has been so, an hour
-	// at least and a day at most.
+// RecordReading stores the result of reading an account's posts. It takes the
+// account off the gaps that waited for this read, and closes the gaps that have no
+// accounts left.
+func RecordReading(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
+	// An account that could not be read is tried again after as long as it has been
+	// unreadable: at least an hour, at most a day.
 	const feed = `
 INSERT INTO accounts AS a (did, feed_newest, feed_read_at, feed_problem, feed_since, reread_since, reread_at)
 VALUES ($1, $2, CASE WHEN $4 = '' THEN $3::timestamptz END, $4, $5, CASE WHEN $7 THEN $6::timestamptz END, CASE WHEN $7 THEN $3::timestamptz + interval '1 hour' END)
@@ -82,16 +82,16 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     reread_since = CASE WHEN $8 AND a.reread_asked = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
     reread_at    = CASE WHEN NOT $7 THEN a.reread_at
                         ELSE $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day') END`
-	if _, err := tx.Exec(ctx, feed, did, nilTime(r.Newest), r.Now, r.Problem, r.Reached, r.Since, r.Again, r.Compared, r.Asked); err != nil {
-		return fmt.Errorf("write down the feed of %s: %w", did, err)
+	if _, err := tx.Exec(ctx, feed, did, nilTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared, r.RereadsRequested); err != nil {
+		return fmt.Errorf("store the state of the feed of %s: %w", did, err)
 	}
-	return checkOff(ctx, tx, did, r)
+	return settleGaps(ctx, tx, did, r)
 }
 
-// PromoteBackfills gives unfinished backfill jobs a better priority, an earlier
-// start and a wider window, where these are better. reasons are the tags of the
-// priorities: a better one replaces the tag. It returns which of the jobs are
-// still unfinished.
+// PromoteBackfills gives unfinished backfill jobs the priority, start and window
+// given, each only if it is better than the job's. reasons are the tags of the
+// priorities: a better priority replaces the tag. It returns the ids of the jobs
+// that are still unfinished.
 func PromoteBackfills(ctx context.Context, tx pgx.Tx, ids []int64, priority int, reasons []string, since, at time.Time) ([]int64, error) {
 	const sql = `
 UPDATE river_job
@@ -106,7 +106,8 @@ RETURNING id`
 	return all(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano), reasons)
 }
 
-// LockFeed locks an account's row, before its job's: the order of a sync.
+// LockFeed locks an account's row. Call it before LockJob: a sync locks in that
+// order.
 func LockFeed(ctx context.Context, tx pgx.Tx, did string) error {
 	if _, err := tx.Exec(ctx, `INSERT INTO accounts AS a (did) VALUES ($1) ON CONFLICT (did) DO UPDATE SET feed_problem = a.feed_problem`, did); err != nil {
 		return fmt.Errorf("lock the feed of %s: %w", did, err)
@@ -114,8 +115,8 @@ func LockFeed(ctx context.Context, tx pgx.Tx, did string) error {
 	return nil
 }
 
-// LockJob locks a job's row and reads its arguments and priority as they are
-// now: somebody may have promoted it since it started.
+// LockJob locks a job's row and reads its current arguments and priority: the job
+// may have been promoted since it started.
 func LockJob(ctx context.Context, tx pgx.Tx, id int64, args any) (priority int, err error) {
 	var raw []byte
 	if err := tx.QueryRow(ctx, `SELECT priority, args FROM river_job WHERE id = $1 FOR UPDATE`, id).Scan(&priority, &raw); err != nil {
@@ -131,13 +132,13 @@ func LockJob(ctx context.Context, tx pgx.Tx, id int64, args any) (priority int, 
 type Backfills struct {
 	Waiting    int `json:"waiting"`
 	Running    int `json:"running"`
-	Failing    int `json:"failing"`     // wait for another try
-	Done       int `json:"done"`        // in the hour before
-	LastMinute int `json:"last_minute"` // of these, in the last minute
-	Posts      int `json:"posts"`       // stored by those of the hour, and by those running
+	Failing    int `json:"failing"`     // waiting for a retry
+	Done       int `json:"done"`        // in the last hour
+	LastMinute int `json:"last_minute"` // of Done, those of the last minute
+	Posts      int `json:"posts"`       // stored by the jobs of the last hour and the running jobs
 }
 
-// CountBackfills counts them, without the second reads that are not due yet.
+// CountBackfills counts backfill jobs, except rereads that are not due yet.
 func CountBackfills(ctx context.Context, db DB, now time.Time) (Backfills, error) {
 	const sql = `
 SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'scheduled'))                     AS waiting,
@@ -154,13 +155,13 @@ WHERE kind IN ('backfill_account', 'request_backfill')
 	return one(ctx, db, "count backfills", pgx.RowToStructByName[Backfills], sql, now)
 }
 
-// RequestBackfill asks for an account's feed, by handle or DID, as the SQL
-// function enqueue_backfill does. It answers the id of the job that asks.
+// RequestBackfill requests a backfill of an account, given by handle or DID, through
+// the SQL function enqueue_backfill. It returns the id of the job.
 func RequestBackfill(ctx context.Context, db DB, account string, back time.Duration) (int64, error) {
-	return one(ctx, db, "ask for backfills", pgx.RowTo[int64], `SELECT enqueue_backfill($1, $2)`, account, back)
+	return one(ctx, db, "request backfills", pgx.RowTo[int64], `SELECT enqueue_backfill($1, $2)`, account, back)
 }
 
-// RequestAllBackfills asks for the feed of every followed account.
+// RequestAllBackfills requests a backfill of every followed account.
 func RequestAllBackfills(ctx context.Context, db DB, back time.Duration) (int64, error) {
-	return one(ctx, db, "ask for backfills", pgx.RowTo[int64], `SELECT enqueue_backfill_all($1)`, back)
+	return one(ctx, db, "request backfills", pgx.RowTo[int64], `SELECT enqueue_backfill_all($1)`, back)
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Now is the time by the database's clock.
+// Now returns the time by the database's clock.
 func Now(ctx context.Context, db DB) (time.Time, error) {
 	return one(ctx, db, "read the database's clock", pgx.RowTo[time.Time], `SELECT clock_timestamp()`)
 }
 
-// ClockReading is what the workers must know of the database's clock.
+// ClockReading is the state of the database's clock that workers check.
 type ClockReading struct {
 	Now   time.Time
-	Ahead bool       // jobs are dated in its future: it was set back
-	Lease *time.Time // when the lease of River's leader ends, if that is in its future too
+	Ahead bool       // jobs are dated in the future: the clock was set back
+	Lease *time.Time // the end of River's leader lease, if that is too far in the future
 }
 
-// ReadClock reads it. Jobs are dated when they are inserted and when they start,
-// so it looks at the last ones inserted and at those that run.
+// ReadClock reads the database's clock. Jobs are dated when they are inserted and
+// when they start, so it checks the latest and the running jobs.
 func ReadClock(ctx context.Context, db DB) (ClockReading, error) {
 	const sql = `
 SELECT clock_timestamp() AS now,
@@ -31,27 +31,27 @@ SELECT clock_timestamp() AS now,
 	return one(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql)
 }
 
-// AgreedTime is the earliest of a process's time, the database's, and that of the
-// newest event stored, which is of a server's clock. What is due by it is due
-// whichever of the three may be ahead.
-func AgreedTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
+// EarliestTime returns the earliest of the process's time, the database's time and
+// the server's time of the newest stored event. Anything due by this time is due
+// even if one of the clocks is ahead.
+func EarliestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 	const sql = `SELECT least($1::timestamptz, clock_timestamp(), (SELECT max(last_event_at) FROM streams))`
 	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], sql, now)
 }
 
-// LatestTime is the later of a process's time and the database's. What its author
-// dates after it is dated wrongly, whichever of the two is behind.
+// LatestTime returns the later of the process's time and the database's time. A
+// record with a later date is dated wrongly, even if one of the clocks is behind.
 func LatestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], `SELECT greatest($1::timestamptz, clock_timestamp())`, now)
 }
 
-// aheadAtMost is how far ahead of both of our clocks a server's is believed.
-const aheadAtMost = 24 * time.Hour
+// maxServerAhead limits how far a server's clock may be ahead of ours.
+const maxServerAhead = 24 * time.Hour
 
-// ServerTime is the later of our time and a server's, up to a day ahead of ours:
-// where both of our clocks are behind, a server's is not.
+// ServerTime returns the later of our time and a server's time, at most a day ahead
+// of ours. It helps if the clocks of both the process and the database are behind.
 func ServerTime(now, server time.Time) time.Time {
-	if most := now.Add(aheadAtMost); server.After(most) {
+	if most := now.Add(maxServerAhead); server.After(most) {
 		return most
 	}
 	if server.After(now) {
@@ -60,10 +60,10 @@ func ServerTime(now, server time.Time) time.Time {
 	return now
 }
 
-// RepairJobSchedule dates unfinished jobs anew that are dated in the database's
-// future, because its clock was set back: an available job is due now, and one
-// that waits for a retry or a turn waits once more, for no longer than before. It
-// reads every unfinished job. It returns how many it changed, at most 10,000.
+// RepairJobSchedule corrects unfinished jobs that are dated in the future because
+// the database's clock was set back. An available job becomes due now. A retryable
+// or scheduled job waits at most as long as its original delay. It reads all
+// unfinished jobs, and returns how many it changed, at most 10,000.
 func RepairJobSchedule(ctx context.Context, db DB) (int, error) {
 	// River sets created_at and attempted_at by the database's clock. If one of them is in the future, all the dates of the job are
 	// late by as much. River's scheduler makes jobs available five seconds before they are due.

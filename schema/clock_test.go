@@ -28,8 +28,8 @@ func do(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// TestClockSetBackFreesTheLease: what was renewed in the future is of a clock
-// that has been set back since.
+// TestClockSetBackFreesTheLease: a lease renewed in the future is from before
+// the clock was set back.
 func TestClockSetBackFreesTheLease(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -48,7 +48,7 @@ func TestCaughtUpIsNeverInTheFuture(t *testing.T) {
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
 	beat := func(at time.Time) *time.Time {
-		_, err := lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateQuiet, CaughtUp: at})
+		_, err := lease.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateQuiet, CaughtUp: at})
 		require.NoError(t, err)
 		return ask[*time.Time](t, pool, `SELECT caught_up_at FROM streams`)
 	}
@@ -66,8 +66,8 @@ func TestCaughtUpIsNeverInTheFuture(t *testing.T) {
 func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	takeSlot := func(holder string) schema.CallSlot {
-		slot, err := schema.TakeCallSlot(t.Context(), pool, holder, 2, 100*time.Millisecond, time.Minute)
+	takeSlot := func(holder string) schema.APISlot {
+		slot, err := schema.TakeAPISlot(t.Context(), pool, holder, 2, 100*time.Millisecond, time.Minute)
 		require.NoError(t, err)
 		return slot
 	}
@@ -81,9 +81,9 @@ func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 	require.True(t, ask[bool](t, pool, `SELECT max(expires_at) <= clock_timestamp() + interval '1 minute' FROM api_slots`))
 }
 
-// TestJobsOfAClockThatWasSetBackAreDatedAnew: what waits, waits once more at
-// most; what is due is due.
-func TestJobsOfAClockThatWasSetBackAreDatedAnew(t *testing.T) {
+// TestJobsAreRescheduledAfterTheClockIsSetBack: a waiting job waits at
+// most its original delay; a due job is due.
+func TestJobsAreRescheduledAfterTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	repair := func() int {
@@ -115,13 +115,13 @@ FROM (VALUES ('due',      'available', interval '-1 minute',  NULL::interval,   
 	}
 }
 
-// TestAgreedTimeIsTheEarliest of three clocks.
-func TestAgreedTimeIsTheEarliest(t *testing.T) {
+// TestEarliestTime of three clocks.
+func TestEarliestTime(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	now := time.Now().Truncate(time.Microsecond)
 	agreed := func(at time.Time) time.Time {
-		agreed, err := schema.AgreedTime(t.Context(), pool, at)
+		agreed, err := schema.EarliestTime(t.Context(), pool, at)
 		require.NoError(t, err)
 		return agreed
 	}
@@ -133,8 +133,8 @@ func TestAgreedTimeIsTheEarliest(t *testing.T) {
 	require.True(t, agreed(now).Equal(now.Add(-2*time.Hour)), "the server's")
 }
 
-// TestLatestTimeIsTheLaterOne of a process's and the database's.
-func TestLatestTimeIsTheLaterOne(t *testing.T) {
+// TestLatestTime of a process's and the database's.
+func TestLatestTime(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	now := time.Now().Truncate(time.Microsecond)

@@ -6,8 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// OtherCollections lists the collections but posts of which records are stored,
-// in order and after a name, at most limit: a look into the primary key for each.
+// OtherCollections lists at most limit collections, except posts, that have stored
+// records and sort after a name. It needs one index lookup per collection.
 func OtherCollections(ctx context.Context, db DB, after string, limit int) ([]string, error) {
 	const sql = `
 WITH RECURSIVE stored (collection) AS (
@@ -20,8 +20,8 @@ SELECT s.collection FROM stored AS s WHERE s.collection IS NOT NULL LIMIT $2`
 	return all(ctx, db, "list the stored collections", pgx.RowTo[string], sql, after, limit)
 }
 
-// OtherCollectionsOf lists the collections but posts of which records of an
-// account are stored, from one name to below another, in order, at most limit.
+// OtherCollectionsOf lists at most limit collections, except posts, from one name
+// to below another, that have stored records of an account.
 func OtherCollectionsOf(ctx context.Context, db DB, did, from, to string, limit int) ([]string, error) {
 	const sql = `
 WITH RECURSIVE stored (collection) AS (

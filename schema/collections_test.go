@@ -38,7 +38,7 @@ func TestStoredCollectionsAreListed(t *testing.T) {
 	}
 }
 
-// TestExpiryFindsWhatIsDueByAnIndex: beside thousands of records that stay, and a
+// TestExpiryFindsWhatIsDueByAnIndex: among thousands of records that stay, and a
 // collection that is kept for ever.
 func TestExpiryFindsWhatIsDueByAnIndex(t *testing.T) {
 	t.Parallel()
@@ -51,7 +51,7 @@ func TestExpiryFindsWhatIsDueByAnIndex(t *testing.T) {
 	require.Contains(t, plan, "records_other_indexed_at")
 	before := time.Now().Add(-day)
 	for _, want := range []int{20, 10, 0} {
-		n, err := schema.ExpireRecords(t.Context(), pool, []schema.Due{{Collection: "a.b.day", Before: before}}, 20)
+		n, err := schema.ExpireRecords(t.Context(), pool, []schema.ExpiryRule{{Collection: "a.b.day", Before: before}}, 20)
 		require.NoError(t, err)
 		require.Equal(t, want, n)
 	}

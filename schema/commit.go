@@ -13,14 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Key names a record.
+// Key identifies a record.
 type Key struct {
 	Collection string
 	DID        string
 	Rkey       string
 }
 
-// Write is a record to store, if it is newer than what is stored.
+// Write is a record to store if it is newer than the stored revision.
 type Write struct {
 	Key
 	Rev       string
@@ -36,63 +36,65 @@ type Deletion struct {
 	At  time.Time
 }
 
-// Status is what an account event said.
+// Status is the status of an account event.
 type Status struct {
 	DID    string
 	Status string
 	At     time.Time
 }
 
-// Handle is what an identity event said; "" when it named none.
+// Handle is the handle of an identity event; empty if the event has none.
 type Handle struct {
 	DID    string
 	Handle string
 	At     time.Time
 }
 
-// Batch is everything that one commit of a stream writes. At most one Write and
-// one Deletion per key, at most one Status and one Handle per DID, each slice
-// sorted by its key so that concurrent transactions lock rows in one order.
+// Batch is everything that one commit of a stream writes. It has at most one Write
+// and one Deletion per key, and at most one Status and one Handle per DID. Each
+// slice is sorted by its key, so that concurrent transactions lock rows in the same
+// order.
 type Batch struct {
 	Writes      []Write
 	Deletions   []Deletion
 	Statuses    []Status
 	Handles     []Handle
 	DeadLetters []DeadLetter
-	Replayed    []int64 // the dead letters whose input this is: they are settled with it
+	Retried     []int64 // ids of the dead letters whose input this is: the commit marks them retried
 	Gap         *Gap
 	Position    Position
 
-	Projections Projections // whose tables lose the rows of deleted records
+	Projections Projections // rows of deleted records are deleted from their tables
 
-	Alone bool // another stream may bring the same accounts: it waits until this batch is committed
+	Exclusive bool // another stream may have the same accounts: its commits wait for this one
 }
 
-// copyAtLeast is how many writes make a COPY worth its round trips.
+// copyAtLeast is the number of writes from which a COPY is faster than an INSERT,
+// despite its round trips.
 const copyAtLeast = 64
 
-// Apply writes a batch, fenced by the lease, and answers the keys of the
-// records it wrote: those that were newer than what was stored. Dead letters
-// that are replayed are of no stream: with the zero Lease no position moves, and
-// the revisions alone decide what is written. A careful batch
-// is one round trip, and so is a small one. Another is copied, at nearly the
-// speed of COPY, in the hope that none of its records is stored: where one is,
-// Apply answers ErrStored, and the batch is to be applied carefully. It answers
-// ErrFenced when the lease is lost. After any error the transaction must be
-// rolled back.
+// Apply writes a batch, fenced by the lease. It returns the keys of the records
+// that it wrote: those newer than the stored revisions. With the zero Lease, which
+// retries of dead letters use, it moves no position, and only the revisions decide
+// what is written.
+//
+// A careful or small batch takes one round trip. Other batches use COPY, which
+// fails if one of the records is stored. Apply then returns ErrStored: apply the
+// batch again with careful set. It returns ErrFenced if the lease is lost. Roll the
+// transaction back after any error.
 func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool) (written []Key, err error) {
 	copying := !careful && len(b.Writes) >= copyAtLeast
 	deleted := true
 	q := &pgx.Batch{}
-	b.accounts().queue(q, b.Alone || lease == (Lease{}))
+	b.accounts().queueLocks(q, b.Exclusive || lease == (Lease{}))
 	if lease != (Lease{}) {
 		b.queueAdvance(q, lease)
 	}
-	b.queueAccounts(q) // their statuses decide what is written
+	b.queueAccounts(q) // the statuses decide what is written
 	b.queueTombstones(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
-		(&Batch{Deletions: b.Deletions}).queueWrites(q, &written) // what is copied is not stored yet
+		(&Batch{Deletions: b.Deletions}).queueWrites(q, &written) // locks the deleted rows; the copied records are not stored yet
 	} else {
 		b.queueWrites(q, &written)
 	}
@@ -100,8 +102,8 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	for i := range b.DeadLetters {
 		b.DeadLetters[i].queue(q, lease.Stream)
 	}
-	if len(b.Replayed) > 0 {
-		q.Queue(replayed, b.Replayed)
+	if len(b.Retried) > 0 {
+		q.Queue(markRetried, b.Retried)
 	}
 	if b.Gap != nil {
 		b.Gap.queue(q, lease.Stream)
@@ -110,7 +112,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	switch {
 	case err != nil || !copying:
 	case deleted && len(b.Deletions) > 0:
-		err = ErrStored // what it writes is not locked, and its deletions are
+		err = ErrStored // the deletions are locked, the writes are not: the order would be wrong
 	case deleted:
 		q := &pgx.Batch{}
 		b.queueWrites(q, &written)
@@ -135,12 +137,12 @@ func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
 		nilTime(p.LastEvent), nilTime(p.CaughtUp), p.FilterHash, anchors, nilTime(p.WrittenAt), seqs)
 }
 
-// queueWrites writes the records, and locks those that will be deleted, in one
-// pass in the order of their keys: the order in which workers lock them.
+// queueWrites writes the records and locks those that will be deleted, in one pass
+// ordered by key: the order in which workers lock them.
 func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
-	// A write that is not newer than the record or its tombstone is a
-	// redelivery, or an old record sent again: it changes nothing. Nor does one of
-	// an account that is deleted, until the account is active again.
+	// A write that is not newer than the record or its tombstone was delivered
+	// before, and changes nothing. Nor does a write of a deleted account, until the
+	// account is active again.
 	const write = `
 INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
 SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
@@ -155,7 +157,7 @@ FROM (
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted' AND NOT w.goes)
     ORDER BY w.n
 ) AS w `
-	// Row by row: one that goes is locked, and comes no further.
+	// A row to be deleted is locked here, and not inserted.
 	const lock = `
 WHERE CASE WHEN w.goes THEN (
     SELECT count(*) FROM (
@@ -189,8 +191,8 @@ RETURNING collection, did, rkey`
 	})
 }
 
-// writeColumns are the writes and the keys of the deletions, in one order: a
-// column each.
+// writeColumns merges the writes and the keys of the deletions, ordered by key, into
+// columns.
 func (b *Batch) writeColumns(n int) []any {
 	keys := newKeyColumns(n)
 	rev, cid := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
@@ -212,8 +214,8 @@ func (b *Batch) writeColumns(n int) []any {
 	return []any{keys.collection, keys.did, keys.rkey, rev, cid, createdAt, record, goes}
 }
 
-// deletedRkeys are the smallest and the largest rkey of the deletions: a query
-// that names them opens only the partitions of posts between them.
+// deletedRkeys returns the smallest and the largest rkey of the deletions. A query
+// bounded by them opens only the partitions of posts in between.
 func (b *Batch) deletedRkeys() (from, to string) {
 	from, to = b.Deletions[0].Rkey, b.Deletions[0].Rkey
 	for i := range b.Deletions {
@@ -222,13 +224,14 @@ func (b *Batch) deletedRkeys() (from, to string) {
 	return from, to
 }
 
-// StoreRecords writes records that no stream brought, under the same rules: only
-// what is newer than what is stored and than its tombstone. It answers the keys
-// of those it wrote. It comes before whatever else the transaction locks.
+// StoreRecords writes records that did not come from a stream, under the same rules:
+// a record must be newer than the stored revision and its tombstone. It returns the
+// keys of the records that it wrote. Call it before the transaction locks anything
+// else.
 func StoreRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key, err error) {
 	b := Batch{Writes: sortedWrites(writes)}
 	q := &pgx.Batch{}
-	b.accounts().queue(q, true)
+	b.accounts().queueLocks(q, true)
 	b.queueWrites(q, &written)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return nil, fmt.Errorf("store records: %w", err)
@@ -236,17 +239,17 @@ func StoreRecords(ctx context.Context, tx pgx.Tx, writes []Write) (written []Key
 	return written, nil
 }
 
-// sortedWrites are writes in the order in which rows are locked, one for each
-// key: a pinned post is on a page twice.
+// sortedWrites returns the writes in the order in which rows are locked, one per
+// key: a page lists a pinned post twice.
 func sortedWrites(writes []Write) []Write {
 	writes = slices.Clone(writes)
 	slices.SortStableFunc(writes, func(a, b Write) int { return a.compare(b.Key) })
 	return slices.CompactFunc(writes, func(a, b Write) bool { return a.Key == b.Key })
 }
 
-// queueDeleted asks whether any of the records was deleted once, or its account
-// is. LATERAL and LIMIT keep it a look into the index per record, whatever the
-// planner thinks of the table's size.
+// queueDeleted checks whether any of the records has a tombstone or a deleted
+// account. LATERAL and LIMIT force one index lookup per record, whatever size of the
+// table the planner assumes.
 func (b *Batch) queueDeleted(q *pgx.Batch, deleted *bool) {
 	const sql = `
 SELECT EXISTS (
@@ -261,11 +264,12 @@ SELECT EXISTS (
 	for i := range b.Writes {
 		keys.set(i, b.Writes[i].Key)
 	}
-	accounts := slices.Compact(slices.Clone(keys.did)) // in the order of the keys they follow one another
+	accounts := slices.Compact(slices.Clone(keys.did)) // the keys are sorted
 	q.Queue(sql, keys.collection, keys.did, keys.rkey, accounts).QueryRow(func(row pgx.Row) error { return row.Scan(deleted) })
 }
 
-// copyWrites stores records that were never deleted, hoping that none is stored.
+// copyWrites copies records that have no tombstone. It returns ErrStored if one of
+// them is stored.
 func (b *Batch) copyWrites(ctx context.Context, tx pgx.Tx) ([]Key, error) {
 	columns := []string{"collection", "did", "rkey", "rev", "cid", "created_at", "record"}
 	row := make([]any, len(columns))
@@ -288,7 +292,7 @@ func (b *Batch) copyWrites(ctx context.Context, tx pgx.Tx) ([]Key, error) {
 	return written, nil
 }
 
-// queueTombstones leaves the tombstones of what is deleted.
+// queueTombstones stores the tombstones of the deletions.
 func (b *Batch) queueTombstones(q *pgx.Batch) {
 	n := len(b.Deletions)
 	if n == 0 {
@@ -311,11 +315,10 @@ WHERE excluded.rev > t.rev`
 	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, at)
 }
 
-// queueDeletions deletes records, whose rows queueWrites has locked, and then
-// their rows in the projections' tables. That is a statement after the deletion,
-// not part of it: the lock was waited for while a worker projected the record,
-// and only a later snapshot sees what that worker wrote. Dead letters forget the
-// records, too.
+// queueDeletions deletes records, which queueWrites has locked, then their rows in
+// the projections' tables, and clears the inputs of their dead letters. The
+// projected rows need a statement of their own: the lock may have waited for a
+// worker that projected the record, and only a later snapshot sees its rows.
 func (b *Batch) queueDeletions(q *pgx.Batch) {
 	n := len(b.Deletions)
 	if n == 0 {
@@ -325,9 +328,9 @@ func (b *Batch) queueDeletions(q *pgx.Batch) {
 DELETE FROM records AS r
 USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS d (collection, did, rkey, rev)
 WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rev <= d.rev AND r.rkey BETWEEN $5 AND $6`
-	const letters = `
+	const deadLetters = `
 UPDATE dead_letters AS l
-SET ` + cleared + `
+SET ` + clearInput + `
 FROM unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
 WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.raw_bytes > 0`
 	keys := newKeyColumns(n)
@@ -341,10 +344,10 @@ WHERE l.collection = d.collection AND l.did = d.did AND l.rkey = d.rkey AND l.ra
 	for _, table := range b.Projections.tablesOf(keys.collection) {
 		q.Queue(fmt.Sprintf(deleteProjected, pgx.Identifier{table}.Sanitize()), keys.collection, keys.did, keys.rkey, from, to)
 	}
-	q.Queue(letters, keys.collection, keys.did, keys.rkey)
+	q.Queue(deadLetters, keys.collection, keys.did, keys.rkey)
 }
 
-// keyColumns are the keys of many records, a column each, as unnest takes them.
+// keyColumns is a list of keys as one array per column, for unnest.
 type keyColumns struct{ collection, did, rkey pgtype.FlatArray[string] }
 
 func newKeyColumns(n int) keyColumns {

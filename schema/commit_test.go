@@ -46,7 +46,7 @@ func deletion(rkey, rev string) schema.Deletion {
 	return schema.Deletion{Key: key(rkey), Rev: rev, At: time.Unix(2, 0)}
 }
 
-// revs is what posts hold, by rkey.
+// revs returns the revisions of the stored posts, by rkey.
 func revs(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT rkey, rev FROM posts`)
@@ -84,8 +84,8 @@ func TestOnlyANewerRevisionIsWritten(t *testing.T) {
 	}
 }
 
-// TestFenceRefusesThePreviousHolder is the promise that a process that wakes up
-// after losing its lease commits nothing.
+// TestFenceRefusesThePreviousHolder: a process that wakes up after it lost its lease
+// commits nothing.
 func TestFenceRefusesThePreviousHolder(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -113,7 +113,7 @@ func TestFenceRefusesThePreviousHolder(t *testing.T) {
 
 func renew(t *testing.T, pool *pgxpool.Pool, lease schema.Lease) error {
 	t.Helper()
-	_, err := lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateLive})
+	_, err := lease.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateLive})
 	return err
 }
 
@@ -128,8 +128,8 @@ func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	require.Equal(t, first.Epoch+1, second.Epoch)
 }
 
-// TestWaitingForTheLeaseNeverBlocks: a paused holder may sit inside a
-// transaction that has locked the stream's row.
+// TestWaitingForTheLeaseNeverBlocks: a paused holder may have an open transaction
+// that locks the stream's row.
 func TestWaitingForTheLeaseNeverBlocks(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -202,8 +202,8 @@ func TestPositionSurvives(t *testing.T) {
 	require.Equal(t, time.Minute, got.Lag())
 }
 
-// TestQuietIsKnownOnlySinceTheLastCommit: what a stream had nothing unread of
-// before that says nothing of what followed.
+// TestQuietIsKnownOnlySinceTheLastCommit: an earlier catch-up proves nothing
+// about later events.
 func TestQuietIsKnownOnlySinceTheLastCommit(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -219,11 +219,11 @@ func TestQuietIsKnownOnlySinceTheLastCommit(t *testing.T) {
 	require.False(t, quiet())
 	commit("h")
 	require.False(t, quiet())
-	_, err := lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateQuiet, CaughtUp: time.Now().Add(-time.Hour)})
+	_, err := lease.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateQuiet, CaughtUp: time.Now().Add(-time.Hour)})
 	require.NoError(t, err)
 	require.False(t, quiet(), "before the commit")
 	now := ask[time.Time](t, pool, `SELECT clock_timestamp()`)
-	_, err = lease.Renew(t.Context(), pool, schema.Beat{State: schema.StateQuiet, CaughtUp: now})
+	_, err = lease.Renew(t.Context(), pool, schema.Heartbeat{State: schema.StateQuiet, CaughtUp: now})
 	require.NoError(t, err)
 	require.True(t, quiet())
 	commit("h")
@@ -259,7 +259,7 @@ func TestNewestStatusOfAnAccountStays(t *testing.T) {
 	require.Equal(t, "a.example", handle, "an event without a handle does not take it away")
 }
 
-func TestPoisonIsTheDatasFault(t *testing.T) {
+func TestInvalidInputIsADataError(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
@@ -292,11 +292,11 @@ func TestDeadLetterIsOneRowHoweverOftenItIsSeen(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	letter := schema.DeadLetter{Stage: schema.StageDecode, Cause: "bad\x00cause\xff", Raw: []byte("\x00\xffraw"), At: time.Unix(5, 0)}
-	require.NoError(t, letter.Park(t.Context(), pool, "s"))
+	require.NoError(t, letter.Store(t.Context(), pool, "s"))
 	letter.At = time.Unix(9, 0)
-	require.NoError(t, letter.Park(t.Context(), pool, "s"))
+	require.NoError(t, letter.Store(t.Context(), pool, "s"))
 	huge := schema.DeadLetter{Stage: schema.StageDecode, Cause: "big", Raw: make([]byte, 3<<20), At: time.Unix(5, 0)}
-	require.NoError(t, huge.Park(t.Context(), pool, "s"))
+	require.NoError(t, huge.Store(t.Context(), pool, "s"))
 	var count, kept, size int
 	var first, last time.Time
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count, first_seen, last_seen FROM dead_letters WHERE raw = $1`, letter.Raw).Scan(&count, &first, &last))

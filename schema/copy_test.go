@@ -20,8 +20,8 @@ func many(rev string) []schema.Write {
 	return writes
 }
 
-// TestLargeBatchOfNewRecordsIsCopied, and one in which something is stored is
-// refused whole, to be applied carefully.
+// TestLargeBatchOfNewRecordsIsCopied, and a batch with a stored record is
+// refused, to be applied carefully.
 func TestLargeBatchOfNewRecordsIsCopied(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -8,9 +8,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// CreatedAt is when a record says it was made, clamped between 1970 and the
-// moment that brought it. A record that does not say, or says nonsense, was made
-// when its rkey says, where that is a TID, and else at that moment.
+// CreatedAt returns the time in a record's createdAt, clamped between 1970 and at,
+// the time when the record arrived. If createdAt is missing or invalid, it returns
+// the time of the rkey if that is a TID not after at, and otherwise at.
 func CreatedAt(record []byte, rkey string, at time.Time) time.Time {
 	claim, ok := claimedTime(record)
 	if !ok {
@@ -57,8 +57,8 @@ func claimedTime(record []byte) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// parseTime reads a datetime as the network writes it, and the looser forms
-// that old clients left behind.
+// parseTime parses a datetime of the network, including the looser formats of old
+// clients.
 func parseTime(s string) (time.Time, bool) {
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return t, true
@@ -73,7 +73,7 @@ func parseTime(s string) (time.Time, bool) {
 	return t.Time(), true
 }
 
-// tidTime is the moment in a TID.
+// tidTime returns the time of a TID.
 func tidTime(rkey string) (time.Time, bool) {
 	if len(rkey) != 13 {
 		return time.Time{}, false

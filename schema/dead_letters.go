@@ -11,46 +11,46 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What is kept of the inputs of dead letters is bounded, whatever strangers send:
+// Limits on the stored inputs of dead letters, because anybody can send bad input:
 // see docs/decisions/dead-letters.md.
 const (
-	maxRaw       = 1 << 20  // of one input, in bytes
-	largeRaw     = 16 << 10 // a longer input is large; so much is kept where no retry can succeed
-	largeLetters = 64       // so many large inputs are kept whole
-	cutRaw       = 4 << 10  // so much is kept of further ones
-	letterRoom   = 1000     // so many dead letters of one account are kept; further ones are counted in one row
+	maxRaw        = 1 << 20  // bytes of one input
+	largeRaw      = 16 << 10 // a longer input is large; bytes kept if no retry can succeed
+	maxLarge      = 64       // number of large inputs that are kept whole
+	cutRaw        = 4 << 10  // bytes kept of further large inputs
+	maxPerAccount = 1000     // dead letters kept of one account; further ones are counted in one row
 )
 
-// Stages at which an input can fail.
+// The stages at which an input can fail.
 const (
-	StageDecode  = "decode"  // the frame is no event
-	StageCommit  = "commit"  // Postgres refuses what the event brings
+	StageDecode  = "decode"  // the frame is not an event
+	StageCommit  = "commit"  // Postgres refuses the event's data
 	StageProcess = "process" // a stored record cannot be projected
-	StageJob     = "job"     // a job ended without success: written by a trigger of river_job
+	StageJob     = "job"     // a job ended without success; stored by a trigger of river_job
 )
 
-// DeadLetter is an input that cannot be processed, and why.
+// DeadLetter is an input that cannot be processed, and the cause.
 type DeadLetter struct {
-	ID       int64 // of the letter that has just failed again; 0: it fails for the first time
+	ID       int64 // of the dead letter whose retry failed; 0: a first failure
 	Stage    string
-	Wire     string // that the input came over; empty where it came over none
-	Key      Key    // of the record it is about; empty where unknown
-	Rev      string // of that record; empty where unknown
+	Wire     string // of the input; empty if it came over no wire
+	Key      Key    // of the record; empty if unknown
+	Rev      string // of the record; empty if unknown
 	Cause    string
 	Path     string
 	Expected string
 	Received string
 	Raw      []byte
-	Final    bool // no retry can succeed: only the beginning of Raw is kept
+	Final    bool // no retry can succeed: only the beginning of Raw is stored
 	At       time.Time
 
-	Projection string // that fails, at StageProcess
+	Projection string // that failed, at StageProcess
 }
 
-// insertDeadLetter looks at no more rows than the bounds allow, in the indexes
-// dead_letters_record, dead_letters_nameless and dead_letters_large. The input of
-// a record or an account that is deleted is not kept; one that an older deletion
-// cleared, delivered again, is kept again.
+// insertDeadLetter reads no more rows than the limits allow, through the indexes
+// dead_letters_record, dead_letters_nameless and dead_letters_large. It does not
+// store the input of a deleted record or account. If an older deletion cleared an
+// input that arrives again, it stores the input again.
 const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
     SELECT NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
@@ -88,19 +88,20 @@ SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
     expected   = CASE WHEN d.raw_bytes = 0 THEN excluded.expected ELSE d.expected END,
     received   = CASE WHEN d.raw_bytes = 0 THEN excluded.received ELSE d.received END,
     last_seen  = greatest(d.last_seen, excluded.last_seen),
-    last_cause = CASE WHEN excluded.raw_bytes = 0 AND $12::bigint > 0 THEN '' -- it is deleted: the cause would quote it
+    last_cause = CASE WHEN excluded.raw_bytes = 0 AND $12::bigint > 0 THEN '' -- the record is deleted: the cause would quote it
                       WHEN d.last_cause = '' AND (d.cause, d.path) = (excluded.cause, excluded.path)
                            AND (d.raw_bytes = 0 OR (d.expected, d.received) = (excluded.expected, excluded.received))
                       THEN '' ELSE $14::text END,
     count      = d.count + 1`
 
-// cleared is what becomes of a dead letter whose record or account is deleted:
-// its cause stays, and what quotes the record goes.
-const cleared = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
+// clearInput is the SET clause for a dead letter whose record or account is deleted.
+// The cause stays; everything that quotes the record is cleared.
+const clearInput = `raw = '', raw_bytes = 0, expected = '', received = '', last_cause = '' `
 
-// An event without its input cannot be replayed: nobody need look at it again.
-// The job that retries a record succeeds whether or not its record fails again.
-const replayFailed = `
+// retryFailed reopens a dead letter whose retry failed. An event whose input was
+// cleared cannot be retried, so it is dismissed. job is cleared because the job that
+// retries a record succeeds even if the record fails again.
+const retryFailed = `
 UPDATE dead_letters
 SET job        = NULL,
     state      = CASE WHEN stage IN ('decode', 'commit') AND raw_bytes = 0 THEN 'dismissed' ELSE 'open' END,
@@ -110,19 +111,19 @@ SET job        = NULL,
     count      = count + 1
 WHERE id = $1 AND state = 'retrying'`
 
-// Park stores a dead letter, in a transaction of its own. The same input at the
-// same stage is one row, which keeps its first cause and its last. Of an account
-// that has very many, further ones are counted in one row.
-func (d *DeadLetter) Park(ctx context.Context, pool *pgxpool.Pool, stream string) error {
+// Store stores a dead letter, in its own transaction. The same input at the same
+// stage is one row, with its first and its last cause. If an account has too many
+// dead letters, further ones are counted in one row.
+func (d *DeadLetter) Store(ctx context.Context, pool *pgxpool.Pool, stream string) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		b := Batch{DeadLetters: []DeadLetter{*d}}
 		q := &pgx.Batch{}
-		b.accounts().queue(q, true)
+		b.accounts().queueLocks(q, true)
 		d.queue(q, stream)
 		return tx.SendBatch(ctx, q).Close()
 	})
 	if err != nil {
-		return fmt.Errorf("park a dead letter: %w", err)
+		return fmt.Errorf("store a dead letter: %w", err)
 	}
 	return nil
 }
@@ -134,12 +135,12 @@ func (d *DeadLetter) queue(q *pgx.Batch, stream string) {
 
 func (d *DeadLetter) statement(stream string) (sql string, args []any) {
 	if d.ID != 0 {
-		return replayFailed, []any{d.ID, Text(d.why()), d.At}
+		return retryFailed, []any{d.ID, Text(d.why()), d.At}
 	}
 	return insertDeadLetter, d.args(stream)
 }
 
-// why is the whole cause in one line.
+// why returns the whole cause in one line.
 func (d *DeadLetter) why() string {
 	s := d.Cause
 	if d.Path != "" {
@@ -158,21 +159,22 @@ func (d *DeadLetter) args(stream string) []any {
 	if d.Wire != "" {
 		fmt.Fprintf(h, "\n%s", d.Wire)
 	}
-	most := maxRaw
+	limit := maxRaw
 	if d.Final {
-		most = largeRaw
+		limit = largeRaw
 	}
-	raw := d.Raw[:min(len(d.Raw), most)]
+	raw := d.Raw[:min(len(d.Raw), limit)]
 	if raw == nil {
 		raw = []byte{}
 	}
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
 	return []any{h.Sum(nil), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
 		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
-		counted[:], letterRoom, largeLetters, cutRaw, d.Rev, d.Wire, d.Projection}
+		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection}
 }
 
-// Text makes a stranger's string storable: valid UTF-8, no NUL, not endless.
+// Text makes an untrusted string storable: valid UTF-8, without NUL, of limited
+// length.
 func Text(s string) string {
 	const limit = 2000
 	if len(s) > limit {
@@ -181,38 +183,39 @@ func Text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// Stages are the stages of dead letters, in the order an input passes them.
+// Stages returns the stages of dead letters, in the order in which an input passes
+// them.
 func Stages() []string { return []string{StageDecode, StageCommit, StageProcess, StageJob} }
 
-// Classes of dead letters.
+// The classes of dead letters.
 const (
-	ClassPermanent = "permanent" // no retry would help until something else changes
+	ClassPermanent = "permanent" // a retry cannot help until something else changes
 	ClassRetryable = "retryable" // every retry failed
 )
 
-// Classes lists them.
+// Classes returns the classes of dead letters.
 func Classes() []string { return []string{ClassPermanent, ClassRetryable} }
 
-// States of dead letters.
+// The states of dead letters.
 const (
-	LetterOpen      = "open"
-	LetterReplaying = "retrying" // asked for, or under way
-	LetterReplayed  = "retried"  // it passed
-	LetterDismissed = "dismissed"
+	DeadLetterOpen      = "open"
+	DeadLetterRetrying  = "retrying" // a retry was requested or is running
+	DeadLetterRetried   = "retried"  // the retry succeeded
+	DeadLetterDismissed = "dismissed"
 )
 
-// LetterStates lists them.
-func LetterStates() []string {
-	return []string{LetterOpen, LetterReplaying, LetterReplayed, LetterDismissed}
+// DeadLetterStates returns the states of dead letters.
+func DeadLetterStates() []string {
+	return []string{DeadLetterOpen, DeadLetterRetrying, DeadLetterRetried, DeadLetterDismissed}
 }
 
-// Letter is a stored dead letter. Its texts and its input are a stranger's.
-type Letter struct {
+// StoredDeadLetter is a row of dead_letters. Its texts and its input are untrusted.
+type StoredDeadLetter struct {
 	ID         int64      `json:"id"`
 	Stage      string     `json:"stage"`
 	Class      string     `json:"class"`
 	State      string     `json:"state"`
-	StateAt    *time.Time `json:"state_at,omitempty"` // nil: open from the beginning
+	StateAt    *time.Time `json:"state_at,omitempty"` // nil: always open
 	Stream     string     `json:"stream,omitempty"`
 	Wire       string     `json:"wire,omitempty"`
 	Collection string     `json:"collection,omitempty"`
@@ -220,38 +223,38 @@ type Letter struct {
 	Rkey       string     `json:"rkey,omitempty"`
 	Kind       string     `json:"kind,omitempty"` // of a job, as are Queue and Job
 	Queue      string     `json:"queue,omitempty"`
-	Projection string     `json:"projection,omitempty"` // of a record that it could not project
+	Projection string     `json:"projection,omitempty"` // that could not project the record
 	Job        *int64     `json:"job,omitempty"`
-	Cause      string     `json:"cause"` // the first one, with Path, Expected and Received where they are known
+	Cause      string     `json:"cause"` // the first cause, with Path, Expected and Received if known
 	Path       string     `json:"path,omitempty"`
 	Expected   string     `json:"expected,omitempty"`
 	Received   string     `json:"received,omitempty"`
-	LastCause  string     `json:"last_cause,omitempty"` // empty where it was always the first
+	LastCause  string     `json:"last_cause,omitempty"` // empty: it is the first cause
 	FirstSeen  time.Time  `json:"first_seen"`
 	LastSeen   time.Time  `json:"last_seen"`
 	Count      int64      `json:"count"`
-	Raw        []byte     `json:"-"`         // what is kept of the input; as much as was asked for
+	Raw        []byte     `json:"-"`         // the beginning of the stored input, as long as requested
 	RawBytes   int64      `json:"raw_bytes"` // the length of the input
-	RawKept    int64      `json:"-"`         // how much of it is kept
+	RawKept    int64      `json:"-"`         // the length of the stored input
 }
 
-// Subject is what a dead letter is about: its record, or its account where the
-// record is not known.
-func (l *Letter) Subject() string {
+// Subject returns the record that the dead letter is about, or the account if the
+// record is unknown.
+func (l *StoredDeadLetter) Subject() string {
 	if l.Rkey == "" {
 		return l.DID
 	}
 	return l.DID + "/" + l.Collection + "/" + l.Rkey
 }
 
-// Truncated answers whether the input is kept in part only.
-func (l *Letter) Truncated() bool { return l.RawBytes > l.RawKept }
+// Truncated reports whether only a part of the input is stored.
+func (l *StoredDeadLetter) Truncated() bool { return l.RawBytes > l.RawKept }
 
-// Key is the record that the letter is about; empty where unknown.
-func (l *Letter) Key() Key { return Key{Collection: l.Collection, DID: l.DID, Rkey: l.Rkey} }
+// Key returns the key of the record; it is empty if the record is unknown.
+func (l *StoredDeadLetter) Key() Key { return Key{Collection: l.Collection, DID: l.DID, Rkey: l.Rkey} }
 
-// letterColumns reads a Letter with the first so many bytes of its input.
-const letterColumns = `
+// deadLetterColumns selects a StoredDeadLetter with the first $1 bytes of its input.
+const deadLetterColumns = `
        d.id                         AS id,
        d.stage                      AS stage,
        d.class                      AS class,
@@ -278,39 +281,38 @@ const letterColumns = `
        d.raw_bytes                  AS raw_bytes,
        octet_length(d.raw)::bigint  AS raw_kept`
 
-// LetterFilter chooses dead letters; an empty field chooses all.
-type LetterFilter struct{ Stage, Class, State string }
+// DeadLetterFilter selects dead letters; an empty field matches all.
+type DeadLetterFilter struct{ Stage, Class, State string }
 
-// Letters lists the letters that a filter chooses, last seen first, at most
-// limit, without their input. An empty State means those that need somebody: open
-// or replaying.
-func Letters(ctx context.Context, db DB, f LetterFilter, limit int) ([]Letter, error) {
+// ListDeadLetters lists at most limit dead letters that match a filter, last seen
+// first, without their input. An empty State matches open and retrying.
+func ListDeadLetters(ctx context.Context, db DB, f DeadLetterFilter, limit int) ([]StoredDeadLetter, error) {
 	const sql = `
-SELECT ` + letterColumns + `
+SELECT ` + deadLetterColumns + `
 FROM dead_letters AS d
 WHERE ($2 = '' OR d.stage = $2)
   AND ($3 = '' OR d.class = $3)
   AND CASE $4 WHEN '' THEN d.state IN ('open', 'retrying') ELSE d.state = $4 END
 ORDER BY d.last_seen DESC, d.id DESC
 LIMIT $5`
-	return all(ctx, db, "list dead letters", pgx.RowToStructByName[Letter], sql, 0, f.Stage, f.Class, f.State, limit)
+	return all(ctx, db, "list dead letters", pgx.RowToStructByName[StoredDeadLetter], sql, 0, f.Stage, f.Class, f.State, limit)
 }
 
-// FindLetter is one letter, with at most so many bytes of its input. ErrNoRows
-// where there is none.
-func FindLetter(ctx context.Context, db DB, id int64, raw int) (Letter, error) {
-	const sql = `SELECT ` + letterColumns + ` FROM dead_letters AS d WHERE d.id = $2`
-	return one(ctx, db, fmt.Sprintf("read dead letter %d", id), pgx.RowToStructByName[Letter], sql, raw, id)
+// FindDeadLetter returns a dead letter with at most raw bytes of its input, or
+// ErrNoRows.
+func FindDeadLetter(ctx context.Context, db DB, id int64, raw int) (StoredDeadLetter, error) {
+	const sql = `SELECT ` + deadLetterColumns + ` FROM dead_letters AS d WHERE d.id = $2`
+	return one(ctx, db, fmt.Sprintf("read dead letter %d", id), pgx.RowToStructByName[StoredDeadLetter], sql, raw, id)
 }
 
-// StageCount is how many letters of a stage are open or replaying.
+// StageCount is the number of open and retrying dead letters of a stage.
 type StageCount struct {
 	Stage string
 	Count int
 }
 
-// CountLetters counts the letters that need somebody, at each stage there is.
-func CountLetters(ctx context.Context, db DB) ([]StageCount, error) {
+// CountDeadLetters counts the open and retrying dead letters of each stage.
+func CountDeadLetters(ctx context.Context, db DB) ([]StageCount, error) {
 	const sql = `
 SELECT s.stage AS stage, count(d.stage) AS count
 FROM unnest($1::text[]) WITH ORDINALITY AS s (stage, n)
@@ -320,25 +322,25 @@ ORDER BY s.n`
 	return all(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql, Stages())
 }
 
-// AskedLetters are the letters whose replay is asked for and that no job
-// replays, first parked first: as many as hold about so many bytes, at least one
-// and at most limit, with their whole input.
-func AskedLetters(ctx context.Context, db DB, limit int, bytes int64) ([]Letter, error) {
+// DeadLettersToRetry returns dead letters whose retry was requested and that no job
+// retries yet, oldest first, with their whole input. It returns at most limit, and
+// stops once their inputs reach a number of bytes.
+func DeadLettersToRetry(ctx context.Context, db DB, limit int, bytes int64) ([]StoredDeadLetter, error) {
 	const sql = `
-WITH asked AS (
+WITH requested AS (
     SELECT d.id, sum(octet_length(d.raw)) OVER (ORDER BY d.id) - octet_length(d.raw) AS before
     FROM (SELECT id, raw FROM dead_letters WHERE state = 'retrying' AND job IS NULL ORDER BY id LIMIT $2) AS d
 )
-SELECT ` + letterColumns + `
-FROM asked AS a
+SELECT ` + deadLetterColumns + `
+FROM requested AS a
 JOIN dead_letters AS d ON d.id = a.id
 WHERE a.before < $3
 ORDER BY d.id`
-	return all(ctx, db, "read the dead letters to replay", pgx.RowToStructByName[Letter], sql, maxRaw, limit, bytes)
+	return all(ctx, db, "read the dead letters to retry", pgx.RowToStructByName[StoredDeadLetter], sql, maxRaw, limit, bytes)
 }
 
-// StatesOfLetters are the states that letters are in, and how many are in each.
-func StatesOfLetters(ctx context.Context, db DB, ids []int64) (map[string]int, error) {
+// CountDeadLetterStates counts dead letters by state.
+func CountDeadLetterStates(ctx context.Context, db DB, ids []int64) (map[string]int, error) {
 	const sql = `SELECT d.state AS state, count(*) AS count FROM dead_letters AS d WHERE d.id = ANY ($1) GROUP BY d.state`
 	type row struct {
 		State string
@@ -352,25 +354,25 @@ func StatesOfLetters(ctx context.Context, db DB, ids []int64) (map[string]int, e
 	return found, err
 }
 
-const replayed = `UPDATE dead_letters SET state = 'retried', state_at = now() WHERE id = ANY ($1) AND state = 'retrying'`
+const markRetried = `UPDATE dead_letters SET state = 'retried', state_at = now() WHERE id = ANY ($1) AND state = 'retrying'`
 
-// LettersReplayed settles letters whose replay has passed.
-func LettersReplayed(ctx context.Context, db DB, ids []int64) error {
-	if _, err := db.Exec(ctx, replayed, ids); err != nil {
-		return fmt.Errorf("settle replayed dead letters: %w", err)
+// MarkRetried marks dead letters whose retry succeeded.
+func MarkRetried(ctx context.Context, db DB, ids []int64) error {
+	if _, err := db.Exec(ctx, markRetried, ids); err != nil {
+		return fmt.Errorf("mark dead letters as retried: %w", err)
 	}
 	return nil
 }
 
-// LockAsked locks dead letters whose retry is asked for, and returns those of
-// them that nobody else has taken up.
-func LockAsked(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
+// LockDeadLettersToRetry locks dead letters whose retry was requested. It returns
+// those that no job retries yet.
+func LockDeadLettersToRetry(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	const sql = `SELECT id FROM dead_letters WHERE id = ANY ($1) AND state = 'retrying' AND job IS NULL ORDER BY id FOR UPDATE`
 	return all(ctx, tx, "lock dead letters", pgx.RowTo[int64], sql, ids)
 }
 
-// MarkRetry records that a job retries dead letters, and marks the job so that
-// its end settles them. It returns false where the job has ended already.
+// MarkRetry records that a job retries dead letters, and tags the job so that its
+// end updates them. It returns false if the job has already ended.
 func MarkRetry(ctx context.Context, tx pgx.Tx, ids []int64, job int64, tag string) (bool, error) {
 	const sql = `
 WITH marked AS (
@@ -387,35 +389,34 @@ UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = ANY ($1)`
 	return done.RowsAffected() > 0, nil
 }
 
-// RetriedBy is the dead letter of a record that a job retries; 0 where it retries
-// none.
+// RetriedBy returns the id of a record's dead letter that a job retries, or 0.
 func RetriedBy(ctx context.Context, db DB, job int64, k Key) (id int64, err error) {
 	const sql = `SELECT coalesce(min(id), 0) FROM dead_letters WHERE job = $1 AND collection = $2 AND did = $3 AND rkey = $4 AND state = 'retrying'`
 	return one(ctx, db, "find the dead letter that the job retries", pgx.RowTo[int64], sql, job, k.Collection, k.DID, k.Rkey)
 }
 
-// RetryLetter asks for the replay of a letter, as the SQL function
-// retry_dead_letter does. It answers the id of the job that does it.
-func RetryLetter(ctx context.Context, db DB, id int64) (int64, error) {
+// RetryDeadLetter requests a retry of a dead letter, through the SQL function
+// retry_dead_letter. It returns the id of the job.
+func RetryDeadLetter(ctx context.Context, db DB, id int64) (int64, error) {
 	return one(ctx, db, "retry", pgx.RowTo[int64], `SELECT retry_dead_letter($1)`, id)
 }
 
-// RetryLetters asks for the replay of every open letter of a stage and class;
-// all where they are empty. It answers how many.
-func RetryLetters(ctx context.Context, db DB, f LetterFilter) (int, error) {
+// RetryDeadLetters requests a retry of all open dead letters of a stage and class;
+// an empty field matches all. It returns how many.
+func RetryDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
 	return one(ctx, db, "retry", pgx.RowTo[int], `SELECT retry_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }
 
-// DismissLetter says that a letter needs nothing.
-func DismissLetter(ctx context.Context, db DB, id int64) error {
+// DismissDeadLetter marks a dead letter as needing no action.
+func DismissDeadLetter(ctx context.Context, db DB, id int64) error {
 	if _, err := db.Exec(ctx, `SELECT dismiss_dead_letter($1)`, id); err != nil {
 		return fmt.Errorf("dismiss: %w", err)
 	}
 	return nil
 }
 
-// DismissLetters dismisses every open letter of a stage and class. It answers
-// how many.
-func DismissLetters(ctx context.Context, db DB, f LetterFilter) (int, error) {
+// DismissDeadLetters dismisses all open dead letters of a stage and class. It
+// returns how many.
+func DismissDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
 	return one(ctx, db, "dismiss", pgx.RowTo[int], `SELECT dismiss_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }

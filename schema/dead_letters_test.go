@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestChoicesOfDeadLettersThatAreNoneAreRefused, by the functions themselves.
-func TestChoicesOfDeadLettersThatAreNoneAreRefused(t *testing.T) {
+// TestUnknownDeadLetterFiltersAreRefused, by the functions themselves.
+func TestUnknownDeadLetterFiltersAreRefused(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, sql := range []string{
@@ -27,8 +27,8 @@ func TestChoicesOfDeadLettersThatAreNoneAreRefused(t *testing.T) {
 	require.Equal(t, []string{"0"}, column(t, pool, `SELECT count(*)::text FROM river_job`))
 }
 
-// TestBulkTakesWhatIsOpen of a stage and class, and nothing else; and wakes a worker.
-func TestBulkTakesWhatIsOpen(t *testing.T) {
+// TestBulkActionsTakeOnlyOpenDeadLetters of a stage and class, and nothing else; and wakes a worker.
+func TestBulkActionsTakeOnlyOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, l := range []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable open", "job retryable retried"} {
@@ -43,7 +43,7 @@ func TestBulkTakesWhatIsOpen(t *testing.T) {
 	defer conn.Release()
 	_, err = conn.Exec(t.Context(), `LISTEN "public.river_insert"`)
 	require.NoError(t, err)
-	n, err := schema.RetryLetters(t.Context(), pool, schema.LetterFilter{Stage: "job", Class: "retryable"})
+	n, err := schema.RetryDeadLetters(t.Context(), pool, schema.DeadLetterFilter{Stage: "job", Class: "retryable"})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -52,29 +52,29 @@ func TestBulkTakesWhatIsOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"queue":"network"}`, woken.Payload)
 	require.Equal(t, []string{"decode permanent open", "decode permanent dismissed", "commit permanent open", "job permanent open", "job retryable retrying", "job retryable retried"}, states())
-	n, err = schema.DismissLetters(t.Context(), pool, schema.LetterFilter{Stage: "job"})
+	n, err = schema.DismissDeadLetters(t.Context(), pool, schema.DeadLetterFilter{Stage: "job"})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	n, err = schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
+	n, err = schema.RetryDeadLetters(t.Context(), pool, schema.DeadLetterFilter{})
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	require.Equal(t, []string{"decode permanent retrying", "decode permanent dismissed", "commit permanent retrying", "job permanent dismissed", "job retryable retrying", "job retryable retried"}, states())
-	n, err = schema.RetryLetters(t.Context(), pool, schema.LetterFilter{})
+	n, err = schema.RetryDeadLetters(t.Context(), pool, schema.DeadLetterFilter{})
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.Equal(t, []string{"2"}, column(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'retry_dead_letters'`), "no job where there is nothing to do")
 }
 
-// TestAskedLettersAreBoundedInBytes, but never fewer than one, and in order.
-func TestAskedLettersAreBoundedInBytes(t *testing.T) {
+// TestDeadLettersToRetryAreBoundedInBytes, are at least one, and are in order.
+func TestDeadLettersToRetryAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, raw := range []string{"first, which is long", "2", "3", "4"} {
-		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(raw), At: time.Unix(9, 0)}).Park(t.Context(), pool, "s"))
+		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(raw), At: time.Unix(9, 0)}).Store(t.Context(), pool, "s"))
 	}
 	execute(t, pool, `SELECT retry_dead_letters()`)
 	asked := func(limit int, bytes int64) (all []string) {
-		letters, err := schema.AskedLetters(t.Context(), pool, limit, bytes)
+		letters, err := schema.DeadLettersToRetry(t.Context(), pool, limit, bytes)
 		require.NoError(t, err)
 		for _, l := range letters {
 			all = append(all, string(l.Raw))
@@ -86,23 +86,23 @@ func TestAskedLettersAreBoundedInBytes(t *testing.T) {
 	require.Equal(t, []string{"first, which is long", "2", "3"}, asked(3, 1000))
 }
 
-// TestLastCauseIsTheLast, also where it is the first one again; empty where there
-// was never another.
+// TestLastCauseIsTheLast, even if it equals the first; it is empty if all are the
+// same.
 func TestLastCauseIsTheLast(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for i, c := range []struct{ cause, path, last string }{
 		{"A", "/did", ""}, {"A", "/did", ""}, {"B", "/did", "B at /did"}, {"B", "/did", "B at /did"}, {"A", "/did", "A at /did"}, {"A", "/rev", "A at /rev"}, {"A", "/did", "A at /did"},
 	} {
-		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: c.cause, Path: c.path, Raw: []byte("{"), At: time.Unix(int64(i), 0)}).Park(t.Context(), pool, "s"))
+		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: c.cause, Path: c.path, Raw: []byte("{"), At: time.Unix(int64(i), 0)}).Store(t.Context(), pool, "s"))
 		require.Equal(t, []string{"A /did, " + c.last}, column(t, pool, `SELECT cause || ' ' || path || ', ' || last_cause FROM dead_letters`), "%d", i)
 	}
 	require.Equal(t, []string{"7"}, column(t, pool, `SELECT count::text FROM dead_letters`))
 }
 
-// TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain: it is on its way to the
+// TestRowIsRetriedIfItsPartitionIsMadeMeanwhile: it is on its way to the
 // default partition while the one of its day is attached. Nothing is wrong with it.
-func TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain(t *testing.T) {
+func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	day := time.Date(2031, 5, 4, 0, 0, 0, 0, time.UTC)
@@ -130,9 +130,9 @@ func TestRowWhosePartitionIsMadeMeanwhileIsTriedAgain(t *testing.T) {
 	require.Equal(t, schema.Data, schema.Classify(err), "a constraint that somebody made is no such case")
 }
 
-// TestDeadLetterForgetsWhatIsDeleted: its cause stays, and the record goes, however
-// it was deleted and whichever came first.
-func TestDeadLetterForgetsWhatIsDeleted(t *testing.T) {
+// TestDeletionClearsDeadLetters: the cause stays and the record is cleared, however it
+// was deleted and whichever came first.
+func TestDeletionClearsDeadLetters(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")
@@ -161,7 +161,7 @@ func TestDeadLetterForgetsWhatIsDeleted(t *testing.T) {
 	must(apply(t.Context(), pool, lease, schema.Batch{Deletions: []schema.Deletion{deletion("e", "3")}, DeadLetters: []schema.DeadLetter{about("e", "2")}}))
 	late, again := about("b", "2"), about("b", "4")
 	late.Stage = schema.StageProcess
-	require.NoError(t, late.Park(t.Context(), pool, ""))
+	require.NoError(t, late.Store(t.Context(), pool, ""))
 	require.Equal(t, []string{"c", "d"}, kept())
 	must(apply(t.Context(), pool, lease, schema.Batch{DeadLetters: []schema.DeadLetter{again}}))
 	require.Equal(t, []string{"b", "c", "d"}, kept(), "a post that was made again is not deleted")
@@ -185,7 +185,7 @@ func TestDeadLettersOfOneAccountAreBounded(t *testing.T) {
 	for _, did := range []string{"did:plc:flood", "did:plc:other", ""} {
 		for _, input := range []string{"1", "2", "3", "4", "1"} {
 			letter := schema.DeadLetter{Stage: schema.StageDecode, Key: schema.Key{DID: did}, Cause: "bad", Raw: []byte(input), At: time.Now()}
-			require.NoError(t, letter.Park(t.Context(), pool, "s"))
+			require.NoError(t, letter.Store(t.Context(), pool, "s"))
 		}
 	}
 	require.Equal(t, []string{
@@ -203,7 +203,7 @@ func TestLargeInputsAreBounded(t *testing.T) {
 	park := func(did string, size int, final bool) {
 		t.Helper()
 		letter := schema.DeadLetter{Stage: schema.StageDecode, Key: schema.Key{DID: did}, Raw: bytes.Repeat([]byte("x"), size), Final: final, At: time.Now()}
-		require.NoError(t, letter.Park(t.Context(), pool, "s"))
+		require.NoError(t, letter.Store(t.Context(), pool, "s"))
 	}
 	kept := func(did string) []string {
 		return column(t, pool, `SELECT concat(octet_length(raw), ' of ', raw_bytes) FROM dead_letters WHERE did = $1`, did)
@@ -219,15 +219,15 @@ func TestLargeInputsAreBounded(t *testing.T) {
 	require.Equal(t, []string{"1048576 of 2097152"}, kept("did:plc:last"))
 	require.Equal(t, []string{"4096 of 2097152"}, kept("did:plc:more"))
 	require.Equal(t, []string{"16384 of 16384"}, kept("did:plc:small"))
-	letters, err := schema.Letters(t.Context(), pool, schema.LetterFilter{}, 100)
+	letters, err := schema.ListDeadLetters(t.Context(), pool, schema.DeadLetterFilter{}, 100)
 	require.NoError(t, err)
 	for _, l := range letters {
 		require.Equal(t, l.DID == "did:plc:final" || l.DID == "did:plc:last" || l.DID == "did:plc:more", l.Truncated(), l.DID)
 	}
 }
 
-// TestOldDeletionThatComesAgainTakesNoNewerInput: a resume delivers both again.
-func TestOldDeletionThatComesAgainTakesNoNewerInput(t *testing.T) {
+// TestRedeliveredDeletionKeepsNewerInput: a resume delivers both again.
+func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	lease := take(t, pool, "me")

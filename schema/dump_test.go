@@ -13,8 +13,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestDumpIsTrue keeps schema.sql, which people read, equal to what the
-// migrations make. `go generate ./schema` rewrites it.
+// TestDumpIsTrue checks that schema.sql, which people read, matches the migrations.
+// `go generate ./schema` rewrites it.
 func TestDumpIsTrue(t *testing.T) {
 	t.Parallel()
 	dump := dump(t, schematest.New(t))
@@ -31,6 +31,7 @@ func TestDumpIsTrue(t *testing.T) {
 // domain or a policy, is found here.
 func TestDumpLeavesNothingOut(t *testing.T) {
 	t.Parallel()
+	long(t)
 	const objects = `
 WITH objects AS (
     SELECT classid, objid FROM pg_depend
@@ -70,8 +71,8 @@ ORDER BY 1`
 	require.Empty(t, missing)
 }
 
-// TestEverythingIsExplained: each table, view and function of Weir's has a comment.
-func TestEverythingIsExplained(t *testing.T) {
+// TestEverythingHasAComment: each table, view and function of Weir's has a comment.
+func TestEverythingHasAComment(t *testing.T) {
 	t.Parallel()
 	const unexplained = `
 SELECT oid::regclass::text FROM pg_class
@@ -200,7 +201,7 @@ type dumpedObject struct {
 	Comment, Text string
 }
 
-// dump writes down the catalog, with the server's own functions. What pg_dump
+// dump writes the catalog, with the server's own functions. What pg_dump
 // writes differs with its version, and a server may come without it.
 func dump(t *testing.T, db schema.DB) string {
 	t.Helper()

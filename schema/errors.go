@@ -9,35 +9,34 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrFenced means that another process holds the stream's lease: nothing was
-// committed, and nothing may be until the lease is held again.
+// ErrFenced means that another process holds the stream's lease. Nothing was
+// committed, and nothing can be until this process has the lease again.
 var ErrFenced = errors.New("another process holds the lease of this stream")
 
-// ErrStored means that one of the records that a batch would copy is stored
-// already, perhaps in an older revision: apply the batch carefully.
+// ErrStored means that a record that a batch would copy is already stored, perhaps in
+// an older revision. Apply the batch again, with careful set.
 var ErrStored = errors.New("a record of this batch is stored already")
 
-// ErrNoRows means that what was asked for is not stored.
+// ErrNoRows means that the requested row does not exist.
 var ErrNoRows = pgx.ErrNoRows
 
-// Class says what a database error calls for.
+// Class is how to react to a database error.
 type Class uint8
 
 const (
-	// Fatal: no retry and no other input would help: a missing table, a refused
-	// login, a bug.
+	// Fatal: no retry and no other input can help. Examples: a missing table, a
+	// refused login, a bug.
 	Fatal Class = iota
-	// Transient: the same transaction may pass later: the server restarts, is
-	// full, or picked this transaction as a deadlock's victim.
+	// Transient: the same transaction may succeed later. Examples: the server
+	// restarts, is full, or ended this transaction to break a deadlock.
 	Transient
-	// Data: the input cannot be stored; without it the rest can.
+	// Data: the input cannot be stored; the rest can.
 	Data
 	// Fenced: the lease is lost.
 	Fenced
 )
 
-// Classify reads a database error. It answers Transient for every loss of the
-// connection.
+// Classify returns the class of a database error. A lost connection is Transient.
 func Classify(err error) Class {
 	switch {
 	case errors.Is(err, ErrFenced):
@@ -53,10 +52,10 @@ func Classify(err error) Class {
 	case "WR001":
 		return Fenced
 	case "23514":
-		if pgErr.Routine == "ExecPartitionCheckEmitError" { // the row's partition was made while it waited for another
+		if pgErr.Routine == "ExecPartitionCheckEmitError" { // the row's partition was made during the statement
 			return Transient
 		}
-	case "54001", "54000": // stack depth, program limit: a record nested too deep or too large
+	case "54001", "54000": // stack depth, program limit: a record that is nested too deep or too large
 		return Data
 	case "55P03", "55006", "25P03", "25P04": // lock not available, object in use, idle or long transaction ended
 		return Transient
@@ -70,7 +69,7 @@ func Classify(err error) Class {
 	return Fatal
 }
 
-// classifyConnection reads an error that did not come from the server itself.
+// classifyConnection classifies an error that did not come from the server.
 func classifyConnection(err error) Class {
 	var connectErr *pgconn.ConnectError
 	var netErr net.Error

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Gap is an interval of a stream that a resume could not be shown to cover.
+// Gap is an interval of a stream that no resume is known to cover.
 type Gap struct {
 	Stream string // set when read
 	From   time.Time
@@ -23,16 +23,15 @@ ON CONFLICT (stream, from_at, to_at) DO NOTHING`
 	q.Queue(sql, stream, g.From, g.To, g.Reason)
 }
 
-// GapFailed writes down why an open gap cannot be closed.
-func GapFailed(ctx context.Context, db DB, gap int64, problem string) error {
+// RecordGapProblem stores why an open gap cannot be closed.
+func RecordGapProblem(ctx context.Context, db DB, gap int64, problem string) error {
 	if _, err := db.Exec(ctx, `UPDATE gaps SET problem = $2 WHERE id = $1 AND closed_at IS NULL`, gap, problem); err != nil {
-		return fmt.Errorf("write down the problem of gap %d: %w", gap, err)
+		return fmt.Errorf("store the problem of gap %d: %w", gap, err)
 	}
 	return nil
 }
 
-// OpenGaps lists the unclosed gaps that overlap an interval, oldest first, at
-// most a hundred.
+// OpenGaps lists at most 100 open gaps that overlap an interval, oldest first.
 func OpenGaps(ctx context.Context, db DB, from, to time.Time) ([]Gap, error) {
 	const sql = `
 SELECT stream  AS stream,
@@ -46,8 +45,8 @@ LIMIT 100`
 	return all(ctx, db, "read the gaps", pgx.RowToStructByName[Gap], sql, from, to)
 }
 
-// howClosed is what gaps.how_closed says, of the row g.
-const howClosed = `
+// closedText is the text of gaps.how_closed for the row g.
+const closedText = `
     CASE WHEN g.accounts + g.later = 0 THEN 'no account is followed that could have written' ELSE
         'the records of ' || g.checked || CASE g.checked WHEN 1 THEN ' account' ELSE ' accounts' END || ' were compared with the repositories'
         || CASE g.unchecked + g.later WHEN 0 THEN ''
@@ -55,20 +54,19 @@ const howClosed = `
            ELSE '; ' || g.unchecked + g.later || ' accounts could not be read and are read later' END
     END`
 
-// StartGap writes down whose posts a gap waits for: those of every followed
-// account that is active, but for those that another shard of the same root had
-// when the gap opened. It returns them, and the gap's beginning; ok is false when
-// the gap is closed. Other accounts do not keep it open, but are to be read when
-// they are active: later of them. Deleted ones have nothing to read. A gap that
-// waits for nobody is closed at once.
+// StartGap stores the accounts that a gap waits for: all followed, active accounts,
+// except those that another shard of the same root had when the gap opened. It
+// returns them with the gap's beginning; ok is false if the gap is closed. Inactive
+// accounts do not keep the gap open: they are read when they become active. Deleted
+// accounts are skipped. A gap without accounts is closed at once.
 func StartGap(ctx context.Context, tx pgx.Tx, gap int64, now time.Time) (s StartedGap, ok bool, err error) {
-	// Accounts are locked before gaps, as at the end of a backfill.
+	// Lock accounts before gaps, as the end of a backfill does.
 	const later = `
 WITH concerned AS MATERIALIZED (
     SELECT a.did, g.from_at
     FROM gaps AS g
     JOIN accounts AS a ON a.status NOT IN ('active', 'deleted')
-    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w) AND` + concerns + `
+    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w) AND` + gapConcerns + `
     ORDER BY a.did
     FOR UPDATE OF a
 )
@@ -77,7 +75,7 @@ SET reread_since = least(a.reread_since, c.from_at - interval '1 minute'), rerea
 FROM concerned AS c
 WHERE a.did = c.did
 RETURNING a.did`
-	inactive, err := all(ctx, tx, fmt.Sprintf("find who is to be read after gap %d", gap), pgx.RowTo[string], later, gap)
+	inactive, err := all(ctx, tx, fmt.Sprintf("find the inactive accounts of gap %d", gap), pgx.RowTo[string], later, gap)
 	if err != nil {
 		return s, false, err
 	}
@@ -89,7 +87,7 @@ RETURNING a.did`
 		}
 		return s, ok, err
 	}
-	// Whoever falls silent between the two statements is waited for all the same.
+	// The gap also waits for accounts that become inactive between the two statements.
 	const sql = `
 WITH waiting AS (
     INSERT INTO gap_backfills (gap_id, did)
@@ -97,41 +95,42 @@ WITH waiting AS (
     FROM gaps AS g
     CROSS JOIN (SELECT DISTINCT w.did FROM watch_members AS w) AS a
     WHERE g.id = $1 AND NOT EXISTS (SELECT FROM accounts AS s WHERE s.did = a.did AND s.status = 'deleted')
-      AND a.did NOT IN (SELECT unnest($3::text[])) AND` + concerns + `
+      AND a.did NOT IN (SELECT unnest($3::text[])) AND` + gapConcerns + `
     ON CONFLICT DO NOTHING
     RETURNING did
 ), counted AS (
     UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting), later = $2, problem = '' WHERE id = $1
 )
 SELECT did FROM waiting ORDER BY did`
-	if s.DIDs, err = all(ctx, tx, fmt.Sprintf("find whom gap %d concerns", gap), pgx.RowTo[string], sql, gap, s.Later, inactive); err != nil {
+	if s.DIDs, err = all(ctx, tx, fmt.Sprintf("find the accounts of gap %d", gap), pgx.RowTo[string], sql, gap, s.Later, inactive); err != nil {
 		return s, ok, err
 	}
 	return s, ok, closeGaps(ctx, tx, []int64{gap}, now)
 }
 
-// StartedGap is whom a gap concerns.
+// StartedGap is a gap's beginning and its accounts.
 type StartedGap struct {
-	From  time.Time // its beginning
-	DIDs  []string  // whose posts it waits for
-	Later int       // accounts that are to be read when they are active
+	From  time.Time // the gap's beginning
+	DIDs  []string  // the accounts that the gap waits for
+	Later int       // number of accounts that are read when they become active
 }
 
-// concerns is true where account a was of the stream of gap g when it opened.
-const concerns = ` NOT EXISTS (
+// gapConcerns is true if account a belonged to the stream of gap g when the gap
+// opened.
+const gapConcerns = ` NOT EXISTS (
         SELECT FROM streams AS s
         JOIN stream_accounts AS o ON o.root = coalesce(s.root, s.name) AND o.did = a.did
         WHERE s.name = g.stream AND o.stream <> g.stream AND o.assigned_at < g.opened_at
     )`
 
-// checkOff takes an account off the gaps that waited for what was read. A feed
-// that was read for another reason is not what they waited for.
-func checkOff(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
-	if !r.Compared && !r.Again {
+// settleGaps takes an account off the gaps that waited for this read. A read for another
+// reason, without a comparison, settles no gap.
+func settleGaps(ctx context.Context, tx pgx.Tx, did string, r Reading) error {
+	if !r.Compared && !r.RetryLater {
 		return nil
 	}
-	// The gaps' rows are locked first: of two that end together, one sees that
-	// nobody is left.
+	// Lock the gaps first: if two accounts end at once, one of them sees that no
+	// account is left.
 	const gaps = `
 SELECT g.id FROM gaps AS g
 WHERE g.closed_at IS NULL AND (g.from_at >= $2 OR $3)
@@ -149,16 +148,16 @@ SET checked   = checked + CASE WHEN $3 THEN 1 ELSE 0 END,
     unchecked = unchecked + CASE WHEN $3 THEN 0 ELSE 1 END
 WHERE id = ANY ($2)`
 	if _, err := tx.Exec(ctx, off, did, ids, r.Compared); err != nil {
-		return fmt.Errorf("check %s off its gaps: %w", did, err)
+		return fmt.Errorf("take %s off its gaps: %w", did, err)
 	}
 	return closeGaps(ctx, tx, ids, r.Now)
 }
 
-// closeGaps closes those of the gaps that wait for nobody.
+// closeGaps closes those of the gaps that have no accounts left.
 func closeGaps(ctx context.Context, tx pgx.Tx, ids []int64, now time.Time) error {
 	const sql = `
 UPDATE gaps AS g
-SET closed_at = $2, how_closed = ` + howClosed + `
+SET closed_at = $2, how_closed = ` + closedText + `
 WHERE g.id = ANY ($1) AND g.closed_at IS NULL AND NOT EXISTS (SELECT FROM gap_backfills AS b WHERE b.gap_id = g.id)`
 	if _, err := tx.Exec(ctx, sql, ids, now); err != nil {
 		return fmt.Errorf("close gaps: %w", err)
@@ -166,10 +165,10 @@ WHERE g.id = ANY ($1) AND g.closed_at IS NULL AND NOT EXISTS (SELECT FROM gap_ba
 	return nil
 }
 
-// Unwaited are accounts that open gaps wait for though no unfinished backfill
-// is left: somebody dropped it, or it failed for good. since is the beginning of
-// the earliest of these gaps.
-func Unwaited(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
+// GapAccountsWithoutJob returns the accounts that open gaps wait for and that have no
+// unfinished backfill, because it was deleted or failed for good. since is the
+// beginning of the earliest of these gaps.
+func GapAccountsWithoutJob(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
 	const sql = `
 SELECT b.did, min(min(g.from_at)) OVER ()
 FROM gap_backfills AS b
@@ -177,14 +176,14 @@ JOIN gaps AS g ON g.id = b.gap_id AND g.closed_at IS NULL
 WHERE NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = b.did
                   AND j.state IN ` + unfinished + `)
 GROUP BY b.did`
-	return accountsSince(ctx, tx, "find the accounts that gaps wait for in vain", sql)
+	return accountsSince(ctx, tx, "find the accounts of gaps without a backfill", sql)
 }
 
-// Unread are followed accounts that are active and to be read again, and are due:
-// those that could not be read, and those whose job is lost. since is the latest
-// moment from which something of one may be missing: each is compared from its own
-// on, and none from that of another (Feed.Claimed).
-func Unread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
+// AccountsToReread returns the followed, active accounts whose reread is due, and that
+// have no unfinished backfill: those that could not be read, and those whose job is
+// lost. since is the latest moment since which posts of one of them may be missing.
+// Each account is compared since its own moment (Feed.CompleteSince).
+func AccountsToReread(ctx context.Context, tx pgx.Tx) (dids []string, since time.Time, err error) {
 	const sql = `
 SELECT a.did, max(a.reread_since) OVER ()
 FROM accounts AS a
@@ -192,10 +191,10 @@ WHERE a.reread_since IS NOT NULL AND a.status = 'active' AND (a.reread_at IS NUL
   AND EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
   AND NOT EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'backfill_account' AND j.args ->> 'did' = a.did
                   AND j.state IN ` + unfinished + `)`
-	return accountsSince(ctx, tx, "find the accounts to read again", sql)
+	return accountsSince(ctx, tx, "find the accounts to reread", sql)
 }
 
-// accountsSince reads accounts and the one moment that all their rows give.
+// accountsSince reads accounts and the moment that all rows share.
 func accountsSince(ctx context.Context, tx pgx.Tx, what, sql string) (dids []string, since time.Time, err error) {
 	rows, err := tx.Query(ctx, sql)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestGapForgetsNobodyWhoIsDeactivatedMeanwhile: whoever is active at first and
-// not at last is waited for, or read later.
-func TestGapForgetsNobodyWhoIsDeactivatedMeanwhile(t *testing.T) {
+// TestGapKeepsAccountsDeactivatedMeanwhile: the gap waits for an account that
+// becomes inactive, or the account is read later.
+func TestGapKeepsAccountsDeactivatedMeanwhile(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('w')`)

@@ -8,29 +8,29 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Queue is how full a queue is. The counts stop: the question is asked every few
-// seconds, and must cost the same however deep the queue is.
+// Queue is the depth of a queue. The counts have a limit: they are read every few
+// seconds, and must cost the same for a deep queue.
 type Queue struct {
 	Name      string     `json:"name"`
 	Paused    bool       `json:"paused"`    // by a person, in River UI
-	Available int64      `json:"available"` // could be worked now
+	Available int64      `json:"available"` // ready to run
 	Running   int64      `json:"running"`
-	Retryable int64      `json:"retryable"` // failed, wait for another try
+	Retryable int64      `json:"retryable"` // failed, waiting for a retry
 	Scheduled int64      `json:"scheduled"`
-	Oldest    *time.Time `json:"oldest"` // since when the job that waits longest could be worked
+	Oldest    *time.Time `json:"oldest"` // since when the job that has waited longest is available
 }
 
-// How many of a queue's jobs are counted. One more means more, so that a limit of
-// as many can be seen to be passed. An entry that must be looked up in the table
-// costs two microseconds: with every state of every queue as deep as the first,
-// the answer would come too late.
+// The most jobs of a queue that are counted in each state. A count that is one
+// larger means more, so that a configured limit of this size can be exceeded. Each
+// counted job can cost two microseconds, so the less important states have a lower
+// limit.
 const (
-	CountedJobs   = 50_000 // that could be worked now, and that failed and are to be tried again
-	CountedOthers = 10_000 // that run, and that are for later
+	CountedJobs   = 50_000 // available, retryable
+	CountedOthers = 10_000 // running, scheduled
 )
 
-// Queues reads how full these queues are, those of the projections, and those
-// that a worker has served.
+// Queues reads the depths of the named queues, the projections' queues, and all
+// queues that a worker has served.
 func Queues(ctx context.Context, db DB, names []string) ([]Queue, error) {
 	const sql = `
 SELECT q.name                                  AS name,
@@ -46,57 +46,57 @@ ORDER BY q.name`
 	return all(ctx, db, "read the queues", pgx.RowToStructByName[Queue], sql, names, CountedJobs, CountedOthers)
 }
 
-// DeepestQueue counts the jobs of each queue that could be worked now, up to
-// most, and returns the largest of these numbers.
+// DeepestQueue counts the available jobs of each queue, up to most, and returns the
+// largest count.
 func DeepestQueue(ctx context.Context, db DB, queues []string, most int) (int, error) {
 	const sql = `SELECT coalesce(max(count_jobs(q.name, 'available', $2)), 0) FROM unnest($1::text[]) AS q (name)`
 	return one(ctx, db, "count the jobs of "+strings.Join(queues, ", "), pgx.RowTo[int], sql, queues, most)
 }
 
-// Totals are single figures of the whole database.
+// Totals are figures of the whole database.
 type Totals struct {
-	Follows    int64   // accounts followed; 0 with the whole network
-	Unread     int64   // watches whose last sync failed
-	Gaps       int64   // open
-	GapSeconds float64 // that they cover, together
-	GapWaits   int64   // accounts that they are to be compared with, together
-	GapWaiting int64   // of these, those still to be compared
-	Unclosable int64   // of the open gaps, cannot be closed
-	GapProblem string  // why; empty where all can
-	Letters    int64   // dead letters neither replayed nor dismissed
-	NewLetters int64   // of these, first seen since the moment asked for
-	Bytes      int64   // of the database on disk
+	Follows         int64   // accounts followed; 0 with the whole network
+	FailedWatches   int64   // watches whose last sync failed
+	Gaps            int64   // open
+	GapSeconds      float64 // the total time that they cover
+	GapAccounts     int64   // the total number of accounts that they wait for
+	GapAccountsLeft int64   // of GapAccounts, those that are left
+	StuckGaps       int64   // open gaps that cannot be closed
+	GapProblem      string  // why they cannot be closed; empty if there are none
+	DeadLetters     int64   // open and retrying
+	NewDeadLetters  int64   // of DeadLetters, those first seen after since
+	Bytes           int64   // of the database on disk
 }
 
-// ReadTotals reads them. Dead letters that were first seen since a moment are new.
+// ReadTotals reads the totals. Dead letters first seen after since are new.
 func ReadTotals(ctx context.Context, db DB, since time.Time) (Totals, error) {
 	const sql = `
 SELECT (SELECT count(DISTINCT did) FROM watch_members)                                            AS follows,
-       (SELECT count(*) FROM watches WHERE problem <> '')                                   AS unread,
+       (SELECT count(*) FROM watches WHERE problem <> '')                                   AS failed_watches,
        (SELECT count(*) FROM gaps WHERE closed_at IS NULL)                                  AS gaps,
        (SELECT coalesce(sum(extract(epoch FROM to_at - from_at)), 0)::float8
         FROM gaps WHERE closed_at IS NULL)                                                  AS gap_seconds,
-       (SELECT coalesce(sum(accounts), 0)::bigint FROM gaps WHERE closed_at IS NULL)        AS gap_waits,
+       (SELECT coalesce(sum(accounts), 0)::bigint FROM gaps WHERE closed_at IS NULL)        AS gap_accounts,
        (SELECT coalesce(sum(accounts - checked - unchecked), 0)::bigint
-        FROM gaps WHERE closed_at IS NULL)                                                  AS gap_waiting,
-       (SELECT count(*) FROM gaps WHERE closed_at IS NULL AND problem <> '')                AS unclosable,
+        FROM gaps WHERE closed_at IS NULL)                                                  AS gap_accounts_left,
+       (SELECT count(*) FROM gaps WHERE closed_at IS NULL AND problem <> '')                AS stuck_gaps,
        (SELECT coalesce(string_agg(DISTINCT problem, '; '), '')
         FROM gaps WHERE closed_at IS NULL AND problem <> '')                                AS gap_problem,
-       (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'retrying'))             AS letters,
+       (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'retrying'))             AS dead_letters,
        (SELECT count(*) FROM dead_letters
-        WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_letters,
+        WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_dead_letters,
        pg_database_size(current_database())                                                 AS bytes`
 	return one(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
 }
 
-// Sum is a figure of one of several things of a kind.
+// Sum is a named figure.
 type Sum struct {
 	Name  string
 	Value float64
 }
 
-// TableSizes are the bytes of each table on disk, with its indexes and, where it
-// has some, its partitions.
+// TableSizes returns the bytes of each table on disk, with its indexes and
+// partitions.
 func TableSizes(ctx context.Context, db DB) ([]Sum, error) {
 	const sql = `
 SELECT r.relname                                                                                   AS name,
@@ -107,7 +107,7 @@ WHERE r.relnamespace = current_schema()::regnamespace AND r.relkind IN ('r', 'p'
 	return all(ctx, db, "read the sizes of the tables", pgx.RowToStructByName[Sum], sql)
 }
 
-// DeadRows are the rows of each table, with its partitions, that wait for vacuum.
+// DeadRows returns the number of dead rows of each table, with its partitions.
 func DeadRows(ctx context.Context, db DB) ([]Sum, error) {
 	const sql = `
 SELECT r.relname AS name, sum(t.n_dead_tup)::float8 AS value

@@ -14,10 +14,10 @@ import (
 
 var queues = []string{"alerts", "backfill", "maintenance", "network", "process"}
 
-// TestDepthCostsTheSameHoweverDeep: what is asked every second or every few reads
+// TestCountingCostsTheSameForDeepQueues: what is asked every second or every few reads
 // no more of the jobs than it counts, whether the planner knows how many there are,
 // knows nothing, or knows what was true before.
-func TestDepthCostsTheSameHoweverDeep(t *testing.T) {
+func TestCountingCostsTheSameForDeepQueues(t *testing.T) {
 	t.Parallel()
 	const deep = 120_000
 	// backlog is a deep queue, and one that is deep in retries, behind jobs that are done.

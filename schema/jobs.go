@@ -6,17 +6,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// unfinished are the states of a job that is still to do something, as River
-// spells them.
+// unfinished lists the states of River's jobs that have not ended.
 const unfinished = `('available', 'pending', 'retryable', 'running', 'scheduled')`
 
-// Unfinished counts jobs that are not done.
+// Unfinished counts unfinished jobs.
 type Unfinished struct {
-	Ready   int // at work, or could be at once
-	Waiting int // for another try
+	Ready   int // running, or ready to run
+	Waiting int // for a retry, or scheduled
 }
 
-// UnfinishedJobs counts the jobs of some kinds that are not done.
+// UnfinishedJobs counts the unfinished jobs of some kinds.
 func UnfinishedJobs(ctx context.Context, db DB, kinds ...string) (Unfinished, error) {
 	const sql = `
 SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'running')) AS ready,

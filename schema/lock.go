@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// An advisory lock of ours is a transaction's, never a session's: through a
-// transaction pooler the session that has it may be another's a moment later.
-// The transaction does nothing else. Its statements use the simple protocol: a
-// portal of the extended one would keep its snapshot until the transaction ends,
-// and REINDEX CONCURRENTLY would wait for that.
+// Advisory locks belong to a transaction, never to a session: a transaction pooler
+// may give the session to another client. The transaction does nothing else. Its
+// statements use the simple protocol, because a portal of the extended protocol
+// keeps its snapshot until the transaction ends, and REINDEX CONCURRENTLY would wait
+// for that.
 
-// withLock runs f while this process holds the advisory lock, and waits for it.
+// withLock waits for an advisory lock and runs f while holding it.
 func withLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error) error {
 	return inLock(ctx, pool, func(tx pgx.Tx) (bool, error) {
 		_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, pgx.QueryExecModeSimpleProtocol, key)
@@ -22,7 +22,8 @@ func withLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error
 	}, f)
 }
 
-// TryLock is withLock, but answers ErrBusy where another process holds it.
+// TryLock runs f while holding an advisory lock, or returns ErrBusy if another process
+// holds the lock.
 func TryLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error) error {
 	return inLock(ctx, pool, func(tx pgx.Tx) (locked bool, err error) {
 		err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, pgx.QueryExecModeSimpleProtocol, key).Scan(&locked)
@@ -32,8 +33,8 @@ func TryLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error)
 
 func inLock(ctx context.Context, pool *pgxpool.Pool, lock func(pgx.Tx) (bool, error), f func() error) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		// It is open and idle for as long as f takes. transaction_timeout is there
-		// from Postgres 17 on.
+		// The transaction is idle for as long as f takes. Postgres has
+		// transaction_timeout since version 17.
 		if _, err := tx.Exec(ctx, `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')`,
 			pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("prepare a lock: %w", err)

@@ -22,7 +22,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// migrationLock is the advisory lock that one migrating process holds.
+// migrationLock is the advisory lock of the process that migrates.
 const migrationLock = 0x77656972 // "weir"
 
 // migration is one numbered file.
@@ -43,10 +43,10 @@ func (e *TooNewError) Error() string {
 		e.What, e.Database, e.Known)
 }
 
-// UnreleasedError means that the database has a migration that no release has:
-// it was made from source, before the first release or between two.
+// UnreleasedError means that the database has a migration that no release has. It was
+// made by a build from source, before the first release or between two.
 type UnreleasedError struct {
-	Migration string // by its name in the database
+	Migration string // its name in the database
 }
 
 func (e *UnreleasedError) Error() string {
@@ -54,12 +54,12 @@ func (e *UnreleasedError) Error() string {
 		"It cannot be upgraded, and nothing in it was changed. Make a new database and move the watches to it: see \"Starting anew\" in docs/operations.md", e.Migration)
 }
 
-// Migrate brings the database to this binary's schema: River's tables by
-// River's migrator, then Weir's, each migration in a transaction of its own.
-// Several processes may call it at once: one works, the others wait and find
-// nothing left to do. A database that is newer than the binary gives a
-// *TooNewError, one of an unreleased version an *UnreleasedError. Neither is
-// touched.
+// Migrate brings the database to this binary's schema: first River's tables, through
+// River's migrator, then Weir's. Each migration is a transaction of its own. If
+// several processes call it at once, one migrates, and the others wait and find
+// nothing to do. It returns a *TooNewError if the database is newer than the binary,
+// and an *UnreleasedError if an unreleased version made it; both leave the database
+// unchanged.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	all, err := readMigrations()
 	if err != nil {
@@ -97,9 +97,9 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 	return nil
 }
 
-// Check reports whether the database has exactly this binary's migrations.
-// *TooNewError where it has more, *UnreleasedError where it has others; an error
-// that names the command to run where it has fewer.
+// Check returns nil if the database has exactly this binary's migrations. It returns
+// a *TooNewError if the database has more, an *UnreleasedError if it has others, and
+// an error that names the command to run if it has fewer.
 func Check(ctx context.Context, pool *pgxpool.Pool) error {
 	all, err := readMigrations()
 	if err != nil {
@@ -120,7 +120,7 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// Version is a schema: the number and name of Weir's last migration, and the
+// Version identifies a schema: the number and name of Weir's last migration, and the
 // number of River's.
 type Version struct {
 	Weir  int
@@ -128,7 +128,7 @@ type Version struct {
 	River int
 }
 
-// Latest is the schema that this binary knows.
+// Latest returns the schema of this binary.
 func Latest() (Version, error) {
 	all, err := readMigrations()
 	if err != nil {
@@ -143,7 +143,7 @@ func Latest() (Version, error) {
 	return Version{Weir: last.version, Name: name, River: latestRiver(river)}, nil
 }
 
-// latestRiver is the number of the last migration that a migrator of River knows.
+// latestRiver returns the number of the last migration of River's migrator.
 func latestRiver[T any](river *rivermigrate.Migrator[T]) int {
 	known := 0
 	for _, m := range river.AllVersions() {
@@ -152,12 +152,12 @@ func latestRiver[T any](river *rivermigrate.Migrator[T]) int {
 	return known
 }
 
-// Fingerprint names the schema: a hash over the migrations and River's version.
+// Fingerprint returns a hash of Weir's and River's migrations.
 func Fingerprint() string {
 	h := sha256.New()
 	all, err := readMigrations()
 	if err != nil {
-		panic(err) // the files are embedded: only a broken build gets here
+		panic(err) // the files are embedded: only a broken build fails
 	}
 	for _, m := range all {
 		fmt.Fprintf(h, "%s\n%s\n", m.name, m.sql)
@@ -178,7 +178,7 @@ func readMigrations() ([]migration, error) {
 		return nil, fmt.Errorf("list migrations: %w", err)
 	}
 	all := make([]migration, 0, len(names))
-	for _, path := range names { // by name: fs.Glob sorts them
+	for _, path := range names { // fs.Glob sorts them
 		sql, err := migrations.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("read migration %s: %w", path, err)
@@ -194,8 +194,8 @@ func readMigrations() ([]migration, error) {
 	return all, nil
 }
 
-// notApplied returns the migrations that the database lacks. Numbers need not be
-// contiguous. It refuses a database with migrations that this binary lacks.
+// notApplied returns the migrations that the database lacks, and an error if the
+// database has migrations that this binary lacks. Numbers need not be contiguous.
 func notApplied(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []migration) ([]migration, error) {
 	applied, err := appliedNames(ctx, conn)
 	if err != nil {
@@ -224,8 +224,7 @@ func notApplied(ctx context.Context, conn *pgx.Conn, pool *pgxpool.Pool, all []m
 	return missing, checkRiver(ctx, pool)
 }
 
-// appliedNames are the names of Weir's migrations that the database has, by
-// number; none before the first.
+// appliedNames returns the names of the database's Weir migrations, by number.
 func appliedNames(ctx context.Context, db DB) (map[int]string, error) {
 	type row struct {
 		Version int
@@ -281,14 +280,14 @@ func migrateRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// A migration beside running processes: a lock it waits for makes everybody
-// behind it wait, and they may lock in another order than it does.
+// Limits for a migration while other processes run. A migration that waits for a lock
+// blocks everybody behind it, and can deadlock with them.
 const (
 	migrationLockTimeout = 2 * time.Second
 	migrationTries       = 30
 )
 
-// apply runs the migration, again where it could not get its locks.
+// apply runs the migration, and retries it if it cannot get its locks.
 func (m migration) apply(ctx context.Context, conn *pgx.Conn) error {
 	for try := 1; ; try++ {
 		err := m.try(ctx, conn)
@@ -303,7 +302,7 @@ func (m migration) apply(ctx context.Context, conn *pgx.Conn) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("apply migration %s: %w", m.name, ctx.Err())
-		case <-time.After(200 * time.Millisecond): // those who waited go first
+		case <-time.After(200 * time.Millisecond): // let the waiting processes go first
 		}
 	}
 }

@@ -16,9 +16,9 @@ const (
 	partitionsAhead  = 48 * time.Hour // how far after now partitions are made
 )
 
-// SpanFor is how much time a new partition of posts holds where posts are kept
-// for a time, or for ever when it is 0. A query on posts may lock every partition,
-// so there must be tens of them, not hundreds.
+// SpanFor returns the time span of a new partition of posts for a retention; 0 keeps
+// posts for ever. A query on posts may lock all partitions, so there must be tens of
+// them, not hundreds.
 func SpanFor(keep time.Duration) time.Duration {
 	const day = 24 * time.Hour
 	for _, s := range []struct{ upTo, span time.Duration }{
@@ -31,23 +31,22 @@ func SpanFor(keep time.Duration) time.Duration {
 	return 90 * day
 }
 
-// PartitionsFor is how many partitions posts has, at most, where posts are kept
-// for a time and each holds what SpanFor says, posts_ahead and posts_default
-// included. For ever is taken for ten years.
+// PartitionsFor returns the maximum number of partitions of posts for a retention,
+// including posts_ahead and posts_default. For ever counts as ten years.
 func PartitionsFor(keep time.Duration) int {
 	span := SpanFor(keep)
 	if keep == 0 {
 		keep = 3650 * 24 * time.Hour
 	}
-	return int((keep+partitionsAhead)/span) + 4 // one that has begun, one that ends, and the two
+	return int((keep+partitionsAhead)/span) + 4 // the first and the last partition, posts_ahead and posts_default
 }
 
-// EnsurePostPartitions makes the partitions of posts from now, or a day before
-// now where there are none yet, to two days after it. Posts are kept for keep, or
-// for ever when it is 0. Each partition is made in short transactions of its own.
-// While others use posts for longer than a moment it returns ErrBusy: what was
-// made stays, nothing waits, and posts of the time that is missing are stored in
-// posts_ahead or posts_default until the next call.
+// EnsurePostPartitions makes the partitions of posts from now to two days ahead. If
+// there are none yet, it begins a day before now. keep is the retention of posts; 0
+// keeps them for ever. Each partition is made in short transactions of its own. It
+// returns ErrBusy if others use posts for longer than a moment. Then the finished
+// partitions stay, and posts of the missing ones are stored in posts_ahead or
+// posts_default until the next call.
 func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.Duration) error {
 	until, err := PostPartitionsUntil(ctx, db)
 	if err != nil {
@@ -63,7 +62,7 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 	span, last := SpanFor(keep), now.Add(partitionsAhead)
 	for {
 		if err := ensurePostPartition(ctx, db, at, span); err != nil {
-			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), busy(err))
+			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), withErrBusy(err))
 		}
 		if at.Equal(last) {
 			return nil
@@ -74,13 +73,13 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 	}
 }
 
-// ensurePostPartition makes the partition of a moment, and after a pause one for
-// all that is before it. Before one is split off posts_ahead, a constraint spares
-// it a scan of posts_default under a lock.
+// ensurePostPartition makes the partition of a moment. After a pause it first makes one
+// for the whole pause. A constraint, made before a partition is split off posts_ahead,
+// saves a scan of posts_default under a lock.
 func ensurePostPartition(ctx context.Context, db DB, at time.Time, span time.Duration) error {
 	const ahead = `SELECT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead' AND tid_floor($1) >= lower)`
 	for made := true; made; {
-		next, err := one(ctx, db, "look for its place", pgx.RowTo[bool], ahead, at)
+		next, err := one(ctx, db, "find its place", pgx.RowTo[bool], ahead, at)
 		for more := next; err == nil && more; {
 			more, err = one(ctx, db, "prepare posts_default", pgx.RowTo[bool], `SELECT prepare_posts_default()`)
 		}
@@ -94,21 +93,21 @@ func ensurePostPartition(ctx context.Context, db DB, at time.Time, span time.Dur
 	return nil
 }
 
-// PostPartitionsUntil is when the last partition of posts ends; the zero time
-// where there is none.
+// PostPartitionsUntil returns the end of the last partition of posts, or the zero time
+// if there is none.
 func PostPartitionsUntil(ctx context.Context, db DB) (time.Time, error) {
 	const sql = `SELECT coalesce(max(ends), '0001-01-01 00:00:00+00') FROM post_partitions WHERE part <> 'posts_ahead'`
 	return one(ctx, db, "look up when the last partition of posts ends", pgx.RowTo[time.Time], sql)
 }
 
-// RecordTree is how many relations hold records: a query that is not bounded to
-// some keys locks them all.
+// RecordTree is the number of relations that store records. A query without a range
+// of keys locks them all.
 type RecordTree struct {
 	Tables, Indexes int
 	PerTable        int // indexes of one partition
 }
 
-// ReadRecordTree counts them.
+// ReadRecordTree counts the relations that store records.
 func ReadRecordTree(ctx context.Context, db DB) (RecordTree, error) {
 	const sql = `
 SELECT count(DISTINCT t.relid)                                                          AS tables,

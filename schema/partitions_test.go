@@ -135,8 +135,8 @@ func TestPartitionsFollowOneAnother(t *testing.T) {
 	require.Less(t, len(partitions(t, pool)), 64)
 }
 
-// TestPartitionsAreTens for every retention.
-func TestPartitionsAreTens(t *testing.T) {
+// TestPartitionCountStaysInTheTens for every retention.
+func TestPartitionCountStaysInTheTens(t *testing.T) {
 	t.Parallel()
 	last := time.Duration(0)
 	for keep := day; keep < 3650*day; keep += 7 * time.Hour {
@@ -177,6 +177,7 @@ WHERE l.pid = pg_backend_pid() AND c.relkind IN ('r', 'p') AND c.relname LIKE 'p
 // and a batch with deletions, each with posts of every age, at one time.
 func TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas(t *testing.T) {
 	t.Parallel()
+	long(t)
 	server, err := devpg.Start(t.Context(), devpg.Options{Settings: map[string]string{"max_connections": "100"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })

@@ -13,9 +13,9 @@ import (
 // PostCollection is the collection whose partition is posts.
 const PostCollection = "app.bsky.feed.post"
 
-// ListedRev is the revision of a post that a listing brought: listings do not
-// name revisions. It sorts before any real one, so that whatever the stream or a
-// repair says of the post wins.
+// ListedRev is the revision of a post from a listing, because listings do not name
+// revisions. It sorts before all real revisions, so that a stream or a repair
+// overwrites the post.
 const ListedRev = "2222222222222"
 
 // Post is a stored post.
@@ -25,13 +25,13 @@ type Post struct {
 	Rev       string
 	CreatedAt time.Time
 	IndexedAt time.Time
-	Record    []byte // JSON; nil where a query leaves it out
+	Record    []byte // JSON; nil if the query omits it
 }
 
-// Posts reads the current rows of posts, in no order; those that are not stored
-// are left out. LATERAL and LIMIT keep it a look into one partition's index per
-// post: left to itself the planner may read a whole day for a few hundred. The
-// range of the keys keeps it from locking the partitions that hold none of them.
+// Posts reads stored posts by key, in no order, and skips those that are not stored.
+// LATERAL and LIMIT force one lookup in one partition's index per post; otherwise the
+// planner may read a whole day for a few hundred posts. The range of the keys limits
+// which partitions are locked.
 func Posts(ctx context.Context, db DB, keys []Key) ([]Post, error) {
 	const sql = `
 SELECT p.did        AS did,
@@ -50,9 +50,9 @@ CROSS JOIN LATERAL (
 	return collectPosts(ctx, db, sql, keys)
 }
 
-// LockPosts locks the rows of posts against writers until the transaction ends,
-// in the order of the keys, and reads them without their records. A look into an
-// index per post, as in Posts.
+// LockPosts locks posts against writers until the transaction ends, in the order of
+// the keys, and reads them without their records. It needs one index lookup per post,
+// like Posts.
 func LockPosts(ctx context.Context, tx pgx.Tx, keys []Key) ([]Post, error) {
 	const sql = `
 SELECT p.did        AS did,
@@ -80,7 +80,7 @@ func collectPosts(ctx context.Context, db DB, sql string, keys []Key) ([]Post, e
 	for i, k := range keys {
 		did[i], rkey[i] = k.DID, k.Rkey
 	}
-	// A named statement is planned for any range at times, and that plan locks every partition.
+	// A prepared statement may get a generic plan, which locks all partitions.
 	rows, err := db.Query(ctx, sql, pgx.QueryExecModeCacheDescribe, did, rkey, slices.Min(rkey), slices.Max(rkey))
 	if err != nil {
 		return nil, fmt.Errorf("read posts: %w", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Projection says what the core must know of a projection: which records it
-// reads, its jobs, and the tables that lose a row with its record.
+// Projection describes a projection to the core: the collections that it reads, its
+// jobs, and its tables.
 type Projection struct {
 	Name        string
 	Collections []string // names, and prefixes such as "pub.layers.*"
@@ -22,7 +22,7 @@ type Projection struct {
 	Queue       string   // of its jobs
 	// Tables have the columns collection, did and rkey, and an index that begins
 	// with did. Their rows are deleted in the transaction that deletes the record,
-	// and with the account. A record that expires leaves them alone.
+	// and with the account. They stay when the record expires.
 	Tables []string
 }
 
@@ -41,10 +41,10 @@ func (p *Projection) equal(other *Projection) bool {
 		slices.Equal(p.Collections, other.Collections) && slices.Equal(p.Tables, other.Tables)
 }
 
-// Projections are those of one program.
+// Projections are the projections of one program.
 type Projections []Projection
 
-// AllTables are the tables of all, each once.
+// AllTables returns the tables of all projections, without duplicates.
 func (p Projections) AllTables() (tables []string) {
 	for i := range p {
 		tables = append(tables, p[i].Tables...)
@@ -53,11 +53,11 @@ func (p Projections) AllTables() (tables []string) {
 	return slices.Compact(tables)
 }
 
-// tablesOf are those of the projections that read any of the collections.
+// tablesOf returns the tables of the projections that read any of the collections.
 func (p Projections) tablesOf(collections []string) (tables []string) {
 	for i := range p {
 		last := ""
-		for _, collection := range collections { // sorted: most are of one
+		for _, collection := range collections { // sorted: skip repetitions
 			if collection != last && p[i].Reads(collection) {
 				tables = append(tables, p[i].Tables...)
 				break
@@ -69,8 +69,8 @@ func (p Projections) tablesOf(collections []string) (tables []string) {
 	return slices.Compact(tables)
 }
 
-// deleteProjected deletes the rows of records that are gone: a record that was
-// written again after its deletion keeps its rows.
+// deleteProjected deletes the rows of deleted records. A record that was written again
+// after its deletion keeps its rows.
 const deleteProjected = `
 DELETE FROM %s AS p
 USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
@@ -80,8 +80,8 @@ WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey
       WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5
   )`
 
-// OutdatedError means that the database has another set of projections than this
-// program: it must not store records, for they would lack jobs.
+// OutdatedError means that the database and this program have different projections.
+// The program must not store records, because some of their jobs would be missing.
 type OutdatedError struct {
 	Name    string // of the projection that differs
 	Missing bool   // this program lacks it
@@ -96,7 +96,7 @@ func (e *OutdatedError) Error() string {
 
 const readProjections = `SELECT name, collections, kind, queue, tables FROM projections ORDER BY name`
 
-// CheckProjections reports an *OutdatedError unless exactly these projections are
+// CheckProjections returns an *OutdatedError unless exactly these projections are
 // registered.
 func CheckProjections(ctx context.Context, db DB, ours Projections) error {
 	registered, err := all(ctx, db, "read the projections", pgx.RowToStructByPos[Projection], readProjections)
@@ -106,9 +106,9 @@ func CheckProjections(ctx context.Context, db DB, ours Projections) error {
 	return ours.compare(registered)
 }
 
-// HoldProjections is CheckProjections in a transaction that has stored records
-// without a lease. Nobody registers a projection until it ends.
-func HoldProjections(ctx context.Context, tx pgx.Tx, ours Projections) error {
+// LockProjections does what CheckProjections does, in a transaction that stores records
+// without a lease. Nobody can register a projection until the transaction ends.
+func LockProjections(ctx context.Context, tx pgx.Tx, ours Projections) error {
 	q := &pgx.Batch{}
 	q.Queue(`LOCK TABLE projections IN ROW SHARE MODE`)
 	var registered []Projection
@@ -117,12 +117,12 @@ func HoldProjections(ctx context.Context, tx pgx.Tx, ours Projections) error {
 		return err
 	})
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("hold the projections: %w", err)
+		return fmt.Errorf("lock the projections: %w", err)
 	}
 	return ours.compare(registered)
 }
 
-// compare reports the first projection that is not the same in both.
+// compare returns an error for the first projection that differs.
 func (p Projections) compare(registered []Projection) error {
 	left := slices.Clone(p)
 	for i := range registered {
@@ -141,16 +141,16 @@ func (p Projections) compare(registered []Projection) error {
 	return nil
 }
 
-// RegisterProjections makes the registered projections these, and returns the
-// names of those that are new or changed. It returns an *OutdatedError, and
-// changes nothing, where one is registered that is not among them: a process
-// that lacks it would store records without its jobs, and River would give up
-// the jobs that it does not know.
+// RegisterProjections registers the program's projections, and returns the names of
+// those that are new or changed. If the database has a projection that the program
+// lacks, it changes nothing and returns an *OutdatedError: the program would store
+// records without that projection's jobs, and River would discard jobs of a kind that
+// it does not know.
 //
-// A new projection gets jobs for every record stored from then on: the
-// transaction waits for the commits that are under way, and ends the leases of
-// all streams, so that whoever takes one looks at the projections first. For the
-// records stored before, it adds the job that run_projection adds.
+// A new projection gets jobs for all records stored from then on. For this, the
+// transaction waits for running commits and ends the leases of all streams, because
+// a process that takes a lease checks the projections first. For the records stored
+// before, it adds a run_projection job.
 func RegisterProjections(ctx context.Context, pool *pgxpool.Pool, ours Projections) (changed []string, err error) {
 	if err := ours.valid(); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func RegisterProjections(ctx context.Context, pool *pgxpool.Pool, ours Projectio
 	}
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		changed = nil
-		// Commits of streams hold their row, and take the next lock never.
+		// A commit of a stream locks the stream's row, and never the projections.
 		if _, err := tx.Exec(ctx, `LOCK TABLE streams IN SHARE ROW EXCLUSIVE MODE; LOCK TABLE projections IN EXCLUSIVE MODE`); err != nil {
 			return fmt.Errorf("lock the projections: %w", err)
 		}
@@ -186,12 +186,12 @@ func RegisterProjections(ctx context.Context, pool *pgxpool.Pool, ours Projectio
 				return fmt.Errorf("end the leases of the streams: %w", err)
 			}
 		}
-		return CheckProjections(ctx, tx, ours) // somebody may have been faster
+		return CheckProjections(ctx, tx, ours) // another process may have registered others
 	})
 	return changed, err
 }
 
-// valid reports a mistake in the projections themselves.
+// valid returns an error if the projections themselves are invalid.
 func (p Projections) valid() error {
 	kinds := map[string]string{}
 	for i := range p {
@@ -208,14 +208,14 @@ func (p Projections) valid() error {
 	return nil
 }
 
-// register writes the row, and has the records that are stored projected.
+// register stores the projection's row, and adds a job if it has stored records.
 func (p *Projection) register(ctx context.Context, tx pgx.Tx) error {
 	for _, table := range p.Tables {
 		const keyed = `
 SELECT count(*) = 3 AND bool_or(a.attname = 'did' AND EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum))
 FROM pg_attribute AS a
 WHERE a.attrelid = to_regclass(quote_ident($1)) AND a.attname IN ('collection', 'did', 'rkey') AND NOT a.attisdropped`
-		ok, err := one(ctx, tx, "look at the table "+table, pgx.RowTo[*bool], keyed, table)
+		ok, err := one(ctx, tx, "check the table "+table, pgx.RowTo[*bool], keyed, table)
 		if err != nil {
 			return err
 		}
@@ -239,14 +239,14 @@ SET collections = excluded.collections, kind = excluded.kind, queue = excluded.q
 	return err
 }
 
-// RunProjection has every stored record of a projection's collections projected,
-// as the SQL function run_projection does, and returns the id of the job.
+// RunProjection adds a job that projects all stored records of a projection's
+// collections, through the SQL function run_projection. It returns the job's id.
 func RunProjection(ctx context.Context, db DB, name string) (int64, error) {
 	return one(ctx, db, "run the projection", pgx.RowTo[int64], `SELECT run_projection($1)`, name)
 }
 
-// RemoveProjection forgets a projection. ErrNoRows where there is none; an error
-// where it has unfinished jobs.
+// RemoveProjection removes a projection. It returns ErrNoRows if there is none, and an
+// error if the projection has unfinished jobs.
 func RemoveProjection(ctx context.Context, db DB, name string) error {
 	done, err := db.Exec(ctx, `DELETE FROM projections WHERE name = $1`, name)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Hint != "" {
@@ -261,21 +261,21 @@ func RemoveProjection(ctx context.Context, db DB, name string) error {
 	return nil
 }
 
-// Registered is a projection of the database.
-type Registered struct {
+// RegisteredProjection is a projection of the database.
+type RegisteredProjection struct {
 	Name         string    `json:"name"`
 	Collections  []string  `json:"collections"`
 	Kind         string    `json:"kind"`
 	Queue        string    `json:"queue"`
 	Tables       []string  `json:"tables"`
 	RegisteredAt time.Time `json:"registered_at"`
-	Running      bool      `json:"running"` // over every stored record, since it is new or somebody asked for it
+	Running      bool      `json:"running"` // a run_projection job is unfinished
 	Unfinished   int64     `json:"unfinished_jobs"`
 	DeadLetters  int64     `json:"dead_letters"`
 }
 
 // RegisteredProjections lists the projections of the database.
-func RegisteredProjections(ctx context.Context, db DB) ([]Registered, error) {
+func RegisteredProjections(ctx context.Context, db DB) ([]RegisteredProjection, error) {
 	const sql = `
 SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
        EXISTS (SELECT FROM river_job AS j WHERE j.kind = 'run_projection' AND j.args ->> 'name' = p.name AND j.state IN ` + unfinished + `) AS running,
@@ -283,11 +283,11 @@ SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
        (SELECT count(*) FROM dead_letters AS d WHERE d.projection = p.name AND d.state IN ('open', 'retrying')) AS dead_letters
 FROM projections AS p
 ORDER BY p.name`
-	return all(ctx, db, "list the projections", pgx.RowToStructByPos[Registered], sql)
+	return all(ctx, db, "list the projections", pgx.RowToStructByPos[RegisteredProjection], sql)
 }
 
-// RecordsAfter are the keys of stored records that a projection reads, in the
-// order of their keys and after one, at most limit; fewer only at the end.
+// RecordsAfter returns the keys of at most limit stored records that a projection
+// reads, sorted, after a key. It returns fewer only at the end.
 func RecordsAfter(ctx context.Context, db DB, p *Projection, after Key, limit int) (found []Key, err error) {
 	const rest = `SELECT collection, did, rkey FROM records WHERE collection = $1 AND (did, rkey) > ($2, $3) ORDER BY did, rkey LIMIT $4`
 	const next = `SELECT coalesce(min(collection), '') FROM records WHERE collection > $1`

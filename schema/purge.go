@@ -9,18 +9,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// purgeable is true of an account, $1, whose records, and what was made of them, have to go: it
-// is deleted, or a watch lost it and none brings it. It stands in the statement
-// that deletes, for both may change at any time.
+// purgeable is true if the records and projected rows of the account $1 must be
+// deleted: the account is deleted, or it left a watch and no watch has it now. Each
+// deleting statement contains it, because both can change at any time.
 const purgeable = ` (
     EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
     OR EXISTS (SELECT FROM purge_queue WHERE did = $1)
        AND EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members WHERE did = $1)
 ) `
 
-// Purgeable lists accounts to purge, at most limit, in order and after a DID:
-// the deleted ones at once, those that no watch brings any more when that was at
-// or before a moment.
+// Purgeable lists at most limit accounts to purge, sorted, after a DID. Deleted
+// accounts are due at once, accounts that left a watch when that was at or before
+// unwatched.
 func Purgeable(ctx context.Context, db DB, now, unwatched time.Time, after string, limit int) ([]string, error) {
 	const sql = `
 SELECT did FROM (
@@ -37,20 +37,19 @@ LIMIT $4`
 	return all(ctx, db, "list accounts to purge", pgx.RowTo[string], sql, now, unwatched, after, limit)
 }
 
-// Stay says whether the records of some collections stay when nobody follows their
-// author any more: an entry of the registry, a name or a prefix such as
-// pub.layers.*. A name wins over the longest prefix.
-type Stay struct {
+// KeepRule decides whether records of some collections are kept when their author is
+// no longer followed. Pattern is a collection or a prefix such as pub.layers.*. A
+// collection takes precedence over a prefix, and a longer prefix over a shorter one.
+type KeepRule struct {
 	Pattern string
-	Stays   bool
+	Keep    bool
 }
 
-// PurgeRecords deletes records of an account that is to be purged, at most
-// limit of posts and of others. Those of a deleted account all go; of another
-// one, those of collections without an entry stay too. The rows of
-// projections go afterwards, for a worker may be writing them while it holds the
-// record.
-func PurgeRecords(ctx context.Context, db DB, did string, stay []Stay, limit int) (int, error) {
+// PurgeRecords deletes records of a purgeable account: at most limit posts and at most
+// limit other records. All records of a deleted account are deleted; of other
+// accounts, records of collections without a rule are kept. Purge the projected rows
+// afterwards, because a worker that holds a record may be writing them.
+func PurgeRecords(ctx context.Context, db DB, did string, rules []KeepRule, limit int) (int, error) {
 	const posts = `
 DELETE FROM posts
 WHERE collection = 'app.bsky.feed.post' AND did = $1
@@ -59,23 +58,26 @@ WHERE collection = 'app.bsky.feed.post' AND did = $1
       WHERE p.collection = 'app.bsky.feed.post' AND p.did = $1 AND` + purgeable + `
       LIMIT $2 FOR UPDATE OF p SKIP LOCKED
   ))`
+	// There are few collections and many records: find each next collection by one
+	// index lookup.
 	others := `
 DELETE FROM records_other
-WHERE ctid = ANY (ARRAY(` + goingRecords + `
+WHERE ctid = ANY (ARRAY(` + goingRecords() + `
       AND` + purgeable + `
     LIMIT $4 FOR UPDATE OF r SKIP LOCKED
 ))`
-	n, err := deleteSome(ctx, db, "purge the posts of "+did, posts, did, limit)
+	n, err := deleteRows(ctx, db, "purge the posts of "+did, posts, did, limit)
 	if err != nil {
 		return n, err
 	}
-	pattern, stays := stayColumns(stay)
-	m, err := deleteSome(ctx, db, "purge the records of "+did, others, did, pattern, stays, limit)
+	pattern, stays := keepColumns(rules)
+	m, err := deleteRows(ctx, db, "purge the records of "+did, others, did, pattern, stays, limit)
 	return n + m, err
 }
 
-// goes is true of a collection whose records of account $1 go in its purge: all of a
-// deleted one; of another one posts, and what does not stay by $2 and $3.
+// goes is a condition: a purge of account $1 deletes its records of this collection.
+// For a deleted account it is always true; for another one it is true for posts, and
+// for what the rules in $2 and $3 do not keep.
 func goes(collection string) string {
 	return ` (
     EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted')
@@ -87,9 +89,9 @@ func goes(collection string) string {
 ) `
 }
 
-// goingRecords are those of other collections than posts that go. Few collections,
-// many records: from one collection to the next is a look into the primary key.
-var goingRecords = `
+// goingRecords selects the records outside posts that a purge deletes.
+func goingRecords() string {
+	return `
     WITH RECURSIVE kinds (collection) AS (
         SELECT min(collection) FROM records_other
         UNION ALL
@@ -98,42 +100,42 @@ var goingRecords = `
     SELECT r.ctid FROM kinds AS k
     JOIN records_other AS r ON r.collection = k.collection AND r.did = $1
     WHERE` + goes("k.collection")
+}
 
-func stayColumns(stay []Stay) (pattern pgtype.FlatArray[string], stays pgtype.FlatArray[bool]) {
-	pattern, stays = make(pgtype.FlatArray[string], len(stay)), make(pgtype.FlatArray[bool], len(stay))
-	for i, e := range stay {
-		pattern[i], stays[i] = e.Pattern, e.Stays
+func keepColumns(rules []KeepRule) (pattern pgtype.FlatArray[string], stays pgtype.FlatArray[bool]) {
+	pattern, stays = make(pgtype.FlatArray[string], len(rules)), make(pgtype.FlatArray[bool], len(rules))
+	for i, e := range rules {
+		pattern[i], stays[i] = e.Pattern, e.Keep
 	}
 	return pattern, stays
 }
 
-// PurgeProjected deletes rows that a projection made of an account's records, in
-// one of its tables, whatever their age, at most limit. Those of records that stay
-// stay with them.
-func PurgeProjected(ctx context.Context, db DB, table, did string, stay []Stay, limit int) (int, error) {
+// PurgeProjected deletes at most limit rows of a purgeable account from a
+// projection's table, whatever their age. The rows of kept records are kept.
+func PurgeProjected(ctx context.Context, db DB, table, did string, rules []KeepRule, limit int) (int, error) {
 	sql := `
 DELETE FROM %[1]s
 WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM %[1]s AS p WHERE p.did = $1 AND` + goes("p.collection") + `AND` + purgeable + `LIMIT $4 FOR UPDATE OF p SKIP LOCKED))`
-	pattern, stays := stayColumns(stay)
-	return deleteSome(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, pattern, stays, limit)
+	pattern, stays := keepColumns(rules)
+	return deleteRows(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, pattern, stays, limit)
 }
 
-// PurgeDeadLetters clears the inputs of dead letters of an account that is to be
-// purged, at most limit.
+// PurgeDeadLetters clears the inputs of at most limit dead letters of a purgeable
+// account.
 func PurgeDeadLetters(ctx context.Context, db DB, did string, limit int) (int, error) {
 	const sql = `
 UPDATE dead_letters
-SET ` + cleared + `
+SET ` + clearInput + `
 WHERE id = ANY (ARRAY(SELECT l.id FROM dead_letters AS l WHERE l.did = $1 AND l.raw_bytes > 0 AND` + purgeable + `LIMIT $2 FOR UPDATE OF l SKIP LOCKED))`
-	return deleteSome(ctx, db, "clear the dead letters of "+did, sql, did, limit)
+	return deleteRows(ctx, db, "clear the dead letters of "+did, sql, did, limit)
 }
 
-// FinishPurge ends the purge of an account when nothing of it is left: the
-// profile of a deleted one goes, and it is purged once more after again, when no
-// replay can bring anything back any longer. An account that is to be kept after
-// all is forgotten here too. done is false where something is left.
-func FinishPurge(ctx context.Context, db DB, projections Projections, did string, stay []Stay, now time.Time, again time.Duration) (done bool, err error) {
-	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1) AND NOT EXISTS (` + goingRecords + `)`
+// FinishPurge ends the purge of an account that has no records or projected rows
+// left. It clears the profile of a deleted account and schedules a second purge
+// after again, when no replay can bring its records back. It also ends the purge of
+// an account that is no longer purgeable. done is false if something is left.
+func FinishPurge(ctx context.Context, db DB, projections Projections, did string, rules []KeepRule, now time.Time, again time.Duration) (done bool, err error) {
+	nothing := ` NOT EXISTS (SELECT FROM posts WHERE collection = 'app.bsky.feed.post' AND did = $1) AND NOT EXISTS (` + goingRecords() + `)`
 	for _, table := range projections.AllTables() {
 		nothing += ` AND NOT EXISTS (SELECT FROM ` + pgx.Identifier{table}.Sanitize() + ` AS p WHERE p.did = $1 AND` + goes("p.collection") + `)`
 	}
@@ -154,7 +156,7 @@ WHERE did = $1
 	const left = `
 SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AND (purge_at <= $2 OR purged_for IS DISTINCT FROM coalesce(status_at, '-infinity')))
    AND NOT EXISTS (SELECT FROM purge_queue WHERE did = $1)`
-	pattern, stays := stayColumns(stay)
+	pattern, stays := keepColumns(rules)
 	if _, err = db.Exec(ctx, deleted, did, pattern, stays, now, again); err == nil {
 		_, err = db.Exec(ctx, revived, did)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// purge purges every account that is due, a row at a time, and answers which.
+// purge purges all accounts that are due, one row at a time, and returns them.
 func purge(t *testing.T, db schema.DB, now time.Time) []string {
 	t.Helper()
 	dids, err := schema.Purgeable(t.Context(), db, now, now.Add(-day), "", 10)
@@ -126,7 +126,7 @@ func TestUnwatchedAccountKeepsWhatIsKeptForEver(t *testing.T) {
 	}
 	_, err := apply(t.Context(), pool, lease, schema.Batch{Writes: writes})
 	require.NoError(t, err)
-	stay := []schema.Stay{{Pattern: "app.example.*"}, {Pattern: "app.example.ever", Stays: true}, {Pattern: "app.example.ever.*"}}
+	stay := []schema.KeepRule{{Pattern: "app.example.*"}, {Pattern: "app.example.ever", Keep: true}, {Pattern: "app.example.ever.*"}}
 	left := func() []string {
 		_, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", stay, 10)
 		require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestPurgeIsNotFinishedWhileSomethingIsLeft(t *testing.T) {
 	require.Empty(t, revs(t, pool))
 }
 
-// TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays: what is kept for ever is not
+// TestUnwatchedAccountKeepsWhatIsMadeOfWhatKeep: what is kept for ever is not
 // projected again when the account is followed again.
 func TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays(t *testing.T) {
 	t.Parallel()
@@ -180,7 +180,7 @@ func TestUnwatchedAccountKeepsWhatIsMadeOfWhatStays(t *testing.T) {
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('one')`)
 	execute(t, pool, `INSERT INTO purge_queue VALUES ('did:plc:a', now())`)
 	projections := schema.Projections{{Name: "made", Collections: []string{"app.*"}, Kind: "make", Queue: "q", Tables: []string{"made"}}}
-	stay := []schema.Stay{{Pattern: "app.bsky.feed.post"}, {Pattern: "app.example.*"}, {Pattern: "app.example.ever", Stays: true}}
+	stay := []schema.KeepRule{{Pattern: "app.bsky.feed.post"}, {Pattern: "app.example.*"}, {Pattern: "app.example.ever", Keep: true}}
 	left := func() []string {
 		t.Helper()
 		_, err := schema.PurgeRecords(t.Context(), pool, "did:plc:a", stay, 10)

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// one reads the row that a query answers; ErrNoRows where it answers none. what
-// says in an error what was tried.
+// one reads the row that a query returns, or returns ErrNoRows. what names the
+// operation in an error.
 func one[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) (T, error) {
 	rows, err := db.Query(ctx, sql, args...)
 	if err == nil {
@@ -22,7 +22,7 @@ func one[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], s
 	return none, fmt.Errorf("%s: %w", what, err)
 }
 
-// all reads every row that a query answers.
+// all reads all rows that a query returns.
 func all[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	rows, err := db.Query(ctx, sql, args...)
 	if err == nil {
@@ -34,14 +34,13 @@ func all[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], s
 	return nil, fmt.Errorf("%s: %w", what, err)
 }
 
-// ApplySettings sets what every connection of Weir asks of the server.
+// ApplySettings sets the server's settings for a connection of Weir.
 //
-// The server ends a transaction in which nothing happens for ten seconds. A
-// process that is paused, or a host that falls silent, would otherwise keep its
-// locks, and with them the stream, for as long as the server takes it to be
-// alive: by default, hours.
+// The server ends a transaction that is idle for ten seconds. Otherwise a paused
+// process or a silent host would keep its locks, and with them the stream, until the
+// server notices: by default, after hours.
 //
-// And it compiles no query: compiling the ranking takes longer than counting it.
+// JIT compilation is off, because compiling the ranking takes longer than running it.
 func ApplySettings(ctx context.Context, conn *pgx.Conn) error {
 	const sql = `SELECT set_config('idle_in_transaction_session_timeout', '10s', false), set_config('jit', 'off', false)`
 	if _, err := conn.Exec(ctx, sql); err != nil {
@@ -50,18 +49,18 @@ func ApplySettings(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// One reads the row that a query returns; ErrNoRows where it returns none. what
-// says in an error what was tried, such as "read the streams".
+// One reads the row that a query returns, or returns ErrNoRows. what names the
+// operation in an error, such as "read the streams".
 func One[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) (T, error) {
 	return one(ctx, db, what, row, sql, args...)
 }
 
-// All reads every row that a query returns.
+// All reads all rows that a query returns.
 func All[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	return all(ctx, db, what, row, sql, args...)
 }
 
-// Columns are the keys of n records, a column each, as unnest takes them.
+// Columns returns n keys as one array per column, for unnest.
 func Columns(n int, key func(i int) Key) (collection, did, rkey pgtype.FlatArray[string]) {
 	c := newKeyColumns(n)
 	for i := range n {

@@ -20,10 +20,9 @@ type Record struct {
 	Record    []byte    // JSON
 }
 
-// LockRecords reads records and locks their rows against writers until the
-// transaction ends, in the order of the keys, which must be sorted. Those that
-// are not stored are left out. As in LockPosts it is a look into one partition's
-// index for each record.
+// LockRecords reads records and locks their rows against writers until the transaction
+// ends, in the order of the keys, which must be sorted. It skips records that are not
+// stored. It needs one index lookup per record, like LockPosts.
 func LockRecords(ctx context.Context, tx pgx.Tx, keys []Key) ([]Record, error) {
 	const sql = `
 SELECT r.collection, r.did, r.rkey, r.rev, r.cid, r.created_at, r.indexed_at, r.record

@@ -11,43 +11,43 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// ErrBusy means that others hold what was to be expired; nothing was changed.
-// Try again.
-var ErrBusy = errors.New("others use it: try again later")
+// ErrBusy means that others hold a lock that was needed. Nothing was changed: try
+// again.
+var ErrBusy = errors.New("in use by others: try again later")
 
-// Every function below is one short transaction in one round trip: a process
-// that stops in the middle of it holds nothing. Each may run beside the stream,
-// the workers and itself, and running it again does the rest.
+// Each function below is one short transaction in one round trip, so that a process
+// that stops in between holds no locks. It can run concurrently with the stream, the
+// workers and itself. Repeat it to expire the rest.
 
-// ExpiredPostPartitions lists the partitions of posts whose time ended at or
-// before a moment, the oldest first.
+// ExpiredPostPartitions lists the partitions of posts that end at or before a time,
+// oldest first.
 func ExpiredPostPartitions(ctx context.Context, db DB, before time.Time) ([]string, error) {
 	const sql = `SELECT part FROM post_partitions WHERE part <> 'posts_ahead' AND upper <= tid_floor($1) ORDER BY lower`
 	return all(ctx, db, "list the partitions of posts", pgx.RowTo[string], sql, before)
 }
 
-// DropPostPartition drops a partition. dropped is false where there is none.
-// ErrBusy while somebody reads posts for longer than a moment.
+// DropPostPartition drops a partition. dropped is false if there is none. It returns
+// ErrBusy if others read posts for longer than a moment.
 func DropPostPartition(ctx context.Context, db DB, name string) (dropped bool, err error) {
 	rows, err := db.Query(ctx, `SELECT drop_post_partition($1)`, name)
 	if err == nil {
 		dropped, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 	}
 	if err != nil {
-		return false, fmt.Errorf("drop the partition %s: %w", name, busy(err))
+		return false, fmt.Errorf("drop the partition %s: %w", name, withErrBusy(err))
 	}
 	return dropped, nil
 }
 
-// ExpirePosts deletes posts outside the partitions of a time, in posts_default
-// and posts_ahead, that were stored at or before a moment, at most limit of
-// each, and returns how many. What their authors claim does not count.
+// ExpirePosts deletes posts in posts_default and posts_ahead that were stored at or
+// before a time, at most limit of each, and returns how many. The date that their
+// authors claim does not count.
 func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
 	n, err := deleteOldest(ctx, db, "posts_default", "indexed_at", before, limit)
 	if err != nil {
 		return n, err
 	}
-	ahead, err := one(ctx, db, "look for posts_ahead", pgx.RowTo[bool], `SELECT to_regclass('posts_ahead') IS NOT NULL`)
+	ahead, err := one(ctx, db, "find posts_ahead", pgx.RowTo[bool], `SELECT to_regclass('posts_ahead') IS NOT NULL`)
 	if err != nil || !ahead {
 		return n, err
 	}
@@ -55,17 +55,15 @@ func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, 
 	return n + m, err
 }
 
-// Due says which records of a collection have expired: those that were stored at
-// or before a moment.
-type Due struct {
+// ExpiryRule expires the records of a collection that were stored at or before a time.
+type ExpiryRule struct {
 	Collection string
 	Before     time.Time
 }
 
-// ExpireRecords deletes the records of other collections than posts that have
-// expired, the oldest of each first, at most limit, and returns how many. Records
-// that somebody else holds are left to the next call.
-func ExpireRecords(ctx context.Context, db DB, due []Due, limit int) (int, error) {
+// ExpireRecords deletes at most limit expired records of collections other than posts,
+// the oldest of each first, and returns how many. It skips locked records.
+func ExpireRecords(ctx context.Context, db DB, due []ExpiryRule, limit int) (int, error) {
 	const sql = `
 DELETE FROM records_other
 WHERE ctid = ANY (ARRAY(
@@ -83,34 +81,33 @@ WHERE ctid = ANY (ARRAY(
 	for i, d := range due {
 		collection[i], before[i] = d.Collection, d.Before
 	}
-	return deleteSome(ctx, db, "expire records", sql, collection, before, limit)
+	return deleteRows(ctx, db, "expire records", sql, collection, before, limit)
 }
 
-// ExpireTombstones forgets deletions that happened at or before a moment.
+// ExpireTombstones deletes tombstones of deletions at or before a time.
 func ExpireTombstones(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
 	return deleteOldest(ctx, db, "tombstones", "deleted_at", before, limit)
 }
 
-// ExpireGaps forgets gaps that were closed at or before a moment.
+// ExpireGaps deletes gaps that were closed at or before a time.
 func ExpireGaps(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
 	return deleteOldest(ctx, db, "gaps", "closed_at", before, limit)
 }
 
-// ForgetLostShares clears the list of lost shares where links stay for ever and
-// nobody asks which of them fell.
+// ForgetLostShares deletes rows of lost_shares. It is for a database whose links are
+// kept for ever, where ExpireLinks does not run.
 func ForgetLostShares(ctx context.Context, db DB, _ time.Time, limit int) (int, error) {
 	const sql = `DELETE FROM lost_shares WHERE ctid = ANY (ARRAY(SELECT ctid FROM lost_shares ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))`
-	return deleteSome(ctx, db, "forget lost shares", sql, limit)
+	return deleteRows(ctx, db, "forget lost shares", sql, limit)
 }
 
-// ExpireDeadLetters forgets dead letters last seen at or before a moment.
+// ExpireDeadLetters deletes dead letters last seen at or before a time.
 func ExpireDeadLetters(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
 	return deleteOldest(ctx, db, "dead_letters", "last_seen", before, limit)
 }
 
-// deleteOldest deletes the rows of a table whose moment, an indexed column, is
-// at or before another, the oldest first, at most limit, and answers how many.
-// Rows that somebody else holds are left to the next call.
+// deleteOldest deletes at most limit rows of a table whose indexed time column is at
+// or before a time, oldest first, and returns how many. It skips locked rows.
 func deleteOldest(ctx context.Context, db DB, table, moment string, before time.Time, limit int) (int, error) {
 	const sql = `
 DELETE FROM %[1]s
@@ -118,42 +115,43 @@ WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM %[1]s WHERE %[2]s <= $1
     ORDER BY %[2]s LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
-	return deleteSome(ctx, db, "expire "+table, fmt.Sprintf(sql, table, moment), before, limit)
+	return deleteRows(ctx, db, "expire "+table, fmt.Sprintf(sql, table, moment), before, limit)
 }
 
-// LinkRule says which links stay.
+// LinkRule decides which links expire: those shared by fewer than Keep accounts, after
+// Window and Grace.
 type LinkRule struct {
 	Now    time.Time
-	Window time.Duration // a link goes when it was first seen, and last shared, so long ago,
-	Grace  time.Duration // and fell below Keep so long ago,
-	Keep   int           // unless this many accounts share it
+	Window time.Duration // since the link was first seen and since it was last shared
+	Grace  time.Duration // since it fell below Keep
+	Keep   int           // links with at least this many sharers are kept
 }
 
-// ExpiredLinks is what one call of ExpireLinks did. It has looked at LookedAt
-// links; none means that no link is due.
+// ExpiredLinks is the result of one call of ExpireLinks. If Checked is 0, no link is
+// due.
 type ExpiredLinks struct {
-	LookedAt, Links, Shares int
+	Checked, Links, Shares int
 }
 
-// ExpireLinks looks at links that may have to go, at most limit, and deletes
-// those that do, with their shares. A link without shares has the window too:
-// workers add it before them. A link falls when it loses a sharer and is
-// left with fewer than Keep, where those who shared it since the last look were
-// as many. ErrBusy while workers write shares for longer than a moment.
+// ExpireLinks checks at most limit links that are due, and deletes the expired ones
+// with their shares. A link without shares also has the window, because workers add
+// links before shares. A link falls below Keep when it loses a sharer, if it had at
+// least Keep sharers since the last check. It returns ErrBusy if workers write shares
+// for longer than a moment.
 func ExpireLinks(ctx context.Context, db DB, rule LinkRule, limit int) (ExpiredLinks, error) {
-	const sql = `SELECT looked_at, links_gone AS links, shares_gone AS shares FROM expire_links($1, $2, $3, $4, $5)`
+	const sql = `SELECT looked_at AS checked, links_gone AS links, shares_gone AS shares FROM expire_links($1, $2, $3, $4, $5)`
 	rows, err := db.Query(ctx, sql, rule.Now, rule.Window, rule.Grace, rule.Keep, limit)
 	if err != nil {
-		return ExpiredLinks{}, fmt.Errorf("expire links: %w", busy(err))
+		return ExpiredLinks{}, fmt.Errorf("expire links: %w", withErrBusy(err))
 	}
 	gone, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[ExpiredLinks])
 	if err != nil {
-		return ExpiredLinks{}, fmt.Errorf("expire links: %w", busy(err))
+		return ExpiredLinks{}, fmt.Errorf("expire links: %w", withErrBusy(err))
 	}
 	return gone, nil
 }
 
-func deleteSome(ctx context.Context, db DB, what, sql string, args ...any) (int, error) {
+func deleteRows(ctx context.Context, db DB, what, sql string, args ...any) (int, error) {
 	tag, err := db.Exec(ctx, sql, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", what, err)
@@ -161,8 +159,8 @@ func deleteSome(ctx context.Context, db DB, what, sql string, args ...any) (int,
 	return int(tag.RowsAffected()), nil
 }
 
-// busy adds ErrBusy to an error that says a lock was not to be had.
-func busy(err error) error {
+// withErrBusy adds ErrBusy to an error of a lock timeout.
+func withErrBusy(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
 		return errors.Join(ErrBusy, err)

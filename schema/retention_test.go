@@ -25,7 +25,7 @@ func execute(t *testing.T, db schema.DB, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// share writes what one post of an account shares.
+// share stores the share of one post of an account.
 func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time, card ranking.Card) {
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
@@ -43,22 +43,22 @@ func column(t *testing.T, db schema.DB, sql string, args ...any) []string {
 	return all
 }
 
-// expireLinks looks at every link that is due, at the moment, two at a time.
+// expireLinks checks all links that are due at the time, two at a time.
 func expireLinks(t *testing.T, pool *pgxpool.Pool, now time.Time) (total schema.ExpiredLinks) {
 	t.Helper()
 	for {
 		gone, err := schema.ExpireLinks(t.Context(), pool, schema.LinkRule{Now: now, Window: day, Grace: day, Keep: 5}, 2)
 		require.NoError(t, err)
-		if gone.LookedAt == 0 {
+		if gone.Checked == 0 {
 			return total
 		}
-		total.LookedAt += gone.LookedAt
+		total.Checked += gone.Checked
 		total.Links += gone.Links
 		total.Shares += gone.Shares
 	}
 }
 
-// sharers share a link at a moment, one account each.
+// sharers makes accounts share a link, once each.
 func sharers(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at time.Time) {
 	t.Helper()
 	for i := from; i <= to; i++ {
@@ -66,7 +66,7 @@ func sharers(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at time
 	}
 }
 
-// unshare takes back what sharers shared.
+// unshare deletes the shares that sharers made.
 func unshare(t *testing.T, pool *pgxpool.Pool, url string, from, to int) {
 	t.Helper()
 	for i := from; i <= to; i++ {
@@ -94,16 +94,16 @@ func TestLinkGoesWithItsLastShareUnlessFiveShareIt(t *testing.T) {
 	sharers(t, pool, "later", 1, 2, now)
 	sharers(t, pool, "later", 3, 3, now.Add(time.Hour))
 	require.Zero(t, expireLinks(t, pool, now.Add(day-time.Second)))
-	require.Equal(t, schema.ExpiredLinks{LookedAt: 4, Links: 2, Shares: 13}, expireLinks(t, pool, now.Add(day)))
+	require.Equal(t, schema.ExpiredLinks{Checked: 4, Links: 2, Shares: 13}, expireLinks(t, pool, now.Add(day)))
 	require.Equal(t, []string{"five 5", "later 3"}, links(t, pool), "no share of a link goes before the last one does")
 	require.Zero(t, expireLinks(t, pool, now.Add(day)), "twice is once")
 	require.Zero(t, expireLinks(t, pool, now.Add(day+time.Hour-time.Second)))
-	require.Equal(t, schema.ExpiredLinks{LookedAt: 1, Links: 1, Shares: 3}, expireLinks(t, pool, now.Add(day+time.Hour)))
+	require.Equal(t, schema.ExpiredLinks{Checked: 1, Links: 1, Shares: 3}, expireLinks(t, pool, now.Add(day+time.Hour)))
 	require.Zero(t, expireLinks(t, pool, now.Add(1000*day)), "a link that is kept is not looked at again")
 	require.Equal(t, []string{"five 5"}, links(t, pool))
 }
 
-func TestLinkThatFallsBelowFiveHasADay(t *testing.T) {
+func TestLinkBelowFiveSharersHasADayOfGrace(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	now := noon()
@@ -139,9 +139,9 @@ func TestLinkThatFallsBelowFiveHasADay(t *testing.T) {
 	require.Empty(t, column(t, pool, `SELECT url FROM links WHERE fell_at IS NOT NULL`))
 }
 
-// TestOneLoudAccountHidesNobody: the sharers are counted from the latest on, and
+// TestOneBusyAccountHidesNoSharers: the sharers are counted from the latest on, and
 // to the end where one account has shared most.
-func TestOneLoudAccountHidesNobody(t *testing.T) {
+func TestOneBusyAccountHidesNoSharers(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	now := noon()
@@ -151,7 +151,7 @@ func TestOneLoudAccountHidesNobody(t *testing.T) {
 			INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
 			SELECT 'did:1', 'c', n::text, id, 'post', $2 FROM generate_series(1, 300) AS n, links WHERE url = $1`, url, now)
 	}
-	require.Equal(t, schema.ExpiredLinks{LookedAt: 2, Links: 1, Shares: 303}, expireLinks(t, pool, now.Add(day)))
+	require.Equal(t, schema.ExpiredLinks{Checked: 2, Links: 1, Shares: 303}, expireLinks(t, pool, now.Add(day)))
 	require.Equal(t, []string{"five 304"}, links(t, pool))
 }
 
@@ -247,7 +247,7 @@ func TestPartitionsOfPostsAreDropped(t *testing.T) {
 			}
 		}
 		others := func(ctx context.Context, db schema.DB, before time.Time, limit int) (int, error) {
-			return schema.ExpireRecords(ctx, db, []schema.Due{{Collection: "app.example.none", Before: before}, {Collection: "app.example.other", Before: before}}, limit)
+			return schema.ExpireRecords(ctx, db, []schema.ExpiryRule{{Collection: "app.example.none", Before: before}, {Collection: "app.example.other", Before: before}}, limit)
 		}
 		for _, f := range []func(context.Context, schema.DB, time.Time, int) (int, error){schema.ExpirePosts, others} {
 			for n := 1; n > 0; {
@@ -297,8 +297,8 @@ func TestDaysOfTheFirstVersionsGoAsAWhole(t *testing.T) {
 	require.True(t, dropped)
 }
 
-// TestDroppingGivesWayToReaders: who waits for the lock makes writers wait, so
-// it waits for a moment only.
+// TestDroppingGivesWayToReaders: writers queue behind a waiting lock, so it waits
+// only for a moment.
 func TestDroppingGivesWayToReaders(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -324,7 +324,7 @@ func TestTombstonesGapsAndDeadLettersExpire(t *testing.T) {
 	for i, at := range []time.Time{now.Add(-time.Second), now, now.Add(time.Second)} {
 		execute(t, pool, `INSERT INTO tombstones VALUES ('c', 'd', $1, '1', $2)`, fmt.Sprint(i), at)
 		execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, fmt.Sprint(i), at, at.Add(day))
-		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(fmt.Sprint(i)), At: at}).Park(t.Context(), pool, "s"))
+		require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte(fmt.Sprint(i)), At: at}).Store(t.Context(), pool, "s"))
 	}
 	execute(t, pool, `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('open', $1, $2, '', $1)`, now.Add(-1000*day), now)
 	for name, step := range map[string]struct {

@@ -6,19 +6,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Rights are what this role may do with what Weir has in its schema.
+// Rights are the rights of this role in Weir's schema.
 type Rights struct {
 	Role       string
-	Schema     string   // where Weir's tables are, or would be made; empty: none that this role may use
-	Migrated   bool     // the tables are there
-	Create     bool     // it may make tables, as `weir migrate` does
-	Owner      string   // of the tables; empty before they are there
-	Owns       bool     // this role is their owner, or may act as it
-	Partitions bool     // it may have partitions of posts made and dropped, as retention does every day
-	Missing    []string // rights without which something fails, such as "INSERT, UPDATE on links"
+	Schema     string   // where Weir's tables are, or would be created; empty: none that this role may use
+	Migrated   bool     // the tables exist
+	Create     bool     // it may create tables, as `weir migrate` does
+	Owner      string   // of the tables; empty if they do not exist
+	Owns       bool     // this role owns the tables, or is a member of the owner
+	Partitions bool     // it may create and drop partitions of posts, as retention does every day
+	Missing    []string // missing rights that Weir needs, such as "INSERT, UPDATE on links"
 }
 
-// writtenTables are those that the running roles write.
+// writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
 		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links", "listing_members",
@@ -27,12 +27,12 @@ func writtenTables() []string {
 	}
 }
 
-// readTables are those that the running roles read only.
+// readTables are the tables that the running roles only read.
 func readTables() []string {
 	return []string{"follows", "post_partitions", "river_migration", "weir_migration"}
 }
 
-// calledFunctions are those that Weir, people and other functions call.
+// calledFunctions are the functions that Weir, operators and other functions call.
 func calledFunctions() []string {
 	return []string{
 		"advance_stream", "enqueue_retries", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
@@ -41,9 +41,10 @@ func calledFunctions() []string {
 	}
 }
 
-// ReadRights asks what this role may do. What is not there yet is not missed.
+// ReadRights reads the rights of this role. Tables and functions that do not exist yet
+// are not missing.
 func ReadRights(ctx context.Context, db DB) (Rights, error) {
-	// A function that makes partitions does it as its owner where it is SECURITY DEFINER, and as its caller where it is not.
+	// A function that makes partitions runs as its owner if it is SECURITY DEFINER, and as its caller otherwise.
 	const sql = `
 SELECT current_user::text                                                    AS role,
        coalesce(current_schema()::text, '')                                  AS schema,

@@ -13,10 +13,10 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestRightsAreOfEverything that a migrated database has, but the partitions of
-// its hours: a role that may do nothing misses it all. Whoever adds a table or a
-// function adds it in rights.go.
-func TestRightsAreOfEverything(t *testing.T) {
+// TestRightsCoverEverything in a migrated database, except the partitions of
+// posts: a role without rights misses all of it. Add new tables and functions to
+// rights.go.
+func TestRightsCoverEverything(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	role := strings.ToLower("nobody_" + rand.Text())

@@ -17,7 +17,7 @@ CREATE TABLE accounts (
     feed_read_at timestamp with time zone, -- When the feed was last read to the end of a window.
     feed_problem text DEFAULT ''::text NOT NULL, -- Why the feed could not be read the last time. Empty: it could.
     reread_since timestamp with time zone, -- Posts since then may be missing, because the account could not be read. It is read again when it is active. NULL: nothing is missing.
-    reread_asked integer DEFAULT 0 NOT NULL, -- How often a second read was asked for. A read that began earlier does not settle it.
+    reread_asked integer DEFAULT 0 NOT NULL, -- How many rereads were requested. A read that began before the latest request does not fulfil it.
     reread_at timestamp with time zone, -- When to try again, if the account is active and could not be read.
     purged_for timestamp with time zone, -- The status_at of the deletion after which the account was purged.
     purge_at timestamp with time zone, -- When the account is purged once more, of what a replay stored in the meantime.
@@ -92,7 +92,7 @@ CREATE TABLE audits (
     extra integer NOT NULL, -- Stored records that are not in the repository.
     stale integer NOT NULL, -- Records that are stored in another version than the repository's.
     score double precision, -- The fraction of the records that agree, from 0 to 1. NULL: no record was compared.
-    repaired boolean NOT NULL, -- Whether the faults were repaired, or their repair was asked for.
+    repaired boolean NOT NULL, -- Whether the faults were repaired, or a repair was requested.
     CONSTRAINT audits_pkey PRIMARY KEY (id)
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
@@ -177,7 +177,7 @@ CREATE TABLE gaps (
     to_at timestamp with time zone NOT NULL,
     reason text NOT NULL, -- Why the interval may have been missed.
     opened_at timestamp with time zone NOT NULL,
-    accounts integer DEFAULT 0 NOT NULL, -- How many accounts must be compared with their repositories before the gap closes. checked and unchecked are done, the others are left.
+    accounts integer DEFAULT 0 NOT NULL, -- How many accounts must be compared with their repositories before the gap closes. Those in checked and unchecked are done.
     checked integer DEFAULT 0 NOT NULL, -- How many of these accounts were compared.
     unchecked integer DEFAULT 0 NOT NULL, -- How many of these accounts could not be compared. They are read when that becomes possible.
     later integer DEFAULT 0 NOT NULL, -- How many other accounts were not active. They are read when they become active.
@@ -249,7 +249,7 @@ CREATE VIEW post_partitions AS
             "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
   WHERE i.inhparent = 'posts'::regclass::oid AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
 
--- The projections of this database, as the process registered them that started last. A process whose binary lacks one refuses to start.
+-- The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.
 CREATE TABLE projections (
     name text COLLATE "C" NOT NULL,
     collections text[] NOT NULL, -- The collections whose records it reads: names, and prefixes such as pub.layers.*
@@ -300,7 +300,7 @@ CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 CREATE TABLE sharding (
     root text NOT NULL,
     mode text NOT NULL, -- What happens above `accounts`. shards: more streams; network: one stream that reads everyone's events; auto: shards while they are few.
-    accounts integer NOT NULL, -- The most accounts that one stream asks for.
+    accounts integer NOT NULL, -- The most accounts that one stream requests.
     made integer DEFAULT 1 NOT NULL, -- The number of the latest shard. No number is used twice: an epoch is valid for one stream.
     CONSTRAINT sharding_pkey PRIMARY KEY (root),
     CONSTRAINT sharding_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
@@ -456,10 +456,10 @@ CREATE OR REPLACE FUNCTION public.check_dead_letter_filter(stage text, class tex
 AS $function$
 BEGIN
     IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is no stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
-        RAISE EXCEPTION '% is no class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
+        RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
     END IF;
 END $function$;
 
@@ -490,7 +490,7 @@ AS $function$
           LIMIT p_most) AS j
 $function$;
 
--- Marks a dead letter as needing nothing. It is kept, and no longer listed or retried with the others.
+-- Marks a dead letter as needing no action. It is kept, but no longer listed or retried with the others.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letter(letter bigint)
  RETURNS void
  LANGUAGE plpgsql
@@ -502,13 +502,13 @@ BEGIN
     END IF;
 END $function$;
 
--- Dismisses every open dead letter, or those of a stage or class. Returns how many.
+-- Dismisses all open dead letters, or those of a stage or class. Returns how many.
 CREATE OR REPLACE FUNCTION public.dismiss_dead_letters(stage text DEFAULT NULL::text, class text DEFAULT NULL::text)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    answer bigint;
+    n bigint;
 BEGIN
     PERFORM check_dead_letter_filter(stage, class);
     WITH chosen AS MATERIALIZED (
@@ -518,8 +518,8 @@ BEGIN
         FOR UPDATE
     )
     UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() FROM chosen AS c WHERE d.id = c.id;
-    GET DIAGNOSTICS answer = ROW_COUNT;
-    RETURN answer;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    RETURN n;
 END $function$;
 
 -- Dismisses the dead letter of a watch that is removed.
@@ -556,7 +556,7 @@ BEGIN
 END $function$;
 REVOKE EXECUTE ON FUNCTION drop_post_partition(text) FROM PUBLIC;
 
--- Asks for the records of one account, in every stored collection, by handle or DID, as far back as given. Returns the id of the job.
+-- Requests a backfill of one account, by handle or DID: its records in every stored collection, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -568,7 +568,7 @@ BEGIN
             USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_backfill(''alice.example'', interval ''24 hours'')';
     END IF;
     IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
-        RAISE EXCEPTION 'a backfill goes back more than nothing and 10 years at most, not %', back USING ERRCODE = '22023';
+        RAISE EXCEPTION 'a backfill goes back more than 0 and at most 10 years, not %', back USING ERRCODE = '22023';
     END IF;
     IF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
         RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
@@ -576,14 +576,14 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
 END $function$;
 
--- Asks for the records of every followed account, in every stored collection, as far back as given. Returns the id of the job.
+-- Requests a backfill of every followed account: its records in every stored collection, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill_all(back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 4)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 BEGIN
     IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
-        RAISE EXCEPTION 'a backfill goes back more than nothing and 10 years at most, not %', back USING ERRCODE = '22023';
+        RAISE EXCEPTION 'a backfill goes back more than 0 and at most 10 years, not %', back USING ERRCODE = '22023';
     END IF;
     IF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
         RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
@@ -606,7 +606,7 @@ BEGIN
     RETURN job;
 END $function$;
 
--- Adds a job that asks for backfills, and wakes a worker.
+-- Adds a job that requests backfills, and wakes a worker.
 CREATE OR REPLACE FUNCTION public.enqueue_request(p_args jsonb)
  RETURNS bigint
  LANGUAGE sql
@@ -616,7 +616,7 @@ AS $function$
                              CASE WHEN p_args ? 'all' THEN 'every-account' ELSE 'one-account' END])
 $function$;
 
--- Has an account that is active again read, if posts of it may be missing.
+-- Requests a backfill of an account that is active again, if posts of it may be missing.
 CREATE OR REPLACE FUNCTION public.enqueue_reread()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -769,10 +769,10 @@ BEGIN
                CASE WHEN t.n < many OR cardinality(t.dids) >= p_keep THEN t.dids
                     ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = t.id) END AS dids
         FROM latest AS t
-    ), noted AS (
+    ), taken AS (
         DELETE FROM lost_shares AS s WHERE s.link_id = ANY (due) RETURNING s.link_id, s.did
     ), lost AS MATERIALIZED (
-        SELECT n.link_id AS id, array_agg(DISTINCT n.did) AS dids FROM noted AS n GROUP BY n.link_id
+        SELECT n.link_id AS id, array_agg(DISTINCT n.did) AS dids FROM taken AS n GROUP BY n.link_id
     ), fallen AS MATERIALIZED (
         SELECT f.id, f.first_seen, f.last, cardinality(f.dids) >= p_keep AS held,
                CASE WHEN cardinality(f.dids) >= p_keep THEN NULL
@@ -780,20 +780,20 @@ BEGIN
                     ELSE f.fell_at END AS fell_at
         FROM found AS f
         LEFT JOIN lost AS s ON s.id = f.id
-    ), judged AS MATERIALIZED (
+    ), decided AS MATERIALIZED (
         SELECT f.id, f.fell_at,
                CASE WHEN f.held THEN 'infinity'
                     ELSE greatest(f.last + p_window, f.fell_at + p_grace, f.first_seen + p_window) END AS check_at
         FROM fallen AS f
     ), kept AS (
         UPDATE links AS l SET check_at = j.check_at, fell_at = j.fell_at
-        FROM judged AS j
+        FROM decided AS j
         WHERE l.id = j.id AND j.check_at > p_now
     ), unshared AS (
-        DELETE FROM shares AS s USING judged AS j WHERE s.link_id = j.id AND j.check_at <= p_now
+        DELETE FROM shares AS s USING decided AS j WHERE s.link_id = j.id AND j.check_at <= p_now
         RETURNING 1
     ), gone AS (
-        DELETE FROM links AS l USING judged AS j WHERE l.id = j.id AND j.check_at <= p_now
+        DELETE FROM links AS l USING decided AS j WHERE l.id = j.id AND j.check_at <= p_now
         RETURNING 1
     )
     SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)
@@ -825,7 +825,7 @@ BEGIN
     RETURN OLD;
 END $function$;
 
--- Has expiry check the link of a share that is gone, or is dated earlier than before.
+-- Makes expiry check the link of a share that was deleted, or that has an earlier date than before.
 CREATE OR REPLACE FUNCTION public.note_lost_share()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -951,7 +951,7 @@ BEGIN
     RETURN NEW;
 END $function$;
 
--- Has a dead letter retried, whatever its state. Returns the id of the job that does it.
+-- Requests a retry of a dead letter, whatever its state. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.retry_dead_letter(letter bigint)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -970,13 +970,13 @@ BEGIN
     RETURN enqueue_retries();
 END $function$;
 
--- Has every open dead letter retried, or those of a stage or class. Returns how many.
+-- Requests a retry of all open dead letters, or of those of a stage or class. Returns how many.
 CREATE OR REPLACE FUNCTION public.retry_dead_letters(stage text DEFAULT NULL::text, class text DEFAULT NULL::text)
  RETURNS bigint
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    answer bigint;
+    n bigint;
 BEGIN
     PERFORM check_dead_letter_filter(stage, class);
     WITH chosen AS MATERIALIZED (
@@ -986,14 +986,14 @@ BEGIN
         FOR UPDATE
     )
     UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL FROM chosen AS c WHERE d.id = c.id;
-    GET DIAGNOSTICS answer = ROW_COUNT;
-    IF answer > 0 THEN
+    GET DIAGNOSTICS n = ROW_COUNT;
+    IF n > 0 THEN
         PERFORM enqueue_retries();
     END IF;
-    RETURN answer;
+    RETURN n;
 END $function$;
 
--- Has every stored record of a projection's collections projected again, in the background; returns the id of the job that does it.
+-- Adds a job that projects all stored records of a projection's collections again. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.run_projection(name text)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -1006,7 +1006,7 @@ BEGIN
     RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name), ARRAY[tag(name)]);
 END $function$;
 
--- Has the members of a new or changed watch read at once.
+-- Adds a job that reads the members of a new or changed watch.
 CREATE OR REPLACE FUNCTION public.sync_watch()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1025,7 +1025,7 @@ AS $function$
     SELECT substring(left(regexp_replace(p_text, '[^A-Za-z0-9_-]+', '-', 'g'), 255) FROM '^-*([A-Za-z0-9_][A-Za-z0-9_-]+[A-Za-z0-9_])-*$')
 $function$;
 
--- Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then ask again. Both waits begin at now_at.
+-- Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then try again. Both waits begin at now_at.
 CREATE OR REPLACE FUNCTION public.take_api_slot(p_holder text, p_slots integer, p_spacing interval, p_ttl interval, OUT slot integer, OUT wait interval, OUT now_at timestamp with time zone)
  RETURNS record
  LANGUAGE plpgsql
@@ -1073,14 +1073,14 @@ CREATE OR REPLACE FUNCTION public.tid_floor(at timestamp with time zone)
  IMMUTABLE STRICT
 AS $function$
 DECLARE
-    n      bigint := (extract(epoch FROM at) * 1000000)::bigint << 10;
-    answer text := '';
+    n   bigint := (extract(epoch FROM at) * 1000000)::bigint << 10;
+    tid text := '';
 BEGIN
     FOR i IN 1..13 LOOP
-        answer := substr('234567abcdefghijklmnopqrstuvwxyz', (n & 31)::int + 1, 1) || answer;
+        tid := substr('234567abcdefghijklmnopqrstuvwxyz', (n & 31)::int + 1, 1) || tid;
         n := n >> 5;
     END LOOP;
-    RETURN answer;
+    RETURN tid;
 END $function$;
 
 -- The moment of a TID, or of the first TID that begins with this text. NULL for anything else.

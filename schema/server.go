@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Setting is a setting of the server, as it holds in this session.
+// Setting is a setting of the server, with its value in this session.
 type Setting struct {
 	Name   string
 	Value  string
@@ -16,8 +16,8 @@ type Setting struct {
 	Source string // where it comes from: default, configuration file, database, user, …
 }
 
-// Settings reads settings by name. Those that this server does not have, or that
-// this role may not read, are left out.
+// Settings reads settings by name. It skips settings that this server does not have or
+// that this role may not read.
 func Settings(ctx context.Context, db DB, names []string) ([]Setting, error) {
 	const sql = `
 SELECT name               AS name,
@@ -30,26 +30,27 @@ ORDER BY name`
 	return all(ctx, db, "read the settings of the server", pgx.RowToStructByName[Setting], sql, names)
 }
 
-// Server is what is known of the server and the database, besides its settings.
+// Server is the state of the server and the database.
 type Server struct {
 	Now         time.Time // by its clock
-	Backend     int64     // the process that answered
+	Backend     int64     // the process id of the backend
 	Version     int       // such as 150004
 	Encoding    string
 	Database    string
 	Bytes       int64  // of the database on disk
 	Standby     bool   // it replays another server's log
-	Collation   string // version of the default collation when the database was made; empty: it has none
-	CollationIs string // that version now
+	Collation   string // version of the default collation when the database was created; empty: it has none
+	CollationIs string // the current version of that collation
 	XIDAge      int64  // transactions since the database was last frozen
-	Ours        int    // connections that call themselves weir
+	Ours        int    // connections with the application name weir
 	Others      int    // other clients' connections
 	Reserved    int    // connections kept for superusers and privileged roles
-	Limit       int    // the most that this role, or this database, may have; -1: no limit of their own
+	Limit       int    // connection limit of this role or this database; -1: none
 }
 
-// ReadServer reads it. Of other roles' sessions the kind is hidden from a role
-// without pg_read_all_stats: one that has a user and a database is a client's.
+// ReadServer reads the state of the server. A role without pg_read_all_stats does not
+// see the type of other roles' sessions: a session with a user and a database counts
+// as a client.
 func ReadServer(ctx context.Context, db DB) (Server, error) {
 	const sql = `
 SELECT clock_timestamp()                                                                AS now,
@@ -79,15 +80,15 @@ WHERE d.datname = current_database()`
 	return one(ctx, db, "read the state of the server", pgx.RowToStructByName[Server], sql)
 }
 
-// Snapshot is a transaction that has been open for long: what was deleted since
-// it began cannot be vacuumed.
+// Snapshot is a long transaction. Rows deleted since it began cannot be vacuumed.
 type Snapshot struct {
-	What  string // how to end it
+	What  string // the statement that ends it
 	Since time.Time
 }
 
-// OldSnapshots lists transactions that began before a moment, the oldest first,
-// at most ten; prepared ones too. Those of other roles only where SeesSessions.
+// OldSnapshots lists at most ten transactions that began before a time, including
+// prepared ones, oldest first. It lists those of other roles only if CanSeeSessions
+// returns true.
 func OldSnapshots(ctx context.Context, db DB, before time.Time) ([]Snapshot, error) {
 	const sql = `
 SELECT what AS what, since AS since FROM (
@@ -101,21 +102,20 @@ SELECT what AS what, since AS since FROM (
 WHERE since < $1
 ORDER BY since
 LIMIT 10`
-	return all(ctx, db, "look for old transactions", pgx.RowToStructByName[Snapshot], sql, before)
+	return all(ctx, db, "list old transactions", pgx.RowToStructByName[Snapshot], sql, before)
 }
 
-// SeesSessions answers whether this role sees since when other roles'
-// transactions have been open.
-func SeesSessions(ctx context.Context, db DB) (bool, error) {
-	return one(ctx, db, "look which sessions can be seen", pgx.RowTo[bool], `SELECT pg_has_role('pg_read_all_stats', 'USAGE')`)
+// CanSeeSessions reports whether this role sees when other roles' transactions began.
+func CanSeeSessions(ctx context.Context, db DB) (bool, error) {
+	return one(ctx, db, "read which sessions this role sees", pgx.RowTo[bool], `SELECT pg_has_role('pg_read_all_stats', 'USAGE')`)
 }
 
-// Slot is a replication slot: the server keeps its log for it.
+// Slot is a replication slot. The server keeps its log for the slot's reader.
 type Slot struct {
 	Name   string
-	Active bool  // somebody reads it at this moment
-	Bytes  int64 // of log kept for it
-	Lost   bool  // the server has given up keeping it
+	Active bool  // a reader is connected
+	Bytes  int64 // of log kept for the slot
+	Lost   bool  // the server no longer keeps the log
 }
 
 // Slots lists the replication slots of the server.
@@ -132,9 +132,9 @@ ORDER BY slot_name`
 	return all(ctx, db, "list the replication slots", pgx.RowToStructByName[Slot], sql)
 }
 
-// InvalidIndexes lists indexes that answer nothing and cost every write: their
-// making was interrupted. Those being made at this moment are left out; of one
-// that another role makes, only the lock on its table may be seen.
+// InvalidIndexes lists indexes whose creation was interrupted. No query uses them, and
+// they slow down every write. It skips indexes that are being created; if another role
+// creates one, only the lock on its table may be visible.
 func InvalidIndexes(ctx context.Context, db DB) ([]string, error) {
 	const sql = `
 SELECT i.indexrelid::regclass::text
@@ -146,12 +146,12 @@ WHERE c.relnamespace = current_schema()::regnamespace AND NOT (i.indisvalid AND 
       LEFT JOIN pg_locks AS l ON l.pid = p.pid AND l.relation = i.indrelid AND l.mode = 'ShareUpdateExclusiveLock'
       WHERE p.index_relid = i.indexrelid OR p.index_relid IS NULL AND l.pid IS NOT NULL)
 ORDER BY 1`
-	return all(ctx, db, "look for invalid indexes", pgx.RowTo[string], sql)
+	return all(ctx, db, "list invalid indexes", pgx.RowTo[string], sql)
 }
 
-// Notified answers whether a notification that one session sends reaches another
-// that listens: a pooler in transaction mode drops it. It waits until ctx ends.
-func Notified(ctx context.Context, listener *pgx.Conn, sender DB, channel string) error {
+// CheckNotifications returns an error if a notification from one session does not reach
+// a listening session before ctx ends: a pooler in transaction mode drops it.
+func CheckNotifications(ctx context.Context, listener *pgx.Conn, sender DB, channel string) error {
 	if _, err := listener.Exec(ctx, `LISTEN `+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}

@@ -11,34 +11,34 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// What happens above the number of accounts that one stream asks for.
+// What happens if more accounts are followed than one stream requests.
 const (
-	ShardsAuto    = "auto"    // shards while they are few, else the network
-	ShardsAlways  = "shards"  // as many streams as it takes
-	ShardsNetwork = "network" // one stream that asks for everyone's events
+	ShardsAuto    = "auto"    // up to AutoShards shards, then the network
+	ShardsAlways  = "shards"  // as many streams as needed
+	ShardsNetwork = "network" // one stream that requests all events
 )
 
-// AutoShards is up to how many streams auto makes. Above it, one stream of the
-// whole network costs less than the connections.
+// AutoShards is the maximum number of streams in the mode auto. Above it, one stream of
+// the whole network costs less than the connections.
 const AutoShards = 10
 
-// Sharding says how the followed accounts are shared out over a stream and its
+// Sharding configures how the followed accounts are divided among a stream and its
 // shards.
 type Sharding struct {
 	Mode     string
-	Accounts int // how many accounts one stream asks for, at most
+	Accounts int // the most accounts that one stream requests
 }
 
-// Shard is a stream and whom it follows.
+// Shard is a stream and the accounts that it follows.
 type Shard struct {
 	Stream string
 	Followed
-	// Network: these are more than one stream can ask for. It asks for
-	// everyone's events, and applies theirs.
+	// Network: there are more accounts than one stream can request. The stream
+	// requests all events, and applies those of its accounts.
 	Network bool
 }
 
-// SetSharding says how the accounts of a stream are shared out from now on.
+// SetSharding stores how the accounts of a stream are divided from now on.
 func SetSharding(ctx context.Context, db DB, root, wire string, s Sharding) error {
 	if err := makeStream(ctx, db, root, wire); err != nil {
 		return err
@@ -47,38 +47,38 @@ func SetSharding(ctx context.Context, db DB, root, wire string, s Sharding) erro
 INSERT INTO sharding (root, mode, accounts) VALUES ($1, $2, $3)
 ON CONFLICT (root) DO UPDATE SET mode = excluded.mode, accounts = excluded.accounts`
 	if _, err := db.Exec(ctx, sql, root, s.Mode, s.Accounts); err != nil {
-		return fmt.Errorf("say how the accounts of stream %s are shared out: %w", root, err)
+		return fmt.Errorf("set the sharding of stream %s: %w", root, err)
 	}
 	return nil
 }
 
-// ShareAccounts gives every followed account a stream, makes and removes shards
-// as it takes, and answers them all, the root first. ErrNoRows where SetSharding
-// has not been called. oldest says that a stream that has read nothing begins at
-// the oldest event, and not at the tip.
+// AssignAccounts assigns every followed account to a stream, makes and removes shards as
+// needed, and returns all of them, the root first. It returns ErrNoRows if SetSharding
+// was not called. If oldest is true, a stream that has read nothing begins at the
+// oldest event instead of the tip.
 //
-// A stream that takes accounts over from others goes back to the earliest of
-// their positions, and whoever holds its lease loses it: what those streams had
-// not committed comes again. For that, a holder must ask here after it took the
-// lease, and before it reads.
-func ShareAccounts(ctx context.Context, tx pgx.Tx, root string, oldest bool) ([]Shard, error) {
-	s := sharing{root: root, oldest: oldest}
+// A stream that takes over accounts from other streams moves back to the earliest of
+// their positions, so that it reads what they have not committed. Its holder loses the
+// lease. A new holder must therefore call AssignAccounts after it takes the lease and
+// before it reads.
+func AssignAccounts(ctx context.Context, tx pgx.Tx, root string, oldest bool) ([]Shard, error) {
+	s := division{root: root, oldest: oldest}
 	if err := s.read(ctx, tx); err != nil {
 		return nil, fmt.Errorf("read the shards of stream %s: %w", root, err)
 	}
-	s.next, s.total = shareOut(s.followed.DIDs, s.now, len(s.streams), s.sharding)
+	s.next, s.total = divide(s.followed.DIDs, s.now, len(s.streams), s.sharding)
 	if err := s.write(ctx, tx); err != nil {
-		return nil, fmt.Errorf("share out the accounts of stream %s: %w", root, err)
+		return nil, fmt.Errorf("assign the accounts of stream %s: %w", root, err)
 	}
 	return s.shards(), nil
 }
 
-// shareOut decides which stream follows which account. Streams are numbers below
-// streams, 0 is the root; total is how many there are afterwards. Nobody moves
-// without need: a stream gives accounts away when it has too many, a shard gives
-// all away when the others have room for them and a tenth is left, so that a few
-// accounts more or less do not move many to and fro.
-func shareOut(followed []string, now map[string]int, streams int, s Sharding) (next map[string]int, total int) {
+// divide assigns accounts to streams. A stream is a number from 0, the root, to
+// streams-1; total is the new number of streams. Accounts move only if they must: a
+// stream with too many accounts gives some away, and a shard gives all away if the
+// others have room for them and a tenth to spare. So small changes do not move
+// accounts back and forth.
+func divide(followed []string, now map[string]int, streams int, s Sharding) (next map[string]int, total int) {
 	limit := s.limit(followed, now)
 	sizes := make([]int, streams)
 	next = make(map[string]int, len(followed))
@@ -102,7 +102,7 @@ func shareOut(followed []string, now map[string]int, streams int, s Sharding) (n
 		sizes[closed] = 0
 	}
 	for len(loose) > 0 {
-		at := roomiest(sizes, limit)
+		at := fullestWithRoom(sizes, limit)
 		if at < 0 {
 			at = len(sizes)
 			sizes = append(sizes, 0)
@@ -117,8 +117,8 @@ func shareOut(followed []string, now map[string]int, streams int, s Sharding) (n
 	return next, len(sizes)
 }
 
-// limit is how many accounts one stream takes: any number, where the network is
-// read above it. Auto goes back to shards when a tenth fewer would do.
+// limit returns the most accounts of one stream: any number if the stream reads the
+// whole network. Auto returns to shards once the accounts are a tenth below the limit.
 func (s Sharding) limit(followed []string, now map[string]int) int {
 	inRoot := 0
 	for _, at := range now {
@@ -136,7 +136,7 @@ func (s Sharding) limit(followed []string, now map[string]int) int {
 	return s.Accounts
 }
 
-// closable is the smallest shard whose accounts the others have room for; 0: none.
+// closable returns the smallest shard, if the others have room for its accounts, or 0.
 func closable(sizes []int, accounts, limit int) int {
 	smallest, others := 0, 0
 	for i, n := range sizes {
@@ -146,7 +146,7 @@ func closable(sizes []int, accounts, limit int) int {
 		case smallest == 0 || n < sizes[smallest]:
 			smallest = i
 		}
-		others++ // the root stands in for the one that goes
+		others++ // the root counts in place of the closed shard
 	}
 	if smallest == 0 || (accounts+others-1)/others > limit-limit/10 {
 		return 0
@@ -154,8 +154,8 @@ func closable(sizes []int, accounts, limit int) int {
 	return smallest
 }
 
-// roomiest is the fullest stream that has room; -1: none.
-func roomiest(sizes []int, limit int) int {
+// fullestWithRoom returns the fullest stream that has room, or -1.
+func fullestWithRoom(sizes []int, limit int) int {
 	fullest := -1
 	for i, n := range sizes {
 		if n < limit && (fullest < 0 || n > sizes[fullest]) {
@@ -165,21 +165,21 @@ func roomiest(sizes []int, limit int) int {
 	return fullest
 }
 
-// sharing is one sharing out: how it stands, and how it will.
-type sharing struct {
+// division is the assignment of accounts to streams, before and after a change.
+type division struct {
 	root     string
 	oldest   bool
 	sharding Sharding
 	followed Followed
 	streams  []string       // the root first
-	now      map[string]int // by account: an index into streams
-	next     map[string]int // the same, afterwards
-	total    int            // of streams, afterwards; some may be empty
+	now      map[string]int // by account: index into streams, before
+	next     map[string]int // by account: index into streams, after
+	total    int            // number of streams, after; some may be empty
 }
 
-func (s *sharing) read(ctx context.Context, tx pgx.Tx) error {
-	// One process at a time shares out; one that is paused meanwhile must not
-	// keep the others waiting.
+func (s *division) read(ctx context.Context, tx pgx.Tx) error {
+	// One process at a time assigns accounts. The timeout keeps a paused process
+	// from blocking the others.
 	const begin = `
 SET LOCAL idle_in_transaction_session_timeout = '20s';
 LOCK TABLE stream_accounts IN SHARE ROW EXCLUSIVE MODE`
@@ -213,15 +213,15 @@ LOCK TABLE stream_accounts IN SHARE ROW EXCLUSIVE MODE`
 	return err
 }
 
-// write writes the difference: nothing where there is none.
-func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
-	sources := map[int][]string{} // of the streams that take accounts over: whose positions count
+// write stores the changes, and writes nothing if there are none.
+func (s *division) write(ctx context.Context, tx pgx.Tx) error {
+	sources := map[int][]string{} // by receiving stream: the streams whose positions count
 	for len(s.streams) < s.total {
 		name, err := makeShard(ctx, tx, s.root)
 		if err != nil {
 			return err
 		}
-		// Its first accounts may have been followed as some of everyone.
+		// The root may have followed its first accounts as a part of the network.
 		sources[len(s.streams)] = []string{s.root}
 		s.streams = append(s.streams, name)
 	}
@@ -259,14 +259,14 @@ func (s *sharing) write(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
-	if err := assign(ctx, tx, s.root, moved, to, gone); err != nil {
+	if err := storeAssignments(ctx, tx, s.root, moved, to, gone); err != nil {
 		return err
 	}
 	return s.removeEmpty(ctx, tx)
 }
 
-// makeShard makes the row of a new shard, with a name that none had before. It
-// counts as held, though free to take, for the moment until a consumer comes.
+// makeShard makes the row of a new shard, with an unused name. The lease looks held for
+// ten seconds, until a consumer takes it, but is free to take.
 func makeShard(ctx context.Context, tx pgx.Tx, root string) (name string, err error) {
 	const sql = `
 WITH number AS (UPDATE sharding SET made = made + 1 WHERE root = $1 RETURNING made)
@@ -274,17 +274,17 @@ INSERT INTO streams (name, wire, root, state, lease_expires_at)
 SELECT s.name || '-' || n.made, s.wire, s.name, 'connecting', clock_timestamp() + interval '10 seconds' FROM streams AS s, number AS n WHERE s.name = $1
 ON CONFLICT (name) DO NOTHING
 RETURNING name`
-	for err = ErrNoRows; errors.Is(err, ErrNoRows); { // a stream of another Weir may have the name
+	for err = ErrNoRows; errors.Is(err, ErrNoRows); { // a stream of another root may have the name
 		err = tx.QueryRow(ctx, sql, root).Scan(&name)
 	}
 	return name, err
 }
 
-// takeOver sets a stream to the earliest position of some, by time, and ends its
-// lease. Those that have read nothing are the earliest, or do not count.
+// takeOver sets a stream to the earliest position, by time, of some streams, and ends
+// its lease. A stream that has read nothing is the earliest if oldest is true, and is
+// ignored otherwise.
 func takeOver(ctx context.Context, tx pgx.Tx, stream string, from []string, oldest bool) error {
-	// A commit that was first is seen from here on; one that comes later is
-	// behind the position it finds.
+	// After this lock, the next statement sees the positions of earlier commits.
 	if _, err := tx.Exec(ctx, `SELECT FROM streams WHERE name = ANY ($1) ORDER BY name FOR NO KEY UPDATE`, from); err != nil {
 		return err
 	}
@@ -313,9 +313,9 @@ WHERE s.name = $1 AND (f.start IS NOT NULL OR f.from_oldest)`
 	return err
 }
 
-// assign writes down which stream follows which account from now on, and
-// forgets those that nobody follows.
-func assign(ctx context.Context, tx pgx.Tx, root string, dids, streams, gone pgtype.FlatArray[string]) error {
+// storeAssignments stores the new streams of accounts, and deletes accounts that are no
+// longer followed.
+func storeAssignments(ctx context.Context, tx pgx.Tx, root string, dids, streams, gone pgtype.FlatArray[string]) error {
 	if len(dids) > 0 {
 		const sql = `
 INSERT INTO stream_accounts AS a (root, did, stream, assigned_at)
@@ -333,9 +333,9 @@ ON CONFLICT (root, did) DO UPDATE SET stream = excluded.stream, assigned_at = ex
 	return nil
 }
 
-// removeEmpty removes the shards without accounts, and whatever their lease: its
-// holder commits nothing more.
-func (s *sharing) removeEmpty(ctx context.Context, tx pgx.Tx) error {
+// removeEmpty deletes the shards without accounts, even if their lease is held: the
+// holder can commit nothing more.
+func (s *division) removeEmpty(ctx context.Context, tx pgx.Tx) error {
 	used := map[int]bool{0: true}
 	for _, at := range s.next {
 		used[at] = true
@@ -351,8 +351,8 @@ func (s *sharing) removeEmpty(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// shards are the streams as they are after the sharing out.
-func (s *sharing) shards() []Shard {
+// shards returns the streams after the change.
+func (s *division) shards() []Shard {
 	all := make([]Shard, len(s.streams))
 	for i, name := range s.streams {
 		all[i] = Shard{Stream: name, Followed: Followed{Everyone: i == 0 && s.followed.Everyone}}

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// followed is a database in which accounts are followed, and shared out.
+// followed is a database whose followed accounts are divided among streams.
 type followed struct {
 	t      *testing.T
 	pool   *pgxpool.Pool
@@ -53,11 +53,11 @@ func (f *followed) unfollow(from, to int) {
 	f.exec(`DELETE FROM watch_members WHERE did BETWEEN 'did:plc:' || to_char($1::int, 'FM00000') AND 'did:plc:' || to_char($2::int, 'FM00000')`, from, to)
 }
 
-// share shares out, and answers who is where. It checks what always holds.
+// share assigns the accounts and returns the stream of each. It checks the invariants.
 func (f *followed) share() (all []schema.Shard, at map[string]string) {
 	f.t.Helper()
 	require.NoError(f.t, pgx.BeginFunc(f.t.Context(), f.pool, func(tx pgx.Tx) (err error) {
-		all, err = schema.ShareAccounts(f.t.Context(), tx, "s", f.oldest)
+		all, err = schema.AssignAccounts(f.t.Context(), tx, "s", f.oldest)
 		return err
 	}))
 	at = map[string]string{}
@@ -83,7 +83,7 @@ func (f *followed) share() (all []schema.Shard, at map[string]string) {
 	return all, at
 }
 
-// sizes are how many accounts each stream has.
+// sizes returns the number of accounts of each stream.
 func sizes(all []schema.Shard) map[string]int {
 	n := map[string]int{}
 	for _, one := range all {
@@ -92,13 +92,13 @@ func sizes(all []schema.Shard) map[string]int {
 	return n
 }
 
-// position sets where a stream stands: so many minutes after noon.
+// position sets the position of a stream, in minutes after noon.
 func (f *followed) position(stream string, minutes int) {
 	f.t.Helper()
 	f.exec(`UPDATE streams SET host = 'h', cursor_kind = 'seq', cursor = 5, anchor = '{}', filter_hash = 'f', last_event_at = $2, caught_up_at = $2 WHERE name = $1`, stream, past(minutes))
 }
 
-// past is so many minutes after noon.
+// past returns a time in minutes after noon.
 func past(minutes int) time.Time {
 	return time.Date(2026, 7, 4, 12, minutes, 0, 0, time.UTC)
 }
@@ -111,8 +111,8 @@ func (f *followed) lease(stream string) schema.Lease {
 	return lease
 }
 
-// TestOneMoreAccountMovesNobody: above the limit of a stream too.
-func TestOneMoreAccountMovesNobody(t *testing.T) {
+// TestOneMoreAccountMovesNoOther, even above the limit of a stream.
+func TestOneMoreAccountMovesNoOther(t *testing.T) {
 	t.Parallel()
 	f := newFollowed(t, schema.ShardsAuto, 100)
 	f.follow(1, 100)
@@ -136,11 +136,11 @@ func TestOneMoreAccountMovesNobody(t *testing.T) {
 	_, err := f.pool.Exec(t.Context(), `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'written'; END $$;
 		CREATE TRIGGER no AFTER INSERT OR UPDATE OR DELETE ON stream_accounts FOR EACH STATEMENT EXECUTE FUNCTION no()`)
 	require.NoError(t, err)
-	f.share() // nothing changed: nothing is written, and nobody told
+	f.share() // nothing changed: nothing is written, and nobody is notified
 }
 
-// TestSharingOutWhateverHappens: accounts come and go and the limits change.
-func TestSharingOutWhateverHappens(t *testing.T) {
+// TestAssignmentInvariants: accounts come and go and the limits change.
+func TestAssignmentInvariants(t *testing.T) {
 	t.Parallel()
 	f := newFollowed(t, schema.ShardsAlways, 10)
 	seed := rand.Uint64()
@@ -185,8 +185,8 @@ func TestSharingOutWhateverHappens(t *testing.T) {
 	}
 }
 
-// TestConsumersAreToldHowToShareOut, wherever they run.
-func TestConsumersAreToldHowToShareOut(t *testing.T) {
+// TestConsumersAreNotifiedOfSharding, wherever they run.
+func TestConsumersAreNotifiedOfSharding(t *testing.T) {
 	t.Parallel()
 	f := newFollowed(t, schema.ShardsAlways, 10)
 	conn, err := f.pool.Acquire(t.Context())
@@ -201,8 +201,8 @@ func TestConsumersAreToldHowToShareOut(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestAFewAccountsMoreOrLessMoveNobody: neither shards nor auto go to and fro.
-func TestAFewAccountsMoreOrLessMoveNobody(t *testing.T) {
+// TestSmallChangesMoveNoAccounts: accounts do not move back and forth.
+func TestSmallChangesMoveNoAccounts(t *testing.T) {
 	t.Parallel()
 	f := newFollowed(t, schema.ShardsAuto, 100)
 	for _, n := range []int{schema.AutoShards * 100, 150} {
@@ -240,9 +240,9 @@ func TestAFewAccountsMoreOrLessMoveNobody(t *testing.T) {
 	require.False(t, all[0].Network)
 }
 
-// TestWhoTakesAccountsOverGoesBack to the earliest position of those they come
-// from, in one transaction with the end of its lease.
-func TestWhoTakesAccountsOverGoesBack(t *testing.T) {
+// TestStreamThatTakesOverAccountsMovesBack to the earliest position of
+// the others, in the transaction that ends its lease.
+func TestStreamThatTakesOverAccountsMovesBack(t *testing.T) {
 	t.Parallel()
 	f := newFollowed(t, schema.ShardsAlways, 100)
 	f.follow(1, 250)
@@ -288,7 +288,7 @@ func TestWhoTakesAccountsOverGoesBack(t *testing.T) {
 	}
 	require.NoError(t, renew(t, f.pool, lease), "who only gives accounts away goes on")
 
-	// Nobody is watched: everyone is followed, from where the shards stood.
+	// No watch is left: the network is followed, from the position of the shards.
 	f.position("s", 56)
 	f.position("s-4", 10)
 	f.exec(`DELETE FROM watches`)
@@ -321,9 +321,9 @@ func TestStreamThatReadNothing(t *testing.T) {
 	}
 }
 
-// TestTwoStreamsOfOneDatabaseShareOutEachForItself: two Weirs, or an old and a
+// TestRootsDivideTheirAccountsSeparately: two Weirs, or an old and a
 // new one side by side.
-func TestTwoStreamsOfOneDatabaseShareOutEachForItself(t *testing.T) {
+func TestRootsDivideTheirAccountsSeparately(t *testing.T) {
 	t.Parallel()
 	f := newFollowed(t, schema.ShardsAlways, 10)
 	f.follow(1, 25)
@@ -331,7 +331,7 @@ func TestTwoStreamsOfOneDatabaseShareOutEachForItself(t *testing.T) {
 	require.NoError(t, schema.SetSharding(t.Context(), f.pool, "other", "wire", schema.Sharding{Mode: schema.ShardsNetwork, Accounts: 10}))
 	share := func(root string) (all []schema.Shard) {
 		require.NoError(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) (err error) {
-			all, err = schema.ShareAccounts(t.Context(), tx, root, false)
+			all, err = schema.AssignAccounts(t.Context(), tx, root, false)
 			return err
 		}))
 		return all
@@ -343,7 +343,7 @@ func TestTwoStreamsOfOneDatabaseShareOutEachForItself(t *testing.T) {
 	_, err := f.pool.Exec(t.Context(), `DELETE FROM streams WHERE name = 's'`)
 	require.NoError(t, err)
 	require.ErrorIs(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
-		_, err := schema.ShareAccounts(t.Context(), tx, "s", false)
+		_, err := schema.AssignAccounts(t.Context(), tx, "s", false)
 		return err
 	}), schema.ErrNoRows)
 	require.Equal(t, map[string]int{"other": 25}, sizes(share("other")))
@@ -363,7 +363,7 @@ func TestGapOfAShardConcernsItsAccounts(t *testing.T) {
 	}
 	require.NoError(t, schema.SetSharding(t.Context(), f.pool, "other", "wire", schema.Sharding{Mode: schema.ShardsNetwork, Accounts: 10}))
 	require.NoError(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
-		_, err := schema.ShareAccounts(t.Context(), tx, "other", false)
+		_, err := schema.AssignAccounts(t.Context(), tx, "other", false)
 		return err
 	}))
 	of := func(stream string) []string {

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Position is how far a stream has been committed. CursorKind "" means that
-// nothing has been read yet.
+// Position is how far a stream has been committed. If CursorKind is empty, nothing has
+// been read yet.
 type Position struct {
 	Host       string
 	CursorKind string // "", "seq" or "time"
@@ -18,14 +18,14 @@ type Position struct {
 	Anchor     *Anchor
 	Anchors    Anchors
 	LastEvent  time.Time // when the last event happened, by the server's clock
-	WrittenAt  time.Time // the same by the authors' clocks, an estimate; zero: unknown
+	WrittenAt  time.Time // when the last event was written, estimated by the authors' clocks; zero: unknown
 	CaughtUp   time.Time // zero: never
-	Quiet      bool      // nothing was unread at CaughtUp, and nothing has been committed since; read, not written
+	Quiet      bool      // nothing was unread at CaughtUp, and nothing has been committed since; read only
 	FilterHash string
 }
 
-// Lag is how much later than it was written the last event was dated: a server
-// that lags dates by its own clock what it gets late.
+// Lag returns how much later than WrittenAt the last event is dated: a lagging server
+// dates late events by its own clock.
 func (p Position) Lag() time.Duration {
 	if p.WrittenAt.IsZero() || p.LastEvent.IsZero() {
 		return 0
@@ -33,15 +33,14 @@ func (p Position) Lag() time.Duration {
 	return max(0, p.LastEvent.Sub(p.WrittenAt))
 }
 
-// Anchors are the last frames of different accounts, the latest first; zeros
-// follow where fewer are known.
+// Anchors are the last frames of different accounts, latest first. Unknown ones are
+// zero.
 type Anchors [8]AnchorHash
 
-// AnchorHash is an anchor of which only a hash is kept, and its sequence number
-// where the source asks for it; else 0.
+// AnchorHash is the hash of an anchor and, if the source needs it, the sequence number.
 type AnchorHash struct{ Hash, Seq int64 }
 
-// columns are the anchors that are set, as they are stored: nil for none.
+// columns returns the known anchors as arrays, or nil if there are none.
 func (a *Anchors) columns() (hashes, seqs []int64) {
 	for i := range a {
 		if a[i].Hash == 0 {
@@ -64,7 +63,7 @@ func (a *Anchors) columns() (hashes, seqs []int64) {
 	return hashes, seqs
 }
 
-// Anchor identifies the last frame committed: a resume must deliver it again.
+// Anchor identifies the last committed frame. A resume must deliver it again.
 type Anchor struct {
 	Seq        int64  `json:"seq,omitempty"`
 	TimeUS     int64  `json:"time_us"`
@@ -86,7 +85,7 @@ type Lease struct {
 	Position Position
 }
 
-// Stream states, as a person reads them on the page and in SQL.
+// Stream states, as the page and SQL show them.
 const (
 	StateStopped    = "stopped"
 	StateConnecting = "connecting"
@@ -96,16 +95,16 @@ const (
 	StateNoNetwork  = "not connected"
 	StateDraining   = "paused by backpressure"
 
-	// DetailScanning goes with "catching up" while a server that has accepted a
-	// cursor sends nothing.
+	// DetailScanning is the detail of StateCatchingUp while a server that has accepted
+	// a cursor sends nothing.
 	DetailScanning = "nothing more has arrived yet: the server may still be looking through what it has stored"
 
-	// StateNoConsumer is never stored: the last holder said goodbye, or there
-	// never was one.
+	// StateNoConsumer is never stored. It means that the last holder released the
+	// lease, or that there never was one.
 	StateNoConsumer = "no consumer is running"
 )
 
-// StreamStatus is what the page and a person want to know of a stream.
+// StreamStatus is the status of a stream for the page and the commands.
 type StreamStatus struct {
 	Name       string
 	Host       string
@@ -118,13 +117,13 @@ type StreamStatus struct {
 	Cursor     int64
 	CursorKind string
 	Epoch      int64
-	Failed     int    // tries to connect since the last event
-	Owner      string // who took the lease last; empty: given back
-	Leased     bool   // a consumer holds the lease at this moment
+	Failed     int    // failed tries to connect since the last event
+	Owner      string // who took the lease last; empty: the lease was released
+	Leased     bool   // a consumer holds the lease now
 }
 
-// Current is the stream's state as it holds now. A holder whose lease ran out is
-// not heard any more: what it last wrote must not pass for the truth.
+// Current returns the stream's current state. The stored state of a holder whose lease
+// has expired is out of date.
 func (s StreamStatus) Current() string {
 	switch {
 	case s.Leased:
@@ -136,9 +135,9 @@ func (s StreamStatus) Current() string {
 	}
 }
 
-// TakeLease tries to become the only writer of a stream, making its row at the
-// first call. ok is false while another owner's lease has not run out, by the
-// database's clock, or its transaction still holds the row.
+// TakeLease tries to become the only writer of a stream, and makes the stream's row if
+// there is none. ok is false while another owner's lease has not expired, by the
+// database's clock, or another transaction locks the row.
 func TakeLease(ctx context.Context, db DB, stream, wire, owner string, ttl time.Duration) (lease Lease, ok bool, err error) {
 	if err := makeStream(ctx, db, stream, wire); err != nil {
 		return Lease{}, false, err
@@ -146,13 +145,13 @@ func TakeLease(ctx context.Context, db DB, stream, wire, owner string, ttl time.
 	return TakeShard(ctx, db, stream, owner, ttl)
 }
 
-// makeStream makes the row of a stream where there is none.
+// makeStream makes the row of a stream if there is none.
 func makeStream(ctx context.Context, db DB, stream, wire string) error {
-	// A paused holder may sit inside a transaction on the row, and even ON
-	// CONFLICT DO NOTHING would wait for it: hence the look first, and SKIP
-	// LOCKED below.
-	// The row of a recording goes with its replay. The next one's epochs begin
-	// at the time, so that no epoch comes twice and a paused replay stays fenced.
+	// A paused holder may have a transaction open on the row, and even ON CONFLICT DO
+	// NOTHING would wait for it: so check first, and use SKIP LOCKED below.
+	// The row of a recording is deleted after the ingest. The epochs of the next
+	// ingest begin at the current time, so that no epoch is used twice and a paused
+	// ingest stays fenced.
 	const sql = `
 INSERT INTO streams (name, wire, epoch)
 SELECT $1, $2, CASE $2 WHEN $3 THEN extract(epoch FROM clock_timestamp()) * 1000000 ELSE 0 END::bigint
@@ -164,14 +163,14 @@ ON CONFLICT (name) DO NOTHING`
 	return nil
 }
 
-// TakeShard is TakeLease for a stream whose row others make and remove: ok is
-// false where there is none.
+// TakeShard is TakeLease for a stream whose row others make and remove. ok is false if
+// there is no row.
 func TakeShard(ctx context.Context, db DB, stream, owner string, ttl time.Duration) (lease Lease, ok bool, err error) {
 	const take = `
 WITH free AS (
     SELECT name FROM streams
     WHERE name = $1 AND (lease_owner IS NULL OR lease_owner = $2 OR lease_expires_at < clock_timestamp()
-        OR lease_renewed_at > clock_timestamp() + interval '1 second') -- the clock was set back: whoever lives renews it at once
+        OR lease_renewed_at > clock_timestamp() + interval '1 second') -- the clock was set back: a live holder renews at once
     FOR UPDATE SKIP LOCKED
 )
 UPDATE streams AS s
@@ -208,15 +207,14 @@ RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s
 	return lease, err == nil, err
 }
 
-// StalledAfter is how long after the end of its lease a holder that is still inside a
-// transaction counts as stalled: no commit takes longer.
+// StalledAfter is the time after the end of a lease after which a holder with an open
+// transaction counts as stalled. No commit takes longer.
 const StalledAfter = 30 * time.Second
 
 // EndStalled ends the session of a holder whose lease ended long ago and whose
-// transaction still locks the stream's row, and reports whether there was one. The
-// server does that by itself where the session is idle in its transaction. It does
-// not where it waits for the rest of a message: the data of a COPY, from a process
-// that was paused in the middle of it.
+// transaction still locks the stream's row. It reports whether there was one. The
+// server itself ends sessions that are idle in a transaction, but not those that wait
+// for the rest of a message, such as the data of a COPY from a paused process.
 func EndStalled(ctx context.Context, db DB, stream string, after time.Duration) (bool, error) {
 	const sql = `
 SELECT coalesce(bool_or(pg_terminate_backend(l.pid)), false)
@@ -227,7 +225,7 @@ WHERE s.name = $1 AND s.lease_expires_at < clock_timestamp() - $2::interval`
 	return one(ctx, db, "end the stalled holder of stream "+stream, pgx.RowTo[bool], sql, stream, after)
 }
 
-// Release gives the lease back, so that a waiting consumer takes over at once.
+// Release ends the lease, so that a waiting consumer can take over at once.
 func (l Lease) Release(ctx context.Context, db DB) error {
 	const sql = `
 UPDATE streams
@@ -239,18 +237,18 @@ WHERE name = $1 AND epoch = $2`
 	return nil
 }
 
-// Beat is what the holder of a lease says of its stream, every second.
-type Beat struct {
+// Heartbeat is the state of a stream, which the holder of the lease stores every second.
+type Heartbeat struct {
 	State    string
 	Detail   string
-	Failed   int       // tries to connect since the last event
-	CaughtUp time.Time // moves the stream's caught_up_at forward; zero: does not
+	Failed   int       // failed tries to connect since the last event
+	CaughtUp time.Time // moves the stream's caught_up_at forward, unless zero
 }
 
-// Renew extends the lease, says what state the stream is in, and answers the
-// time by the database's clock. The error is ErrFenced when the lease has been
-// lost, or given back: a renewal that was cancelled may still arrive after that.
-func (l Lease) Renew(ctx context.Context, db DB, beat Beat) (now time.Time, err error) {
+// Renew extends the lease, stores the heartbeat, and returns the time by the database's
+// clock. It returns ErrFenced if the lease was lost or released: a cancelled renewal
+// may still arrive after the release.
+func (l Lease) Renew(ctx context.Context, db DB, heartbeat Heartbeat) (now time.Time, err error) {
 	const sql = `
 UPDATE streams
 SET lease_expires_at = clock_timestamp() + $3::interval,
@@ -264,18 +262,18 @@ SET lease_expires_at = clock_timestamp() + $3::interval,
 WHERE name = $1 AND epoch = $2 AND lease_owner IS NOT NULL
 RETURNING clock_timestamp()`
 	now, err = one(ctx, db, "renew the lease of stream "+l.Stream, pgx.RowTo[time.Time], sql,
-		l.Stream, l.Epoch, l.TTL, beat.State, beat.Detail, nilTime(beat.CaughtUp), beat.Failed)
+		l.Stream, l.Epoch, l.TTL, heartbeat.State, heartbeat.Detail, nilTime(heartbeat.CaughtUp), heartbeat.Failed)
 	if errors.Is(err, ErrNoRows) {
 		return now, fmt.Errorf("renew the lease of stream %s: %w", l.Stream, ErrFenced)
 	}
 	return now, err
 }
 
-// WireRecording is the wire of a recording that is replayed: a stream that ends.
+// WireRecording is the wire of a recording: a stream that ends.
 const WireRecording = "recording"
 
-// DropRecording removes the row of a recording that nobody replays any more:
-// its position is of no use.
+// DropRecording deletes the row of a recording whose ingest has ended. Its position is
+// not needed any more.
 func DropRecording(ctx context.Context, db DB, stream string) error {
 	const sql = `DELETE FROM streams WHERE name = $1 AND wire = $2 AND (lease_owner IS NULL OR lease_expires_at < clock_timestamp())`
 	if _, err := db.Exec(ctx, sql, stream, WireRecording); err != nil {
@@ -284,8 +282,8 @@ func DropRecording(ctx context.Context, db DB, stream string) error {
 	return nil
 }
 
-// StreamStatuses lists every stream, by name, but recordings: their events are
-// old and they end, which is no news about the streams that Weir reads.
+// StreamStatuses lists all streams by name, except recordings: their events are old and
+// they end, which would look like a fault.
 func StreamStatuses(ctx context.Context, db DB) ([]StreamStatus, error) {
 	const sql = `
 SELECT name          AS name,
@@ -315,7 +313,7 @@ func deref(t *time.Time) time.Time {
 	return *t
 }
 
-// nilTime makes the zero time NULL.
+// nilTime returns nil, for NULL, if t is the zero time.
 func nilTime(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

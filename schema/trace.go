@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// StoredRecord is a record as it is stored.
+// StoredRecord is a stored record.
 type StoredRecord struct {
 	Rev       string          `json:"rev"`
 	CID       string          `json:"cid"`
@@ -17,7 +17,7 @@ type StoredRecord struct {
 	Record    json.RawMessage `json:"record"`
 }
 
-// FindRecord reads a record; ErrNoRows where it is not stored.
+// FindRecord returns a record, or ErrNoRows.
 func FindRecord(ctx context.Context, db DB, k Key) (StoredRecord, error) {
 	const sql = `
 SELECT rev AS rev, cid AS cid, created_at AS created_at, indexed_at AS indexed_at, record AS record
@@ -32,24 +32,24 @@ type Tombstone struct {
 	DeletedAt time.Time `json:"deleted_at"`
 }
 
-// FindTombstone reads it; ErrNoRows where there is none.
+// FindTombstone returns a record's tombstone, or ErrNoRows.
 func FindTombstone(ctx context.Context, db DB, k Key) (Tombstone, error) {
 	const sql = `SELECT rev AS rev, deleted_at AS deleted_at FROM tombstones WHERE collection = $1 AND did = $2 AND rkey = $3`
 	return one(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
 }
 
-// Standing is what decides whether an account counts.
-type Standing struct {
+// AccountStanding decides whether an account counts.
+type AccountStanding struct {
 	DID      string   `json:"did"`
 	Handle   string   `json:"handle,omitempty"`
-	Status   string   `json:"status"`            // only active counts
-	Followed bool     `json:"followed"`          // by a watch, or because everybody is
-	Watches  []string `json:"watches,omitempty"` // the targets of those that bring it
+	Status   string   `json:"status"`            // only active accounts count
+	Followed bool     `json:"followed"`          // by a watch, or because Weir follows the whole network
+	Watches  []string `json:"watches,omitempty"` // the targets of the watches that have it
 	Problem  string   `json:"feed_problem,omitempty"`
 }
 
-// FindStanding reads it; an account nobody has heard of is active.
-func FindStanding(ctx context.Context, db DB, did string) (Standing, error) {
+// FindAccountStanding reads the standing of an account. An unknown account is active.
+func FindAccountStanding(ctx context.Context, db DB, did string) (AccountStanding, error) {
 	const sql = `
 SELECT v.did                                                   AS did,
        coalesce(a.handle, '')                                  AS handle,
@@ -64,22 +64,21 @@ CROSS JOIN LATERAL (
     FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
     WHERE m.did = v.did
 ) AS w`
-	return one(ctx, db, "read the standing of "+did, pgx.RowToStructByName[Standing], sql, did)
+	return one(ctx, db, "read the standing of "+did, pgx.RowToStructByName[AccountStanding], sql, did)
 }
 
-// FindDID is the account that a handle was last known to name; ErrNoRows where
-// none is.
+// FindDID returns the account that last had a handle, or ErrNoRows.
 func FindDID(ctx context.Context, db DB, handle string) (string, error) {
-	return one(ctx, db, "look for the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
+	return one(ctx, db, "find the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
 }
 
-// TracedJob is a job that has to do with a record or its account.
+// TracedJob is a job of a record or its account.
 type TracedJob struct {
 	ID          int64      `json:"id"`
 	Kind        string     `json:"kind"`
 	State       string     `json:"state"`
 	Attempt     int        `json:"attempt"`
-	Most        int        `json:"max_attempts"`
+	MaxAttempts int        `json:"max_attempts"`
 	Records     int        `json:"records"` // of its batch
 	CreatedAt   time.Time  `json:"created_at"`
 	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
@@ -89,16 +88,15 @@ type TracedJob struct {
 	Metadata    string     `json:"metadata,omitempty"` // JSON: the place in a feed, and River's log
 }
 
-// TracedJobs is how many of the newest jobs are looked at: there is no index over
-// their arguments, for it would triple the cost of every job.
+// TracedJobs is the number of newest jobs that a trace searches. There is no index on
+// the arguments, because it would triple the cost of every job.
 const TracedJobs = 50_000
 
-// JobsOf lists the newest jobs of projections that name a record, in one of the
-// ways that jobs name records, and of its account's feed, the newest first, at
-// most twenty.
+// JobsOf lists at most 20 jobs, newest first, that process a record or backfill its
+// account.
 func JobsOf(ctx context.Context, db DB, k Key) ([]TracedJob, error) {
 	const sql = `
-SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS most,
+SELECT j.id AS id, j.kind AS kind, j.state::text AS state, j.attempt::int AS attempt, j.max_attempts::int AS max_attempts,
        CASE WHEN j.kind <> 'backfill_account' THEN jsonb_array_length(coalesce(j.args -> 'records', j.args -> 'posts')) ELSE 0 END AS records,
        j.created_at AS created_at, j.attempted_at AS attempted_at, j.finalized_at AS finalized_at, coalesce(j.attempted_by, '{}') AS by,
        ARRAY(SELECT e ->> 'error' FROM unnest(j.errors) AS e) AS errors,
@@ -110,26 +108,26 @@ WHERE j.kind = ANY (ARRAY(SELECT p.kind FROM projections AS p))
    OR j.kind = 'backfill_account' AND j.args ->> 'did' = $2
 ORDER BY j.id DESC
 LIMIT 20`
-	return all(ctx, db, "look for the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.Collection, k.DID, k.Rkey, TracedJobs)
+	return all(ctx, db, "find the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.Collection, k.DID, k.Rkey, TracedJobs)
 }
 
-// TracedLetter is a dead letter of a record.
-type TracedLetter struct {
+// TracedDeadLetter is a dead letter of a record.
+type TracedDeadLetter struct {
 	ID       int64     `json:"id"`
 	Stage    string    `json:"stage"`
 	Cause    string    `json:"cause"`
 	LastSeen time.Time `json:"last_seen"`
 }
 
-// LettersOf lists the dead letters of a record, the newest first.
-func LettersOf(ctx context.Context, db DB, k Key) ([]TracedLetter, error) {
+// DeadLettersOf lists at most 20 dead letters of a record, newest first.
+func DeadLettersOf(ctx context.Context, db DB, k Key) ([]TracedDeadLetter, error) {
 	const sql = `
 SELECT id AS id, stage AS stage, cause AS cause, last_seen AS last_seen
 FROM dead_letters
 WHERE collection = $1 AND did = $2 AND rkey = $3
 ORDER BY last_seen DESC
 LIMIT 20`
-	return all(ctx, db, "look for dead letters", pgx.RowToStructByName[TracedLetter], sql, k.Collection, k.DID, k.Rkey)
+	return all(ctx, db, "find the dead letters of the record", pgx.RowToStructByName[TracedDeadLetter], sql, k.Collection, k.DID, k.Rkey)
 }
 
 // TracedGap is a gap, open or closed.
@@ -141,7 +139,7 @@ type TracedGap struct {
 	HowClosed string    `json:"how_closed,omitempty"` // empty: it is open
 }
 
-// GapsAt lists the gaps that a moment falls into.
+// GapsAt lists at most 20 gaps that contain a time.
 func GapsAt(ctx context.Context, db DB, at time.Time) ([]TracedGap, error) {
 	const sql = `
 SELECT stream AS stream, from_at AS "from", to_at AS "to", reason AS reason, coalesce(how_closed, CASE WHEN closed_at IS NULL THEN '' ELSE 'closed' END) AS how_closed
@@ -149,17 +147,17 @@ FROM gaps
 WHERE from_at <= $1 AND to_at >= $1
 ORDER BY from_at
 LIMIT 20`
-	return all(ctx, db, "look for gaps", pgx.RowToStructByName[TracedGap], sql, at)
+	return all(ctx, db, "find the gaps", pgx.RowToStructByName[TracedGap], sql, at)
 }
 
-// TracedFault is what an audit found of a record.
+// TracedFault is a fault of a record that an audit found.
 type TracedFault struct {
 	At     time.Time `json:"at"`
 	Fault  string    `json:"fault"`
 	Detail string    `json:"detail,omitempty"`
 }
 
-// FaultsOf lists what audits found of a record, the latest first.
+// FaultsOf lists at most 20 faults of a record that audits found, latest first.
 func FaultsOf(ctx context.Context, db DB, k Key) ([]TracedFault, error) {
 	const sql = `
 SELECT a.ended_at AS at, f.fault AS fault, f.detail AS detail
@@ -167,5 +165,5 @@ FROM audit_faults AS f JOIN audits AS a ON a.id = f.audit_id
 WHERE f.did = $1 AND f.collection = $2 AND f.rkey = $3
 ORDER BY a.ended_at DESC
 LIMIT 20`
-	return all(ctx, db, "look for faults", pgx.RowToStructByName[TracedFault], sql, k.DID, k.Collection, k.Rkey)
+	return all(ctx, db, "find the faults of the record", pgx.RowToStructByName[TracedFault], sql, k.DID, k.Collection, k.Rkey)
 }

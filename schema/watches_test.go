@@ -11,10 +11,10 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestSyncRevivesWhoIsShown, whatever the stream said of him more than an hour
-// ago; and who may have missed something meanwhile is read again, whoever says
-// that he is active: a sync, the stream, a person.
-func TestSyncRevivesWhoIsShown(t *testing.T) {
+// TestSyncReactivatesListedAccounts, whatever the stream reported more than an
+// hour ago. Accounts that may have missed posts are reread, whether a sync, the stream
+// or an operator reactivates them.
+func TestSyncReactivatesListedAccounts(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	execute := func(sql string, args ...any) {
@@ -56,9 +56,9 @@ func TestSyncRevivesWhoIsShown(t *testing.T) {
 		texts(`SELECT args ->> 'account' FROM river_job WHERE kind = 'request_backfill' AND args ->> 'priority' = '1' ORDER BY 1`))
 }
 
-// TestOnlyAComparisonChecksOffAGap, or the word that there is to be one later: a
-// feed that a person had read meanwhile does not.
-func TestOnlyAComparisonChecksOffAGap(t *testing.T) {
+// TestOnlyAComparisonSettlesAGap, or a comparison postponed: a read that an
+// operator requested does not.
+func TestOnlyAComparisonSettlesAGap(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	do(t, pool, `INSERT INTO watches (target, kind) VALUES ('did:a', 'account')`)
@@ -66,7 +66,7 @@ func TestOnlyAComparisonChecksOffAGap(t *testing.T) {
 	open := func(r schema.Reading) int {
 		t.Helper()
 		r.Since, r.Now = time.Now().Add(-2*time.Hour), time.Now()
-		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.FeedRead(t.Context(), tx, "did:a", r) }))
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return schema.RecordReading(t.Context(), tx, "did:a", r) }))
 		return ask[int](t, pool, `SELECT count(*)::int FROM gaps WHERE closed_at IS NULL`)
 	}
 	gap := func() {
@@ -79,5 +79,5 @@ func TestOnlyAComparisonChecksOffAGap(t *testing.T) {
 	require.Equal(t, 1, open(schema.Reading{Problem: "more than 5000 posts"}))
 	require.Zero(t, open(schema.Reading{Compared: true}))
 	gap()
-	require.Zero(t, open(schema.Reading{Problem: "refused", Again: true}))
+	require.Zero(t, open(schema.Reading{Problem: "refused", RetryLater: true}))
 }

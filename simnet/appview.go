@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// notFoundActor is what getFollows says; other methods say otherwise.
+// notFoundActor is the error of getFollows; other methods use notFoundProfile.
 const (
 	notFoundActor   = "Actor not found: {}"
 	notFoundProfile = "Profile not found"
 )
 
-// beforeAll is a cursor among rkeys after which there is nothing.
+// beforeAll is a cursor among rkeys that ends the listing.
 const beforeAll = "2222222222222"
 
 func (v *visit) follows() (any, error) {
@@ -32,19 +32,19 @@ func (v *visit) follows() (any, error) {
 	}{Subject: v.profile(p), Follows: []*profileView{}, paging: paging{end: beforeAll}}
 	page := v.backwards(v.index.collection(p, follow), limit, &out.paging)
 	for _, r := range page {
-		if other := v.index.byDID[r.subject]; other != nil && other.status == "" { // else the page is shorter than asked for
+		if other := v.index.byDID[r.subject]; other != nil && other.status == "" { // else the page is shorter than the limit
 			out.Follows = append(out.Follows, v.profile(other))
 		}
 	}
 	return out, nil
 }
 
-// backwards is a page of records by rkey, the latest first, and its cursor when
-// there are more.
+// backwards returns a page of records by rkey, latest first, and sets the cursor
+// if there are more.
 func (v *visit) backwards(all []*record, limit int, p *paging) (page []*record) {
 	at := len(all)
 	if cursor := v.query.Get("cursor"); cursor != "" {
-		at, _ = place(all, cursor)
+		at, _ = searchRkey(all, cursor)
 	}
 	for at--; at >= 0; at-- {
 		if all[at].again {
@@ -86,7 +86,7 @@ func (v *visit) list() (any, error) {
 	return out, nil
 }
 
-// record is the record that a parameter names.
+// record returns the record that a parameter names.
 func (v *visit) record(parameter, collection, missing string) (*record, error) {
 	uri, err := v.required(parameter)
 	if err != nil {
@@ -164,7 +164,8 @@ func (v *visit) resolveHandle() (any, error) {
 	return map[string]string{"did": p.did}, nil
 }
 
-// A cursor of a feed is a moment, exact enough to name one item.
+// feedCursor is the format of a feed's cursor: a time, exact enough to name one
+// item.
 const feedCursor = "2006-01-02T15:04:05.000000Z"
 
 func (v *visit) authorFeed() (any, error) {
@@ -182,7 +183,7 @@ func (v *visit) authorFeed() (any, error) {
 	}{Feed: []*feedItem{}, paging: paging{end: time.UnixMicro(0).UTC().Format(feedCursor)}}
 	at := len(p.feed)
 	if held := v.net.feedsHeld.Load(); held != 0 {
-		at, _ = moment(p.feed, held)
+		at, _ = searchTime(p.feed, held)
 	}
 	cursor := v.query.Get("cursor")
 	if cursor != "" {
@@ -190,7 +191,7 @@ func (v *visit) authorFeed() (any, error) {
 		if err != nil {
 			return nil, invalid("Malformed cursor")
 		}
-		at, _ = moment(p.feed, moved.UnixMicro())
+		at, _ = searchTime(p.feed, moved.UnixMicro())
 	}
 	pinned := ""
 	if cursor == "" && v.flag("includePins") {
@@ -203,17 +204,17 @@ func (v *visit) authorFeed() (any, error) {
 	}
 	page := p.feed[max(0, at-limit):at]
 	for _, r := range slices.Backward(page) {
-		if item := v.feedItem(r); item != nil && r.uri() != pinned && v.passes(r) { // else the page is shorter than asked for
+		if item := v.feedItem(r); item != nil && r.uri() != pinned && v.passes(r) { // else the page is shorter than the limit
 			out.Feed = append(out.Feed, item)
 		}
 	}
-	if len(page) > 0 { // also with the last page
+	if len(page) > 0 { // on the last page too
 		out.Cursor = time.UnixMicro(page[0].at).UTC().Format(feedCursor)
 	}
 	return out, nil
 }
 
-// pin is the pinned post; nil when it is gone.
+// pin returns the pinned post; nil when it is gone.
 func (v *visit) pin(uri string) *feedItem {
 	r := v.index.find(uri)
 	if r == nil {
@@ -224,7 +225,8 @@ func (v *visit) pin(uri string) *feedItem {
 	return item
 }
 
-// feedItem is an item of the feed; nil for the repost of a post that is gone.
+// feedItem returns an item of the feed; nil for the repost of a post that is
+// gone.
 func (v *visit) feedItem(r *record) *feedItem {
 	item := &feedItem{}
 	if r.collection == repost {
@@ -240,7 +242,7 @@ func (v *visit) feedItem(r *record) *feedItem {
 	return item
 }
 
-// passes judges by the filter; one it does not know filters nothing.
+// passes applies the filter parameter; an unknown filter passes everything.
 func (v *visit) passes(r *record) bool {
 	switch v.query.Get("filter") {
 	case "posts_no_replies":
@@ -248,7 +250,7 @@ func (v *visit) passes(r *record) bool {
 	case "posts_with_media":
 		return r.pictures
 	case "posts_with_video":
-		return false // nobody here films
+		return false // the simulated network has no videos
 	case "posts_and_author_threads":
 		return r.replyTo == "" || strings.HasPrefix(r.replyTo, "at://"+r.owner.did+"/") && strings.HasPrefix(r.root, "at://"+r.owner.did+"/")
 	}

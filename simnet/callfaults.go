@@ -9,53 +9,53 @@ import (
 	"time"
 )
 
-// CallFaultKind is something that can go wrong with a call.
+// CallFaultKind is a way in which a call can fail.
 type CallFaultKind string
 
 // The faults of calls.
 const (
-	InternalError CallFaultKind = "500"       // the service has failed
-	BadGateway    CallFaultKind = "502"       // the page of a proxy, which is no JSON
+	InternalError CallFaultKind = "500"       // an internal error of the service
+	BadGateway    CallFaultKind = "502"       // a proxy's page, which is not JSON
 	Unavailable   CallFaultKind = "503"       //
 	TooMany       CallFaultKind = "429"       // with Retry-After: Wait, a second when zero
 	Forbidden     CallFaultKind = "403"       //
 	Expired       CallFaultKind = "expired"   // as if the token had expired
-	Slow          CallFaultKind = "slow"      // the answer comes Wait later
+	Slow          CallFaultKind = "slow"      // the response is Wait later
 	Severed       CallFaultKind = "severed"   // the connection ends in the middle of the body
 	Malformed     CallFaultKind = "malformed" // a 200 whose JSON breaks off
 	Empty         CallFaultKind = "empty"     // a 200 without a body
 	Huge          CallFaultKind = "huge"      // a 200 of valid JSON, with 64 MiB of blanks before it
-	Loop          CallFaultKind = "loop"      // the cursor asked with is given out again
-	Beyond        CallFaultKind = "beyond"    // the last page has a cursor, after which there is nothing
+	Loop          CallFaultKind = "loop"      // the next cursor equals the requested one
+	Beyond        CallFaultKind = "beyond"    // the last page has a cursor, to an empty page
 )
 
-// CallFaultKinds lists them.
+// CallFaultKinds returns all kinds.
 func CallFaultKinds() []CallFaultKind {
 	return []CallFaultKind{InternalError, BadGateway, Unavailable, TooMany, Forbidden, Expired, Slow, Severed, Malformed, Empty, Huge, Loop, Beyond}
 }
 
-// CallFault is what happens to some of the next calls. Loop and Beyond wait for a
-// page with which they can happen; Severed, Malformed, Empty and Huge for an
-// answer of 200.
+// CallFault is a fault of some of the next calls. Loop and Beyond wait for a
+// page to which they apply; Severed, Malformed, Empty and Huge for a response
+// with status 200.
 type CallFault struct {
 	Kind     CallFaultKind
 	Endpoint string        // such as app.bsky.graph.getFollows, or plc; any when empty
-	Count    int           // of how many calls; 1 when zero
+	Count    int           // number of calls; 1 when zero
 	Wait     time.Duration // of Slow and TooMany
 }
 
-// callFaults is what waits to happen.
+// callFaults holds the faults that have not happened yet.
 type callFaults struct {
 	mu      sync.Mutex
 	waiting []CallFault
 	fired   map[CallFaultKind]int
 }
 
-// FailCalls makes a fault happen to the next calls it fits. Several faults happen
-// in the order in which they were asked for.
+// FailCalls applies a fault to the next calls that it fits. Several faults apply
+// in the order of their requests.
 func (n *Net) FailCalls(f CallFault) error {
 	if !slices.Contains(CallFaultKinds(), f.Kind) {
-		return fmt.Errorf("no fault of calls is called %q: expected one of %v", f.Kind, CallFaultKinds())
+		return fmt.Errorf("unknown call fault %q: expected one of %v", f.Kind, CallFaultKinds())
 	}
 	if f.Count == 0 {
 		f.Count = 1
@@ -66,28 +66,29 @@ func (n *Net) FailCalls(f CallFault) error {
 	return nil
 }
 
-// HoldFeeds has author feeds show nothing that is made from now on, like an
-// AppView whose index lags, until ReleaseFeeds.
+// HoldFeeds makes author feeds omit records created from now on, like an AppView
+// whose index lags, until ReleaseFeeds.
 func (n *Net) HoldFeeds() { n.feedsHeld.Store(time.Now().UnixMicro()) }
 
-// ReleaseFeeds has author feeds show everything again.
+// ReleaseFeeds makes author feeds complete again.
 func (n *Net) ReleaseFeeds() { n.feedsHeld.Store(0) }
 
-// MendCalls forgets the faults that have not happened.
-func (n *Net) MendCalls() {
+// ClearCallFaults removes the faults that have not happened.
+func (n *Net) ClearCallFaults() {
 	n.callFaults.mu.Lock()
 	defer n.callFaults.mu.Unlock()
 	n.callFaults.waiting = nil
 }
 
-// CallsFired is how many calls each fault has really happened to.
+// CallsFired returns how many calls each fault has happened to.
 func (n *Net) CallsFired() map[CallFaultKind]int {
 	n.callFaults.mu.Lock()
 	defer n.callFaults.mu.Unlock()
 	return maps.Clone(n.callFaults.fired)
 }
 
-// take uses up the first fault that fits; it is the zero fault when none does.
+// take consumes the first fault that fits; it returns the zero fault if none
+// does.
 func (c *callFaults) take(endpoint string, fits func(CallFaultKind) bool) CallFault {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,8 +108,8 @@ func (c *callFaults) take(endpoint string, fits func(CallFaultKind) bool) CallFa
 	return CallFault{}
 }
 
-// early are the faults that need no answer to spoil.
-func early(k CallFaultKind) bool {
+// needsNoResponse reports whether a fault applies before there is a response.
+func needsNoResponse(k CallFaultKind) bool {
 	switch k {
 	case InternalError, BadGateway, Unavailable, TooMany, Forbidden, Expired, Slow:
 		return true
@@ -116,7 +117,8 @@ func early(k CallFaultKind) bool {
 	return false
 }
 
-// refusal is the answer of an early fault; nil for none, and for Slow.
+// refusal returns the response of a fault that needs no other; nil for none, and
+// for Slow.
 func (n *Net) refusal(f CallFault, h http.Header) *xrpcError {
 	switch f.Kind {
 	case InternalError:
@@ -136,21 +138,21 @@ func (n *Net) refusal(f CallFault, h http.Header) *xrpcError {
 	return nil
 }
 
-// turn does Loop or Beyond to a page, as far as they fit.
-func (n *Net) turn(endpoint, asked string, page *paging) {
+// alterPaging applies Loop or Beyond to a page, if they fit.
+func (n *Net) alterPaging(endpoint, filters string, page *paging) {
 	f := n.callFaults.take(endpoint, func(k CallFaultKind) bool {
-		return k == Loop && asked != "" || k == Beyond && page.Cursor == ""
+		return k == Loop && filters != "" || k == Beyond && page.Cursor == ""
 	})
 	switch f.Kind {
 	case Loop:
-		page.Cursor = asked
+		page.Cursor = filters
 	case Beyond:
 		page.Cursor = page.end
 	}
 }
 
-// spoil sends an answer of 200, or what a fault makes of it.
-func (n *Net) spoil(w http.ResponseWriter, endpoint string, data []byte, leave func(int)) {
+// respond sends a response with status 200, altered by a fault if one waits.
+func (n *Net) respond(w http.ResponseWriter, endpoint string, data []byte, leave func(int)) {
 	f := n.callFaults.take(endpoint, func(k CallFaultKind) bool {
 		return k == Severed || k == Malformed || k == Empty || k == Huge
 	})
@@ -160,7 +162,7 @@ func (n *Net) spoil(w http.ResponseWriter, endpoint string, data []byte, leave f
 		w.Write(data[:len(data)/2])           //nolint:errcheck // the client left
 		http.NewResponseController(w).Flush() //nolint:errcheck // as above
 		leave(0)
-		panic(http.ErrAbortHandler) // which is how the server is told to cut the connection
+		panic(http.ErrAbortHandler) // makes the server cut the connection
 	case Malformed:
 		data = data[:len(data)*2/3]
 	case Empty:

@@ -8,27 +8,29 @@ import (
 	"time"
 )
 
-// Call is one call of the XRPC services or the directory, as the server saw it.
+// Call is a call of the XRPC services or the directory, as the server recorded
+// it.
 type Call struct {
 	At         time.Time // when it arrived
-	End        time.Time // when the last byte of its answer was about to be sent; zero while it is under way
+	End        time.Time // before the last byte of the response is sent; zero while the call is in progress
 	Path       string    // of the URL
 	Endpoint   string    // such as app.bsky.graph.getFollows; "plc" for the directory
-	Actor      string    // the actor, repo, did, handle or list it asks about
+	Actor      string    // the requested actor, repo, did, handle or list
 	Cursor     string
-	Status     int // of the answer; 0 when there was none or it was cut off
-	Concurrent int // calls under way at its arrival, itself among them
+	Status     int // of the response; 0 if there was none or it was cut off
+	Concurrent int // calls in progress at its arrival, including itself
 }
 
-// calls is the recorder.
+// calls records the calls.
 type calls struct {
 	mu  sync.Mutex
 	all []*Call
-	now int // under way
+	now int // in progress
 }
 
-// arrive notes a call, and answers what notes its end. Its end comes before its
-// answer does, so that nobody who has read the answer is counted still.
+// arrive records a call, and returns a function that records its end. The end is
+// recorded before the response is sent, so that a client that has read the
+// response sees the call as ended.
 func (c *calls) arrive(endpoint string, r *http.Request) (leave func(status int)) {
 	q := r.URL.Query()
 	actor := cmp.Or(q.Get("actor"), q.Get("actors"), q.Get("actors[]"), q.Get("repo"), q.Get("did"), q.Get("handle"), q.Get("list"), q.Get("starterPack"), r.PathValue("did"))
@@ -47,7 +49,8 @@ func (c *calls) arrive(endpoint string, r *http.Request) (leave func(status int)
 	}
 }
 
-// Calls are all calls so far, or those of some endpoints, in the order of arrival.
+// Calls returns all calls so far, or those of some endpoints, in the order of
+// arrival.
 func (n *Net) Calls(endpoints ...string) []Call {
 	n.calls.mu.Lock()
 	defer n.calls.mu.Unlock()
@@ -60,15 +63,15 @@ func (n *Net) Calls(endpoints ...string) []Call {
 	return all
 }
 
-// ForgetCalls empties the recorder.
+// ForgetCalls clears the recorded calls.
 func (n *Net) ForgetCalls() {
 	n.calls.mu.Lock()
 	defer n.calls.mu.Unlock()
 	n.calls.all = nil
 }
 
-// MaxConcurrent is how many calls were under way at once at most; of some
-// endpoints alone when they are named.
+// MaxConcurrent returns the greatest number of calls in progress at once, of all
+// endpoints or of those named.
 func (n *Net) MaxConcurrent(endpoints ...string) (most int) {
 	type step struct {
 		at time.Time
@@ -90,8 +93,8 @@ func (n *Net) MaxConcurrent(endpoints ...string) (most int) {
 	return most
 }
 
-// MinGap is the shortest time between the arrivals of two calls; of some
-// endpoints alone when they are named. It is 0 for fewer than two calls.
+// MinGap returns the shortest time between the arrivals of two calls, of all
+// endpoints or of those named; 0 for fewer than two calls.
 func (n *Net) MinGap(endpoints ...string) (least time.Duration) {
 	all := n.Calls(endpoints...)
 	for i := 1; i < len(all); i++ {

@@ -73,7 +73,7 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 	cancel()
 	asking.Wait()
 	require.Eventually(t, func() bool { return !n.Calls()[0].End.IsZero() }, patience, time.Millisecond)
-	require.Zero(t, n.Calls()[0].Status, "it had no answer")
+	require.Zero(t, n.Calls()[0].Status, "it had no response")
 	require.Eventually(t, func() bool {
 		call(t, n, getFollows, "actor", hub)
 		all := n.Calls()
@@ -82,8 +82,8 @@ func TestCallsAtOnceAreCounted(t *testing.T) {
 	require.Equal(t, map[simnet.CallFaultKind]int{simnet.Slow: 7}, n.CallsFired())
 }
 
-// One after the other is never two at once, however large the answers.
-func TestWhoHasReadTheAnswerIsCountedNoMore(t *testing.T) {
+// Sequential calls are never concurrent, however large the responses.
+func TestCallEndsBeforeItsResponseIsRead(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8, Accounts: 300, Follows: 200})
 	for range 200 {
@@ -95,7 +95,7 @@ func TestWhoHasReadTheAnswerIsCountedNoMore(t *testing.T) {
 	}
 }
 
-func TestTheLimitIsToldAndKept(t *testing.T) {
+func TestRateLimitIsSentAndEnforced(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8, Rate: simnet.Rate{Calls: 3, Window: time.Hour}})
 	hub := n.Hub().DID
@@ -124,7 +124,7 @@ func TestTheLimitIsToldAndKept(t *testing.T) {
 	require.Empty(t, call(t, n, getFollows, "actor", hub).header.Get("RateLimit-Limit"))
 }
 
-func TestLatencyIsTheLeastThatACallTakes(t *testing.T) {
+func TestLatencyIsTheMinimumOfACall(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8, Latency: 30 * time.Millisecond})
 	call(t, n, getFollows, "actor", n.Hub().DID)
@@ -137,7 +137,7 @@ func TestLatencyIsTheLeastThatACallTakes(t *testing.T) {
 	require.GreaterOrEqual(t, second.End.Sub(second.At), 20*time.Millisecond)
 }
 
-func TestFaultsHappenToTheirEndpointAsOftenAsAsked(t *testing.T) {
+func TestFaultsHappenToTheirEndpointAsOftenAsRequested(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8})
 	hub := n.Hub().DID
@@ -154,19 +154,19 @@ func TestFaultsHappenToTheirEndpointAsOftenAsAsked(t *testing.T) {
 	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Wait: 90 * time.Second}))
 	require.Equal(t, "90", call(t, n, getProfiles, "actors", hub).header.Get("Retry-After"))
 	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.InternalError, Count: 5}))
-	n.MendCalls()
+	n.ClearCallFaults()
 	require.Equal(t, 200, call(t, n, getProfiles, "actors", hub).status)
 	require.ErrorContains(t, n.FailCalls(simnet.CallFault{Kind: "flood"}), "expected one of")
 }
 
-func TestFaultsSpoilWhatWouldHaveBeenAGoodAnswer(t *testing.T) {
+func TestFaultsAlterSuccessfulResponses(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8})
 	hub := n.Hub().DID
 	whole := call(t, n, getFollows, "actor", hub).body
 	spoilt := func(kind simnet.CallFaultKind) reply {
 		require.NoError(t, n.FailCalls(simnet.CallFault{Kind: kind}))
-		require.Equal(t, 400, call(t, n, getFollows, "actor", "nobody.example").status, "a refusal stays what it is")
+		require.Equal(t, 400, call(t, n, getFollows, "actor", "nobody.example").status, "a refusal is unchanged")
 		r := call(t, n, getFollows, "actor", hub)
 		require.Equal(t, 200, r.status)
 		require.Equal(t, 1, n.CallsFired()[kind])
@@ -190,7 +190,7 @@ func TestFaultsSpoilWhatWouldHaveBeenAGoodAnswer(t *testing.T) {
 	require.Equal(t, string(whole), string(call(t, n, getFollows, "actor", hub).body))
 }
 
-func TestPagingCanLoopAndGoBeyondTheEnd(t *testing.T) {
+func TestPagingCanLoopAndContinueAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 8, Follows: 25})
 	hub := n.Hub().DID

@@ -22,7 +22,7 @@ import (
 // patience is how long something that must happen may take on a busy machine.
 const patience = 20 * time.Second
 
-// event is what a client reads of a frame.
+// event holds the fields of a frame that the tests read.
 type event struct {
 	DID    string `json:"did"`
 	TimeUS int64  `json:"time_us"`
@@ -51,7 +51,7 @@ type event struct {
 	} `json:"account"`
 }
 
-// network makes a network; it serves until the test ends.
+// network creates a network that serves until the test ends.
 func network(t testing.TB, cfg simnet.Config) *simnet.Net {
 	t.Helper()
 	if cfg.Accounts == 0 {
@@ -96,7 +96,7 @@ func dialWith(t testing.TB, n *simnet.Net, options *websocket.DialOptions, pairs
 	return &client{t: t, conn: conn}
 }
 
-// refusal is the status and the reason of a request for a websocket that gets none.
+// refusal returns status and reason of a refused websocket request.
 func refusal(t testing.TB, n *simnet.Net, options *websocket.DialOptions, pairs ...string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -119,7 +119,7 @@ func (c *client) raw() (websocket.MessageType, []byte, error) {
 	return c.conn.Read(ctx)
 }
 
-// frame reads one frame as it was before compression.
+// frame reads one frame and decompresses it.
 func (c *client) frame() []byte {
 	c.t.Helper()
 	kind, data, err := c.raw()
@@ -143,7 +143,7 @@ func (c *client) next() event {
 	return e
 }
 
-// seqs reads some events and answers their sequence numbers.
+// seqs reads events and returns their sequence numbers.
 func (c *client) seqs(count int) []int64 {
 	c.t.Helper()
 	all := make([]int64, 0, count)
@@ -174,7 +174,7 @@ func (c *client) pump() <-chan event {
 	return events
 }
 
-// settle waits until the server has taken what was said, while somebody reads.
+// settle waits until the server has processed the client's message, while pump reads.
 func (c *client) settle() {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -189,7 +189,7 @@ func (c *client) say(message string) {
 	require.NoError(c.t, c.conn.Write(ctx, websocket.MessageText, []byte(message)))
 }
 
-// ending reads to the end, and answers how many frames came before it.
+// ending reads to the end, and returns the number of frames before it.
 func (c *client) ending() (frames int, end error) {
 	c.t.Helper()
 	for {
@@ -201,16 +201,16 @@ func (c *client) ending() (frames int, end error) {
 	}
 }
 
-// nothingMore stops the network, and wants no frame to have been under way.
+// nothingMore stops the network, and requires that no frame was in flight.
 func (c *client) nothingMore(n *simnet.Net) {
 	c.t.Helper()
-	go n.Stop() // which waits a second for clients that do not read
+	go n.Stop() // waits a second for clients that do not read
 	frames, err := c.ending()
 	require.Zero(c.t, frames, "frames came that should not have")
 	require.Equal(c.t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
 }
 
-// seqsOf are the sequence numbers of entries.
+// seqsOf returns the sequence numbers of entries.
 func seqsOf(entries []*simnet.Entry) []int64 {
 	all := make([]int64, len(entries))
 	for i, e := range entries {
@@ -241,7 +241,7 @@ func request(t testing.TB, method, address string) (*http.Response, []byte) {
 	return response, body
 }
 
-// lines is the log as a server of a generation sends it.
+// lines returns the log as a server of a generation sends it.
 func lines(t testing.TB, n *simnet.Net, g simnet.Generation) [][]byte {
 	t.Helper()
 	var out bytes.Buffer

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-func TestACursorByNumberIsInclusive(t *testing.T) {
+func TestCursorByNumberIsInclusive(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 200})
 	entries := n.Log().Entries()
@@ -20,7 +20,7 @@ func TestACursorByNumberIsInclusive(t *testing.T) {
 	}
 }
 
-func TestACursorByTimeIsInclusive(t *testing.T) {
+func TestCursorByTimeIsInclusive(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 200})
 	entries := n.Log().Entries()
@@ -36,7 +36,7 @@ func TestACursorByTimeIsInclusive(t *testing.T) {
 	}
 }
 
-func TestAnOldServerKnowsTimesAlone(t *testing.T) {
+func TestV1ServerAcceptsOnlyTimes(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 200, Generation: simnet.V1})
 	entries := n.Log().Entries()
@@ -55,7 +55,7 @@ func TestAnOldServerKnowsTimesAlone(t *testing.T) {
 	require.Equal(t, n.Log().Last().UniqueUS, c.next().TimeUS)
 }
 
-func TestATimeCursorMayStartCoarselyEarlier(t *testing.T) {
+func TestTimeCursorMayStartEarlier(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 24 * 60, Coarse: time.Hour})
 	entries := n.Log().Entries()
@@ -69,7 +69,7 @@ func TestATimeCursorMayStartCoarselyEarlier(t *testing.T) {
 	require.Equal(t, n.Log().Last().Seq, *c.next().Cursor, "the future is the tip all the same")
 }
 
-func TestFutureCursorsAndNoCursorMeanTheTip(t *testing.T) {
+func TestFutureOrMissingCursorStartsAtTheTip(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 50})
 	n.Inject([]byte("a frame at the tip"))
@@ -86,7 +86,7 @@ func TestFutureCursorsAndNoCursorMeanTheTip(t *testing.T) {
 	}
 }
 
-func TestZeroAndLowCursorsMeanTheOldest(t *testing.T) {
+func TestZeroOrLowCursorStartsAtTheOldest(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 50})
 	for _, cursor := range []string{"0", "1", "1000000000000000"} {
@@ -94,7 +94,7 @@ func TestZeroAndLowCursorsMeanTheOldest(t *testing.T) {
 	}
 }
 
-func TestACursorThatIsNoneIsRefused(t *testing.T) {
+func TestMalformedCursorIsRefused(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 5})
 	for _, cursor := range []string{"-1", "x", "1.5", "99999999999999999999", " 1"} {
@@ -104,7 +104,7 @@ func TestACursorThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-func TestCursorsTooOldAreClamped(t *testing.T) {
+func TestOldCursorsAreClamped(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 24 * 60, Lookback: time.Hour})
 	entries := n.Log().Entries()
@@ -117,7 +117,7 @@ func TestCursorsTooOldAreClamped(t *testing.T) {
 	require.Zero(t, n.Fired()[simnet.TooOld], "nothing went wrong here")
 }
 
-func TestAReplayBeginsAtTheEventNotAtTheFrameBeforeIt(t *testing.T) {
+func TestReplayStartsAtTheEventNotAtTheFrameBeforeIt(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 20})
 	n.Inject([]byte(`"injected"`))

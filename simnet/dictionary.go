@@ -7,15 +7,15 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// dictionaryID tells our dictionary from others'.
+// dictionaryID identifies the network's dictionary.
 const dictionaryID = 1996121201
 
-// dictionarySize is how much of earlier events it holds, in bytes.
+// dictionarySize is how many bytes of earlier events the dictionary holds.
 const dictionarySize = 32 << 10
 
-// makeDictionary builds a zstd dictionary from events of a network of its own,
-// so that it does not depend on the history of the one it serves. The same seed
-// gives the same bytes, because clients pin their hash.
+// makeDictionary builds a zstd dictionary from events of a separate network, so
+// that it does not depend on the served history. The same seed gives the same
+// bytes, because clients pin their hash.
 func makeDictionary(seed uint64) ([]byte, error) {
 	m := newModel(seed+1, 200, MixNetwork, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	frame := func() []byte { return m.next(m.now.Add(time.Second)).encode(V2, 0) }
@@ -35,7 +35,7 @@ func makeDictionary(seed uint64) ([]byte, error) {
 	return built, nil
 }
 
-// compressed is the item's frame as zstd.
+// compressed returns the item's frame, compressed with zstd.
 func (n *Net) compressed(it *item, shift int64) []byte {
 	if e := it.zstd.Load(); e != nil && e.shift == shift {
 		return e.data

@@ -9,37 +9,37 @@ import (
 	"time"
 )
 
-// Fault is something that can go wrong.
+// Fault is a fault of the Jetstream server.
 type Fault string
 
 // The faults.
 const (
 	Cut       Fault = "cut"       // every connection ends without a close frame
-	Stall     Fault = "stall"     // every connection stays open and nothing passes, pings included
-	Garbage   Fault = "garbage"   // a frame that is no JSON
-	NotUTF8   Fault = "not-utf8"  // a frame that is no text
-	Oversized Fault = "oversized" // a frame of 17 MiB to everybody connected; it is not replayed, for nobody would get past it
-	Duplicate Fault = "duplicate" // the last ten events once more
-	Stale     Fault = "stale"     // old revisions, of records edited or deleted since, once more; as far as the server remembers them
-	Renumber  Fault = "renumber"  // the server restarts, and every event has another sequence number
+	Stall     Fault = "stall"     // every connection stays open but passes no bytes, not even pings
+	Garbage   Fault = "garbage"   // a frame that is not JSON
+	NotUTF8   Fault = "not-utf8"  // a frame that is not valid UTF-8
+	Oversized Fault = "oversized" // a frame of 17 MiB to every connected client; it is not replayed, because no client would get past it
+	Duplicate Fault = "duplicate" // the last ten events again
+	Stale     Fault = "stale"     // old revisions of records edited or deleted since, as far as the server still has them
+	Renumber  Fault = "renumber"  // the server restarts, with another sequence number for every event
 	Restart   Fault = "restart"   // the server restarts
-	TooOld    Fault = "too-old"   // the server forgets everything up to now: older cursors are clamped
-	Refuse    Fault = "refuse"    // connections are answered 503 until Accept
+	TooOld    Fault = "too-old"   // the server drops everything up to now: older cursors are clamped
+	Refuse    Fault = "refuse"    // connections get status 503 until Accept
 	Accept    Fault = "accept"    // ends Refuse
-	Ahead     Fault = "ahead"     // the server's clock goes a minute ahead: what happens then is dated in the future; see StepClock
-	OnTime    Fault = "on-time"   // ends Ahead; until the true time has caught up, every event bears the latest time that was told
+	Ahead     Fault = "ahead"     // the server's clock goes a minute ahead, so events have times in the future; see StepClock
+	OnTime    Fault = "on-time"   // ends Ahead; events keep the latest sent time until the true time has caught up
 )
 
-// Faults lists them.
+// Faults returns all faults.
 func Faults() []Fault {
 	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Stale, Renumber, Restart, TooOld, Refuse, Accept, Ahead, OnTime}
 }
 
-// renumbering is by how much Renumber lowers every number. Lower is the
-// dangerous direction: a client that resumes by number misses events.
+// renumbering is how far Renumber lowers every number. Lowering is the dangerous
+// direction: a client that resumes by number misses events.
 const renumbering = 4
 
-// firedCounts is how often each fault has really happened to somebody.
+// firedCounts counts how often each fault has affected a client.
 type firedCounts struct {
 	mu     sync.Mutex
 	counts map[Fault]int
@@ -54,16 +54,16 @@ func (f *firedCounts) add(fault Fault) {
 	f.counts[fault]++
 }
 
-// Fired is how often each fault has really happened: connections cut or stalled,
+// Fired returns how often each fault has happened: connections cut or stalled,
 // frames sent, cursors clamped, connections refused, servers restarted. A fault
-// that reached nobody has not fired.
+// that affected no client is not counted.
 func (n *Net) Fired() map[Fault]int {
 	n.fired.mu.Lock()
 	defer n.fired.mu.Unlock()
 	return maps.Clone(n.fired.counts)
 }
 
-// Do makes a fault happen.
+// Do triggers a fault.
 func (n *Net) Do(f Fault) error {
 	switch f {
 	case Cut, Stall:
@@ -87,7 +87,7 @@ func (n *Net) Do(f Fault) error {
 	case Stale:
 		n.stale(20)
 	case Renumber, Restart:
-		return n.again(f)
+		return n.restartFor(f)
 	case TooOld:
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -103,14 +103,14 @@ func (n *Net) Do(f Fault) error {
 		n.StepClock(0)
 		n.fired.add(f)
 	default:
-		return fmt.Errorf("no fault is called %q: expected one of %v", f, Faults())
+		return fmt.Errorf("unknown fault %q: expected one of %v", f, Faults())
 	}
 	return nil
 }
 
-// again restarts the server. Numbers change while it is down, so that no
-// connection sees both.
-func (n *Net) again(f Fault) error {
+// restartFor restarts the server for a fault. Numbers change while it is down,
+// so that no connection sees both.
+func (n *Net) restartFor(f Fault) error {
 	n.life.Lock()
 	defer n.life.Unlock()
 	if err := n.restart(func() {
@@ -124,10 +124,9 @@ func (n *Net) again(f Fault) error {
 	return nil
 }
 
-// Forget has the server forget everything but the last events, those of so long
-// before the latest one, as a server with a short retention does: older cursors
-// are clamped, which counts as TooOld. It answers the number of the first entry
-// that is left.
+// Forget drops all events except those within a period before the latest one,
+// like a server with a short retention. Older cursors are clamped, which counts
+// as TooOld. It returns the number of the first entry left.
 func (n *Net) Forget(allBut time.Duration) (first int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -143,24 +142,24 @@ func (n *Net) Forget(allBut time.Duration) (first int64) {
 	return n.model.seq + 1
 }
 
-// StepClock sets the server's clock so far ahead of the true time; 0 sets it
-// right. Those who write keep the right time. Times on the wire never decrease:
-// after a step back they stand still until the true time has caught up. Each
-// event that is told ahead of its time counts as Ahead.
+// StepClock sets the server's clock ahead of the true time; 0 corrects it. The
+// authors' clocks stay right. Times on the wire never decrease: after a step
+// back they stand still until the true time has caught up. Each event sent ahead
+// of its time counts as Ahead.
 func (n *Net) StepClock(ahead time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.model.ahead = ahead
 }
 
-// now is the time by the server's clock.
+// now returns the time by the server's clock.
 func (n *Net) now() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return time.Now().Add(n.model.ahead)
 }
 
-// items are the places in the log of what has just happened, with n.mu held.
+// items returns log items for new entries. The caller holds n.mu.
 func (n *Net) items(entries ...*Entry) []*item {
 	var fault Fault
 	if n.model.ahead > 0 {
@@ -173,7 +172,7 @@ func (n *Net) items(entries ...*Entry) []*item {
 	return items
 }
 
-// streams are the Jetstream connections of this moment.
+// streams returns the current Jetstream connections.
 func (n *Net) streams() []*wire {
 	n.life.Lock()
 	defer n.life.Unlock()
@@ -183,8 +182,7 @@ func (n *Net) streams() []*wire {
 	return slices.DeleteFunc(n.listener.all(), func(w *wire) bool { return !w.isStream() })
 }
 
-// Inject puts a frame into the stream as it is, for those who listen and those
-// who replay.
+// Inject adds a frame to the stream unchanged, live and in replays.
 func (n *Net) Inject(raw []byte) { n.put(&item{raw: slices.Clone(raw)}) }
 
 func (n *Net) put(items ...*item) {
@@ -193,11 +191,11 @@ func (n *Net) put(items ...*item) {
 	n.log.add(items...)
 }
 
-// duplicate sends the latest events once more, as they were.
+// duplicate sends the latest events again, unchanged.
 func (n *Net) duplicate(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	items, _ := n.log.from(int(n.floor.Load())) // nobody sends what he has forgotten
+	items, _ := n.log.from(int(n.floor.Load())) // dropped events are not sent
 	var again []*item
 	for i := len(items) - 1; i >= 0 && len(again) < count; i-- {
 		if items[i].entry != nil {
@@ -208,7 +206,7 @@ func (n *Net) duplicate(count int) {
 	n.log.add(again...)
 }
 
-// stale sends revisions that are no longer the newest once more.
+// stale sends revisions again that are no longer the newest.
 func (n *Net) stale(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -20,7 +20,7 @@ func do(t *testing.T, n *simnet.Net, f simnet.Fault) {
 	require.NoError(t, n.Do(f))
 }
 
-// during is how the client's connection ends while a fault is done.
+// during returns how the client's connection ends during a fault.
 func (c *client) during(n *simnet.Net, f simnet.Fault) error {
 	c.t.Helper()
 	done := make(chan error, 1)
@@ -34,9 +34,9 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 20_000})
 	do(t, n, simnet.Cut)
-	require.Zero(t, n.Fired()[simnet.Cut], "nobody was there")
+	require.Zero(t, n.Fired()[simnet.Cut], "no client was connected")
 	clients := []*client{dial(t, n), dial(t, n, "requireHello", "true"), dial(t, n, "cursor", "0")}
-	get(t, n, "/admin/fired") // a plain request is no stream
+	get(t, n, "/admin/fired") // a plain request is not a stream
 	do(t, n, simnet.Cut)
 	require.Equal(t, 3, n.Fired()[simnet.Cut])
 	for _, c := range clients {
@@ -46,7 +46,7 @@ func TestCutEndsEveryStreamWithoutACloseFrame(t *testing.T) {
 	require.Len(t, dial(t, n, "cursor", "0").seqs(10), 10)
 }
 
-// The server gives the client up, but that stays unknown to it.
+// The server gives the client up without notifying it.
 func TestStallIsSilenceUntilTheServerStops(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, WriteLimit: 50 * time.Millisecond})
@@ -75,7 +75,7 @@ func TestStallIsSilenceUntilTheServerStops(t *testing.T) {
 	require.EqualValues(t, -1, websocket.CloseStatus(end.err), "%v", end.err)
 }
 
-func TestAStalledClientThatLeavesIsLetGo(t *testing.T) {
+func TestStalledClientThatLeavesIsReleased(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6})
 	c := dial(t, n)
@@ -84,8 +84,8 @@ func TestAStalledClientThatLeavesIsLetGo(t *testing.T) {
 	requireNobody(t, n)
 }
 
-// requireNobody waits until the server has given up the last stream: then there
-// is none to stall.
+// requireNobody waits until the server has given up the last stream: then no stream
+// can be stalled.
 func requireNobody(t *testing.T, n *simnet.Net) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -94,7 +94,7 @@ func requireNobody(t *testing.T, n *simnet.Net) {
 	}, patience, time.Millisecond)
 }
 
-func TestAStalledClientCanBeCut(t *testing.T) {
+func TestStalledClientCanBeCut(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6})
 	c := dial(t, n)
@@ -106,7 +106,7 @@ func TestAStalledClientCanBeCut(t *testing.T) {
 	require.EqualValues(t, -1, websocket.CloseStatus(err), "%v", err)
 }
 
-func TestGarbageAndBytesThatAreNoTextArriveAndStay(t *testing.T) {
+func TestGarbageAndInvalidUTF8AreSentAndReplayed(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3})
 	dict := dictionary(t, n)
@@ -124,10 +124,10 @@ func TestGarbageAndBytesThatAreNoTextArriveAndStay(t *testing.T) {
 		require.Equal(t, n.Log().Last().Seq, *c.next().Cursor)
 	}
 	require.Equal(t, map[simnet.Fault]int{simnet.Garbage: 3, simnet.NotUTF8: 3}, n.Fired())
-	require.Len(t, n.Log().Entries(), 4, "a fault is no part of the truth")
+	require.Len(t, n.Log().Entries(), 4, "a fault is not an entry")
 }
 
-func TestOversizedComesOnceToThoseConnected(t *testing.T) {
+func TestOversizedIsSentOnceToConnectedClients(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3})
 	strict, packed, lenient := dial(t, n), dial(t, n, "compress", "true"), dial(t, n)
@@ -140,7 +140,7 @@ func TestOversizedComesOnceToThoseConnected(t *testing.T) {
 	require.Greater(t, len(lenient.frame()), 17<<20)
 	n.Play(1)
 	require.Equal(t, n.Log().Last().Seq, *lenient.next().Cursor)
-	require.Equal(t, seqsOf(n.Log().Entries()), dial(t, n, "cursor", "0").seqs(4), "who comes back gets past it")
+	require.Equal(t, seqsOf(n.Log().Entries()), dial(t, n, "cursor", "0").seqs(4), "a client that reconnects gets past it")
 	require.Equal(t, 3, n.Fired()[simnet.Oversized])
 }
 
@@ -169,7 +169,7 @@ func TestDuplicateSendsTheLastTenAgain(t *testing.T) {
 	require.Equal(t, seqsOf(entries[20:]), again.seqs(10), "they are replayed")
 }
 
-func TestRenumberGivesOldEventsOtherNumbers(t *testing.T) {
+func TestRenumberChangesTheNumbersOfOldEvents(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 50})
 	dict := dictionary(t, n)
@@ -214,7 +214,7 @@ func TestRestartKeepsEverythingButTheConnections(t *testing.T) {
 	}
 }
 
-func TestAServerOfShortRetentionKeepsTheEnd(t *testing.T) {
+func TestServerWithShortRetentionKeepsTheEnd(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1, History: 600, HistorySpan: time.Minute})
 	entries := n.Log().Entries()
@@ -223,23 +223,23 @@ func TestAServerOfShortRetentionKeepsTheEnd(t *testing.T) {
 	require.InDelta(t, 500, at, 10, "ten events a second")
 	require.Equal(t, first, *dial(t, n, "cursor", digits(entries[3].Seq)).next().Cursor)
 	require.Equal(t, 1, n.Fired()[simnet.TooOld])
-	require.Equal(t, first, n.Forget(time.Hour), "what is forgotten stays so")
+	require.Equal(t, first, n.Forget(time.Hour), "dropped events stay dropped")
 	require.GreaterOrEqual(t, n.Forget(0), entries[599].Seq)
 	do(t, n, simnet.TooOld)
 	c := dial(t, n, "cursor", "0")
 	do(t, n, simnet.Duplicate)
 	do(t, n, simnet.Stale)
 	n.Play(1)
-	require.Equal(t, entries[599].Seq+1, *c.next().Cursor, "nobody sends again what he has forgotten")
+	require.Equal(t, entries[599].Seq+1, *c.next().Cursor, "dropped events are not sent again")
 }
 
-func TestTooOldForgetsEverythingUpToNow(t *testing.T) {
+func TestTooOldDropsEverythingUpToNow(t *testing.T) {
 	t.Parallel()
 	for _, g := range []simnet.Generation{simnet.V1, simnet.V2} {
 		n := network(t, simnet.Config{Seed: 6, History: 50, Generation: g})
 		n.Play(5)
 		do(t, n, simnet.TooOld)
-		require.Zero(t, n.Fired()[simnet.TooOld], "nobody has asked for what is forgotten")
+		require.Zero(t, n.Fired()[simnet.TooOld], "no client has requested dropped events")
 		n.Play(3)
 		entries := n.Log().Entries()
 		for i, cursor := range []int64{0, entries[20].UniqueUS, entries[54].UniqueUS} {
@@ -254,7 +254,7 @@ func TestTooOldForgetsEverythingUpToNow(t *testing.T) {
 	}
 }
 
-func TestRefuseTurnsNewClientsAwayUntilAccept(t *testing.T) {
+func TestRefuseRejectsNewClientsUntilAccept(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6})
 	c := dial(t, n)
@@ -266,13 +266,13 @@ func TestRefuseTurnsNewClientsAwayUntilAccept(t *testing.T) {
 		require.Contains(t, reason, "not ready")
 	}
 	n.Play(1)
-	require.Equal(t, n.Log().Last().Seq, *c.next().Cursor, "who is there stays")
+	require.Equal(t, n.Log().Last().Seq, *c.next().Cursor, "connected clients stay")
 	do(t, n, simnet.Accept)
 	require.Equal(t, n.Log().Last().Seq, *dial(t, n, "cursor", "0").next().Cursor)
 	require.Equal(t, map[simnet.Fault]int{simnet.Refuse: 2, simnet.Accept: 1}, n.Fired())
 }
 
-func TestAClockThatWasAheadStandsStillUntilTheTimeHasCaughtUp(t *testing.T) {
+func TestTimesStandStillAfterTheClockWasAhead(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3})
 	c := dial(t, n, "cursor", "0")
@@ -286,7 +286,7 @@ func TestAClockThatWasAheadStandsStillUntilTheTimeHasCaughtUp(t *testing.T) {
 	require.InDelta(t, time.Minute, ahead, float64(10*time.Second))
 	require.Equal(t, entries[4].TimeUS, entries[5].TimeUS)
 	require.Equal(t, entries[4].TimeUS, entries[6].TimeUS)
-	require.WithinDuration(t, began, entries[4].CreatedAt, 10*time.Second, "who writes has a clock of their own")
+	require.WithinDuration(t, began, entries[4].CreatedAt, 10*time.Second, "authors have their own clocks")
 	require.Equal(t, seqsOf(entries), c.seqs(7))
 	require.Equal(t, map[simnet.Fault]int{simnet.Ahead: 2, simnet.OnTime: 1}, n.Fired())
 	dial(t, n, "cursor", digits(entries[3].TimeUS)).next() // a time in the future, which the log has reached
@@ -299,7 +299,7 @@ func TestUnknownFaultsAreRefused(t *testing.T) {
 	require.Empty(t, n.Fired())
 }
 
-func TestInjectedFramesComeAsTheyAre(t *testing.T) {
+func TestInjectedFramesAreUnchanged(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 2})
 	dict := dictionary(t, n)
@@ -312,7 +312,7 @@ func TestInjectedFramesComeAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestStaleSendsOldRevisions, none of which is the newest of its record.
+// TestStaleSendsOldRevisions, never the newest of a record.
 func TestStaleSendsOldRevisions(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, History: 3000})

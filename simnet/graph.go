@@ -14,45 +14,45 @@ import (
 	"github.com/bluesky-social/indigo/api/bsky"
 )
 
-// Collections of the graph beside follows.
+// Collections of the graph besides follows.
 const (
 	list        = "app.bsky.graph.list"
 	listItem    = "app.bsky.graph.listitem"
 	starterPack = "app.bsky.graph.starterpack"
 )
 
-// seeds is the follow graph of before the log: the follows of an account depend
-// on the seed and its DID alone, so they are made when somebody asks.
+// seeds is the follow graph from before the log. The follows of an account
+// depend only on the seed and its DID, so they are generated on the first read.
 type seeds struct {
 	seed    uint64
-	writers int       // the first accounts, who are followed
-	hub     int       // how many of them the hub follows
-	crowd   int       // how many accounts the account with the crowd follows
+	writers int       // the first accounts, which are followed
+	hub     int       // number of writers that the hub follows
+	crowd   int       // number of accounts that the crowded account follows
 	before  time.Time // the graph is older than this
 }
 
-// cidFor makes a content identifier of a name.
+// cidFor derives a content identifier from a name.
 func cidFor(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	raw := append([]byte{1, dagCBOR, 0x12, 0x20}, sum[:]...)
 	return "b" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw))
 }
 
-// populate makes the readers and the crowd.
+// populate creates the readers and the crowd.
 func (s seeds) populate(m *model) (hub, crowded string) {
 	rng := rand.New(rand.NewPCG(s.seed, 0x68756273))
-	hub = m.enter(newDID(rng), "hub.example", reader).did
+	hub = m.register(newDID(rng), "hub.example", reader).did
 	if s.crowd == 0 {
 		return hub, ""
 	}
-	crowded = m.enter(newDID(rng), "crowded.example", reader).did
+	crowded = m.register(newDID(rng), "crowded.example", reader).did
 	for i := range s.crowd - min(s.crowd, s.writers) {
-		m.enter(newDID(rng), fmt.Sprintf("quiet-%d.example", i), quiet)
+		m.register(newDID(rng), fmt.Sprintf("quiet-%d.example", i), quiet)
 	}
 	return hub, crowded
 }
 
-// follows are the records of before the log of one account, by rkey.
+// follows returns an account's follow records from before the log, by rkey.
 func (s seeds) follows(ix *index, p *member) []*record {
 	h := fnv.New64a()
 	h.Write([]byte(p.did)) //nolint:errcheck // never fails
@@ -68,7 +68,7 @@ func (s seeds) follows(ix *index, p *member) []*record {
 			targets = append(targets, i+2) // after the writers, the hub and the reader itself
 		}
 		rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
-	default: // few follow hundreds, most follow a handful
+	default: // long tail: few follow hundreds, most a handful
 		tail := 8 * math.Pow(1-rng.Float64(), -0.9)
 		targets = s.popular(rng, p, min(int(tail), 800, s.writers/2))
 	}
@@ -82,8 +82,7 @@ func (s seeds) follows(ix *index, p *member) []*record {
 	return records
 }
 
-// popular draws accounts, each once, the early ones more often: those are the
-// ones that write much.
+// popular draws distinct accounts, early ones more often: they write the most.
 func (s seeds) popular(rng *rand.Rand, p *member, count int) []int {
 	if count > s.writers/2 {
 		all := rng.Perm(s.writers)
@@ -102,22 +101,22 @@ func (s seeds) popular(rng *rand.Rand, p *member, count int) []int {
 	return targets
 }
 
-// Hub follows Config.Follows accounts, the lively ones among them, and does not
-// write by itself. Nothing but the tests hides it.
+// Hub returns the account that follows Config.Follows accounts, including the
+// most active, and does not write by itself. Only tests hide it.
 func (n *Net) Hub() Account {
 	a, _ := n.Account(n.hub)
 	return a
 }
 
-// Crowded follows Config.Crowd accounts, of whom those of the model write and
-// the others never do. It is nobody without a crowd.
+// Crowded returns the account that follows Config.Crowd accounts: those of the
+// model, and others that never write. Without a crowd it is the zero Account.
 func (n *Net) Crowded() Account {
 	a, _ := n.Account(n.crowded)
 	return a
 }
 
-// Follows are the DIDs that an account follows now, the latest first, hidden ones
-// included.
+// Follows returns the DIDs that an account follows now, latest first, including
+// hidden ones.
 func (n *Net) Follows(did string) (dids []string) {
 	ix := n.indexNow()
 	defer ix.mu.Unlock()
@@ -134,9 +133,9 @@ func (n *Net) Follows(did string) (dids []string) {
 	return dids
 }
 
-// Follow lets an account follow others, an event each.
+// Follow makes an account follow others, with one event each.
 func (n *Net) Follow(did string, others ...string) error {
-	return n.happen(did, func(m *model, a *person) error {
+	return n.act(did, func(m *model, a *person) error {
 		for _, other := range others {
 			if m.people[other] == nil {
 				return fmt.Errorf("no account has the DID %q", other)
@@ -152,10 +151,10 @@ func (n *Net) Follow(did string, others ...string) error {
 	})
 }
 
-// Unfollow ends what Follow began, an event for each record of it. It is an
-// error when there is none.
+// Unfollow deletes an account's follow records of others, with one event per
+// record. It returns an error if there is none.
 func (n *Net) Unfollow(did string, others ...string) error {
-	return n.happen(did, func(m *model, a *person) error {
+	return n.act(did, func(m *model, a *person) error {
 		if a.status != "" {
 			return fmt.Errorf("account %s is %s: it cannot write", did, a.status)
 		}
@@ -173,16 +172,16 @@ func (n *Net) Unfollow(did string, others ...string) error {
 			}
 		}
 		if len(found) < len(leaving) {
-			return fmt.Errorf("%s follows %d of the %d accounts only", did, len(found), len(leaving))
+			return fmt.Errorf("%s follows only %d of the %d accounts", did, len(found), len(leaving))
 		}
 		return nil
 	})
 }
 
-// MakeList makes a list of accounts, an event for it and one for each member, and
-// answers its at:// URI.
+// MakeList creates a list of accounts, with an event for it and one per member,
+// and returns its at:// URI.
 func (n *Net) MakeList(owner string, dids ...string) (uri string, err error) {
-	err = n.happen(owner, func(m *model, a *person) error {
+	err = n.act(owner, func(m *model, a *person) error {
 		uri, err = m.makeList(a, "app.bsky.graph.defs#curatelist", "People worth reading", dids)
 		return err
 	})
@@ -202,7 +201,7 @@ func (m *model) makeList(a *person, purpose, name string, dids []string) (string
 // AddToList adds accounts to a list.
 func (n *Net) AddToList(uri string, dids ...string) error {
 	owner, _, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
-	return n.happen(owner, func(m *model, a *person) error { return m.addToList(a, uri, dids) })
+	return n.act(owner, func(m *model, a *person) error { return m.addToList(a, uri, dids) })
 }
 
 func (m *model) addToList(a *person, uri string, dids []string) error {
@@ -218,7 +217,7 @@ func (m *model) addToList(a *person, uri string, dids []string) error {
 // RemoveFromList removes accounts from a list.
 func (n *Net) RemoveFromList(uri string, dids ...string) error {
 	owner, _, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
-	return n.happen(owner, func(m *model, _ *person) error {
+	return n.act(owner, func(m *model, _ *person) error {
 		ix := n.indexNow()
 		defer ix.mu.Unlock()
 		leaving := map[string]bool{}
@@ -239,10 +238,10 @@ func (n *Net) RemoveFromList(uri string, dids ...string) error {
 	})
 }
 
-// MakeStarterPack makes a starter pack and its list, and answers the pack's
+// MakeStarterPack creates a starter pack and its list, and returns the pack's
 // at:// URI.
 func (n *Net) MakeStarterPack(owner, name string, dids ...string) (uri string, err error) {
-	err = n.happen(owner, func(m *model, a *person) error {
+	err = n.act(owner, func(m *model, a *person) error {
 		members, err := m.makeList(a, "app.bsky.graph.defs#referencelist", name, dids)
 		if err != nil {
 			return err

@@ -32,9 +32,9 @@ func (n *Net) routes() http.Handler {
 	mux.HandleFunc("POST /admin/fault", func(w http.ResponseWriter, r *http.Request) {
 		fault := Fault(r.URL.Query().Get("kind"))
 		if fault == Restart || fault == Renumber {
-			go func() { // this very server goes down
+			go func() { // the server that handles this request goes down
 				if err := n.Do(fault); err != nil {
-					n.cfg.Logger.Error("simnet_fault", "fault", fault, "error", err)
+					n.cfg.Logger.Error("simnet_fault_failed", "fault", fault, "error", err)
 				}
 			}()
 			w.WriteHeader(http.StatusAccepted)
@@ -67,7 +67,7 @@ func (n *Net) adminPlay(w http.ResponseWriter, r *http.Request) {
 	n.Play(count)
 }
 
-// picture draws the thumbnail of a card: the same for the same name.
+// picture draws the thumbnail of a card. The same name gives the same picture.
 func picture(w http.ResponseWriter, r *http.Request) {
 	h := fnv.New64a()
 	h.Write([]byte(r.PathValue("cid"))) //nolint:errcheck // never fails

@@ -36,7 +36,7 @@ func TestAdminPlaysEvents(t *testing.T) {
 	require.Len(t, n.Log().Entries(), 35)
 }
 
-func TestAdminDoesFaultsAndTellsWhichFired(t *testing.T) {
+func TestAdminTriggersAndReportsFaults(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 9, History: 10})
 	fired := func() (counts map[simnet.Fault]int) {
@@ -46,7 +46,7 @@ func TestAdminDoesFaultsAndTellsWhichFired(t *testing.T) {
 		return counts
 	}
 	require.Empty(t, fired())
-	for range 3 { // over connections that are kept, which are not cut
+	for range 3 { // over kept connections, which are not cut
 		c := dial(t, n)
 		status, body := post(t, n, "/admin/fault?kind=cut")
 		require.Equal(t, http.StatusOK, status, body)
@@ -70,19 +70,19 @@ func TestAdminDoesFaultsAndTellsWhichFired(t *testing.T) {
 	require.Equal(t, n.Log().Last().Seq-4, *dial(t, n, "cursor", digits(n.Log().Last().TimeUS)).next().Cursor)
 }
 
-func TestEveryFaultCanBeDoneByAdmin(t *testing.T) {
+func TestAdminTriggersEveryFault(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 9, History: 10})
 	for _, f := range simnet.Faults() {
 		if f == simnet.Restart || f == simnet.Renumber {
-			continue // which end the connection that asks
+			continue // these end the connection of the request
 		}
 		status, reason := post(t, n, "/admin/fault?kind="+string(f))
 		require.Equal(t, http.StatusOK, status, reason)
 	}
 }
 
-func TestAdminTellsTheTruth(t *testing.T) {
+func TestAdminReturnsTheLog(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 9, Mix: simnet.MixNetwork, History: 400})
 	do(t, n, simnet.Garbage)

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// index is what the log comes to: every repository as it is now. It follows the
-// log when somebody asks, so that a network nobody asks pays nothing.
+// index is the current state of every repository, derived from the log. It is
+// updated on read, so that it costs nothing without XRPC calls.
 type index struct {
 	mu      sync.Mutex
-	at      int // the place in the log of the next item
+	at      int // position in the log of the next item
 	order   []*member
 	byDID   map[string]*member
 	handles map[string]*member
@@ -23,32 +23,32 @@ type index struct {
 // member is an account and its repository.
 type member struct {
 	did, handle string
-	number      int // in the order of births
+	number      int // in the order of creation
 	role        role
 	status      string
 	rev         string
-	repo        map[string][]*record // by collection; by rkey, rising
+	repo        map[string][]*record // by collection; ascending by rkey
 	feed        []*record            // posts and reposts, oldest first
-	seeded      bool                 // the follows of before the log are in the repo
-	following   map[string]int       // how many records follow an account
+	seeded      bool                 // the follows from before the log are in the repo
+	following   map[string]int       // number of follow records per account
 }
 
-// record is a record as it is now.
+// record is the current revision of a record.
 type record struct {
 	owner           *member
 	collection      string
 	rkey, cid       string
-	at              int64 // when it was made, µs, unique; edits leave it
+	at              int64 // time of creation, µs, unique; edits keep it
 	raw             json.RawMessage
 	subject         string // of a follow or list item: a DID; of a repost: a post
 	list            string // of a list item
 	replyTo, root   string // of a reply
-	pictures, again bool   // a post with pictures; a follow of somebody followed already
+	pictures, again bool   // a post with pictures; a second follow of the same account
 }
 
 func (r *record) uri() string { return "at://" + r.owner.did + "/" + r.collection + "/" + r.rkey }
 
-// value is the record as JSON. Follows of before the log have none until asked.
+// value returns the record as JSON. Follows from before the log get theirs here.
 func (r *record) value() json.RawMessage {
 	if r.raw == nil {
 		raw, _ := json.Marshal(map[string]string{"$type": follow, "subject": r.subject, "createdAt": stamped(r.at)}) // strings marshal
@@ -64,7 +64,7 @@ func (r *record) contentID() string {
 	return r.cid
 }
 
-// stamped is a time as the lexicons write it.
+// stamped formats a time as the lexicons do.
 func stamped(us int64) string { return time.UnixMicro(us).UTC().Format("2006-01-02T15:04:05.000Z") }
 
 func (p *member) account() Account { return Account{DID: p.did, Handle: p.handle, Status: p.status} }
@@ -73,12 +73,12 @@ func newIndex(s seeds) *index {
 	return &index{byDID: map[string]*member{}, handles: map[string]*member{}, lists: map[string][]*record{}, seeds: s}
 }
 
-// indexNow is the index of this moment, locked: the caller unlocks it.
+// indexNow returns the current index, locked. The caller unlocks it.
 func (n *Net) indexNow() *index {
 	ix := n.index
 	ix.mu.Lock()
 	items, _ := n.log.from(ix.at)
-	for _, b := range n.model.births.from(len(ix.order)) { // after the log, which knows nobody unborn
+	for _, b := range n.model.births.from(len(ix.order)) { // read after the log, so that every account in it exists
 		p := &member{did: b.did, handle: b.handle, number: len(ix.order), role: b.role, repo: map[string][]*record{}, following: map[string]int{}}
 		ix.order = append(ix.order, p)
 		ix.byDID[p.did], ix.handles[p.handle] = p, p
@@ -92,8 +92,8 @@ func (n *Net) indexNow() *index {
 	return ix
 }
 
-// actor is the account of a DID or handle, deleted ones included; nil when there
-// is none.
+// actor returns the account of a DID or handle, including deleted ones; nil if
+// there is none.
 func (ix *index) actor(name string) *member {
 	if strings.HasPrefix(name, "did:") {
 		return ix.byDID[name]
@@ -130,11 +130,11 @@ func (ix *index) apply(e *Entry) {
 	}
 }
 
-func place(all []*record, rkey string) (int, bool) {
+func searchRkey(all []*record, rkey string) (int, bool) {
 	return slices.BinarySearchFunc(all, rkey, func(r *record, rkey string) int { return strings.Compare(r.rkey, rkey) })
 }
 
-func moment(all []*record, at int64) (int, bool) {
+func searchTime(all []*record, at int64) (int, bool) {
 	return slices.BinarySearchFunc(all, at, func(r *record, at int64) int {
 		switch {
 		case r.at < at:
@@ -146,10 +146,10 @@ func moment(all []*record, at int64) (int, bool) {
 	})
 }
 
-// put takes a record that was created or edited.
+// put stores a created or edited record.
 func (ix *index) put(p *member, e *Entry) {
 	all := ix.collection(p, e.Collection)
-	i, known := place(all, e.Rkey)
+	i, known := searchRkey(all, e.Rkey)
 	if known {
 		all[i].raw, all[i].cid = e.Record, e.CID
 		all[i].read()
@@ -169,7 +169,7 @@ func (ix *index) put(p *member, e *Entry) {
 	p.repo[e.Collection] = slices.Insert(all, i, r)
 }
 
-// read takes from the JSON what the index needs.
+// read sets the fields that the index needs from the JSON.
 func (r *record) read() {
 	switch r.collection {
 	case follow, listItem:
@@ -194,7 +194,7 @@ func (r *record) read() {
 
 func (ix *index) remove(p *member, collection, rkey string) {
 	all := ix.collection(p, collection)
-	i, known := place(all, rkey)
+	i, known := searchRkey(all, rkey)
 	if !known {
 		return
 	}
@@ -202,12 +202,12 @@ func (ix *index) remove(p *member, collection, rkey string) {
 	p.repo[collection] = slices.Delete(all, i, i+1)
 	switch collection {
 	case post, repost:
-		if i, ok := moment(p.feed, r.at); ok {
+		if i, ok := searchTime(p.feed, r.at); ok {
 			p.feed = slices.Delete(p.feed, i, i+1)
 		}
 	case follow:
 		p.following[r.subject]--
-		if p.following[r.subject] > 0 && !r.again { // the next record of the same follow counts
+		if p.following[r.subject] > 0 && !r.again { // the next record of the same follow takes its place
 			next := slices.IndexFunc(p.repo[follow], func(other *record) bool { return other.subject == r.subject })
 			p.repo[follow][next].again = false
 		}
@@ -220,7 +220,7 @@ func (ix *index) unlist(r *record) {
 	ix.lists[r.list] = slices.DeleteFunc(ix.lists[r.list], func(other *record) bool { return other == r })
 }
 
-// collection is the records of a collection, by rkey.
+// collection returns the records of a collection, by rkey.
 func (ix *index) collection(p *member, name string) []*record {
 	if name == follow && !p.seeded {
 		p.seeded = true
@@ -232,7 +232,8 @@ func (ix *index) collection(p *member, name string) []*record {
 	return p.repo[name]
 }
 
-// find is the record of a URI whose account is shown; nil when there is none.
+// find returns the record of a URI if its account is active; nil if there is
+// none.
 func (ix *index) find(uri string) *record {
 	authority, rest, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
 	collection, rkey, _ := strings.Cut(rest, "/")
@@ -241,7 +242,7 @@ func (ix *index) find(uri string) *record {
 		return nil
 	}
 	all := ix.collection(p, collection)
-	i, known := place(all, rkey)
+	i, known := searchRkey(all, rkey)
 	if !known {
 		return nil
 	}

@@ -11,22 +11,22 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// role is what an account is there for.
+// role is the purpose of an account.
 type role int
 
 const (
 	writer role = iota // an account of the model
-	reader             // the hub, or the account with the crowd: it follows, and writes when told to
-	quiet              // one of the crowd, who never writes by itself
+	reader             // the hub, or the crowded account: follows others, and writes only by hand
+	quiet              // one of the crowd: never writes by itself
 )
 
-// birth is an account as it came into the world.
+// birth is an account as it was created.
 type birth struct {
 	did, handle string
 	role        role
 }
 
-// births is everybody there ever was, in order. It only grows.
+// births holds all accounts ever created, in order. It only grows.
 type births struct {
 	mu  sync.Mutex
 	all []birth
@@ -44,15 +44,15 @@ func (b *births) from(at int) []birth {
 	return b.all[at:len(b.all):len(b.all)]
 }
 
-// Account is one account as the network knows it now.
+// Account is the current state of an account.
 type Account struct {
 	DID    string
 	Handle string
 	Status string // "" while active; else deactivated, takendown, suspended or deleted
 }
 
-// Accounts are those that write, in the order of their birth, deleted ones
-// included. The hub and the crowd are not among them.
+// Accounts returns the accounts that write, in the order of creation, including
+// deleted ones. The hub and the crowd are not among them.
 func (n *Net) Accounts() []Account {
 	ix := n.indexNow()
 	defer ix.mu.Unlock()
@@ -65,7 +65,7 @@ func (n *Net) Accounts() []Account {
 	return all
 }
 
-// Account is the account of a DID or a handle; ok is false when there is none.
+// Account returns the account of a DID or handle; ok is false if there is none.
 func (n *Net) Account(actor string) (a Account, ok bool) {
 	ix := n.indexNow()
 	defer ix.mu.Unlock()
@@ -76,39 +76,39 @@ func (n *Net) Account(actor string) (a Account, ok bool) {
 	return p.account(), true
 }
 
-// Deactivate hides an account, as its owner does. Chance leaves the statuses
-// that were set by hand alone.
+// Deactivate hides an account, like its owner. Random events do not change a
+// status set by hand.
 func (n *Net) Deactivate(did string) error { return n.setStatus(did, "deactivated") }
 
-// TakeDown hides an account, as moderators do.
+// TakeDown hides an account, like moderators.
 func (n *Net) TakeDown(did string) error { return n.setStatus(did, "takendown") }
 
-// Suspend hides an account for a while, as moderators do.
+// Suspend hides an account temporarily, like moderators.
 func (n *Net) Suspend(did string) error { return n.setStatus(did, "suspended") }
 
-// Delete ends an account, for good.
+// Delete deletes an account permanently.
 func (n *Net) Delete(did string) error { return n.setStatus(did, "deleted") }
 
-// Reactivate shows a hidden account again.
+// Reactivate makes a hidden account active again.
 func (n *Net) Reactivate(did string) error { return n.setStatus(did, "") }
 
 func (n *Net) setStatus(did, status string) error {
-	return n.happen(did, func(m *model, a *person) error {
+	return n.act(did, func(m *model, a *person) error {
 		switch {
 		case a.status == "deleted":
-			return fmt.Errorf("account %s is deleted, which is for good", did)
+			return fmt.Errorf("account %s is permanently deleted", did)
 		case a.status == status:
-			return fmt.Errorf("account %s is of status %q already", did, status)
+			return fmt.Errorf("account %s already has status %q", did, status)
 		}
 		at := slices.Index(m.accounts, a)
 		if at >= 0 && status != "" && a.status == "" && m.activeCount() == 1 {
-			return errors.New("the last active account must stay, for somebody has to write")
+			return errors.New("the last active account must stay active: the network needs a writer")
 		}
-		a.status, a.held = status, true
+		a.status, a.manual = status, true
 		if status == "deleted" && at >= 0 {
 			m.accounts[at] = m.join()
 		}
-		e := m.tell(time.Now())
+		e := m.beginEvent(time.Now())
 		e.Kind, e.DID, e.Active, e.Status = "account", did, status == "", status
 		return nil
 	})
@@ -123,17 +123,17 @@ func (n *Net) Rename(did, handle string) error {
 	if other, ok := n.Account(handle); ok {
 		return fmt.Errorf("rename %s: the handle %s is taken by %s", did, handle, other.DID)
 	}
-	return n.happen(did, func(m *model, a *person) error {
+	return n.act(did, func(m *model, a *person) error {
 		a.handle = handle
-		e := m.tell(time.Now())
+		e := m.beginEvent(time.Now())
 		e.Kind, e.DID, e.Handle = "identity", did, handle
 		return nil
 	})
 }
 
-// happen lets an account do something by hand: what the model is told meanwhile
-// goes into the log in one piece, and nothing does after an error.
-func (n *Net) happen(did string, do func(m *model, a *person) error) error {
+// act performs an action of an account by hand. The events of the action are
+// added to the log together; after an error none is added.
+func (n *Net) act(did string, do func(m *model, a *person) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a := n.model.people[did]
@@ -142,21 +142,21 @@ func (n *Net) happen(did string, do func(m *model, a *person) error) error {
 	}
 	seq := n.model.seq
 	err := do(n.model, a)
-	told := n.model.told
-	n.model.told = nil
+	pending := n.model.pending
+	n.model.pending = nil
 	if err != nil {
 		n.model.seq = seq // no number goes missing
 		return err
 	}
-	n.log.add(n.items(told...)...)
+	n.log.add(n.items(pending...)...)
 	return nil
 }
 
-// tell begins an event that happens by hand.
-func (m *model) tell(at time.Time) *Entry {
-	m.same = nil // the commit before is over
+// beginEvent begins an event that is triggered by hand.
+func (m *model) beginEvent(at time.Time) *Entry {
+	m.same = nil // no more operations of the previous commit
 	e := m.stamp(at)
-	m.told = append(m.told, e)
+	m.pending = append(m.pending, e)
 	return e
 }
 
@@ -169,18 +169,18 @@ func (m *model) activeCount() (count int) {
 	return count
 }
 
-// changeStatus hides an account, or shows a hidden one again. A quarter of the
-// accounts are hidden at most, so that the network stays alive however long it
-// runs, and a new account takes the place of a deleted one.
+// changeStatus hides an account, or makes a hidden one active again. At most a
+// quarter of the accounts are hidden, so that the network stays active, and a
+// new account replaces a deleted one.
 func (m *model) changeStatus(e *Entry) {
-	var hidden []*person // by chance
+	var hidden []*person // at random
 	for _, a := range m.accounts {
-		if a.status != "" && !a.held {
+		if a.status != "" && !a.manual {
 			hidden = append(hidden, a)
 		}
 	}
 	full := len(m.accounts)-m.activeCount() >= len(m.accounts)/4
-	if len(hidden) == 0 && full { // by hand, all of them
+	if len(hidden) == 0 && full { // all hidden accounts are hidden by hand
 		m.rename(e)
 		return
 	}
@@ -191,13 +191,13 @@ func (m *model) changeStatus(e *Entry) {
 		return
 	}
 	a := m.active()
-	for range 100 { // a lively one that was set by hand is drawn often
-		if !a.held {
+	for range 100 { // an active account that was set by hand may be drawn often
+		if !a.manual {
 			break
 		}
 		a = m.active()
 	}
-	if a.held {
+	if a.manual {
 		m.rename(e)
 		return
 	}

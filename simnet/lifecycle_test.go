@@ -9,7 +9,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-func TestStatusesSetByHandAreEventsThatChanceLeavesAlone(t *testing.T) {
+func TestStatusesSetByHandAreEventsAndStay(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, Accounts: 50, History: 500})
 	var a simnet.Account
@@ -34,10 +34,10 @@ func TestStatusesSetByHandAreEventsThatChanceLeavesAlone(t *testing.T) {
 	require.ErrorContains(t, n.Delete("did:plc:nobody"), "did:plc:nobody")
 }
 
-func TestChanceHidesNobodyWhoWasShownByHand(t *testing.T) {
+func TestReactivatedAccountsAreNotHiddenAtRandom(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 3, Accounts: 20})
-	all := n.Accounts()[:3] // the liveliest
+	all := n.Accounts()[:3] // the most active
 	for _, a := range all {
 		require.NoError(t, n.Deactivate(a.DID))
 		require.NoError(t, n.Reactivate(a.DID))
@@ -51,7 +51,7 @@ func TestChanceHidesNobodyWhoWasShownByHand(t *testing.T) {
 	require.True(t, slices.ContainsFunc(n.Log().Entries()[before:], func(e *simnet.Entry) bool { return e.Kind == "account" && !e.Active }), "others were hidden")
 }
 
-func TestADeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {
+func TestDeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, Accounts: 30, History: 300})
 	before := len(n.Accounts())
@@ -63,7 +63,7 @@ func TestADeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {
 	}
 	require.NoError(t, n.Delete(a.DID))
 	require.Len(t, n.Accounts(), before+1)
-	require.ErrorContains(t, n.Reactivate(a.DID), "for good")
+	require.ErrorContains(t, n.Reactivate(a.DID), "permanently deleted")
 	_, ok := n.Account(a.Handle)
 	require.False(t, ok, "its handle is free")
 	require.Empty(t, n.Follows(a.DID))
@@ -81,7 +81,7 @@ func TestADeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {
 	require.NotEqual(t, a.DID, newest.DID)
 }
 
-func TestTheStatusesOfAccountsAreThoseOfTheLog(t *testing.T) {
+func TestStatusesOfAccountsEqualTheLog(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, Accounts: 300, History: 12_000})
 	status, handles := map[string]string{}, map[string]string{}
@@ -105,14 +105,14 @@ func TestTheStatusesOfAccountsAreThoseOfTheLog(t *testing.T) {
 	require.GreaterOrEqual(t, len(seen), 4, "%v", seen)
 }
 
-func TestSomebodyIsLeftToWrite(t *testing.T) {
+func TestLastActiveAccountStays(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, Accounts: 10})
 	a := n.Accounts()
 	for _, one := range a[:9] {
 		require.NoError(t, n.Suspend(one.DID))
 	}
-	require.ErrorContains(t, n.TakeDown(a[9].DID), "somebody has to write")
+	require.ErrorContains(t, n.TakeDown(a[9].DID), "the network needs a writer")
 	n.Play(3000)
 	for _, e := range n.Log().Entries()[9:] {
 		require.Equal(t, a[9].DID, e.DID)

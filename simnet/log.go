@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// Generation is which Jetstream server is imitated.
+// Generation is the generation of the simulated Jetstream server.
 type Generation int
 
 const (
-	// V2 is the rewrite: events carry a sequence number as "cursor", and the
-	// operations of one commit share their time.
+	// V2 is the rewrite: events have a sequence number as "cursor", and the
+	// operations of a commit share their time.
 	V2 Generation = iota
-	// V1 is the legacy server: no sequence numbers, a unique rising time.
+	// V1 is the legacy server: no sequence numbers, but unique, ascending times.
 	V1
 )
 
-// Entry is one thing that happened, as a judge wants to know it.
+// Entry is an event of the network, with what an oracle needs to know.
 type Entry struct {
-	Seq        int64           `json:"seq"`      // rising by one, before any renumbering
+	Seq        int64           `json:"seq"`      // ascending by one, before any renumbering
 	TimeUS     int64           `json:"time_us"`  // shared by the operations of a commit
-	UniqueUS   int64           `json:"unique"`   // unique and rising: what a V1 server calls time_us
+	UniqueUS   int64           `json:"unique"`   // unique and ascending: time_us of a V1 server
 	DID        string          `json:"did"`      //
 	Kind       string          `json:"kind"`     // commit, identity, account
 	Operation  string          `json:"op"`       // of a commit: create, update, delete
@@ -35,36 +35,36 @@ type Entry struct {
 	Rev        string          `json:"rev"`      //
 	CID        string          `json:"cid"`      //
 	Record     json.RawMessage `json:"record"`   // nil on delete
-	CreatedAt  time.Time       `json:"created"`  // what the record claims
-	Links      []string        `json:"links"`    // of a post: the pages it shares, as their publishers would write them
+	CreatedAt  time.Time       `json:"created"`  // the record's createdAt
+	Links      []string        `json:"links"`    // of a post: the pages it shares, by their canonical URLs
 	Handle     string          `json:"handle"`   // of an identity
 	Active     bool            `json:"active"`   // of an account
 	Status     string          `json:"status"`   // of an account that is not active
 	RelaySeq   int64           `json:"relayseq"` // of an identity or account
 }
 
-// item is what the server sends: an entry; or, once more, an earlier item; or
-// raw bytes that somebody injected.
+// item is a frame to send: an entry, a repetition of an earlier item, or
+// injected raw bytes.
 type item struct {
 	entry *Entry
 	again *item
 	raw   []byte
 
-	fault   Fault // that this item is the effect of
-	passing bool  // for those connected at this moment, not for those who replay
+	fault   Fault // the fault that caused this item
+	passing bool  // for clients connected now, not for replays
 
 	plain atomic.Pointer[encoded]
 	zstd  atomic.Pointer[encoded]
 }
 
-// encoded is a frame as one generation of servers sends it, under one numbering.
+// encoded is a frame of one generation under one numbering.
 type encoded struct {
 	generation Generation
 	shift      int64
 	data       []byte
 }
 
-// Log is everything that happened, in order. It only grows.
+// Log holds all events in order. It only grows.
 type Log struct {
 	mu    sync.RWMutex
 	items []*item
@@ -90,7 +90,7 @@ func (l *Log) add(items ...*item) {
 	l.mu.Unlock()
 }
 
-// from answers the items from a place on, and a channel that closes when there
+// from returns the items from a position, and a channel that closes when there
 // are more.
 func (l *Log) from(at int) ([]*item, <-chan struct{}) {
 	l.mu.RLock()
@@ -98,14 +98,14 @@ func (l *Log) from(at int) ([]*item, <-chan struct{}) {
 	return l.items[min(at, len(l.items)):len(l.items):len(l.items)], l.grown
 }
 
-// size is the number of items: the place of the next.
+// size returns the number of items, which is the position of the next.
 func (l *Log) size() int {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return len(l.items)
 }
 
-// Entries is everything that happened so far, injected frames apart.
+// Entries returns all events so far, without injected frames.
 func (l *Log) Entries() []*Entry {
 	items, _ := l.from(0)
 	entries := make([]*Entry, 0, len(items))
@@ -117,15 +117,15 @@ func (l *Log) Entries() []*Entry {
 	return entries
 }
 
-// Last is the latest entry; nil before the first.
+// Last returns the latest entry; nil before the first.
 func (l *Log) Last() *Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.last
 }
 
-// WriteJSONL writes the log as a server of this generation sends it, an event a
-// line, injected frames included.
+// WriteJSONL writes the log as a server of this generation sends it, one event
+// per line, including injected frames.
 func (l *Log) WriteJSONL(w io.Writer, g Generation) error {
 	out := bufio.NewWriterSize(w, 1<<20)
 	items, _ := l.from(0)
@@ -143,7 +143,7 @@ func (l *Log) WriteJSONL(w io.Writer, g Generation) error {
 	return nil
 }
 
-// frame is the item's JSON under a numbering.
+// frame returns the item's JSON under a numbering.
 func (it *item) frame(g Generation, shift int64) []byte {
 	switch {
 	case it.again != nil:
@@ -159,7 +159,7 @@ func (it *item) frame(g Generation, shift int64) []byte {
 	return data
 }
 
-// encode writes the event as the v1 wire has it.
+// encode returns the event in the v1 wire format.
 func (e *Entry) encode(g Generation, shift int64) []byte {
 	b := make([]byte, 0, 256+len(e.Record))
 	b = append(b, `{"did":"`...)

@@ -40,7 +40,7 @@ func TestSameSeedGivesTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestAskingForOneGenerationDoesNotColourTheOther(t *testing.T) {
+func TestGenerationsAreIndependent(t *testing.T) {
 	t.Parallel()
 	cfg := simnet.Config{Seed: 3, Accounts: 100, History: 300, Start: fixedStart()}
 	want, n := written(t, cfg, simnet.V2)
@@ -52,7 +52,7 @@ func TestAskingForOneGenerationDoesNotColourTheOther(t *testing.T) {
 	}
 }
 
-func TestV1TimesAreUniqueAndRise(t *testing.T) {
+func TestV1TimesAreUniqueAndAscending(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 100, Mix: simnet.MixNetwork, History: 5000, HistorySpan: 2 * time.Millisecond, Start: fixedStart()})
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestV1TimesAreUniqueAndRise(t *testing.T) {
 	}
 }
 
-func TestV2NumbersEveryEventAndSharesTheTimeOfACommit(t *testing.T) {
+func TestV2NumbersEventsAndSharesTheTimeOfACommit(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 5, Accounts: 100, Mix: simnet.MixNetwork, History: 5000, Start: fixedStart()})
 	require.NoError(t, err)

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// Mix is what the network is made of.
+// Mix is the mix of the network's events.
 type Mix int
 
 const (
-	// MixPosts is nearly all posts: for a lively demo, and for benchmarks in
-	// which every event is stored.
+	// MixPosts is mostly posts: for a lively demo, and for benchmarks that store
+	// every event.
 	MixPosts Mix = iota
-	// MixNetwork is what the real network sends: two thirds likes, a tenth posts.
+	// MixNetwork is the mix of the real network: two thirds likes, a tenth posts.
 	MixNetwork
 )
 
-// share is how often something happens, in a thousandth.
+// share is the frequency of a kind of event, per thousand.
 type share struct {
 	what string
 	of   int
 }
 
-// What happens beside the writing of records.
+// Events other than new records.
 const (
 	edit       = "edit"
 	deletion   = "deletion"
@@ -49,30 +49,30 @@ type person struct {
 	did    string
 	handle string
 	status string // "" while active
-	name   int    // how often the handle changed
-	held   bool   // its status was set by hand: chance leaves it alone
+	name   int    // number of handle changes
+	manual bool   // its status was set by hand: random events do not change it
 }
 
-// reference is a record that can be edited, deleted or referred to.
+// reference names a record that can be edited, deleted or referred to.
 type reference struct {
 	account    *person
 	collection string
 	rkey       string
 }
 
-// story is a page that people share for a while.
+// story is a page that accounts share for a while.
 type story struct {
 	url, title, summary string
 	born                time.Time
 	weight              float64
-	life                time.Duration // after which interest has halved
+	life                time.Duration // half-life of the interest
 }
 
-// firstSeq is above 1 because servers that renumber count lower, and no server
+// firstSeq is above 1 because renumbered servers count lower, and no server
 // counts below 1.
 const firstSeq = 100_001
 
-// model makes events: the same for the same seed.
+// model generates events: the same seed gives the same events.
 type model struct {
 	rng      *rand.Rand
 	mix      []share
@@ -89,17 +89,17 @@ type model struct {
 
 	now     time.Time     // of the last event
 	ahead   time.Duration // of the server's clock
-	latest  int64         // time that the server has told, µs
+	latest  int64         // latest time that the server has sent, µs
 	unique  int64         // the last unique time, µs
 	lastTID int64
 	seq     int64
-	same    *Entry  // the event whose commit may hold one more operation
+	same    *Entry  // the event whose commit may get one more operation
 	author  *person // of that event
 	born    int     // accounts so far
 
-	people map[string]*person // everybody there ever was, by DID
-	births *births
-	told   []*Entry // what happened by hand, on its way into the log
+	people  map[string]*person // all accounts ever created, by DID
+	births  *births
+	pending []*Entry // events by hand, not in the log yet
 }
 
 func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
@@ -117,16 +117,16 @@ func newModel(seed uint64, accounts int, mix Mix, start time.Time) *model {
 	return m
 }
 
-// join makes a new account.
+// join creates a new writer.
 func (m *model) join() *person {
 	did := newDID(m.rng)
 	handle := fmt.Sprintf("%s-%s-%d.example", pick(m.rng, m.first), pick(m.rng, m.last), m.born)
 	m.born++
-	return m.enter(did, handle, writer)
+	return m.register(did, handle, writer)
 }
 
-// enter makes an account known.
-func (m *model) enter(did, handle string, r role) *person {
+// register adds an account.
+func (m *model) register(did, handle string, r role) *person {
 	a := &person{did: did, handle: handle}
 	m.people[did] = a
 	m.births.add(birth{did: did, handle: handle, role: r})
@@ -142,10 +142,11 @@ func newDID(rng *rand.Rand) string {
 	return "did:plc:" + string(id)
 }
 
-// anyAccount is drawn by a long tail: few write much, most write little.
+// anyAccount draws an account from a long tail: few write much, most write
+// little.
 func (m *model) anyAccount() *person { return m.accounts[m.zipf.Uint64()] }
 
-// active is an account that may write.
+// active draws an account that may write.
 func (m *model) active() *person {
 	for {
 		if a := m.anyAccount(); a.status == "" {
@@ -154,7 +155,7 @@ func (m *model) active() *person {
 	}
 }
 
-// publish makes a new story.
+// publish adds a new story.
 func (m *model) publish(at time.Time) {
 	s := pick(m.rng, m.sites)
 	t := m.topics[pick(m.rng, s.topics)]
@@ -164,7 +165,7 @@ func (m *model) publish(at time.Time) {
 		title:   title,
 		summary: pick(m.rng, t.summaries),
 		born:    at,
-		weight:  math.Pow(m.rng.Float64(), -0.7), // a few are talked about by everybody
+		weight:  math.Pow(m.rng.Float64(), -0.7), // a long tail: a few stories are shared by many
 		life:    time.Duration(1+m.rng.IntN(8)) * time.Hour,
 	}
 	m.stories = append(m.stories, st)
@@ -173,7 +174,7 @@ func (m *model) publish(at time.Time) {
 	}
 }
 
-// story is one that people share at this moment.
+// story draws a story that accounts share now.
 func (m *model) story() *story {
 	if m.rng.IntN(40) == 0 {
 		m.publish(m.now)
@@ -194,7 +195,7 @@ func (m *model) story() *story {
 	return m.stories[len(m.stories)-1]
 }
 
-// variant is the story's address as somebody copied it from somewhere.
+// variant returns the story's URL as copied from some source.
 func (m *model) variant(s *story) string {
 	switch m.rng.IntN(10) {
 	case 0:
@@ -207,14 +208,14 @@ func (m *model) variant(s *story) string {
 	return s.url
 }
 
-// tid is a timestamp identifier: unique, and rising with time.
+// tid returns a timestamp identifier: unique and ascending.
 func (m *model) tid(at time.Time) string {
 	us := max(at.UnixMicro(), m.lastTID+1)
 	m.lastTID = us
 	return tidOf(us)
 }
 
-// tidOf is the timestamp identifier of a moment, in µs.
+// tidOf returns the timestamp identifier of a time in µs.
 func tidOf(us int64) string {
 	const alphabet = "234567abcdefghijklmnopqrstuvwxyz"
 	v := uint64(us)<<10 | 7
@@ -226,8 +227,8 @@ func tidOf(us int64) string {
 	return string(out)
 }
 
-// next is the event that happens at a moment, which must not lie before the
-// last one.
+// next generates the event of a time, which must not lie before the last
+// event's.
 func (m *model) next(at time.Time) *Entry {
 	e := m.stamp(at)
 	at = m.now
@@ -248,7 +249,7 @@ func (m *model) next(at time.Time) *Entry {
 	return e
 }
 
-// stamp begins the event of a moment, which m.now is then.
+// stamp begins the event of a time and sets m.now to it.
 func (m *model) stamp(at time.Time) *Entry {
 	if at.Before(m.now) {
 		at = m.now
@@ -260,10 +261,10 @@ func (m *model) stamp(at time.Time) *Entry {
 	return &Entry{Seq: m.seq, TimeUS: m.latest, UniqueUS: m.unique, RelaySeq: 9_000_000 + m.seq}
 }
 
-// another is one more operation of the commit before: a second record of the
-// same kind, as of a thread or of many follows at once.
+// another adds an operation to the previous commit: a second record of the same
+// kind, as in a thread or in many follows at once.
 func (m *model) another(e *Entry) {
-	at := time.UnixMicro(min(m.same.TimeUS, m.now.UnixMicro())) // the author's clock is right, also where the server's is ahead
+	at := time.UnixMicro(min(m.same.TimeUS, m.now.UnixMicro())) // the author's clock is right even if the server's is ahead
 	e.TimeUS, e.Rev = m.same.TimeUS, m.same.Rev
 	e.Kind, e.DID, e.Operation, e.Collection = "commit", m.same.DID, "create", m.same.Collection
 	m.compose(e, at)
@@ -304,7 +305,7 @@ func (m *model) write(e *Entry, collection string, at time.Time) {
 	}
 }
 
-// remember keeps what may be edited, deleted or referred to later.
+// remember keeps a record that may be edited, deleted or referred to later.
 func (m *model) remember(r reference) {
 	switch r.collection {
 	case post:
@@ -333,7 +334,8 @@ func keep(all []reference, r reference) []reference {
 	return append(all, r)
 }
 
-// take removes a reference whose account may write; ok is false when there is none.
+// take returns a reference whose account may write, and removes it on demand; ok
+// is false if there is none.
 func (m *model) take(all *[]reference, remove bool) (r reference, ok bool) {
 	for range 20 {
 		if len(*all) == 0 {

@@ -32,9 +32,9 @@ func history(t *testing.T, mix simnet.Mix) []*simnet.Entry {
 	return n.Log().Entries()
 }
 
-func TestSharesOfKindsAreThoseOfTheMix(t *testing.T) {
+func TestEventKindsFollowTheMix(t *testing.T) {
 	t.Parallel()
-	want := map[simnet.Mix]map[string]float64{ // in a thousandth
+	want := map[simnet.Mix]map[string]float64{ // per thousand
 		simnet.MixPosts: {"create " + feedPost: 900, "update " + feedPost: 20, "delete " + feedPost: 40,
 			"create " + feedLike: 10, "create " + feedRepost: 20, "identity": 6, "account": 4},
 		simnet.MixNetwork: {"create " + feedPost: 108, "update " + feedPost: 1, "delete " + feedPost: 8,
@@ -62,7 +62,7 @@ func TestSharesOfKindsAreThoseOfTheMix(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatExistsIsEditedOrDeleted(t *testing.T) {
+func TestOnlyExistingRecordsAreEditedOrDeleted(t *testing.T) {
 	t.Parallel()
 	for _, mix := range []simnet.Mix{simnet.MixPosts, simnet.MixNetwork} {
 		exists := map[string]bool{}
@@ -79,7 +79,7 @@ func TestOnlyWhatExistsIsEditedOrDeleted(t *testing.T) {
 	}
 }
 
-func TestIdentifiersAreWellFormedAndRevsRise(t *testing.T) {
+func TestIdentifiersAreWellFormedAndRevsAscend(t *testing.T) {
 	t.Parallel()
 	revs, lastTime := map[string]string{}, int64(0)
 	var before *simnet.Entry
@@ -115,20 +115,20 @@ func TestIdentifiersAreWellFormedAndRevsRise(t *testing.T) {
 	}
 }
 
-// known decodes a record as its lexicon's type.
+// known decodes a record into its lexicon's type.
 func known(t *testing.T, record json.RawMessage) any {
 	t.Helper()
 	value, err := util.JsonDecodeValue(record)
 	require.NoError(t, err, "%s", record)
 	var cbor bytes.Buffer
-	require.NoError(t, value.(util.CBOR).MarshalCBOR(&cbor)) // which checks the lengths
+	require.NoError(t, value.(util.CBOR).MarshalCBOR(&cbor)) // checks the lengths
 	again, err := json.Marshal(value)
 	require.NoError(t, err)
 	require.JSONEq(t, string(record), string(again), "the record holds what its lexicon does not know")
 	return value
 }
 
-func TestRecordsAreThoseOfTheLexicon(t *testing.T) {
+func TestRecordsMatchTheLexicons(t *testing.T) {
 	t.Parallel()
 	for _, e := range append(history(t, simnet.MixPosts)[:3000], history(t, simnet.MixNetwork)[:3000]...) {
 		if e.Record == nil || strings.HasPrefix(e.Collection, "fm.teal.") {
@@ -168,7 +168,7 @@ func requirePost(t *testing.T, uri string) {
 	require.Equal(t, feedPost, at.Collection().String())
 }
 
-// shared are the addresses that a post's record shares, by its parts.
+// shared returns the URLs that a post's record shares, by its parts.
 func shared(t *testing.T, p *bsky.FeedPost) (uris []string) {
 	t.Helper()
 	for _, f := range p.Facets {
@@ -193,7 +193,7 @@ func shared(t *testing.T, p *bsky.FeedPost) (uris []string) {
 	return uris
 }
 
-func TestLinksAreThePagesThatThePostShares(t *testing.T) {
+func TestLinksAreThePagesOfThePost(t *testing.T) {
 	t.Parallel()
 	ways := map[string]int{}
 	for _, e := range history(t, simnet.MixPosts) {
@@ -288,6 +288,9 @@ func TestHandlesChangeAndHiddenAccountsAreSilent(t *testing.T) {
 
 func TestSharersOfLinksHaveALongTail(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	sharers := map[string]map[string]bool{}
 	posts := map[string]int{}
 	for _, e := range history(t, simnet.MixPosts) {
@@ -323,9 +326,12 @@ func median(all []int) int {
 	return all[len(all)/2]
 }
 
-// A network of the fewest accounts must stay alive: someone is always active.
-func TestASmallNetworkDoesNotDieOut(t *testing.T) {
+// The smallest network must stay active: at least one account can always write.
+func TestSmallNetworkStaysActive(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	n, err := simnet.New(simnet.Config{Seed: 1, Accounts: 10, History: 60_000, Start: fixedStart()})
 	require.NoError(t, err)
 	late := map[string]bool{}

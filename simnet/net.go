@@ -1,9 +1,8 @@
-// Package simnet is a small Bluesky on loopback: a seeded network of accounts
-// that post, share, follow, edit and delete, a Jetstream server that tells of it
-// as the real ones do, and the XRPC services that show what it has come to, with
-// faults on demand. It is the counterpart for the demo, the tests and the
-// benchmarks, so it shares no code with what it tests: its log is the truth that
-// a judge may fold.
+// Package simnet simulates Bluesky on loopback: a seeded network of accounts that
+// post, share, follow, edit and delete; a Jetstream server that sends their events;
+// XRPC services that show the current state; and faults on demand. The demo, the
+// tests and the benchmarks run against it. It shares no code with what it tests:
+// an oracle folds its log.
 package simnet
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Config describes a network. The same seed, counts and start give the same
+// Config configures a network. The same seed, counts and start give the same
 // history, byte for byte.
 type Config struct {
 	Seed       uint64
@@ -31,43 +30,43 @@ type Config struct {
 	Mix        Mix
 	Generation Generation
 
-	History     int           // events that happened before the server starts
-	HistorySpan time.Duration // over how long; 24 h when zero
-	Start       time.Time     // when the history ends; now when zero
+	History     int           // number of events before the server starts
+	HistorySpan time.Duration // period of these events; 24 h when zero
+	Start       time.Time     // end of the history; now when zero
 
-	Lookback   time.Duration // how far back a cursor reaches; 0: everything
-	Coarse     time.Duration // V2: how much earlier than asked a cursor by time may start
+	Lookback   time.Duration // how far back a cursor reaches; 0: no limit
+	Coarse     time.Duration // V2: how much earlier than requested a cursor by time may start
 	PingEvery  time.Duration // 30 s when zero
-	WriteLimit time.Duration // a client that takes longer for a frame, or to answer a ping, is cut off; 5 s when zero
+	WriteLimit time.Duration // a client that takes longer to read a frame or to return a pong is cut off; 5 s when zero
 
-	Follows int // how many accounts the hub follows; 342 when zero, or all there are
-	Crowd   int // how many accounts one more account follows, most of whom never post; none when zero
+	Follows int // number of accounts that the hub follows; when zero 342, or all if there are fewer
+	Crowd   int // number of accounts that the crowded account follows, most of which never post; none when zero
 
 	Password      string        // the app password of every account; see Password
 	TokenLife     time.Duration // of access tokens; 2 h when zero
-	ExpiredStatus int           // with which expired tokens are refused: 401 when zero; 400 is what the PDS of the network answers
-	RequireLogin  bool          // app.bsky calls without a session are refused, as by a PDS
+	ExpiredStatus int           // status for expired tokens; 401 when zero; the network's PDSs return 400
+	RequireLogin  bool          // refuse app.bsky calls without a session, like a PDS
 	Rate          Rate          // of XRPC calls; see SetRate
 	Latency       time.Duration // of XRPC calls; see SetLatency
 
-	Dictionary []byte // a zstd dictionary; made from the network's own events when nil
+	Dictionary []byte // a zstd dictionary; built from simulated events when nil
 	Logger     *slog.Logger
 }
 
-// Net is a network and its server.
+// Net is a simulated network and its server.
 type Net struct {
 	cfg  Config
 	log  *Log
 	dict []byte
 
-	mu    sync.Mutex // guards the model: events are made one at a time
+	mu    sync.Mutex // guards the model: it generates one event at a time
 	model *model
 
-	shift   atomic.Int64 // added to every sequence number: a renumbered server
-	floor   atomic.Int64 // the place in the log of the oldest event served
+	shift   atomic.Int64 // added to every sequence number of a renumbered server
+	floor   atomic.Int64 // position in the log of the oldest event served
 	refuse  atomic.Bool
 	fired   firedCounts
-	asked   asked
+	filters filters
 	encoder *zstd.Encoder
 
 	index      *index
@@ -77,18 +76,18 @@ type Net struct {
 	limiter    limiter
 	calls      calls
 	latency    atomic.Int64 // ns
-	feedsHeld  atomic.Int64 // µs; feeds show nothing that was made later; 0: they do
+	feedsHeld  atomic.Int64 // µs; feeds omit records created later; 0: they omit none
 	callFaults callFaults
 
 	address atomic.Pointer[string] // of the latest start
 
-	life     sync.Mutex // guards what follows
+	life     sync.Mutex // guards the fields below
 	listener *listener
 	server   *http.Server
 	stop     context.CancelFunc
 }
 
-// New makes the network and its history.
+// New generates the network and its history.
 func New(cfg Config) (*Net, error) {
 	cfg.Accounts = cmp.Or(cfg.Accounts, 2000)
 	cfg.HistorySpan = cmp.Or(cfg.HistorySpan, 24*time.Hour)
@@ -130,7 +129,7 @@ func New(cfg Config) (*Net, error) {
 	return n, nil
 }
 
-// connect makes what the XRPC services need.
+// connect sets up the XRPC services.
 func (n *Net) connect(began time.Time) {
 	graph := seeds{seed: n.cfg.Seed, writers: n.cfg.Accounts, hub: n.cfg.Follows, crowd: n.cfg.Crowd, before: began}
 	n.hub, n.crowded = graph.populate(n.model)
@@ -140,7 +139,7 @@ func (n *Net) connect(began time.Time) {
 	n.SetLatency(n.cfg.Latency)
 }
 
-// Play makes count events happen now.
+// Play generates count events now.
 func (n *Net) Play(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -151,7 +150,7 @@ func (n *Net) Play(count int) {
 	n.log.add(n.items(entries...)...)
 }
 
-// Live makes events happen at a rate, per second, until ctx ends.
+// Live generates events at a rate per second until ctx ends.
 func (n *Net) Live(ctx context.Context, rate float64) {
 	const tick = 20 * time.Millisecond
 	ticker := time.NewTicker(tick)
@@ -172,7 +171,7 @@ func (n *Net) Live(ctx context.Context, rate float64) {
 	}
 }
 
-// Log is the truth.
+// Log returns the log of all events.
 func (n *Net) Log() *Log { return n.log }
 
 // Start serves on an address, such as 127.0.0.1:0.
@@ -180,7 +179,7 @@ func (n *Net) Start(address string) error {
 	n.life.Lock()
 	defer n.life.Unlock()
 	if n.server != nil {
-		return errors.New("the simulated network serves already: stop it first")
+		return errors.New("the simulated network is already serving: stop it first")
 	}
 	return n.start(address)
 }
@@ -209,15 +208,15 @@ func (n *Net) start(address string) error {
 	return nil
 }
 
-// Stop ends the server as SIGTERM does: clients are told with close code 1001.
+// Stop shuts the server down like SIGTERM: clients get close code 1001.
 func (n *Net) Stop() {
 	n.life.Lock()
 	defer n.life.Unlock()
 	n.halt()
 }
 
-// goodbye is how long clients have to answer that the server leaves.
-const goodbye = time.Second
+// closeTimeout is how long clients have to reply to the close frame.
+const closeTimeout = time.Second
 
 func (n *Net) halt() {
 	if n.server == nil {
@@ -225,22 +224,22 @@ func (n *Net) halt() {
 	}
 	n.stop()
 	n.listener.release()
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	n.server.Shutdown(ctx) //nolint:errcheck // hijacked connections are not waited for
-	n.listener.drain(goodbye)
-	n.server.Close() //nolint:errcheck // it is over
+	n.listener.drain(closeTimeout)
+	n.server.Close() //nolint:errcheck // nothing depends on it
 	n.server = nil
 }
 
-// Restart stops the server, if it serves, and starts it on the same address.
+// Restart stops the server if it is serving, and starts it on the same address.
 func (n *Net) Restart() error {
 	n.life.Lock()
 	defer n.life.Unlock()
 	return n.restart(func() {})
 }
 
-// restart does something while the server is down.
+// restart calls between while the server is down.
 func (n *Net) restart(between func()) error {
 	if n.address.Load() == nil {
 		return errors.New("restart the simulated network: it was never started")
@@ -250,7 +249,7 @@ func (n *Net) restart(between func()) error {
 	return n.start(n.Address())
 }
 
-// Address is the host and port; empty before the first start.
+// Address returns host and port; empty before the first start.
 func (n *Net) Address() string {
 	if address := n.address.Load(); address != nil {
 		return *address
@@ -258,27 +257,29 @@ func (n *Net) Address() string {
 	return ""
 }
 
-// URL is the endpoint for a Jetstream client.
+// URL returns the endpoint for a Jetstream client.
 func (n *Net) URL() string { return "ws://" + n.Address() + "/subscribe" }
 
-// AppViewURL is the host of the AppView, for an XRPC client.
+// AppViewURL returns the base URL of the AppView for an XRPC client.
 func (n *Net) AppViewURL() string { return "http://" + n.Address() }
 
-// PDSURL is the host of everybody's PDS, for an XRPC client: the same one, which
-// also serves the app.bsky calls of those who are logged in.
+// PDSURL returns the base URL of every account's PDS for an XRPC client: the
+// same server, which also serves the app.bsky calls of sessions.
 func (n *Net) PDSURL() string { return "http://" + n.Address() }
 
-// DirectoryURL is the PLC directory: a slash and a DID after it give a document.
+// DirectoryURL returns the base URL of the PLC directory; a slash and a DID
+// after it name a document.
 func (n *Net) DirectoryURL() string { return "http://" + n.Address() }
 
-// DictionaryURL serves the zstd dictionary.
+// DictionaryURL returns the URL of the zstd dictionary.
 func (n *Net) DictionaryURL() string { return "http://" + n.Address() + "/dictionary" }
 
-// DictionarySHA256 pins it, in hex.
+// DictionarySHA256 returns the dictionary's hash, in hex.
 func (n *Net) DictionarySHA256() string {
 	sum := sha256.Sum256(n.dict)
 	return hex.EncodeToString(sum[:])
 }
 
-// ImageBase is where the pictures of cards are, with {did} and {cid} to fill in.
+// ImageBase returns the URL of the pictures of cards, with {did} and {cid} to
+// fill in.
 func (n *Net) ImageBase() string { return "http://" + n.Address() + "/blob/{did}/{cid}" }

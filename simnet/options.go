@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// options is what a client asks to be sent.
+// options is the filter of a client.
 type options struct {
 	Collections []string `json:"wantedCollections"`
 	DIDs        []string `json:"wantedDids"`
@@ -20,7 +20,7 @@ type options struct {
 
 var nsid = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*){2,}$`)
 
-// check says what is wrong with the options, in the server's words.
+// check validates the options. Its errors are worded like the server's.
 func (o *options) check() error {
 	o.Collections = compact(o.Collections)
 	o.DIDs = compact(o.DIDs)
@@ -57,7 +57,7 @@ func compact(all []string) []string {
 	return slices.Compact(sorted)
 }
 
-// wants answers whether an entry passes the filter. Account and identity events
+// wants reports whether an entry passes the filter. Account and identity events
 // pass every filter by collection.
 func (o *options) wants(e *Entry) bool {
 	if len(o.dids) > 0 && !o.dids[e.DID] {
@@ -74,22 +74,22 @@ func (o *options) wants(e *Entry) bool {
 	})
 }
 
-// asked are the filters that clients have said.
-type asked struct {
+// filters records the clients' filters.
+type filters struct {
 	mu   sync.Mutex
 	dids []int
 }
 
-func (a *asked) add(o *options) {
+func (a *filters) add(o *options) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.dids = append(a.dids, len(o.DIDs))
 }
 
-// Asked is how many DIDs each filter named that a client has said so far, in
-// order; 0: it asked for the whole network.
-func (n *Net) Asked() []int {
-	n.asked.mu.Lock()
-	defer n.asked.mu.Unlock()
-	return slices.Clone(n.asked.dids)
+// FilterSizes returns the number of DIDs in each filter that a client has sent
+// so far, in order; 0 requests the whole network.
+func (n *Net) FilterSizes() []int {
+	n.filters.mu.Lock()
+	defer n.filters.mu.Unlock()
+	return slices.Clone(n.filters.dids)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// chosen are the entries that a judge lets pass.
+// chosen returns the entries that pass a filter.
 func chosen(n *simnet.Net, judge func(*simnet.Entry) bool) (seqs []int64) {
 	for _, e := range n.Log().Entries() {
 		if judge(e) {
@@ -30,7 +30,7 @@ func TestFiltersByCollection(t *testing.T) {
 	for _, wanted := range [][]string{{feedPost}, {feedLike, feedPost}, {"app.bsky.feed.*"}, {"app.bsky.graph.*", "fm.teal.alpha.actor.status"}, {"app.bsky.feed.pos"}} {
 		n := network(t, simnet.Config{Seed: 2, Mix: simnet.MixNetwork, History: 3000})
 		want := chosen(n, func(e *simnet.Entry) bool {
-			if e.Kind != "commit" { // which pass every filter by collection
+			if e.Kind != "commit" { // other kinds pass every filter by collection
 				return true
 			}
 			for _, w := range wanted {
@@ -52,7 +52,7 @@ func TestFiltersByCollection(t *testing.T) {
 	}
 }
 
-func TestFiltersByAccountHoldForEveryKind(t *testing.T) {
+func TestFiltersByAccountApplyToEveryKind(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 3000})
 	dids := map[string]bool{}
@@ -85,7 +85,7 @@ func TestFramesOverTheSizeAreLeftOut(t *testing.T) {
 	require.Len(t, c.seqs(500), 500)
 }
 
-func TestRequestsThatAskForTooMuchAreRefused(t *testing.T) {
+func TestExcessiveRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 5})
 	many := func(name, form string, count int) (pairs []string) {
@@ -118,9 +118,9 @@ func update(t *testing.T, collections, dids []string) string {
 	return string(message)
 }
 
-// If anything came before the update, the first event would be one of another
+// If a frame was sent before the update, the first event would be of another
 // account.
-func TestRequireHelloHoldsEverythingUntilAnUpdate(t *testing.T) {
+func TestRequireHelloSendsNothingBeforeAnUpdate(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 2000})
 	entries := n.Log().Entries()
@@ -137,7 +137,7 @@ func TestRequireHelloHoldsEverythingUntilAnUpdate(t *testing.T) {
 	}
 }
 
-func TestAnUpdateReplacesTheWholeFilter(t *testing.T) {
+func TestUpdateReplacesTheWholeFilter(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, Mix: simnet.MixNetwork, History: 300})
 	entries := n.Log().Entries()
@@ -158,7 +158,7 @@ func TestAnUpdateReplacesTheWholeFilter(t *testing.T) {
 	}
 }
 
-func TestTenThousandAccountsAreTakenByAnUpdate(t *testing.T) {
+func TestUpdateAcceptsTenThousandAccounts(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 100})
 	dids := []string{n.Log().Last().DID}
@@ -174,7 +174,7 @@ func TestTenThousandAccountsAreTakenByAnUpdate(t *testing.T) {
 	require.Equal(t, websocket.StatusPolicyViolation, websocket.CloseStatus(err), "%v", err)
 }
 
-func TestABadUpdateClosesWithAReason(t *testing.T) {
+func TestInvalidUpdateClosesWithAReason(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 20_000})
 	for _, message := range []string{
@@ -196,15 +196,15 @@ func TestABadUpdateClosesWithAReason(t *testing.T) {
 	}
 }
 
-// TestAskedNamesEveryFilter that was said, and none that is still to be.
-func TestAskedNamesEveryFilter(t *testing.T) {
+// TestFilterSizesListsEveryFilter that was sent, and none before it is sent.
+func TestFilterSizesListsEveryFilter(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 10})
 	dial(t, n, "wantedDids", "did:plc:a", "wantedDids", "did:plc:b")
 	dial(t, n)
 	c := dial(t, n, "requireHello", "true")
-	require.Equal(t, []int{2, 0}, n.Asked())
+	require.Equal(t, []int{2, 0}, n.FilterSizes())
 	c.say(`{"type":"options_update","payload":{"wantedDids":["did:plc:a"]}}`)
-	require.Eventually(t, func() bool { return len(n.Asked()) == 3 }, time.Minute, time.Millisecond)
-	require.Equal(t, []int{2, 0, 1}, n.Asked())
+	require.Eventually(t, func() bool { return len(n.FilterSizes()) == 3 }, time.Minute, time.Millisecond)
+	require.Equal(t, []int{2, 0, 1}, n.FilterSizes())
 }

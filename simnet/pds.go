@@ -54,15 +54,15 @@ func (v *visit) listRecords() (any, error) {
 	}
 	for _, r := range v.records(all, limit) {
 		out.Records = append(out.Records, view{r.uri(), r.contentID(), r.value()})
-		out.Cursor = r.rkey // also with the last page
+		out.Cursor = r.rkey // on the last page too
 	}
 	return out, nil
 }
 
-// records is a page by rkey, falling; rising when asked for.
+// records returns a page by rkey, descending, or ascending with reverse.
 func (v *visit) records(all []*record, limit int) []*record {
 	cursor := v.query.Get("cursor")
-	at, known := place(all, cursor)
+	at, known := searchRkey(all, cursor)
 	if v.flag("reverse") {
 		if known {
 			at++
@@ -77,7 +77,7 @@ func (v *visit) records(all []*record, limit int) []*record {
 	return page
 }
 
-// describeRepo says who the account is and what its repository holds.
+// describeRepo returns the account and the collections of its repository.
 func (v *visit) describeRepo() (any, error) {
 	repo, err := v.required("repo")
 	if err != nil {
@@ -93,7 +93,7 @@ func (v *visit) describeRepo() (any, error) {
 			names = append(names, name)
 		}
 	}
-	if len(v.index.collection(p, follow)) > 0 && !slices.Contains(names, follow) { // those of before the log
+	if len(v.index.collection(p, follow)) > 0 && !slices.Contains(names, follow) { // those from before the log
 		names = append(names, follow)
 	}
 	slices.Sort(names)
@@ -112,7 +112,7 @@ func (v *visit) latestCommit() (any, error) {
 	switch p.status {
 	case "":
 		rev := p.rev
-		if rev == "" { // of before the log
+		if rev == "" { // from before the log
 			rev = tidOf(v.index.seeds.before.UnixMicro())
 		}
 		return map[string]string{"cid": cidFor(did + rev), "rev": rev}, nil
@@ -124,7 +124,7 @@ func (v *visit) latestCommit() (any, error) {
 	return nil, &xrpcError{http.StatusBadRequest, "RepoTakendown", "Repo has been taken down: " + did}
 }
 
-// directory serves the document of a DID as the PLC directory does.
+// directory serves the document of a DID like the PLC directory.
 func (n *Net) directory(w http.ResponseWriter, r *http.Request) {
 	n.call("plc", w, r, func() (any, error) {
 		did := r.PathValue("did")

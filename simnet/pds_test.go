@@ -78,7 +78,7 @@ func TestRecordsOfAnyCollection(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestTheDirectoryKnowsHandleAndPDS(t *testing.T) {
+func TestDirectoryReturnsHandleAndPDS(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 5})
 	a := n.Accounts()[3]
@@ -87,30 +87,30 @@ func TestTheDirectoryKnowsHandleAndPDS(t *testing.T) {
 		AlsoKnownAs []string
 		Service     []struct{ ID, Type, ServiceEndpoint string }
 	}
-	ask := func(did string) (doc document, status int) {
-		r := ask(t, http.MethodGet, n.DirectoryURL()+"/"+did, "", "")
+	send := func(did string) (doc document, status int) {
+		r := send(t, http.MethodGet, n.DirectoryURL()+"/"+did, "", "")
 		require.NoError(t, json.Unmarshal(r.body, &doc))
 		return doc, r.status
 	}
 	require.NoError(t, n.Rename(a.DID, "changed.example"))
-	doc, status := ask(a.DID)
+	doc, status := send(a.DID)
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, []any{a.DID, []string{"at://changed.example"}}, []any{doc.ID, doc.AlsoKnownAs})
 	require.Equal(t, []string{"#atproto_pds", "AtprotoPersonalDataServer", n.PDSURL()},
 		[]string{doc.Service[0].ID, doc.Service[0].Type, doc.Service[0].ServiceEndpoint})
 	require.NoError(t, n.Deactivate(a.DID))
-	_, status = ask(a.DID)
+	_, status = send(a.DID)
 	require.Equal(t, http.StatusOK, status)
 	require.NoError(t, n.Delete(a.DID))
-	_, status = ask(a.DID)
+	_, status = send(a.DID)
 	require.Equal(t, http.StatusGone, status)
-	_, status = ask("did:plc:nobody")
+	_, status = send("did:plc:nobody")
 	require.Equal(t, http.StatusNotFound, status)
 	require.Len(t, n.Calls("plc"), 4)
 	require.Equal(t, a.DID, n.Calls("plc")[0].Actor)
 }
 
-func TestTheLatestCommitIsThatOfTheLog(t *testing.T) {
+func TestLatestCommitEqualsTheLog(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 5, Accounts: 20, History: 500})
 	revs := map[string]string{}
@@ -140,7 +140,7 @@ func TestTheLatestCommitIsThatOfTheLog(t *testing.T) {
 // login opens a session.
 func login(t *testing.T, n *simnet.Net, identifier string) (access, refresh string) {
 	t.Helper()
-	r := ask(t, http.MethodPost, n.PDSURL()+"/xrpc/"+createSession, "", `{"identifier":"`+identifier+`","password":"`+n.Password()+`"}`)
+	r := send(t, http.MethodPost, n.PDSURL()+"/xrpc/"+createSession, "", `{"identifier":"`+identifier+`","password":"`+n.Password()+`"}`)
 	require.Equal(t, http.StatusOK, r.status, "%s", r.body)
 	var out comatproto.ServerCreateSession_Output
 	require.NoError(t, json.Unmarshal(r.body, &out))
@@ -158,10 +158,10 @@ func TestSessionsAreOpenedRefreshedAndExpire(t *testing.T) {
 		}
 		hub := n.Hub()
 		follows := func(token string) reply {
-			return ask(t, http.MethodGet, n.PDSURL()+"/xrpc/"+getFollows+query("actor", hub.DID), token, "")
+			return send(t, http.MethodGet, n.PDSURL()+"/xrpc/"+getFollows+query("actor", hub.DID), token, "")
 		}
 		renew := func(token string) reply {
-			return ask(t, http.MethodPost, n.PDSURL()+"/xrpc/"+refreshSession, token, "")
+			return send(t, http.MethodPost, n.PDSURL()+"/xrpc/"+refreshSession, token, "")
 		}
 		requireError(t, follows(""), 401, "AuthMissing", "Authentication Required")
 		requireError(t, follows("nonsense"), status, "InvalidToken", "Token could not be verified")
@@ -185,12 +185,12 @@ func TestSessionsAreOpenedRefreshedAndExpire(t *testing.T) {
 	}
 }
 
-func TestAWrongPasswordOpensNothing(t *testing.T) {
+func TestWrongPasswordIsRefused(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 5, Password: "correct-horse", TokenLife: time.Nanosecond})
 	require.Equal(t, "correct-horse", n.Password())
 	open := func(body string) reply {
-		return ask(t, http.MethodPost, n.PDSURL()+"/xrpc/"+createSession, "", body)
+		return send(t, http.MethodPost, n.PDSURL()+"/xrpc/"+createSession, "", body)
 	}
 	hub := n.Hub()
 	for _, body := range []string{`{"identifier":"` + hub.DID + `","password":"wrong"}`, `{"identifier":"nobody.example","password":"correct-horse"}`} {
@@ -200,10 +200,10 @@ func TestAWrongPasswordOpensNothing(t *testing.T) {
 		require.Equal(t, 400, open(body).status)
 	}
 	access, refresh := login(t, n, hub.DID)
-	r := ask(t, http.MethodGet, n.PDSURL()+"/xrpc/"+getFollows+query("actor", hub.DID), access, "")
+	r := send(t, http.MethodGet, n.PDSURL()+"/xrpc/"+getFollows+query("actor", hub.DID), access, "")
 	requireError(t, r, 401, "ExpiredToken", "Token has expired")
 	require.Equal(t, 200, call(t, n, getFollows, "actor", hub.DID).status, "no login is needed here")
 	require.NoError(t, n.TakeDown(hub.DID))
 	requireError(t, open(`{"identifier":"`+hub.DID+`","password":"correct-horse"}`), 401, "AccountTakedown", "Account has been taken down")
-	requireError(t, ask(t, http.MethodPost, n.PDSURL()+"/xrpc/"+refreshSession, refresh, ""), 401, "AccountTakedown", "Account has been taken down")
+	requireError(t, send(t, http.MethodPost, n.PDSURL()+"/xrpc/"+refreshSession, refresh, ""), 401, "AccountTakedown", "Account has been taken down")
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Rate is how many calls are answered in a window; the window begins with the
-// first of them. Zero calls: no limit, and no headers that tell of one.
+// Rate is a limit of calls per window; a window begins with its first call. With
+// zero Calls there is no limit, and no headers.
 type Rate struct {
 	Calls  int
 	Window time.Duration // 5 minutes when zero
@@ -24,7 +24,7 @@ type limiter struct {
 	used  int
 }
 
-// SetRate changes the limit, and begins a new window.
+// SetRate changes the limit and begins a new window.
 func (n *Net) SetRate(r Rate) { n.limiter.set(r) }
 
 func (l *limiter) set(r Rate) {
@@ -36,7 +36,7 @@ func (l *limiter) set(r Rate) {
 	l.rate, l.began, l.used = r, time.Time{}, 0
 }
 
-// take counts a call, writes the headers, and answers whether it may pass.
+// take counts a call, writes the headers, and reports whether it may pass.
 func (l *limiter) take(h http.Header, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,5 +60,5 @@ func (l *limiter) take(h http.Header, now time.Time) bool {
 	return ok
 }
 
-// seconds rounds up: who waits that long has waited long enough.
+// seconds rounds up, so that waiting this long is long enough.
 func seconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }

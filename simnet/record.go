@@ -13,7 +13,7 @@ import (
 	"github.com/ipfs/go-cid"
 )
 
-// Collections the model writes.
+// Collections that the model writes.
 const (
 	post    = "app.bsky.feed.post"
 	like    = "app.bsky.feed.like"
@@ -24,14 +24,14 @@ const (
 	foreign = "fm.teal.alpha.actor.status"
 )
 
-// draft is a record being made, with the truth about what it shares.
+// draft is a record before it is written, with the links it shares.
 type draft struct {
 	record any
 	links  []string
 }
 
-// cidOf makes a content identifier: what it stands for is not checked by
-// anybody downstream, its form is.
+// cidOf generates a content identifier. Clients check only its form, not its
+// content.
 func (m *model) cidOf(codec byte) string {
 	raw := make([]byte, 36)
 	raw[0], raw[1], raw[2], raw[3] = 1, codec, 0x12, 0x20
@@ -52,7 +52,7 @@ const (
 func (m *model) blob(kind string) *util.LexBlob {
 	id, err := cid.Decode(m.cidOf(rawData))
 	if err != nil {
-		panic(fmt.Sprintf("simnet made an invalid CID: %v", err)) // a bug of this file
+		panic(fmt.Sprintf("simnet made an invalid CID: %v", err)) // a bug in this file
 	}
 	return &util.LexBlob{Ref: util.LexLink(id), MimeType: kind, Size: int64(20000 + m.rng.IntN(400000))}
 }
@@ -65,12 +65,12 @@ func (m *model) marshal(v any) json.RawMessage {
 	return data
 }
 
-// text is a bare post.
+// text returns a plain post.
 func (m *model) text(at time.Time, text string) *bsky.FeedPost {
 	return &bsky.FeedPost{LexiconTypeID: post, CreatedAt: at.UTC().Format("2006-01-02T15:04:05.000Z"), Langs: []string{"en"}, Text: text}
 }
 
-// writePost drafts a post of an account.
+// writePost drafts a post.
 func (m *model) writePost(at time.Time) draft {
 	switch n := m.rng.IntN(100); {
 	case n < 40:
@@ -108,7 +108,8 @@ func (m *model) pictures(at time.Time) *bsky.FeedPost {
 	return p
 }
 
-// gif is how the network carries animated pictures: as an external of their host.
+// gif returns a post with an animated picture, which the network represents as
+// an external of its host.
 func (m *model) gif(at time.Time) *bsky.FeedPost {
 	p := m.text(at, "")
 	uri := fmt.Sprintf("https://media.tenor.com/%s/cat.gif?hh=280&ww=498", m.cidOf(rawData)[8:24])
@@ -122,7 +123,7 @@ func (m *model) quote(at time.Time) *bsky.FeedPost {
 	return p
 }
 
-// external is a post with a card, most often with a facet too.
+// external returns a post with a card, often with a facet too.
 func (m *model) external(at time.Time) draft {
 	s := m.story()
 	uri := m.variant(s)
@@ -157,7 +158,7 @@ func (m *model) link(p *bsky.FeedPost, uri string) {
 	})
 }
 
-// faceted is a post with one or two links and no card.
+// faceted returns a post with one or two links and no card.
 func (m *model) faceted(at time.Time) draft {
 	p := m.text(at, pick(m.rng, m.remarks))
 	s := m.story()
@@ -170,7 +171,7 @@ func (m *model) faceted(at time.Time) draft {
 	return d
 }
 
-// bare is a post whose client made no facet.
+// bare returns a post with a link but no facet.
 func (m *model) bare(at time.Time) draft {
 	s := m.story()
 	return draft{m.text(at, pick(m.rng, m.remarks)+" "+m.variant(s)), []string{s.url}}
@@ -187,7 +188,7 @@ func (m *model) quoteWithLink(at time.Time) draft {
 	return draft{p, []string{s.url}}
 }
 
-// writeOther drafts a record that is no post.
+// writeOther drafts a record that is not a post.
 func (m *model) writeOther(collection string, at time.Time) any {
 	created := at.UTC().Format("2006-01-02T15:04:05.000Z")
 	switch collection {
@@ -206,7 +207,7 @@ func (m *model) writeOther(collection string, at time.Time) any {
 	return map[string]any{"$type": collection, "item": map[string]any{"trackName": pick(m.rng, m.remarks)}, "expiry": created}
 }
 
-// anyPost refers to a recent post.
+// anyPost returns a reference to a recent post.
 func (m *model) anyPost() *comatproto.RepoStrongRef {
 	if len(m.recent) == 0 {
 		return &comatproto.RepoStrongRef{Uri: "at://" + m.accounts[0].did + "/" + post + "/" + m.tid(m.now), Cid: m.cidOf(dagCBOR)}

@@ -49,7 +49,7 @@ func (c *client) decodes(dict []byte) *client {
 	return c
 }
 
-// requireCompressed wants the frames of a network to be the log, made small
+// requireCompressed requires that the frames of a network are the log, compressed
 // with the dictionary.
 func requireCompressed(t *testing.T, n *simnet.Net) {
 	t.Helper()
@@ -83,8 +83,8 @@ func TestCompressedFramesDecodeWithTheDictionaryServed(t *testing.T) {
 	requireCompressed(t, n)
 }
 
-// The dictionary of the real servers, where WEIR_TESTDATA names a folder that
-// has it; else one that another network has made.
+// The dictionary of the real servers, if WEIR_TESTDATA names a folder that has it;
+// otherwise the dictionary of another network.
 func TestAnyDictionaryCanBeServed(t *testing.T) {
 	t.Parallel()
 	var dict []byte
@@ -100,7 +100,7 @@ func TestAnyDictionaryCanBeServed(t *testing.T) {
 	requireCompressed(t, n)
 }
 
-func TestADictionaryThatIsNoneIsRefused(t *testing.T) {
+func TestInvalidDictionaryIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := simnet.New(simnet.Config{Dictionary: []byte("not a dictionary")})
 	require.ErrorContains(t, err, "dictionary")
@@ -115,7 +115,7 @@ func TestTwoCompressionsAtOnceAreRefused(t *testing.T) {
 	require.Len(t, c.seqs(5), 5)
 }
 
-func TestPingsArriveAndWhoDoesNotAnswerIsCutOff(t *testing.T) {
+func TestPingsArriveAndSilentClientsAreCutOff(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 4, PingEvery: 5 * time.Millisecond, WriteLimit: 200 * time.Millisecond})
 	pings := make(chan struct{}, 100)
@@ -138,10 +138,13 @@ func TestPingsArriveAndWhoDoesNotAnswerIsCutOff(t *testing.T) {
 	require.Equal(t, n.Log().Last().Seq, *(<-events).Cursor, "who answers stays")
 }
 
-// A hole, a repetition or a change of order where history meets the present
-// would break the row of numbers.
-func TestReplayBecomesLiveWithoutASeam(t *testing.T) {
+// A missing, repeated or misplaced event between history and live would break the
+// sequence of numbers.
+func TestReplayBecomesLiveWithoutAGap(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
 	dict := dictionary(t, network(t, simnet.Config{Seed: 900})) // once, for all of the rounds
 	for round := range 15 {
 		n := network(t, simnet.Config{Seed: uint64(round), History: 200, Dictionary: dict})
@@ -168,7 +171,7 @@ func TestReplayBecomesLiveWithoutASeam(t *testing.T) {
 				for range 200 + batches*size {
 					e := c.next()
 					if *e.Cursor != want {
-						t.Errorf("event %d came where %d was due", *e.Cursor, want)
+						t.Errorf("got event %d, expected %d", *e.Cursor, want)
 						return
 					}
 					want++
@@ -181,7 +184,7 @@ func TestReplayBecomesLiveWithoutASeam(t *testing.T) {
 	}
 }
 
-func TestStopTellsEveryClient(t *testing.T) {
+func TestStopClosesEveryClient(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 4, History: 20_000})
 	busy := dial(t, n, "cursor", "0")
@@ -202,15 +205,15 @@ func TestStopTellsEveryClient(t *testing.T) {
 		err := <-ends
 		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
 	}
-	n.Stop() // twice is once
+	n.Stop() // a second stop does nothing
 	require.NoError(t, n.Restart())
 	require.Len(t, dial(t, n, "cursor", "0").seqs(10), 10)
-	require.Error(t, n.Start("127.0.0.1:0"), "it serves already")
+	require.Error(t, n.Start("127.0.0.1:0"), "it is already serving")
 }
 
-// Of several stops one at least is quicker than the second that is given to
-// clients who do not answer, however busy the machine.
-func TestStopDoesNotWaitLongerThanItsClients(t *testing.T) {
+// At least one of several stops is faster than the second that silent clients are
+// given, however busy the machine.
+func TestStopEndsWithItsLastClient(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 4})
 	fastest := time.Hour
@@ -226,7 +229,7 @@ func TestStopDoesNotWaitLongerThanItsClients(t *testing.T) {
 	require.Less(t, fastest, 900*time.Millisecond)
 }
 
-func TestANetworkThatNeverServedCannotRestart(t *testing.T) {
+func TestNetworkThatWasNeverStartedCannotRestart(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{})
 	require.NoError(t, err)
@@ -237,8 +240,8 @@ func TestANetworkThatNeverServedCannotRestart(t *testing.T) {
 	require.Zero(t, n.Fired()[simnet.Renumber])
 }
 
-// The client writes, to learn of the end without reading.
-func TestAClientTooSlowIsCutOffWithoutACloseFrame(t *testing.T) {
+// The client writes, to detect the end without reading.
+func TestSlowClientIsCutOffWithoutACloseFrame(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 4, WriteLimit: 100 * time.Millisecond})
 	n.Inject(make([]byte, 40<<20)) // more than the buffers between the two hold

@@ -18,7 +18,7 @@ type session struct {
 	revoked bool
 }
 
-// sessions are the tokens given out. Their look is that of a JWT; nobody signs.
+// sessions holds the issued tokens. They look like JWTs but are not signed.
 type sessions struct {
 	mu       sync.Mutex
 	tokens   map[string]*session
@@ -35,14 +35,14 @@ func (s *sessions) start(cfg Config) {
 	s.status = cmp.Or(cfg.ExpiredStatus, http.StatusUnauthorized)
 }
 
-// Password is the app password of every account.
+// Password returns the app password of every account.
 func (n *Net) Password() string { return n.sessions.password }
 
-// ExpireTokens lets every access token expire now; refresh tokens stay good.
+// ExpireTokens makes every access token expire now; refresh tokens stay valid.
 func (n *Net) ExpireTokens() { n.sessions.end(func(s *session) { s.until = time.Time{} }, false) }
 
-// RevokeSessions ends every session, refresh tokens included: as when the app
-// password is withdrawn.
+// RevokeSessions ends every session, including refresh tokens, as if the app
+// password was revoked.
 func (n *Net) RevokeSessions() { n.sessions.end(func(s *session) { s.revoked = true }, true) }
 
 func (s *sessions) end(do func(*session), refreshToo bool) {
@@ -59,7 +59,8 @@ func (s *sessions) expired() *xrpcError {
 	return &xrpcError{s.status, "ExpiredToken", "Token has expired"}
 }
 
-// admit judges the token of a call; none is fine where no login is required.
+// admit checks the token of a call. A call without a token passes if no login is
+// required.
 func (s *sessions) admit(token string, appView bool, now time.Time) error {
 	if token == "" {
 		if s.required && appView {
@@ -86,7 +87,7 @@ func (s *sessions) check(token string, refresh bool, now time.Time) (did string,
 	return one.did, nil
 }
 
-// grant makes a pair of tokens.
+// grant issues a pair of tokens.
 func (s *sessions) grant(did string, now time.Time) (access, refresh string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,7 @@ func (v *visit) refreshSession() (any, error) {
 	return v.session(v.index.byDID[did])
 }
 
-// session opens one for an account, hidden by its owner or not.
+// session opens a session for an account; deactivated accounts may log in.
 func (v *visit) session(p *member) (any, error) {
 	if p.status == "takendown" || p.status == "suspended" || p.status == "deleted" {
 		return nil, &xrpcError{http.StatusUnauthorized, "AccountTakedown", "Account has been taken down"}

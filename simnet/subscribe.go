@@ -16,10 +16,10 @@ import (
 	"github.com/coder/websocket"
 )
 
-// maxMessage is what the server reads of a client's message.
+// maxMessage is the limit of a client's message in bytes.
 const maxMessage = 10_000_000
 
-// subscribe is the endpoint.
+// subscribe handles the endpoint /subscribe.
 func (n *Net) subscribe(w http.ResponseWriter, r *http.Request) {
 	q, err := url.ParseQuery(r.URL.RawQuery) // more than 10,000 parameters are an error, not none
 	if err != nil {
@@ -40,14 +40,14 @@ func (n *Net) subscribe(w http.ResponseWriter, r *http.Request) {
 	s.options.Store(o)
 	if q.Get("requireHello") != "true" {
 		close(s.hello)
-		n.asked.add(o)
+		n.filters.add(o)
 	}
-	s.wire.opened() // before the client knows, so that no fault misses it
+	s.wire.opened() // before the client sees the handshake, so that faults include it
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return // answered already
+		return // Accept has responded
 	}
-	defer conn.CloseNow() //nolint:errcheck // the orderly endings have closed it
+	defer conn.CloseNow() //nolint:errcheck // already closed after an orderly end
 	conn.SetReadLimit(maxMessage)
 	s.conn = conn
 	ctx, cancel := context.WithCancel(r.Context())
@@ -55,15 +55,15 @@ func (n *Net) subscribe(w http.ResponseWriter, r *http.Request) {
 	go s.listen(cancel)
 	go s.ping(ctx, cancel)
 	s.send(ctx)
-	if r.Context().Err() != nil { // the server stops; else the client has left
+	if r.Context().Err() != nil { // the server stops; otherwise the client has left
 		conn.Close(websocket.StatusGoingAway, "server shutting down") //nolint:errcheck // best effort
 	}
 }
 
-// request reads the query: the filter, and the place in the log to start at.
+// request parses the query: the filter, and the position in the log to start at.
 func (n *Net) request(q url.Values) (*options, int, error) {
 	o := &options{Collections: q["wantedCollections"], DIDs: q["wantedDids"]}
-	o.MaxSize, _ = strconv.Atoi(q.Get("maxMessageSizeBytes")) // garbage is no limit
+	o.MaxSize, _ = strconv.Atoi(q.Get("maxMessageSizeBytes")) // an invalid number means no limit
 	if err := o.check(); err != nil {
 		return nil, 0, err
 	}
@@ -78,14 +78,15 @@ func (n *Net) request(q url.Values) (*options, int, error) {
 	return o, n.find(cursor), nil
 }
 
-// find is the place of a cursor: inclusive; the live tip for one in the future;
-// the oldest event for one that is too old. Nothing is said of either.
+// find returns the position of a cursor, inclusive: the live tip for a cursor in
+// the future, the oldest event for one that is too old. The client is not
+// notified of either.
 func (n *Net) find(cursor int64) int {
 	items, _ := n.log.from(0)
 	shift := n.shift.Load()
 	var at int
 	switch {
-	case cursor == 0: // everything, injected frames too
+	case cursor == 0: // everything, including injected frames
 	case n.cfg.Generation == V1:
 		at = firstEntry(items, func(e *Entry) bool { return e.UniqueUS >= cursor })
 	case cursor < 1e15:
@@ -108,9 +109,9 @@ func (n *Net) find(cursor int64) int {
 	return at
 }
 
-// firstEntry is the place of the first entry that has been reached, or the end,
-// by bisection: what is reached stays reached. Frames without an entry just
-// before it are taken for seen.
+// firstEntry returns the position of the first entry for which reached is true,
+// or the end. It bisects, so reached must stay true. Frames without an entry
+// just before it are skipped.
 func firstEntry(items []*item, reached func(*Entry) bool) int {
 	entry := func(i int) int {
 		for i < len(items) && items[i].entry == nil {
@@ -124,20 +125,20 @@ func firstEntry(items []*item, reached func(*Entry) bool) int {
 	}))
 }
 
-// subscriber is one client. Its connection knows no context: one that ended in
-// the middle of a frame would close it without the close frame.
+// subscriber is one client. Its connection is used without a context: a context
+// that ends within a frame would close it without a close frame.
 type subscriber struct {
 	net      *Net
 	conn     *websocket.Conn
 	wire     *wire
-	at       int // the place of the next item
-	joined   int // the end of the log when it came
+	at       int // position of the next item
+	joined   int // end of the log when the client connected
 	compress bool
 	options  atomic.Pointer[options]
 	hello    chan struct{} // closed when sending may begin
 }
 
-// listen reads what the client says, and answers its pings by the way.
+// listen reads the client's messages; reading also returns its pings.
 func (s *subscriber) listen(cancel context.CancelFunc) {
 	defer cancel()
 	for {
@@ -145,15 +146,15 @@ func (s *subscriber) listen(cancel context.CancelFunc) {
 		if err != nil {
 			return
 		}
-		if err := s.hear(data); err != nil {
+		if err := s.handle(data); err != nil {
 			s.refuse(err.Error())
 			return
 		}
 	}
 }
 
-// hear takes one message; types it does not know mean nothing.
-func (s *subscriber) hear(data []byte) error {
+// handle processes one message; unknown types are ignored.
+func (s *subscriber) handle(data []byte) error {
 	var message struct {
 		Type    string          `json:"type"`
 		Payload json.RawMessage `json:"payload"`
@@ -172,14 +173,15 @@ func (s *subscriber) hear(data []byte) error {
 		return err
 	}
 	s.options.Store(o)
-	s.net.asked.add(o)
+	s.net.filters.add(o)
 	if !isClosed(s.hello) {
 		close(s.hello)
 	}
 	return nil
 }
 
-// refuse closes with the reason; a close frame holds 123 bytes of it.
+// refuse closes the connection with a reason, truncated to fit a close frame of
+// 123 bytes.
 func (s *subscriber) refuse(reason string) {
 	reason = strings.ToValidUTF8(reason[:min(len(reason), 120)], "")
 	s.conn.Close(websocket.StatusPolicyViolation, reason) //nolint:errcheck // best effort
@@ -204,8 +206,8 @@ func (s *subscriber) ping(ctx context.Context, cancel context.CancelFunc) {
 	}
 }
 
-// send plays the log from the subscriber's place, and then as it grows: one
-// loop, so that nothing is lost where history meets the present.
+// send plays the log from the subscriber's position, and then as it grows: one
+// loop, so that nothing is lost between history and live events.
 func (s *subscriber) send(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -226,7 +228,7 @@ func (s *subscriber) send(ctx context.Context) {
 	}
 }
 
-// play sends some items; many of them at once where there are many.
+// play sends items, buffered if there are several.
 func (s *subscriber) play(ctx context.Context, items []*item) (err error) {
 	if len(items) > 1 {
 		s.wire.gather()
@@ -241,7 +243,7 @@ func (s *subscriber) play(ctx context.Context, items []*item) (err error) {
 			continue
 		}
 		if err := s.deliver(it, shift); err != nil {
-			return err // a client too slow gets no close frame, as with the real server
+			return err // a slow client gets no close frame, like on the real server
 		}
 	}
 	return nil
@@ -262,7 +264,7 @@ func (s *subscriber) deliver(it *item, shift int64) error {
 	}
 	if s.compress {
 		kind = websocket.MessageBinary
-		if it.fault != Oversized { // which would be small
+		if it.fault != Oversized { // compressed it would be small
 			data = s.net.compressed(it, shift)
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"hash/fnv"
 )
 
-// profileView is app.bsky.actor.defs#profileView, and what #profileViewBasic and
-// #profileViewDetailed add to it or leave out.
+// profileView is app.bsky.actor.defs#profileView, also used for
+// #profileViewBasic and #profileViewDetailed.
 type profileView struct {
 	DID         string     `json:"did"`
 	Handle      string     `json:"handle"`
@@ -80,10 +80,10 @@ type counts struct {
 
 func (v *visit) post(r *record) *postView {
 	return &postView{URI: r.uri(), CID: r.contentID(), Author: v.profileBasic(r.owner), Record: r.value(), IndexedAt: stamped(r.at), Labels: []struct{}{},
-		counts: counts{new(int), new(int), new(int), new(int)}} // which nobody counts here
+		counts: counts{new(int), new(int), new(int), new(int)}} // the simulated network does not count
 }
 
-// related is a post that another refers to.
+// related returns a post that another refers to.
 func (v *visit) related(uri string) *postView {
 	r := v.index.find(uri)
 	if r == nil || r.collection != post {

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// listener knows its connections, so that faults can be done to them.
+// listener tracks its connections, so that faults can be applied to them.
 type listener struct {
 	net.Listener
 	limit time.Duration // how long a write may take
 
-	mu     sync.Mutex
-	conns  map[*wire]bool
-	ghosts map[net.Conn]bool // stalled connections that the server has given up; nil when stalls are over
-	empty  chan struct{}     // closed with the last connection; nil while nobody waits
+	mu      sync.Mutex
+	conns   map[*wire]bool
+	orphans map[net.Conn]bool // stalled connections that the server has given up; nil after stalls have ended
+	empty   chan struct{}     // closed with the last connection; nil unless drain waits
 }
 
 func listen(address string, limit time.Duration) (*listener, error) {
@@ -26,7 +26,7 @@ func listen(address string, limit time.Duration) (*listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the simulated network: %w", err)
 	}
-	return &listener{Listener: inner, limit: limit, conns: map[*wire]bool{}, ghosts: map[net.Conn]bool{}}, nil
+	return &listener{Listener: inner, limit: limit, conns: map[*wire]bool{}, orphans: map[net.Conn]bool{}}, nil
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -62,39 +62,39 @@ func (l *listener) forget(w *wire) {
 	}
 }
 
-// haunt keeps a connection that the server has given up open, without a word,
+// keepOrphan keeps a connection that the server has given up open and silent,
 // until its client leaves or the stall ends.
-func (l *listener) haunt(ghost net.Conn) {
+func (l *listener) keepOrphan(orphan net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ghosts == nil {
-		ghost.Close() //nolint:errcheck // it is over
+	if l.orphans == nil {
+		orphan.Close() //nolint:errcheck // nothing depends on it
 		return
 	}
-	l.ghosts[ghost] = true
+	l.orphans[orphan] = true
 	go func() {
-		io.Copy(io.Discard, ghost) //nolint:errcheck // either end of it is an end
-		ghost.Close()              //nolint:errcheck // it is over
+		io.Copy(io.Discard, orphan) //nolint:errcheck // any error ends it
+		orphan.Close()              //nolint:errcheck // nothing depends on it
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.ghosts, ghost)
+		delete(l.orphans, orphan)
 	}()
 }
 
-// release ends every stall, for good.
+// release ends every stall permanently.
 func (l *listener) release() {
 	for _, w := range l.all() {
 		w.release()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for ghost := range l.ghosts {
-		ghost.Close() //nolint:errcheck // it is over
+	for orphan := range l.orphans {
+		orphan.Close() //nolint:errcheck // nothing depends on it
 	}
-	l.ghosts = nil
+	l.orphans = nil
 }
 
-// drain waits until no connection is left, and cuts off those left after d.
+// drain waits until no connection is left, and cuts those left after d.
 func (l *listener) drain(d time.Duration) {
 	l.mu.Lock()
 	if len(l.conns) == 0 {
@@ -115,14 +115,14 @@ func (l *listener) drain(d time.Duration) {
 	}
 }
 
-// wire is a connection that can be stalled and cut, that gathers small writes
-// while more are sure to follow, and that gives up a peer who does not read.
+// wire is a connection that can be stalled and cut. It buffers small writes
+// while more will follow, and gives up a peer that does not read.
 type wire struct {
 	net.Conn
 	home *listener
 
 	mu     sync.Mutex
-	stream bool          // a Jetstream client, not a plain request
+	stream bool          // a Jetstream client, not a plain HTTP request
 	gate   chan struct{} // closed while bytes may pass
 	gone   chan struct{} // closed when this end has closed
 
@@ -131,7 +131,7 @@ type wire struct {
 	gathered  []byte
 }
 
-// gatherLimit is how many bytes are held back at most.
+// gatherLimit is the limit of buffered bytes.
 const gatherLimit = 64 << 10
 
 type wireKey struct{}
@@ -140,14 +140,14 @@ func withWire(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, wireKey{}, c)
 }
 
-// wireOf is the connection of a request.
+// wireOf returns the connection of a request.
 func wireOf(ctx context.Context) *wire {
 	w, _ := ctx.Value(wireKey{}).(*wire)
 	return w
 }
 
-// pass waits while the connection is stalled, as long as limit; for ever when
-// that is zero.
+// pass waits up to limit while the connection is stalled; without a limit if it
+// is zero.
 func (w *wire) pass(limit time.Duration) error {
 	w.mu.Lock()
 	gate := w.gate
@@ -171,7 +171,7 @@ func (w *wire) pass(limit time.Duration) error {
 	}
 }
 
-// Read hands over nothing that arrives during a stall.
+// Read returns no bytes that arrive during a stall.
 func (w *wire) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	if err != nil {
@@ -196,8 +196,8 @@ func (w *wire) Write(p []byte) (int, error) {
 	return w.put(p)
 }
 
-// gather holds small writes back until flush: thousands of frames of history
-// in a handful of system calls.
+// gather buffers small writes until flush, so that thousands of frames of
+// history take a handful of system calls.
 func (w *wire) gather() {
 	w.out.Lock()
 	defer w.out.Unlock()
@@ -211,7 +211,7 @@ func (w *wire) flush() error {
 	return w.push()
 }
 
-// push writes what was gathered.
+// push writes the buffered bytes.
 func (w *wire) push() error {
 	if len(w.gathered) == 0 {
 		return nil
@@ -231,8 +231,8 @@ func (w *wire) put(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// Close closes this end. A stalled client is not told: to it, the host has
-// fallen silent.
+// Close closes this end. A stalled client is not notified: for the client, the
+// host has become silent.
 func (w *wire) Close() error {
 	w.mu.Lock()
 	if isClosed(w.gone) {
@@ -243,8 +243,8 @@ func (w *wire) Close() error {
 	stalled := !isClosed(w.gate)
 	w.mu.Unlock()
 	if stalled {
-		if ghost, err := w.ghost(); err == nil {
-			w.home.haunt(ghost)
+		if orphan, err := w.orphan(); err == nil {
+			w.home.keepOrphan(orphan)
 		}
 	}
 	defer w.home.forget(w)
@@ -262,8 +262,9 @@ func (w *wire) cut() {
 	w.Conn.Close() //nolint:errcheck // it is cut
 }
 
-// ghost is the connection once more, which stays when this end of it is closed.
-func (w *wire) ghost() (net.Conn, error) {
+// orphan returns a duplicate of the connection that stays open when this end is
+// closed.
+func (w *wire) orphan() (net.Conn, error) {
 	tcp, ok := w.Conn.(*net.TCPConn)
 	if !ok {
 		return nil, net.ErrClosed
@@ -276,7 +277,7 @@ func (w *wire) ghost() (net.Conn, error) {
 	return net.FileConn(file)
 }
 
-// stall stops all bytes, while the connection stays open.
+// stall stops all bytes while the connection stays open.
 func (w *wire) stall() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -293,7 +294,7 @@ func (w *wire) release() {
 	}
 }
 
-// opened marks the connection as one of a Jetstream client.
+// opened marks the connection as a Jetstream client's.
 func (w *wire) opened() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

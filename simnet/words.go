@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// site is a place that publishes stories.
+// site is a publisher of stories.
 type site struct {
 	host   string
 	name   string
@@ -37,7 +37,7 @@ func sites() []site {
 	}
 }
 
-// topic holds the parts of its headlines: every subject goes with every tail.
+// topic holds the parts of headlines: every subject fits every tail.
 type topic struct {
 	subjects, tails, summaries []string
 }
@@ -111,7 +111,7 @@ func topics() map[string]topic {
 	}
 }
 
-// chatter is what people say without a link.
+// chatter returns what accounts write without a link.
 func chatter() []string {
 	return []string{
 		"good morning to everyone who also forgot what day it is",
@@ -137,7 +137,7 @@ func chatter() []string {
 	}
 }
 
-// remarks are what people say about a link.
+// remarks returns what accounts write about a link.
 func remarks() []string {
 	return []string{
 		"this is really worth your time", "read to the end", "finally somebody wrote this down", "hm.", "good morning, here is your long read",
@@ -163,7 +163,7 @@ func lastNames() []string {
 
 func pick[T any](r *rand.Rand, all []T) T { return all[r.IntN(len(all))] }
 
-// slug is a headline as it stands in a URL.
+// slug returns a headline as part of a URL.
 func slug(headline string) string {
 	var b strings.Builder
 	for _, c := range strings.ToLower(headline) {

@@ -18,7 +18,7 @@ func (m *model) commit(a *person, collection string, value any, at time.Time) (*
 	if a.status != "" {
 		return nil, fmt.Errorf("account %s is %s: it cannot write", a.did, a.status)
 	}
-	e := m.tell(at)
+	e := m.beginEvent(at)
 	e.Kind, e.DID, e.Operation, e.Collection = "commit", a.did, "create", collection
 	e.Rkey, e.Rev = m.tid(m.now), m.tid(m.now)
 	e.Record, e.CID, e.CreatedAt = m.marshal(value), m.cidOf(dagCBOR), at.Truncate(time.Millisecond)
@@ -27,11 +27,11 @@ func (m *model) commit(a *person, collection string, value any, at time.Time) (*
 
 // erase deletes a record by hand.
 func (m *model) erase(did, collection, rkey string) {
-	e := m.tell(time.Now())
+	e := m.beginEvent(time.Now())
 	e.Kind, e.DID, e.Operation, e.Collection, e.Rkey, e.Rev = "commit", did, "delete", collection, rkey, m.tid(m.now)
 }
 
-// postOf drafts a post with facets of links, written as their publishers would.
+// postOf drafts a post with link facets.
 func (m *model) postOf(text string, links []string, at time.Time) *bsky.FeedPost {
 	p := m.text(at, text)
 	for _, uri := range links {
@@ -40,11 +40,11 @@ func (m *model) postOf(text string, links []string, at time.Time) *bsky.FeedPost
 	return p
 }
 
-// PostNow lets an account post now, and answers the entry. The links are written
-// as their publishers would write them. Chance neither edits nor deletes the post.
+// PostNow makes an account post now, and returns the entry. The links are
+// canonical URLs. Random events neither edit nor delete the post.
 func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
 	var e *Entry
-	err := n.happen(did, func(m *model, a *person) (err error) {
+	err := n.act(did, func(m *model, a *person) (err error) {
 		now := time.Now()
 		if e, err = m.commit(a, post, m.postOf(text, links, now), now); err == nil {
 			e.Links = slices.Clone(links)
@@ -54,16 +54,16 @@ func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
 	return e, err
 }
 
-// PutRecord writes a record of any collection, and returns the entry: a new one,
-// or a new version of the one that is there. Without an rkey it gets a TID.
+// PutRecord writes a new or replaced record of any collection, and returns the
+// entry. Without an rkey the record gets a TID.
 func (n *Net) PutRecord(did, collection, rkey string, record json.RawMessage) (*Entry, error) {
 	if !collectionName.MatchString(collection) {
-		return nil, fmt.Errorf("%q is no collection", collection)
+		return nil, fmt.Errorf("%q is not a collection", collection)
 	}
 	var e *Entry
-	err := n.happen(did, func(m *model, a *person) (err error) {
+	err := n.act(did, func(m *model, a *person) (err error) {
 		ix := n.indexNow()
-		_, known := place(ix.collection(ix.byDID[did], collection), rkey)
+		_, known := searchRkey(ix.collection(ix.byDID[did], collection), rkey)
 		ix.mu.Unlock()
 		if e, err = m.commit(a, collection, record, time.Now()); err != nil || rkey == "" {
 			return err
@@ -81,7 +81,7 @@ func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
 	var e *Entry
 	err := n.alter(uri, func(m *model, a *person, r *record) (err error) {
 		if r.collection != post {
-			return fmt.Errorf("edit %s: it is no post", uri)
+			return fmt.Errorf("edit %s: it is not a post", uri)
 		}
 		now := time.Now()
 		if e, err = m.commit(a, r.collection, m.postOf(text, links, now), now); err == nil {
@@ -92,7 +92,7 @@ func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
 	return e, err
 }
 
-// DeleteRecord deletes a post, repost, follow, list or whatever the URI names.
+// DeleteRecord deletes the record of a URI.
 func (n *Net) DeleteRecord(uri string) error {
 	return n.alter(uri, func(m *model, _ *person, r *record) error {
 		m.erase(r.owner.did, r.collection, r.rkey)
@@ -100,14 +100,14 @@ func (n *Net) DeleteRecord(uri string) error {
 	})
 }
 
-// RepostNow lets an account repost a post, and answers the entry.
+// RepostNow makes an account repost a post, and returns the entry.
 func (n *Net) RepostNow(did, uri string) (*Entry, error) {
 	subject, err := n.reference(uri)
 	if err != nil {
 		return nil, err
 	}
 	var e *Entry
-	err = n.happen(did, func(m *model, a *person) (err error) {
+	err = n.act(did, func(m *model, a *person) (err error) {
 		now := time.Now()
 		e, err = m.commit(a, repost, &bsky.FeedRepost{LexiconTypeID: repost, CreatedAt: stamped(now.UnixMicro()), Subject: subject}, now)
 		return err
@@ -115,7 +115,7 @@ func (n *Net) RepostNow(did, uri string) (*Entry, error) {
 	return e, err
 }
 
-// Pin lets the author of a post pin it, in place of the one pinned before.
+// Pin makes the author of a post pin it, replacing the pinned post.
 func (n *Net) Pin(uri string) error {
 	pinned, err := n.reference(uri)
 	if err != nil {
@@ -123,7 +123,7 @@ func (n *Net) Pin(uri string) error {
 	}
 	return n.alter(uri, func(m *model, a *person, r *record) error {
 		if r.collection != post {
-			return fmt.Errorf("pin %s: it is no post", uri)
+			return fmt.Errorf("pin %s: it is not a post", uri)
 		}
 		now := time.Now()
 		created := stamped(now.UnixMicro())
@@ -140,7 +140,7 @@ func displayName(p *member) *string {
 	return &name
 }
 
-// profileRecord is what the index reads of a profile.
+// profileRecord holds the fields of a profile that the index needs.
 type profileRecord struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`
@@ -150,11 +150,11 @@ type profileRecord struct {
 	} `json:"pinnedPost"`
 }
 
-// profile is the account's own words on itself; before it says any, its handle
-// as a name.
+// profile returns the account's profile record; without one, a name derived from
+// the handle.
 func (p *member) profile() (v profileRecord) {
 	all := p.repo[profile]
-	if i, known := place(all, "self"); known {
+	if i, known := searchRkey(all, "self"); known {
 		json.Unmarshal(all[i].raw, &v) //nolint:errcheck // a profile without a name has none
 		return v
 	}
@@ -173,10 +173,10 @@ func (n *Net) reference(uri string) (*comatproto.RepoStrongRef, error) {
 	return &comatproto.RepoStrongRef{Uri: r.uri(), Cid: r.contentID()}, nil
 }
 
-// alter does something to a record that is there.
+// alter performs an action on an existing record.
 func (n *Net) alter(uri string, do func(m *model, a *person, r *record) error) error {
 	owner, _, _ := strings.Cut(strings.TrimPrefix(uri, "at://"), "/")
-	return n.happen(owner, func(m *model, a *person) error {
+	return n.act(owner, func(m *model, a *person) error {
 		ix := n.indexNow()
 		defer ix.mu.Unlock()
 		r := ix.find(uri)

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// xrpcError is an error as clients get it. Without a name it is a proxy's page.
+// xrpcError is an error as clients receive it. Without a name it is a proxy's
+// page.
 type xrpcError struct {
 	status  int
 	Name    string `json:"error"`
@@ -33,12 +34,12 @@ func tooMany() *xrpcError {
 type paging struct {
 	Cursor string `json:"cursor,omitempty"`
 
-	end string // a cursor after which there is nothing
+	end string // a cursor to an empty page
 }
 
 func (p *paging) page() *paging { return p }
 
-// visit is one call being answered, while the index is locked.
+// visit is a call in progress, while the index is locked.
 type visit struct {
 	net    *Net
 	index  *index
@@ -50,7 +51,7 @@ type visit struct {
 // endpoint is an XRPC method.
 type endpoint struct {
 	verb   string
-	answer func(*visit) (any, error)
+	handle func(*visit) (any, error)
 }
 
 func endpoints() map[string]endpoint {
@@ -69,10 +70,10 @@ func endpoints() map[string]endpoint {
 	}
 }
 
-// SetLatency changes how long every call takes at least.
+// SetLatency sets the minimum duration of every call.
 func (n *Net) SetLatency(d time.Duration) { n.latency.Store(int64(d)) }
 
-// maxBody is what is read of a client's request.
+// maxBody is the limit of a request body in bytes.
 const maxBody = 64 << 10
 
 func (n *Net) xrpc(known map[string]endpoint) http.HandlerFunc {
@@ -98,22 +99,22 @@ func (n *Net) xrpc(known map[string]endpoint) http.HandlerFunc {
 			}
 			v.index = n.indexNow()
 			defer v.index.mu.Unlock()
-			return e.answer(v)
+			return e.handle(v)
 		})
 	}
 }
 
-// call does what all calls have in common: the record, the limit, the latency,
-// the faults, and the answer as JSON.
-func (n *Net) call(endpoint string, w http.ResponseWriter, r *http.Request, answer func() (any, error)) {
+// call handles what all calls share: recording, the limit, the latency, the
+// faults, and the JSON response.
+func (n *Net) call(endpoint string, w http.ResponseWriter, r *http.Request, handle func() (any, error)) {
 	leave := n.calls.arrive(endpoint, r)
-	defer leave(0) // when nothing else has said how it ended
+	defer leave(0) // if no other status was recorded
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	if !n.limiter.take(w.Header(), time.Now()) {
 		refuse(w, tooMany(), leave)
 		return
 	}
-	fault := n.callFaults.take(endpoint, early)
+	fault := n.callFaults.take(endpoint, needsNoResponse)
 	wait := time.Duration(n.latency.Load())
 	if fault.Kind == Slow {
 		wait += fault.Wait
@@ -131,20 +132,20 @@ func (n *Net) call(endpoint string, w http.ResponseWriter, r *http.Request, answ
 		refuse(w, e, leave)
 		return
 	}
-	body, err := answer()
+	body, err := handle()
 	if err != nil {
 		refuse(w, err, leave)
 		return
 	}
 	if p, ok := body.(interface{ page() *paging }); ok {
-		n.turn(endpoint, r.URL.Query().Get("cursor"), p.page())
+		n.alterPaging(endpoint, r.URL.Query().Get("cursor"), p.page())
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
 		refuse(w, err, leave)
 		return
 	}
-	n.spoil(w, endpoint, data, leave)
+	n.respond(w, endpoint, data, leave)
 }
 
 func refuse(w http.ResponseWriter, err error, leave func(int)) {
@@ -162,7 +163,7 @@ func refuse(w http.ResponseWriter, err error, leave func(int)) {
 	w.Write(data) //nolint:errcheck // the client left
 }
 
-// limit reads the size of a page, from 1 to 100.
+// limit parses the page size, from 1 to 100.
 func (v *visit) limit() (int, error) {
 	raw := v.query.Get("limit")
 	if raw == "" {
@@ -192,7 +193,7 @@ func (v *visit) required(name string) (string, error) {
 
 var identifier = regexp.MustCompile(`^(did:[a-z]+:[a-zA-Z0-9._:%-]+|([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.)+[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?)$`)
 
-// actor is the account that a call asks about, which must be shown.
+// actor returns the account that a parameter names, which must be active.
 func (v *visit) actor(parameter, missing string) (*member, error) {
 	name, err := v.required(parameter)
 	if err != nil {

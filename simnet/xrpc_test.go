@@ -29,7 +29,7 @@ const (
 	refreshSession = "com.atproto.server.refreshSession"
 )
 
-// reply is an answer as it came.
+// reply is a raw response.
 type reply struct {
 	status int
 	header http.Header
@@ -37,8 +37,8 @@ type reply struct {
 	err    error // of reading the body
 }
 
-// ask makes a request with a bearer token and a body, where they are given.
-func ask(t testing.TB, method, address, token, body string) reply {
+// send makes a request with an optional bearer token and body.
+func send(t testing.TB, method, address, token, body string) reply {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -57,10 +57,10 @@ func ask(t testing.TB, method, address, token, body string) reply {
 // call makes a query of pairs of names and values.
 func call(t testing.TB, n *simnet.Net, method string, pairs ...string) reply {
 	t.Helper()
-	return ask(t, http.MethodGet, n.AppViewURL()+"/xrpc/"+method+query(pairs...), "", "")
+	return send(t, http.MethodGet, n.AppViewURL()+"/xrpc/"+method+query(pairs...), "", "")
 }
 
-// fetch makes a query that must succeed, into a type of the lexicons.
+// fetch makes a query that must succeed, and decodes it into a lexicon's type.
 func fetch[T any](t testing.TB, n *simnet.Net, method string, pairs ...string) *T {
 	t.Helper()
 	r := call(t, n, method, pairs...)
@@ -72,7 +72,7 @@ func fetch[T any](t testing.TB, n *simnet.Net, method string, pairs ...string) *
 	return out
 }
 
-// requireError wants an error of the services.
+// requireError requires an error of the services.
 func requireError(t testing.TB, r reply, status int, name, message string) {
 	t.Helper()
 	var e struct{ Error, Message string }
@@ -123,7 +123,7 @@ func everyRecord(t testing.TB, n *simnet.Net, repo, collection string, pairs ...
 	}
 }
 
-func TestBadParametersAreRefusedInTheServicesWords(t *testing.T) {
+func TestInvalidParametersGetTheServicesErrors(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 1})
 	hub := n.Hub().DID
@@ -189,7 +189,7 @@ func TestHiddenAccountsAreRefusedByTheirStatus(t *testing.T) {
 	require.Equal(t, 200, call(t, n, getAuthorFeed, "actor", a[3].DID).status)
 }
 
-func TestProfilesAreGivenTwentyFiveAtOnce(t *testing.T) {
+func TestProfilesAreLimitedToTwentyFive(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, Mix: simnet.MixNetwork, History: 1500})
 	var pairs []string
@@ -216,7 +216,7 @@ func TestProfilesAreGivenTwentyFiveAtOnce(t *testing.T) {
 	requireError(t, call(t, n, getProfiles, append(pairs, "actors", a[25].DID)...), 400, "InvalidRequest", "Error: actors must not have more than 25 elements")
 }
 
-func TestHandlesResolveAsTheyChange(t *testing.T) {
+func TestChangedHandlesResolve(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 2, History: 300})
 	a := n.Accounts()[0]

@@ -47,7 +47,7 @@ type stateView struct {
 
 // deadLetterView is a dead letter with sanitised texts.
 type deadLetterView struct {
-	schema.Letter
+	schema.StoredDeadLetter
 	Subject   string
 	Seen      *timestamp
 	First     *timestamp
@@ -81,12 +81,12 @@ func (s *server) serveDeadLetters(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	found, err := schema.Letters(ctx, s.db, f, maxDeadLetters)
+	found, err := schema.ListDeadLetters(ctx, s.db, f, maxDeadLetters)
 	if err != nil {
 		s.deadLettersUnavailable(w, r, err)
 		return
 	}
-	counts, err := schema.CountLetters(ctx, s.db)
+	counts, err := schema.CountDeadLetters(ctx, s.db)
 	if err != nil {
 		s.deadLettersUnavailable(w, r, err)
 		return
@@ -109,7 +109,7 @@ func (s *server) serveDeadLetter(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	found, err := schema.FindLetter(ctx, s.db, id, maxInput)
+	found, err := schema.FindDeadLetter(ctx, s.db, id, maxInput)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):
 		s.writeError(w, r, http.StatusNotFound, fmt.Sprintf("There is no dead letter %d: it may have expired. The list is at /deadletters.", id))
@@ -131,8 +131,8 @@ func (s *server) deadLettersUnavailable(w http.ResponseWriter, r *http.Request, 
 
 // parseDeadLetterFilter reads the parameters of the list. A misspelt parameter is an
 // error, because the page would silently show something else.
-func parseDeadLetterFilter(raw string) (schema.LetterFilter, error) {
-	var f schema.LetterFilter
+func parseDeadLetterFilter(raw string) (schema.DeadLetterFilter, error) {
+	var f schema.DeadLetterFilter
 	query, err := url.ParseQuery(raw)
 	if err != nil {
 		return f, errors.New("the query is malformed: omit it, or send one like ?stage=commit")
@@ -144,7 +144,7 @@ func parseDeadLetterFilter(raw string) (schema.LetterFilter, error) {
 		case "stage":
 			field, known = &f.Stage, schema.Stages()
 		case "state":
-			field, known = &f.State, schema.LetterStates()
+			field, known = &f.State, schema.DeadLetterStates()
 		default:
 			return f, fmt.Errorf("unknown parameter %q: send stage, state or nothing", shorten(name, 40))
 		}
@@ -159,7 +159,7 @@ func parseDeadLetterFilter(raw string) (schema.LetterFilter, error) {
 }
 
 // deadLettersURL returns the URL of the list with a filter.
-func deadLettersURL(f schema.LetterFilter) string {
+func deadLettersURL(f schema.DeadLetterFilter) string {
 	query := url.Values{}
 	if f.Stage != "" {
 		query.Set("stage", f.Stage)
@@ -173,30 +173,30 @@ func deadLettersURL(f schema.LetterFilter) string {
 	return "/deadletters?" + query.Encode()
 }
 
-func stagesOf(f schema.LetterFilter, counts []schema.StageCount) []stageView {
+func stagesOf(f schema.DeadLetterFilter, counts []schema.StageCount) []stageView {
 	total := 0
 	for _, c := range counts {
 		total += c.Count
 	}
-	views := []stageView{{"all", grouped(total), deadLettersURL(schema.LetterFilter{State: f.State}), f.Stage == ""}}
+	views := []stageView{{"all", grouped(total), deadLettersURL(schema.DeadLetterFilter{State: f.State}), f.Stage == ""}}
 	for _, c := range counts {
-		views = append(views, stageView{c.Stage, grouped(c.Count), deadLettersURL(schema.LetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
+		views = append(views, stageView{c.Stage, grouped(c.Count), deadLettersURL(schema.DeadLetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
 	}
 	return views
 }
 
-func statesOf(f schema.LetterFilter) []stateView {
-	views := []stateView{{"unsettled", deadLettersURL(schema.LetterFilter{Stage: f.Stage}), f.State == ""}}
-	for _, state := range schema.LetterStates() {
-		views = append(views, stateView{state, deadLettersURL(schema.LetterFilter{Stage: f.Stage, State: state}), f.State == state})
+func statesOf(f schema.DeadLetterFilter) []stateView {
+	views := []stateView{{"unsettled", deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage}), f.State == ""}}
+	for _, state := range schema.DeadLetterStates() {
+		views = append(views, stateView{state, deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage, State: state}), f.State == state})
 	}
 	return views
 }
 
-func (s *server) newDeadLetter(l *schema.Letter) deadLetterView {
+func (s *server) newDeadLetter(l *schema.StoredDeadLetter) deadLetterView {
 	now := s.now()
 	view := deadLetterView{
-		Letter: *l, Seen: newTimestamp(l.LastSeen, now), First: newTimestamp(l.FirstSeen, now), Times: grouped(int(l.Count)),
+		StoredDeadLetter: *l, Seen: newTimestamp(l.LastSeen, now), First: newTimestamp(l.FirstSeen, now), Times: grouped(int(l.Count)),
 		Cause: plain(l.Cause, maxCause), Path: plain(l.Path, maxDetail), Expected: plain(l.Expected, maxDetail), Received: plain(l.Received, maxDetail),
 		LastCause: plain(l.LastCause, maxCause), Input: plain(string(l.Raw), maxInput), Size: grouped(int(l.RawBytes)), Cut: l.RawBytes > int64(len(l.Raw)),
 	}

@@ -19,31 +19,32 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Auditor compares what is stored with the accounts' own repositories. It does
-// not ask the stream how far it is: what is not there a minute later is missing.
+// Auditor compares the stored records with the accounts' repositories. It does
+// not read the stream's position: a record that is older than a minute and not
+// stored is missing.
 type Auditor struct {
 	Pool   *pgxpool.Pool
 	API    *bluesky.Client
-	Client *river.Client[pgx.Tx] // enqueues the processing of what was repaired
+	Client *river.Client[pgx.Tx] // enqueues the projection of repaired records
 	Log    *slog.Logger
 
-	Projections *Projections // of what was repaired
+	Projections *Projections // that repaired records are enqueued for
 
-	Accounts    int                 // how many, by chance; 0: all
-	Window      time.Duration       // how far back, for rkeys that say when their records were written
-	Collections collection.Registry // what is stored, and for how long: nothing older is missed; empty: posts, for ever
-	Settle      time.Duration       // how long a fault has to last: what is on its way is none
+	Accounts    int                 // size of the random sample; 0: all
+	Window      time.Duration       // how far back to compare records whose rkeys are TIDs
+	Collections collection.Registry // the stored collections and their retention: older records are not missing; empty: posts, kept for ever
+	Settle      time.Duration       // how long a difference must last before it is a fault
 	Repair      bool
 }
 
 const (
-	inFlight      = time.Minute // records younger than this may be on their way
-	auditedAtOnce = 4           // accounts
-	everyAccount  = 1_000_000
+	inFlight         = time.Minute // younger records may still be in flight
+	auditConcurrency = 4           // accounts compared at once
+	everyAccount     = 1_000_000
 )
 
-// Audit reads repositories, compares, looks again at what differs after a while,
-// repairs what still does where that is wanted, and writes down what it came to.
+// Audit compares a sample of accounts, waits, compares those that differ again,
+// repairs the remaining faults if Repair is set, and stores the result.
 func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, error) {
 	now := time.Now()
 	sum := schema.Audit{Started: now, Repaired: a.Repair}
@@ -59,7 +60,7 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 			audits[i].from = s.Since
 		}
 	}
-	if err := each(ctx, audits, (*accountAudit).look); err != nil {
+	if err := forEachAccount(ctx, audits, (*accountAudit).compareOnce); err != nil {
 		return sum, nil, err
 	}
 	suspects := slices.DeleteFunc(slices.Clone(audits), func(x *accountAudit) bool { return len(x.faults) == 0 || x.failure != "" })
@@ -67,24 +68,24 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 		if err := sleep(ctx, a.Settle); err != nil {
 			return sum, nil, err
 		}
-		if err := each(ctx, suspects, (*accountAudit).lookAgain); err != nil {
+		if err := forEachAccount(ctx, suspects, (*accountAudit).confirm); err != nil {
 			return sum, nil, err
 		}
 	}
-	faults := tally(&sum, audits)
+	faults := summarise(&sum, audits)
 	sum.Ended = time.Now()
-	err = pgx.BeginFunc(ctx, a.Pool, func(tx pgx.Tx) error { return schema.KeepAudit(ctx, tx, sum, faults) })
+	err = pgx.BeginFunc(ctx, a.Pool, func(tx pgx.Tx) error { return schema.StoreAudit(ctx, tx, sum, faults) })
 	if err == nil {
 		a.Log.Info("audited", "accounts", sum.Accounts, "failures", sum.Failures, "pending", sum.Pending, "records", sum.Records, "missing", sum.Missing, "extra", sum.Extra, "stale", sum.Stale, "repaired", sum.Repaired)
 	}
 	return sum, faults, err
 }
 
-// each does something to several accounts at once. Only what is not an account's
-// own fault ends it.
-func each(ctx context.Context, all []*accountAudit, do func(*accountAudit, context.Context) error) error {
+// forEachAccount runs do for several accounts at once. An API error is recorded
+// as the account's failure; any other error ends the run.
+func forEachAccount(ctx context.Context, all []*accountAudit, do func(*accountAudit, context.Context) error) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(auditedAtOnce)
+	g.SetLimit(auditConcurrency)
 	for _, x := range all {
 		g.Go(func() error {
 			err := do(x, ctx)
@@ -98,15 +99,15 @@ func each(ctx context.Context, all []*accountAudit, do func(*accountAudit, conte
 	return g.Wait()
 }
 
-// tally adds up what the accounts came to.
-func tally(sum *schema.Audit, audits []*accountAudit) (faults []schema.Fault) {
+// summarise adds up the results of the accounts.
+func summarise(sum *schema.Audit, audits []*accountAudit) (faults []schema.Fault) {
 	for _, x := range audits {
 		if x.failure != "" {
 			sum.Failures++
 			faults = append(faults, schema.Fault{DID: x.did, Fault: schema.FaultUnread, Detail: x.failure})
 			continue
 		}
-		if !x.from.Before(x.to) { // nothing of it is claimed yet
+		if !x.from.Before(x.to) { // no period of it is claimed as stored yet
 			sum.Accounts--
 			sum.Pending++
 			continue
@@ -134,30 +135,30 @@ func tally(sum *schema.Audit, audits []*accountAudit) (faults []schema.Fault) {
 	return faults
 }
 
-// accountAudit is the audit of one account. Its methods are for one goroutine
-// at a time.
+// accountAudit is the audit of one account. Its methods are not safe for
+// concurrent use.
 type accountAudit struct {
 	*Auditor
 	did      string
 	from, to time.Time
-	claimed  time.Time // from, before posts expired; zero: not compared yet
+	claimed  time.Time // from, before it was moved to exclude expired posts; zero: not compared yet
 
 	records int
 	faults  []schema.Fault
 	failure string // why it could not be compared
 }
 
-// look compares once.
-func (x *accountAudit) look(ctx context.Context) error {
+// compareOnce compares the account without repairing anything.
+func (x *accountAudit) compareOnce(ctx context.Context) error {
 	return x.compare(ctx, func(context.Context, compared) error { return nil })
 }
 
-// lookAgain keeps the faults that are still there, and has them repaired. The
-// repository's revision is asked for before its posts.
-func (x *accountAudit) lookAgain(ctx context.Context) error {
+// confirm compares again, keeps the faults that were found before, and repairs
+// them. The repository's revision is requested before its records.
+func (x *accountAudit) confirm(ctx context.Context) error {
 	before := map[schema.Fault]bool{}
 	for _, f := range x.faults {
-		before[sameFault(f)] = true
+		before[faultKey(f)] = true
 	}
 	rev := ""
 	if x.Repair {
@@ -168,7 +169,7 @@ func (x *accountAudit) lookAgain(ctx context.Context) error {
 	}
 	var faults []schema.Fault
 	err := x.compare(ctx, func(ctx context.Context, c compared) error {
-		c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return !before[sameFault(f)] })
+		c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return !before[faultKey(f)] })
 		faults = append(faults, c.faults...)
 		if !x.Repair || len(c.faults) == 0 {
 			return nil
@@ -179,8 +180,8 @@ func (x *accountAudit) lookAgain(ctx context.Context) error {
 	return err
 }
 
-// sameFault is what is the same of a fault that two looks see.
-func sameFault(f schema.Fault) schema.Fault {
+// faultKey returns the fields that identify a fault in two comparisons.
+func faultKey(f schema.Fault) schema.Fault {
 	return schema.Fault{Collection: f.Collection, Rkey: f.Rkey, Fault: f.Fault}
 }
 
@@ -192,8 +193,8 @@ func (x *accountAudit) repository() *repository {
 	return &repository{pool: x.Pool, api: x.API, did: x.did, stored: stored, projections: x.Projections}
 }
 
-// compare lists the repository, and compares each page with what is stored, as
-// far as that does not expire meanwhile.
+// compare lists the repository and compares each page with the stored records
+// that cannot expire meanwhile. It calls found for each page.
 func (x *accountAudit) compare(ctx context.Context, found func(context.Context, compared) error) error {
 	x.records, x.faults = 0, nil
 	repo, now := x.repository(), time.Now()
@@ -216,7 +217,7 @@ func (x *accountAudit) compare(ctx context.Context, found func(context.Context, 
 		if err != nil {
 			return err
 		}
-		if repo.retention(c.collection) > 0 { // who knows whether they have expired
+		if repo.retention(c.collection) > 0 { // without a TID it is unknown whether they have expired
 			c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return f.Fault == schema.FaultMissing && !isTID(f.Rkey) })
 		}
 		x.records += c.records
@@ -242,19 +243,18 @@ func latest(a *time.Time, b time.Time) *time.Time {
 	return &b
 }
 
-// Audit makes an audit when the last one is old enough. Working it twice makes
-// one: the second finds it made.
+// Audit runs an audit if the last one is old enough. Running the job twice runs
+// one audit: the second attempt finds the first.
 type Audit struct {
 	river.WorkerDefaults[jobs.Audit]
 	auditor Auditor
 	every   time.Duration
 }
 
-// Timeout lets it end by itself: it waits, and other people's servers take their
-// time.
+// Timeout is long because an audit waits, and calls servers that may be slow.
 func (w *Audit) Timeout(*river.Job[jobs.Audit]) time.Duration { return time.Hour }
 
-// Work makes the audit.
+// Work runs the audit if it is due.
 func (w *Audit) Work(ctx context.Context, _ *river.Job[jobs.Audit]) error {
 	last, err := schema.LastAudit(ctx, w.auditor.Pool)
 	if ago := time.Since(last.Ended); err == nil && 0 <= ago && ago < w.every-time.Minute {

@@ -14,6 +14,7 @@ import (
 // due again.
 func TestAuditWhenDue(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(c *Config) { c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7} })
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, r.net.Hub().DID)
 	r.becomes(len(r.followed()), `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
@@ -35,10 +36,11 @@ func TestAuditWhenDue(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM audits`))
 }
 
-// TestAuditLooksTwice: what a first look finds and a second does not is no fault:
-// it was on its way.
-func TestAuditLooksTwice(t *testing.T) {
+// TestAuditConfirmsFaults: a difference that a second comparison does not find
+// was in flight, and is no fault.
+func TestAuditConfirmsFaults(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -47,22 +49,22 @@ func TestAuditLooksTwice(t *testing.T) {
 	x := &accountAudit{Auditor: &Auditor{Pool: r.pool, API: r.api}, did: did, from: now.Add(-24 * time.Hour), to: now.Add(-inFlight)}
 	r.execute(`CREATE TABLE aside AS SELECT * FROM posts WHERE rkey = (SELECT min(rkey) FROM posts WHERE rkey ~ '^3')`)
 	r.execute(`DELETE FROM posts WHERE rkey IN (SELECT rkey FROM aside)`)
-	require.NoError(t, x.look(t.Context()))
+	require.NoError(t, x.compareOnce(t.Context()))
 	require.Len(t, x.faults, 1)
-	require.NoError(t, x.lookAgain(t.Context()))
+	require.NoError(t, x.confirm(t.Context()))
 	require.Len(t, x.faults, 1, "it is still missing")
 	r.execute(`INSERT INTO posts SELECT * FROM aside`)
 	r.execute(`DELETE FROM posts WHERE rkey IN (SELECT max(rkey) FROM posts WHERE rkey ~ '^3' AND rkey < $1)`, tidAt(x.to))
-	require.NoError(t, x.lookAgain(t.Context()))
-	require.Empty(t, x.faults, "what only the second look saw may be on its way")
+	require.NoError(t, x.confirm(t.Context()))
+	require.Empty(t, x.faults, "a difference that only the second comparison finds may be in flight")
 }
 
-// TestMendedAtARevision: a repair never wins against what the stream brought of
-// a later revision.
-func TestMendedAtARevision(t *testing.T) {
+// TestRepairHasARevision: a repair never overwrites a later revision from the
+// stream.
+func TestRepairHasARevision(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	const did, rev, later = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "3lzzzzzzzzz22", "3m22222222222"
+	const did, rev, snooze = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "3lzzzzzzzzz22", "3m22222222222"
 	key := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: "3lyyyyyyyyy22"}
 	write := schema.Write{Key: key, CID: "mended", CreatedAt: time.Now(), Record: []byte(`{}`)}
 	mend := func(rev string) int {
@@ -76,12 +78,12 @@ func TestMendedAtARevision(t *testing.T) {
 		require.NoError(t, tx.Commit(t.Context()))
 		return len(written)
 	}
-	r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, 'stream', now(), '{}')`, key.Collection, did, key.Rkey, later)
+	r.execute(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, 'stream', now(), '{}')`, key.Collection, did, key.Rkey, snooze)
 	require.Zero(t, mend(rev), "the stream was newer")
-	require.Equal(t, 1, mend(later), "what is stored at this very revision is replaced")
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND cid = 'mended' AND rev = $2`, did, later))
+	require.Equal(t, 1, mend(snooze), "a record stored at the same revision is replaced")
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND cid = 'mended' AND rev = $2`, did, snooze))
 	r.execute(`DELETE FROM posts WHERE did = $1`, did)
-	r.execute(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, key.Collection, did, key.Rkey, later)
+	r.execute(`INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ($1, $2, $3, $4, now())`, key.Collection, did, key.Rkey, snooze)
 	require.Zero(t, mend(rev), "it was deleted later")
-	require.Equal(t, 1, mend(later))
+	require.Equal(t, 1, mend(snooze))
 }

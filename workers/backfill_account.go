@@ -22,58 +22,58 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// BackfillAccount reads an account's feed, newest first, back to a moment. Each
-// page's posts, their job and the place in the feed are one transaction, so that
-// a killed worker goes on at the next page; what is stored already, newer or
-// deleted stays as it is, so that reading a page twice changes nothing.
+// BackfillAccount reads an account's feed, newest first, back to a given time.
+// Each page's posts, their jobs and the new position are committed in one
+// transaction, so a retry continues at the next page. Records that are already
+// stored, newer or deleted do not change, so reading a page twice has no effect.
 //
-// Where the stream may have missed something, a feed is not enough: it shows
-// neither what was deleted nor, among much that is stored, what was edited. Then
-// the account's repository is compared with what is stored, and its feed is read
-// only where the repository cannot be. A feed is of posts: other collections are
-// always compared with the repository.
+// After a gap in the stream a feed is not enough: it shows no deletions, and
+// edits are hard to find among many stored posts. The account's repository is
+// then compared with the stored records, and the feed is read only if the
+// repository is unavailable. A feed contains posts only, so other collections
+// are always compared with the repository.
 type BackfillAccount struct {
 	river.WorkerDefaults[jobs.BackfillAccount]
 	pool    *pgxpool.Pool
 	api     *bluesky.Client
 	log     *slog.Logger
-	fromPDS bool // read the account's own server instead of the AppView
+	fromPDS bool // read the account's PDS instead of the AppView
 	stored  collection.Registry
 
 	projections *Projections
 
-	patience time.Duration // how long to read before others get their turn: less than the job may take
+	patience time.Duration // how long to read before the job yields to others; shorter than the job's timeout
 }
 
 const (
 	pagePosts       = 50
 	maxPages        = 100
-	repositoryTries = 3               // of a repository that cannot be reached, before its account's feed has to do
-	lateIndexing    = 5 * time.Minute // by which an AppView may show a post later than others written after it
+	repositoryTries = 3               // attempts to read an unreachable repository before the feed is read instead
+	lateIndexing    = 5 * time.Minute // how late an AppView may show a post, compared with posts written after it
 
-	// repositoryWithin is how long a repository's server may want to be left alone
-	// again and again, before the account's feed has to do.
+	// repositoryWithin is how long a repository's server may keep rate limiting
+	// before the account's feed is read instead.
 	repositoryWithin = 3 * time.Hour
 )
 
-// feedPlace is how far a feed has been read.
+// feedPlace is the position in a feed.
 type feedPlace struct {
 	Cursor string    `json:"cursor"`
 	Pages  int       `json:"pages"`
 	Posts  int       `json:"posts"` // stored, new or newer
 	Links  int       `json:"links"` // in these posts
 	Newest time.Time `json:"newest"`
-	Oldest time.Time `json:"oldest"` // the place in time that has been reached
+	Oldest time.Time `json:"oldest"` // the time that has been reached
 	State  string    `json:"state"`  // initial or poll
 	End    bool      `json:"end"`    // there is nothing older
-	Asked  int       `json:"asked"`  // of the job, when the first page was read
+	Asked  int       `json:"asked"`  // the job's request counter when the first page was read
 
 	Repository repositoryPlace `json:"repository"`
 	Unread     string          `json:"unread"` // why the repository could not be compared
 }
 
-// again goes back to the top of the feed.
-func (p *feedPlace) again(asked int) {
+// restart returns to the top of the feed.
+func (p *feedPlace) restart(asked int) {
 	*p = feedPlace{Asked: asked, Posts: p.Posts, Links: p.Links, State: p.State}
 }
 
@@ -88,22 +88,22 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		return err
 	}
 	if at.Asked != job.Args.Asked {
-		at.again(job.Args.Asked)
+		at.restart(job.Args.Asked)
 	}
 	at.State = "initial"
 	if feed.Newest != nil {
 		at.State = "poll"
 	}
-	since := back(job.Args.Since, job.Priority, feed.Newest)
+	since := readUntil(job.Args.Since, job.Priority, feed.Newest)
 	repo := &repository{pool: w.pool, api: w.api, did: job.Args.DID, stored: w.stored, projections: w.projections}
 	started := time.Now()
 	log := jobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
 		if time.Since(started) > w.patience {
-			return later(0) // to go on behind whoever is more urgent
+			return snooze(0) // continue behind more urgent jobs
 		}
 		if wait := job.Args.NotBefore.Sub(job.AttemptedAt.Add(time.Since(started))); at.Pages == 0 && wait > 0 && wait < longestSettle {
-			return later(wait) // the stream does not bring its records yet
+			return snooze(wait) // the stream does not deliver the account's records yet
 		}
 		var err error
 		more := true
@@ -120,7 +120,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 			return w.unavailable(ctx, job, since, err)
 		case err != nil:
 			return err
-		case at.Unread != "" && w.fromPDS && job.Priority == jobs.PriorityGap: // its feed would come from there, too
+		case at.Unread != "" && w.fromPDS && job.Priority == jobs.PriorityGap: // the feed would come from the same server
 			return w.unavailable(ctx, job, since, errors.New(at.Unread))
 		case more:
 			continue
@@ -134,18 +134,18 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 				"compared", at.compared(job.Priority), "repository_pages", at.Repository.Pages, "repaired", at.Repository.Faults)
 			return nil
 		}
-		since = wider // somebody asked for more meanwhile
+		since = wider // a wider window was requested meanwhile
 	}
 }
 
-// reads reports whether the next thing to do is to read a page of the feed: where
-// the repository is not compared, or cannot be.
+// reads reports whether a page of the feed is to be read next: when the
+// repository is not compared, or is unavailable.
 func (p *feedPlace) reads(priority int, since time.Time, stored bool) bool {
 	wanted := stored && (priority != jobs.PriorityGap || p.Unread != "")
 	return wanted && !p.End && p.Pages < maxPages && (p.Oldest.IsZero() || p.Oldest.After(since))
 }
 
-// compares reports whether the next thing to do is to compare the repository.
+// compares reports whether a page of the repository is to be compared next.
 func (p *feedPlace) compares(priority int, stored collection.Registry) bool {
 	wanted := priority == jobs.PriorityGap || !stored.Only(schema.PostCollection)
 	return wanted && !p.Repository.Done && p.Unread == ""
@@ -156,19 +156,20 @@ func (p *feedPlace) compared(priority int) bool {
 	return priority == jobs.PriorityGap && p.Repository.Done
 }
 
-// fromRepository compares a page of the repository. Where the repository is not
-// to be had, the feed has to do for now: at once when it refuses, after a few
-// tries when it cannot be reached, after some hours when it wants to be left alone.
+// fromRepository compares a page of the repository. If the repository is
+// unavailable, the feed is read instead for now: at once when the server
+// refuses, after a few attempts when it is unreachable, and after some hours of
+// rate limiting.
 func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace) error {
 	begins := at.Repository.Began.IsZero()
 	if begins {
 		at.Repository.Began = time.Now()
 	}
-	asking, cancel := context.WithTimeout(ctx, w.patience) // a server that keeps silent does not end the job
+	requestCtx, cancel := context.WithTimeout(ctx, w.patience) // a server that does not respond must not end the job
 	defer cancel()
-	err := w.compareRepository(asking, job, repo, at)
+	err := w.compareRepository(requestCtx, job, repo, at)
 	_, api := errors.AsType[*bluesky.Error](err)
-	limited := api && classify(err) == notYet
+	limited := api && classify(err) == postponed
 	if refused(err) || api && ctx.Err() == nil && classify(err) == retryable && job.Attempt >= repositoryTries ||
 		limited && time.Since(at.Repository.Began) > repositoryWithin {
 		at.Unread = err.Error()
@@ -176,7 +177,7 @@ func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[job
 	if at.Unread == "" && !(limited && begins) {
 		return err
 	}
-	kept := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { // the time of this attempt may be up
+	kept := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { // the attempt's context may have expired
 		_, err := river.ResumableSetStepCursorTx[*riverDriver](ctx, tx, job, *at)
 		return err
 	})
@@ -186,7 +187,7 @@ func (w *BackfillAccount) fromRepository(ctx context.Context, job *river.Job[job
 	return err
 }
 
-// page reads one page and commits it with the place behind it.
+// page reads one page and commits it with the new position.
 func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace) error {
 	read := w.api.AuthorFeed
 	if w.fromPDS {
@@ -208,8 +209,8 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 	var writes []schema.Write
 	for _, p := range posts {
 		when := feedTime(p, now)
-		// A pinned post stands first whatever its age, and a repost's post is old:
-		// the one says nothing of the place in the feed, the other was reposted then.
+		// The age of a pinned post does not show the position in the feed. A
+		// reposted post is old: the time of the repost counts.
 		if !p.Pinned && !when.IsZero() && (place.Oldest.IsZero() || when.Before(place.Oldest)) {
 			place.Oldest = when
 		}
@@ -217,7 +218,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 			continue
 		}
 		if when.IsZero() {
-			when = now // its place says nothing of its age
+			when = now // the feed does not show its age
 		}
 		if when.After(place.Newest) {
 			place.Newest = when
@@ -258,13 +259,14 @@ func links(writes []schema.Write, written []schema.Key) (n int) {
 	return n
 }
 
-// feedTime is where an item stands in a feed; zero: it does not say.
+// feedTime returns the time that places an item in the feed; zero if there is
+// none.
 func feedTime(p bluesky.FeedPost, now time.Time) time.Time {
 	when := p.IndexedAt
 	if p.Repost {
 		when = p.RepostedAt
 	}
-	if when.IsZero() { // of a PDS: the rkey says when, if it is a TID
+	if when.IsZero() { // from a PDS: an rkey that is a TID contains the time
 		tid, err := syntax.ParseTID(p.Rkey)
 		if err != nil {
 			return time.Time{}
@@ -277,18 +279,18 @@ func feedTime(p bluesky.FeedPost, now time.Time) time.Time {
 	return when
 }
 
-// back is the moment to read back to. A new follow of an account that was read
-// before needs what has come since, and what was indexed late; a gap or a person
-// knows better.
-func back(since time.Time, priority int, newest *time.Time) time.Time {
+// readUntil returns the time to read back to. A new follow of an account that
+// was read before needs only newer posts and those that were indexed late. A gap
+// or an operator decides for itself.
+func readUntil(since time.Time, priority int, newest *time.Time) time.Time {
 	if priority >= jobs.PriorityNewFollow && newest != nil && newest.Add(-lateIndexing).After(since) {
 		return newest.Add(-lateIndexing)
 	}
 	return since
 }
 
-// finish ends the job, and with it what waited for this feed; unless somebody
-// has asked for an earlier moment meanwhile: that is the answer.
+// finish ends the job and whatever waited for this feed. If an earlier time was
+// requested meanwhile, it returns that time instead.
 func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.BackfillAccount], at *feedPlace, since time.Time, newest *time.Time) (wider time.Time, err error) {
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
@@ -299,25 +301,29 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		if err != nil {
 			return err
 		}
-		asked := back(now.Since, priority, newest)
-		if asked.Before(since) {
-			since = asked
+		requested := readUntil(now.Since, priority, newest)
+		if requested.Before(since) {
+			since = requested
 		}
-		if now.Asked != at.Asked { // whoever asked means what was written since the first page, too
-			at.again(now.Asked)
+		if now.Asked != at.Asked { // the new request includes posts written since the first page
+			at.restart(now.Asked)
 			job.Args, job.Priority = now, priority
 			wider = since
 			return nil
 		}
-		r := schema.Reading{Since: since, Reached: &since, Newest: at.Newest, Now: time.Now(), Compared: at.compared(job.Priority), Asked: at.Repository.Asked, Again: at.Unread != ""}
+		read, err := schema.Now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		r := schema.Reading{Since: since, CompleteSince: &since, Newest: at.Newest, Now: read, Compared: at.compared(job.Priority), RereadsRequested: at.Repository.Asked, RetryLater: at.Unread != ""}
 		if !r.Compared && !at.End && at.Oldest.After(since) {
-			r.Reached = &at.Oldest
+			r.CompleteSince = &at.Oldest
 			r.Problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))
 		}
 		if at.Repository.Cut {
 			r.Problem = strings.TrimPrefix(r.Problem+fmt.Sprintf("; more than %d collections under a prefix: the first ones were compared", mostCollections), "; ")
 		}
-		if err := schema.FeedRead(ctx, tx, job.Args.DID, r); err != nil {
+		if err := schema.RecordReading(ctx, tx, job.Args.DID, r); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
@@ -326,25 +332,29 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 	return wider, err
 }
 
-// unavailable ends the job of an account that cannot be read: it is read when it
-// is active again, or somebody asks anew.
+// unavailable ends the job of an account that cannot be read. The account is
+// read when it becomes active again, or when a new backfill is requested.
 func (w *BackfillAccount) unavailable(ctx context.Context, job *river.Job[jobs.BackfillAccount], since time.Time, cause error) error {
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.LockFeed(ctx, tx, job.Args.DID); err != nil {
 			return err
 		}
-		var now jobs.BackfillAccount // a gap that asks meanwhile is seen, or finds the job ended
+		var now jobs.BackfillAccount // waits for a gap that promotes the job meanwhile, or the gap finds it ended
 		if _, err := schema.LockJob(ctx, tx, job.ID, &now); err != nil {
 			return err
 		}
-		if err := schema.FeedRead(ctx, tx, job.Args.DID, schema.Reading{Since: since, Now: time.Now(), Problem: cause.Error(), Again: true}); err != nil {
+		read, err := schema.Now(ctx, tx)
+		if err != nil {
 			return err
 		}
-		_, err := river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		if err := schema.RecordReading(ctx, tx, job.Args.DID, schema.Reading{Since: since, Now: read, Problem: cause.Error(), RetryLater: true}); err != nil {
+			return err
+		}
+		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("write down that %s cannot be read: %w", job.Args.DID, err)
+		return fmt.Errorf("record that %s cannot be read: %w", job.Args.DID, err)
 	}
 	jobLog(ctx, w.log).Info("backfilled", "did", job.Args.DID, "state", "skip", "error", cause)
 	return nil

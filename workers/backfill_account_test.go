@@ -13,7 +13,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// busiest is who has written most, among those the hub follows.
+// busiest returns the account with the most posts among those the hub follows.
 func (r *rig) busiest() (did string, posts int) {
 	n := map[string]int{}
 	for _, e := range r.net.Log().Entries() {
@@ -29,7 +29,6 @@ func (r *rig) busiest() (did string, posts int) {
 	return did, posts
 }
 
-// an account watch by handle.
 func TestAccountWatchByHandle(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -42,9 +41,11 @@ func TestAccountWatchByHandle(t *testing.T) {
 	require.Empty(t, problem)
 }
 
-// a manual hour of an unfollowed account is no watermark for the follow's day.
+// TestManualBackfillIsNoWatermark: after a manual backfill of one hour, a follow
+// still reads the whole window.
 func TestManualBackfillIsNoWatermark(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, posts := r.busiest()
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)}, &river.InsertOpts{Priority: jobs.PriorityManual})
@@ -57,14 +58,16 @@ func TestManualBackfillIsNoWatermark(t *testing.T) {
 	require.Greater(t, got, posts*8/10, "the whole window of 24 h")
 }
 
-// a backfill that was read in part before a gap began.
-func TestHalfReadBackfillClosesAGapItHasNotRead(t *testing.T) {
+// TestPartlyReadBackfillReadsTheGapToo: a backfill whose first pages were read
+// before a gap began does not close the gap unread.
+func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
 	r.becomes(1, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
-	// A second one gets through its first page, and then the server wants to be left alone.
+	// A second backfill reads its first page; then the server rate limits it.
 	awaited, release := r.holding(func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `LOCK TABLE records IN SHARE MODE`)
 		return err
@@ -75,20 +78,19 @@ func TestHalfReadBackfillClosesAGapItHasNotRead(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 1000, Wait: 3 * time.Second}))
 	release()
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state IN ('scheduled', 'available') AND metadata::text LIKE '%pages%'`)
-	// The stream is away meanwhile; the account writes.
+	// The stream is down while the account writes.
 	began := time.Now()
 	for range 5 {
 		_, err := r.net.PostNow(did, "during the gap")
 		require.NoError(t, err)
 	}
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', $1, now(), 'a test', now())`, began)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 0`)
 	require.Equal(t, 5, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND created_at >= $2`, did, began.Add(-time.Second)), "what was written during the gap")
 }
 
-// the account's own server is read back to the window.
-func TestPDSIsReadBackToTheWindowOnly(t *testing.T) {
+func TestPDSIsReadOnlyBackToTheWindow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.FromPDS = true })
 	did, posts := r.busiest()
@@ -98,9 +100,9 @@ func TestPDSIsReadBackToTheWindowOnly(t *testing.T) {
 	require.LessOrEqual(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did), pagePosts, "of %d", posts)
 }
 
-// a dropped backfill.
 func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	two := r.followed()[:2]
 	for _, did := range two {
@@ -110,21 +112,23 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Count: 1000, Wait: 2 * time.Second}))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '2 hours', now() - interval '1 hour', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'close_gap' AND state = 'completed'`)
-	require.Eventually(t, func() bool { // one that runs cannot be dropped yet
+	require.Eventually(t, func() bool { // a running job cannot be dropped yet
 		_, err := CancelBackfills(t.Context(), r.client.Client)
 		require.NoError(t, err)
 		return r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state <> 'completed'`) == 0
 	}, time.Minute, 5*time.Millisecond)
-	r.net.MendCalls()
-	// Everybody is read anew; the hourly sync runs.
+	r.net.ClearCallFaults()
+	// All accounts are read again; the hourly sync runs.
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.idle()
 	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "nothing is left that could close it")
 }
 
-// widened while its last page is read.
-func TestGapIsCheckedOffByATruncatedBackfill(t *testing.T) {
+// TestTruncatedBackfillSettlesItsGap: a job that is widened while its last page
+// is read closes the gap.
+func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -141,9 +145,11 @@ func TestGapIsCheckedOffByATruncatedBackfill(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM gaps WHERE closed_at IS NULL`), "it is closed, with one that could not be checked")
 }
 
-// an account came back while nobody listened.
+// TestAccountThatIsReadIsShownAgain: the account became active again while no
+// consumer ran.
 func TestAccountThatIsReadIsShownAgain(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO accounts (did, status, status_at) VALUES ($1, 'deactivated', now() - interval '2 days')`, did)
@@ -154,7 +160,8 @@ func TestAccountThatIsReadIsShownAgain(t *testing.T) {
 
 const lockFeed = true
 
-// lock order of a sync and of the end of a backfill.
+// TestSyncAndFinishDoNotDeadlock: a sync and the end of a backfill lock in the
+// same order.
 func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -187,7 +194,7 @@ func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	}, time.Minute, 5*time.Millisecond)
-	finished := schema.FeedRead(t.Context(), tx, alice, schema.Reading{Since: time.Now(), Now: time.Now()}) // finish, second step
+	finished := schema.RecordReading(t.Context(), tx, alice, schema.Reading{Since: time.Now(), Now: time.Now()}) // finish, second step
 	if finished == nil {
 		finished = tx.Commit(t.Context())
 	} else {

@@ -13,56 +13,56 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Calls is the limit of calls to other people's services that all processes
-// share, through Postgres.
+// Calls limits the calls to external services. All processes share the limit
+// through Postgres.
 type Calls struct {
 	Pool    *pgxpool.Pool
 	Slots   int           // calls at once
-	Spacing time.Duration // from the start of one to the start of the next
-	TTL     time.Duration // when a slot of a dead process is free again; longer than any call
+	Spacing time.Duration // between the starts of two calls
+	TTL     time.Duration // after which a dead process's slot is free again; longer than any call
 	Logger  *slog.Logger
 
 	clock  databaseClock
-	unrest unrest
+	jitter jitter
 }
 
-// late is how much later than reserved a call may start: beyond it the next
-// one's distance would suffer, and a new start is reserved.
+// late is how much later than reserved a call may start. A later call would
+// start too close to the next one, so it reserves a new start.
 const late = 4 * time.Millisecond
 
-// margin is added to the distance: for that, and for the way to the service,
-// which takes one call longer than the next.
+// margin is added to the spacing: it covers late starts and the different
+// network delays of two calls.
 const margin = 10 * time.Millisecond
 
-// worst bounds what unrest adds to the margin.
-const worst = 50 * time.Millisecond
+// maxJitter bounds what the measured jitter adds to the margin.
+const maxJitter = 50 * time.Millisecond
 
-// Take waits for the right to make one call. done gives it back. A start that
-// this process comes too late for is lost, so that no call crowds the next.
+// Take waits for permission to make one call; done releases it. A start that
+// this process misses is lost, so that no call follows another too closely.
 func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 	holder := rand.Text()
 	for {
 		spacing := c.Spacing
 		if spacing > 0 {
-			spacing += margin + c.unrest.now()
+			spacing += margin + c.jitter.now()
 		}
-		slot, err := schema.TakeCallSlot(ctx, c.Pool, holder, c.Slots, spacing, c.TTL)
+		slot, err := schema.TakeAPISlot(ctx, c.Pool, holder, c.Slots, spacing, c.TTL)
 		if err != nil {
 			return nil, err
 		}
-		answered := time.Now()
-		at, known := c.clock.moment(slot.Now, answered)
+		received := time.Now()
+		at, known := c.clock.localTime(slot.Now, received)
 		due := at.Add(slot.Wait)
 		err = sleep(ctx, time.Until(due))
 		lateness := time.Since(due)
 		if known {
-			c.unrest.note(max(lateness, answered.Sub(at)))
+			c.jitter.record(max(lateness, received.Sub(at)))
 		}
 		if err == nil && slot.Slot != nil && (spacing == 0 || known && lateness <= late) {
-			return func() { c.give(ctx, *slot.Slot, holder) }, nil
+			return func() { c.release(ctx, *slot.Slot, holder) }, nil
 		}
 		if slot.Slot != nil {
-			c.give(ctx, *slot.Slot, holder)
+			c.release(ctx, *slot.Slot, holder)
 		}
 		if err != nil {
 			return nil, err
@@ -70,46 +70,47 @@ func (c *Calls) Take(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// unrest is how late things have come in this process of late. Where timers and
-// answers are, on a busy machine, a call on its way to the service is too.
-type unrest struct{ ns atomic.Int64 }
+// jitter is the recent lateness of timers and replies in this process. On a busy
+// machine calls to the service are late in the same way.
+type jitter struct{ ns atomic.Int64 }
 
-func (u *unrest) now() time.Duration { return time.Duration(u.ns.Load()) }
+func (u *jitter) now() time.Duration { return time.Duration(u.ns.Load()) }
 
-// note forgets a tenth of what was, unless it is as bad again.
-func (u *unrest) note(lateness time.Duration) {
-	u.ns.Store(int64(min(worst, max(lateness, u.now()*9/10))))
+// record decays the stored lateness by a tenth, unless the new one is greater.
+func (u *jitter) record(lateness time.Duration) {
+	u.ns.Store(int64(min(maxJitter, max(lateness, u.now()*9/10))))
 }
 
-// databaseClock is what a process knows of the database's clock: by how much the
-// answers that tell it come after it, at least. One that comes later than that
-// was held up on its way.
+// databaseClock is this process's estimate of the database's clock: the shortest
+// known delay between a reading and the arrival of its reply. A reply with a
+// longer delay was held up on its way.
 type databaseClock struct {
 	mu     sync.Mutex
 	behind time.Duration
-	at     time.Time // when that was known; zero: never
+	at     time.Time // time of the estimate; zero: none yet
 }
 
-// drift is by how much behind may have grown in a second: clocks and ways change.
+// drift is how much behind may grow per second, because clocks and network paths
+// change.
 const drift = time.Millisecond
 
-// moment is when, by this process's clock, the database's was told, in an answer
-// that has come now. known is false for the first: nobody knows how long it was
-// under way.
-func (c *databaseClock) moment(told, now time.Time) (at time.Time, known bool) {
+// localTime returns the local time of a reading of the database's clock whose
+// reply has arrived now. known is false for the first reading, because its delay
+// is unknown.
+func (c *databaseClock) localTime(reading, now time.Time) (at time.Time, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known = !c.at.IsZero()
-	behind := now.Sub(told)
+	behind := now.Sub(reading)
 	if known {
 		behind = min(behind, c.behind+time.Duration(now.Sub(c.at).Seconds()*float64(drift)))
 	}
-	held := now.Sub(told) - behind
+	held := now.Sub(reading) - behind
 	c.behind, c.at = behind, now
 	return now.Add(-held), known
 }
 
-// sleep waits, unless the caller gives up.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -121,10 +122,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (c *Calls) give(ctx context.Context, slot int, holder string) {
+func (c *Calls) release(ctx context.Context, slot int, holder string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := schema.GiveCallSlot(ctx, c.Pool, slot, holder); err != nil {
-		c.Logger.Warn("call_slot_not_given_back", "slot", slot, "error", err, "effect", "it is free again after "+c.TTL.String())
+	if err := schema.ReleaseAPISlot(ctx, c.Pool, slot, holder); err != nil {
+		c.Logger.Warn("api_slot_not_released", "slot", slot, "error", err, "effect", "it is free again after "+c.TTL.String())
 	}
 }

@@ -16,17 +16,17 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// CheckAlerts follows every condition of /health in the table alerts, and
-// enqueues a message when one begins to fire and when it is resolved. The message
-// is enqueued in the transaction of the change, under the lock of the table:
-// however many workers check, and wherever one dies, there is one job a change.
-// Checking twice changes nothing the second time.
+// CheckAlerts stores the state of every /health condition in the table alerts,
+// and enqueues a message when an alert fires and when it is resolved. The
+// message is enqueued in the transaction that changes the state, under the
+// table's lock, so each change has one job however many workers check. Checking
+// again without a change does nothing.
 type CheckAlerts struct {
 	river.WorkerDefaults[jobs.CheckAlerts]
 	pool   *pgxpool.Pool
 	log    *slog.Logger
 	limits health.Limits
-	tell   bool // this process has a webhook
+	notify bool // this process has a webhook
 	now    func() time.Time
 }
 
@@ -42,18 +42,18 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 		if err != nil {
 			return err
 		}
-		past(alerts, now)
-		alerts = follow(alerts, report.Conditions, now)
+		clampTimes(alerts, now)
+		alerts = update(alerts, report.Conditions, now)
 		var messages []river.InsertManyParams
 		for i := range alerts {
-			if message, due := news(&alerts[i]); due && w.tell {
-				alerts[i].LastNotified = told(message)
+			if message, due := pendingMessage(&alerts[i]); due && w.notify {
+				alerts[i].LastNotified = notifiedState(message)
 				messages = append(messages, river.InsertManyParams{Args: message})
 				jobLog(ctx, w.log).Warn("alert", "name", message.Name, "subject", message.Subject, "message", message.Message, "resolved", message.Resolved)
 			}
 		}
-		rowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "told", len(messages))
-		if err := schema.KeepAlerts(ctx, tx, alerts); err != nil || len(messages) == 0 {
+		rowLog(ctx).Info("alerts_checked", "conditions", named(report.Conditions), "messages", len(messages))
+		if err := schema.StoreAlerts(ctx, tx, alerts); err != nil || len(messages) == 0 {
 			return err
 		}
 		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertManyTx(ctx, tx, messages); err != nil {
@@ -63,7 +63,7 @@ func (w *CheckAlerts) Work(ctx context.Context, _ *river.Job[jobs.CheckAlerts]) 
 	})
 }
 
-// named are the names of conditions, each once.
+// named returns the names of conditions, each once.
 func named(conditions []health.Condition) []string {
 	names := make([]string, len(conditions))
 	for i, c := range conditions {
@@ -73,9 +73,9 @@ func named(conditions []health.Condition) []string {
 	return slices.Compact(names)
 }
 
-// past dates nothing later than now: a clock that was ahead must not keep an
-// alert from firing, or from ending, until its time comes.
-func past(alerts []schema.Alert, now time.Time) {
+// clampTimes moves times in the future back to now. Without it, a clock that was
+// ahead would delay an alert from firing or from being resolved.
+func clampTimes(alerts []schema.Alert, now time.Time) {
 	for i := range alerts {
 		for _, at := range []*time.Time{&alerts[i].Since, &alerts[i].SeenAt} {
 			if at.After(now) {
@@ -85,9 +85,9 @@ func past(alerts []schema.Alert, now time.Time) {
 	}
 }
 
-// follow is what the alerts become now that these conditions hold, and no others.
-func follow(alerts []schema.Alert, conditions []health.Condition, now time.Time) []schema.Alert {
-	type key struct{ name, about string }
+// update returns the alerts given the conditions that hold now.
+func update(alerts []schema.Alert, conditions []health.Condition, now time.Time) []schema.Alert {
+	type key struct{ name, subject string }
 	at := map[key]int{}
 	for i, a := range alerts {
 		at[key{a.Name, a.Subject}] = i
@@ -101,40 +101,41 @@ func follow(alerts []schema.Alert, conditions []health.Condition, now time.Time)
 			alerts = append(alerts, schema.Alert{Name: c.Name, Subject: c.Subject, ResolvedAt: &now})
 			at[k] = i
 		}
-		seen(&alerts[i], c, now)
+		setActive(&alerts[i], c, now)
 		holds[k] = true
 	}
 	for i := range alerts {
 		if !holds[key{alerts[i].Name, alerts[i].Subject}] {
-			missed(&alerts[i], now)
+			setInactive(&alerts[i], now)
 		}
 	}
 	return alerts
 }
 
-// seen is what becomes of an alert whose condition holds: it fires when it has
-// held for long enough. One that nobody looked after for a while begins anew.
-func seen(a *schema.Alert, c health.Condition, now time.Time) {
-	if a.ResolvedAt != nil || a.FiredAt == nil && now.Sub(a.SeenAt) > health.GoneFor {
+// setActive updates an alert whose condition holds. The alert fires when the
+// condition has held long enough. A pending alert that was not checked for a
+// while starts again.
+func setActive(a *schema.Alert, c health.Condition, now time.Time) {
+	if a.ResolvedAt != nil || a.FiredAt == nil && now.Sub(a.SeenAt) > health.ResolveAfter {
 		a.Since, a.FiredAt, a.ResolvedAt = now, nil, nil
 	}
 	a.SeenAt, a.Severity, a.Message, a.Hint = now, c.Severity, c.Message, c.Do
-	if a.FiredAt == nil && now.Sub(a.Since) >= health.Held()[a.Name] {
+	if a.FiredAt == nil && now.Sub(a.Since) >= health.FireAfter()[a.Name] {
 		a.FiredAt = &now
 	}
 }
 
-// missed is what becomes of an alert whose condition does not hold: a pending one
-// is over, a firing one when it has been gone for long enough.
-func missed(a *schema.Alert, now time.Time) {
-	if a.ResolvedAt == nil && (a.FiredAt == nil || now.Sub(a.SeenAt) >= health.GoneFor) {
+// setInactive updates an alert whose condition does not hold. A pending alert is
+// resolved at once, a firing one when the condition has been absent long enough.
+func setInactive(a *schema.Alert, now time.Time) {
+	if a.ResolvedAt == nil && (a.FiredAt == nil || now.Sub(a.SeenAt) >= health.ResolveAfter) {
 		a.ResolvedAt = &now
 	}
 }
 
-// news is the message that nobody has sent yet about an alert. Somebody who was
-// not told that it fired is not told that it is over.
-func news(a *schema.Alert) (message jobs.SendAlert, due bool) {
+// pendingMessage returns the message about an alert that has not been sent. The
+// resolution is sent only if the firing was.
+func pendingMessage(a *schema.Alert) (message jobs.SendAlert, due bool) {
 	message = jobs.SendAlert{Name: a.Name, Severity: a.Severity, Subject: a.Subject, Message: a.Message, Hint: a.Hint, Since: a.Since}
 	switch {
 	case a.FiredAt == nil:
@@ -147,7 +148,7 @@ func news(a *schema.Alert) (message jobs.SendAlert, due bool) {
 	return message, a.LastNotified == schema.NotifiedFired
 }
 
-func told(message jobs.SendAlert) string {
+func notifiedState(message jobs.SendAlert) string {
 	if message.Resolved {
 		return schema.NotifiedResolved
 	}

@@ -20,70 +20,70 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestAnAlertIsToldOnceAStateAndDoesNotFlap: one letter is a check a minute, and
-// says whether the condition holds.
-func TestAnAlertIsToldOnceAStateAndDoesNotFlap(t *testing.T) {
+// TestAlertIsSentOncePerStateAndDoesNotFlap: each letter is one check, a minute
+// apart, with or without the condition.
+func TestAlertIsSentOncePerStateAndDoesNotFlap(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		condition, checks string
-		want              string // the checks at which something is said
+		want              string // the checks at which a message is sent
 	}{
-		"a blip shorter than its patience":       {"WeirLag", "yn.......", "         "},
-		"held for long enough, and then no more": {"WeirLag", "yyyynnnnnnn", " F      R   "},
-		"gone for a moment only":                 {"WeirLag", "yyynyynnynnnnnn", " F           R "},
-		"at once":                                {"WeirDeadLetters", "ynnnnnnyy", "F    R F"},
-		"ten minutes":                            {"WeirGapOpen", "yyyyyyyyyyyyy", "          F  "},
-		"ten minutes with a break":               {"WeirGapOpen", "yyyynyyyyyyyyyy", "               "},
-		"twice":                                  {"WeirLag", "yynnnnnnyyy", " F    R  F "},
+		"shorter than its delay":     {"WeirLag", "yn.......", "         "},
+		"long enough, then resolved": {"WeirLag", "yyyynnnnnnn", " F      R   "},
+		"briefly absent":             {"WeirLag", "yyynyynnynnnnnn", " F           R "},
+		"at once":                    {"WeirDeadLetters", "ynnnnnnyy", "F    R F"},
+		"ten minutes":                {"WeirGapOpen", "yyyyyyyyyyyyy", "          F  "},
+		"ten minutes with a break":   {"WeirGapOpen", "yyyynyyyyyyyyyy", "               "},
+		"twice":                      {"WeirLag", "yynnnnnnyyy", " F    R  F "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var alerts []schema.Alert
-			var said strings.Builder
+			var sent strings.Builder
 			for i, check := range c.checks {
 				var holds []health.Condition
 				if check == 'y' {
 					holds = []health.Condition{{Name: c.condition, Severity: health.Warning, Message: "x"}}
 				}
-				alerts = follow(alerts, holds, time.Unix(0, 0).Add(time.Duration(i)*time.Minute))
+				alerts = update(alerts, holds, time.Unix(0, 0).Add(time.Duration(i)*time.Minute))
 				word := ' '
 				for j := range alerts {
-					if message, due := news(&alerts[j]); due {
-						alerts[j].LastNotified = told(message)
+					if message, due := pendingMessage(&alerts[j]); due {
+						alerts[j].LastNotified = notifiedState(message)
 						word = 'F'
 						if message.Resolved {
 							word = 'R'
 						}
 					}
 				}
-				said.WriteRune(word)
+				sent.WriteRune(word)
 			}
-			require.Equal(t, strings.TrimRight(c.want, " "), strings.TrimRight(said.String(), " "))
+			require.Equal(t, strings.TrimRight(c.want, " "), strings.TrimRight(sent.String(), " "))
 			require.LessOrEqual(t, len(alerts), 1)
 		})
 	}
 }
 
-// TestPendingThroughANightBeginsAnew: what held before everything was stopped
-// has not held since.
-func TestPendingThroughANightBeginsAnew(t *testing.T) {
+// TestPendingAlertStartsAgainAfterAStop: a condition that held before all
+// processes stopped may not have held since.
+func TestPendingAlertStartsAgainAfterAStop(t *testing.T) {
 	t.Parallel()
 	holds := []health.Condition{{Name: "WeirNoConsumer"}}
 	evening := time.Unix(0, 0)
-	alerts := follow(nil, holds, evening)
-	alerts = follow(alerts, holds, evening.Add(8*time.Hour))
+	alerts := update(nil, holds, evening)
+	alerts = update(alerts, holds, evening.Add(8*time.Hour))
 	require.Nil(t, alerts[0].FiredAt)
 	require.Equal(t, evening.Add(8*time.Hour), alerts[0].Since)
 }
 
-// hook is a webhook on loopback that does what a test says.
+// hook is a webhook on loopback, controlled by a test.
 type hook struct {
 	*httptest.Server
 	mu       sync.Mutex
 	messages []string
 }
 
-// newHook answers the request number i, from 0, as answer says.
+// newHook returns answer(i) to request i, from 0.
 func newHook(t *testing.T, answer func(i int, w http.ResponseWriter, r *http.Request)) *hook {
 	t.Helper()
 	h := &hook{}
@@ -107,8 +107,8 @@ func (h *hook) got() []string {
 	return append([]string(nil), h.messages...)
 }
 
-// alerting runs a worker that checks twenty times a second and tells a webhook,
-// whose path is a secret, in JSON.
+// alerting runs a worker that checks twenty times a second and sends JSON to a
+// webhook, whose path is a secret.
 func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook)) *Client {
 	t.Helper()
 	cfg := Config{Pool: pool, Projections: registered(t, pool), ID: rand.Text(), Logger: slog.New(slog.DiscardHandler), AlertInterval: 50 * time.Millisecond}
@@ -131,23 +131,24 @@ func alerting(t *testing.T, pool *pgxpool.Pool, url string, change func(*Webhook
 	return client
 }
 
-// letters make WeirDeadLetters hold.
+// letters stores dead letters, so that WeirDeadLetters holds.
 const letters = `
 INSERT INTO dead_letters (key, stage, cause, raw, raw_bytes, first_seen, last_seen)
 SELECT sha256(n::text::bytea), 'decode', 'test', '', 0, now(), now() FROM generate_series(1, 11) AS n`
 
 const checks = `SELECT count(*) FROM river_job WHERE kind = 'check_alerts' AND state = 'completed'`
 
-// moreChecks waits until so many checks have ended after this moment.
+// moreChecks waits until n more checks have ended.
 func (r *rig) moreChecks(n int) {
 	r.t.Helper()
 	before := r.count(checks)
 	require.Eventually(r.t, func() bool { return r.count(checks) >= before+n }, time.Minute, 5*time.Millisecond)
 }
 
-// TestTwoWorkersTellOnce that it fires, and once that it is resolved.
-func TestTwoWorkersTellOnce(t *testing.T) {
+// TestTwoWorkersSendOneMessage when an alert fires, and one when it is resolved.
+func TestTwoWorkersSendOneMessage(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, ok)
 	alerting(t, r.pool, h.URL, nil)
@@ -160,7 +161,7 @@ func TestTwoWorkersTellOnce(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM alerts WHERE name = 'WeirDeadLetters' AND fired_at IS NOT NULL AND resolved_at IS NULL AND last_notified = 'fired'`))
 
 	r.execute(`DELETE FROM dead_letters`)
-	r.moreChecks(3) // none that still saw them is at work
+	r.moreChecks(3) // no check that still saw them is running
 	require.Len(t, h.got(), 1, "gone for a moment is not resolved")
 	r.execute(`UPDATE alerts SET seen_at = seen_at - interval '5 minutes' WHERE name = 'WeirDeadLetters'`)
 	require.Eventually(t, func() bool { return len(h.got()) == 2 }, time.Minute, 5*time.Millisecond)
@@ -170,8 +171,9 @@ func TestTwoWorkersTellOnce(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM river_job WHERE kind = 'send_alert'`))
 }
 
-// TestWithoutAWebhookTheTableIsKept, and the first worker that has one tells.
-func TestWithoutAWebhookTheTableIsKept(t *testing.T) {
+// TestAlertsAreStoredWithoutAWebhook, and the first worker with a webhook sends
+// the messages.
+func TestAlertsAreStoredWithoutAWebhook(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
 	r.execute(letters)

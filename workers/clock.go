@@ -13,22 +13,22 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// clock is the database's clock, for River: what the database said last, plus
-// the process's monotonic time since. A step of the process's own clock does not
-// change it.
+// clock is the database's clock for River: its last reading plus the process's
+// monotonic time since. Steps of the process's own clock do not change it.
 type clock struct {
 	start time.Time // of the monotonic time
 
 	mu    sync.Mutex
-	began time.Time // what the database's clock said at start; zero: not read yet
+	began time.Time // the database's time at start; zero: not read yet
 
-	dead atomic.Pointer[time.Time] // when the lease of a leader that is dead ends, in the database's future
+	dead atomic.Pointer[time.Time] // end of a dead leader's lease, in the database's future
 }
 
-// clockSlack is how far two readings may disagree before it is a step.
+// clockSlack is how far two readings may differ before the difference is a step.
 const clockSlack = time.Second
 
-// Now is the database's time; this process's until it has been read.
+// Now returns the database's time, or the process's time until the database's
+// has been read.
 func (c *clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -38,9 +38,9 @@ func (c *clock) Now() time.Time {
 	return c.began.Add(time.Since(c.start))
 }
 
-// NowOrNil is the time that River's statements use; nil is the database's now().
-// A dead leader's lease in the database's future would keep every other from
-// leading, so River is told a time after it until one leads.
+// NowOrNil returns the time that River's statements use; nil is the database's
+// now(). A dead leader's lease in the database's future would keep every process
+// from leading, so River gets a time after its end until one leads.
 func (c *clock) NowOrNil() *time.Time {
 	ends := c.dead.Load()
 	if ends == nil {
@@ -50,33 +50,33 @@ func (c *clock) NowOrNil() *time.Time {
 	return &after
 }
 
-// step returns how far the database's clock was set, given what it says now; 0:
-// it was not.
-func (c *clock) step(says time.Time) time.Duration {
+// step returns how far the database's clock was set, given its current reading;
+// 0 if it was not set.
+func (c *clock) step(reading time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if step := says.Add(-time.Since(c.start)).Sub(c.began); !c.began.IsZero() && step.Abs() > clockSlack {
+	if step := reading.Add(-time.Since(c.start)).Sub(c.began); !c.began.IsZero() && step.Abs() > clockSlack {
 		return step
 	}
 	return 0
 }
 
-// set takes over what the database's clock says. A slow reply makes it seem late,
-// so that only a step sets it back.
-func (c *clock) set(says time.Time) {
+// set takes over a reading of the database's clock. A slow reply makes the
+// reading seem late, so only a step moves the clock back.
+func (c *clock) set(reading time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if began := says.Add(-time.Since(c.start)); began.After(c.began) || c.began.Sub(began) > clockSlack {
+	if began := reading.Add(-time.Since(c.start)); began.After(c.began) || c.began.Sub(began) > clockSlack {
 		c.began = began
 	}
 }
 
-// dates has the database date the jobs that are inserted: River would use this
+// dates makes the database set the times of inserted jobs. River would use the
 // process's clock.
 type dates struct{ river.HookDefaults }
 
-// InsertBegin leaves out the times that nobody chose. River's statement replaces
-// the zero time by now().
+// InsertBegin clears the times that the caller did not choose. River's statement
+// replaces a zero time with now().
 func (dates) InsertBegin(_ context.Context, job *rivertype.JobInsertParams) error {
 	job.CreatedAt = &time.Time{}
 	if job.State == rivertype.JobStateAvailable {
@@ -90,28 +90,28 @@ type Client struct {
 	*river.Client[pgx.Tx]
 	cfg     Config
 	clock   *clock
-	repairs int // passes over the jobs' dates that are still to be made
+	repairs int // remaining passes over the jobs' times
 
-	lease time.Time // of River's leader, in the database's future, as it was read first
-	since time.Time // when that was
+	lease time.Time // end of the leader's lease in the database's future, at its first reading
+	since time.Time // time of that reading
 }
 
 const (
 	clockEvery   = time.Second
-	deadAfter    = 10 * time.Second // a leader that lives renews its lease every five
+	deadAfter    = 10 * time.Second // a live leader renews its lease every 5 s
 	clockWithin  = time.Minute      // a pass over a million jobs takes a second or two
-	repairPasses = 10               // after a step: transactions that began before it commit late
+	repairPasses = 10               // after a step: transactions that began before it may commit late
 )
 
-// Start reads the database's clock, starts the client, and follows the clock until
-// the client has stopped.
+// Start reads the database's clock, starts the client, and follows the clock
+// until the client has stopped.
 func (c *Client) Start(ctx context.Context) error {
-	says, err := schema.Now(ctx, c.cfg.Pool)
+	reading, err := schema.Now(ctx, c.cfg.Pool)
 	if err != nil {
 		return err
 	}
-	c.clock.set(says)
-	c.repairs = 1 // nobody may have been there when the clock was set back
+	c.clock.set(reading)
+	c.repairs = 1 // the clock may have been set back while no process ran
 	if err := c.Client.Start(ctx); err != nil {
 		return err
 	}
@@ -134,8 +134,8 @@ func (c *Client) followClock(ctx context.Context) {
 }
 
 // readClock takes over the database's time. If its clock was set, the periodic
-// jobs are planned anew; if it was set back, jobs that are dated in its future are
-// dated anew.
+// jobs are scheduled again. If it was set back, jobs with times in its future
+// get new times.
 func (c *Client) readClock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, clockWithin)
 	defer cancel()
@@ -167,12 +167,12 @@ func (c *Client) readClock(ctx context.Context) error {
 		c.repairs--
 		return nil
 	}
-	c.cfg.Logger.Warn("job_schedule_repaired", "jobs", repaired, "hint", "the database's clock was set back: they were dated in its future")
+	c.cfg.Logger.Warn("job_schedule_repaired", "jobs", repaired, "hint", "the database's clock was set back: the jobs had times in its future")
 	return nil
 }
 
-// watchLease notices that River's leader died before it could renew a lease that
-// is in the database's future, because its clock was set back.
+// watchLease detects that River's leader died before it could renew a lease that
+// ends in the database's future because the clock was set back.
 func (c *Client) watchLease(ends *time.Time) {
 	switch {
 	case ends == nil || !ends.Equal(c.lease):
@@ -182,6 +182,6 @@ func (c *Client) watchLease(ends *time.Time) {
 			c.lease = *ends
 		}
 	case time.Since(c.since) > deadAfter && c.clock.dead.Swap(ends) == nil:
-		c.cfg.Logger.Warn("leader_lease_overridden", "ends", *ends, "hint", "the database's clock was set back, and the leader of the workers died before it renewed its lease")
+		c.cfg.Logger.Warn("leader_lease_overridden", "ends", *ends, "hint", "the database's clock was set back, and River's leader died before it renewed its lease")
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestStepOfTheDatabasesClockIsSeen against the process's monotonic time, all at
-// once or bit by bit. A slow reply is no step.
-func TestStepOfTheDatabasesClockIsSeen(t *testing.T) {
+// TestStepOfTheDatabasesClockIsDetected against the process's monotonic time, in
+// one step or gradually. A slow reply is not a step.
+func TestStepOfTheDatabasesClockIsDetected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -46,7 +46,7 @@ func TestStepOfTheDatabasesClockIsSeen(t *testing.T) {
 	})
 }
 
-// steps makes the database's clock one that the test sets.
+// steps replaces the database's clock with one that the test sets.
 func steps(t *testing.T, pool *pgxpool.Pool) (set func(by time.Duration)) {
 	t.Helper()
 	execute(t, pool, `
@@ -63,8 +63,8 @@ DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, stepped,
 	}
 }
 
-// TestJobsAreDatedByTheDatabase, whatever the clock of the process that adds them
-// says.
+// TestJobsAreDatedByTheDatabase, whatever the clock of the process that adds
+// them.
 func TestJobsAreDatedByTheDatabase(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -83,10 +83,12 @@ func TestJobsAreDatedByTheDatabase(t *testing.T) {
 	}
 }
 
-// TestWorkersFollowTheDatabasesClock when it is set: periodic jobs go on, and are
-// not made up for; a job that fails is tried again soon; what was due is done.
+// TestWorkersFollowTheDatabasesClock when it is set: periodic jobs continue
+// without making up for skipped intervals, a failed job is retried soon, and due
+// jobs run.
 func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	set := steps(t, pool)
 	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example')`)
@@ -130,10 +132,12 @@ VALUES ('sync_follows', '{"watch": 1}', 45, 'network', now(), now(), 2, array_fi
 	require.Equal(t, 1, count(`SELECT count(*) FROM river_leader WHERE expires_at <= now() + interval '1 minute'`), "its leader leads on")
 }
 
-// TestDeadLeadersLeaseInTheFutureIsOverridden: its leader died while the database's
-// clock was ahead, and nobody could lead for as long as it was.
+// TestDeadLeadersLeaseInTheFutureIsOverridden: the leader died while the
+// database's clock was ahead. Without the override, no process could lead until
+// then.
 func TestDeadLeadersLeaseInTheFutureIsOverridden(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO river_leader (elected_at, expires_at, leader_id) VALUES (now() + interval '1 day', now() + interval '1 day', 'dead')`)
 	working(t, pool)

@@ -14,11 +14,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// CloseGap has every followed account compared with its repository; the last one
-// that ends closes the gap. Those that are not active do not keep it open, and are
-// read when they are. Working it again asks only for accounts that nobody has
-// asked for. Where there is nobody to ask for, the gap stays open and says so:
-// that is no failure of the job.
+// CloseGap requests a comparison with its repository for every followed account.
+// The last comparison closes the gap. Inactive accounts do not keep it open;
+// they are read when they become active again. Running the job twice requests
+// only the accounts that have no backfill yet. If no account can be requested,
+// the gap stays open and records why; the job does not fail.
 type CloseGap struct {
 	river.WorkerDefaults[jobs.CloseGap]
 	pool *pgxpool.Pool
@@ -32,27 +32,31 @@ func (w *CloseGap) Work(ctx context.Context, job *river.Job[jobs.CloseGap]) erro
 		return err
 	}
 	if len(followed.DIDs) == 0 {
-		problem := "nobody is followed yet"
+		problem := "no account is followed yet"
 		if followed.Everyone {
 			problem = "the whole network is followed"
 		}
-		jobLog(ctx, w.log).Warn("gap_cannot_be_closed", "gap", job.Args.Gap, "error", problem)
-		return schema.GapFailed(ctx, w.pool, job.Args.Gap, problem)
+		jobLog(ctx, w.log).Warn("gap_not_closable", "gap", job.Args.Gap, "error", problem)
+		return schema.RecordGapProblem(ctx, w.pool, job.Args.Gap, problem)
 	}
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		started, open, err := schema.StartGap(ctx, tx, job.Args.Gap, time.Now())
+		now, err := schema.Now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		started, open, err := schema.StartGap(ctx, tx, job.Args.Gap, now)
 		switch {
 		case errors.Is(err, schema.ErrNoRows):
-			jobLog(ctx, w.log).Info("gap_not_closed", "gap", job.Args.Gap, "error", "it is gone")
+			jobLog(ctx, w.log).Info("gap_not_closed", "gap", job.Args.Gap, "error", "the gap does not exist")
 			return nil
 		case err != nil:
 			return err
 		case open:
-			// A little before its beginning: clocks differ.
+			// A minute before the gap began: clocks differ.
 			if _, err := enqueueBackfills(ctx, tx, river.ClientFromContext[pgx.Tx](ctx), started.DIDs, started.From.Add(-time.Minute), jobs.PriorityGap, time.Time{}); err != nil {
 				return err
 			}
-			jobLog(ctx, w.log).Info("gap_being_closed", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)
+			jobLog(ctx, w.log).Info("gap_backfills_enqueued", "gap", job.Args.Gap, "accounts", len(started.DIDs), "later", started.Later)
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
 		return err

@@ -10,8 +10,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestGapOfTheWholeNetworkIsNoDeadLetter: its job ends well, and it stays open
-// and says why, until somebody accepts it, or follows accounts and asks again.
+// TestGapOfTheWholeNetworkIsNoDeadLetter: its job succeeds, and the gap stays
+// open with its reason until an operator accepts it, or follows accounts and
+// closes it again.
 func TestGapOfTheWholeNetworkIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// The collections of these tests: one by its name, for a day; one by a prefix, for
-// ever.
+// The collections of these tests: one by name, kept for a day; one by prefix, kept
+// for ever.
 const (
 	document = "site.standard.document"
 	note     = "pub.layers.annotation.note"
@@ -33,13 +33,13 @@ func stored() collection.Registry {
 	)
 }
 
-// storing is a rig of a small network that stores them.
+// storing returns a rig with a small network that stores them.
 func storing(t *testing.T) *rig {
 	t.Helper()
 	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 10, History: 100, HistorySpan: 3 * time.Hour}, func(c *Config) { c.Collections = stored() })
 }
 
-// puts has an account write a record, and returns its rkey.
+// puts makes an account write a record, and returns its rkey.
 func (r *rig) puts(did, collection, rkey, text string) string {
 	r.t.Helper()
 	e, err := r.net.PutRecord(did, collection, rkey, fmt.Appendf(nil, `{"$type": %q, "text": %q}`, collection, text))
@@ -47,8 +47,8 @@ func (r *rig) puts(did, collection, rkey, text string) string {
 	return e.Rkey
 }
 
-// records are those of an account that are stored, but for posts: each as its
-// collection, rkey and text, in order.
+// records returns an account's stored records except posts, each as collection,
+// rkey and text, in order.
 func (r *rig) records(did string) []string {
 	r.t.Helper()
 	rows, err := r.pool.Query(r.t.Context(), `SELECT collection || ' ' || rkey || ' ' || (record ->> 'text') FROM records_other WHERE did = $1 ORDER BY 1`, did)
@@ -58,14 +58,14 @@ func (r *rig) records(did string) []string {
 	return lines
 }
 
-// tidBefore is the rkey of a record that was written some time ago.
+// tidBefore returns the rkey of a record written some time ago.
 func tidBefore(ago time.Duration) string { return tidAt(time.Now().Add(-ago)) }
 
-// TestBackfillBringsEveryStoredCollection: those by name and those by prefix, back
-// to the moment that was asked for; and of rkeys that do not say when they were
-// written, all.
+// TestBackfillBringsEveryStoredCollection, by name and by prefix, back to the
+// requested time; records whose rkeys are no TIDs are all stored.
 func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, posts := r.busiest()
 	recent, old := tidBefore(time.Hour), tidBefore(72*time.Hour)
@@ -93,8 +93,8 @@ func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM records WHERE collection = $1 AND rkey = $2`, document, old), "it is kept for a day only")
 }
 
-// TestGapIsRepairedInEveryCollection: what was written, edited and deleted in a
-// gap, whatever the rkey; and what the stream stored of a later revision stays.
+// TestGapIsRepairedInEveryCollection: records written, edited and deleted in a
+// gap, whatever their rkeys. A later revision from the stream stays.
 func TestGapIsRepairedInEveryCollection(t *testing.T) {
 	t.Parallel()
 	r := storing(t)
@@ -110,7 +110,7 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 		r.puts(did, name, "self", "edited in the gap")
 		require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+name+"/gone"))
 	}
-	require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+note+"/"+lost)) // the last of its collection: the repository does not name it any more
+	require.NoError(t, r.net.DeleteRecord("at://"+did+"/"+note+"/"+lost)) // the last of its collection: the repository no longer names the collection
 	newest := r.puts(did, document, "", "written in the gap")
 	r.execute(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, 'later', '3zzzzzzzzzzzz', 'c', now(), '{"text": "by the stream"}')`, persona, did)
 	r.execute(addGap)
@@ -122,10 +122,11 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 	require.Equal(t, 3, r.count(`SELECT count(*) FROM tombstones WHERE did = $1 AND rkey IN ('gone', $2) AND collection <> $3`, did, lost, schema.PostCollection))
 }
 
-// TestInterruptedComparisonGoesOn at the page and the collection at which it was,
-// and what lies before the window is not read where all rkeys are TIDs.
-func TestInterruptedComparisonGoesOn(t *testing.T) {
+// TestInterruptedComparisonContinues at its page and collection. Records before
+// the window are not read if all rkeys are TIDs.
+func TestInterruptedComparisonContinues(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	middle := ""
@@ -168,11 +169,11 @@ func TestInterruptedComparisonGoesOn(t *testing.T) {
 	require.Equal(t, 7, pages, "all three pages of notes and an empty one, three of documents, and an empty one")
 }
 
-// TestAuditComparesEveryCollection, and repairs it; a record whose rkey does not
-// say when it was written may have expired, where its collection is not kept for
-// ever.
+// TestAuditComparesEveryCollection and repairs it. A record whose rkey is no TID
+// may have expired, unless its collection is kept for ever.
 func TestAuditComparesEveryCollection(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	dated := tidBefore(time.Hour)
@@ -206,10 +207,11 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 	require.NotContains(t, strings.Join(r.records(did), "\n"), document+" other")
 }
 
-// TestHostileRepositoriesAreBounded: more collections under a prefix than are
+// TestHostileRepositoriesAreBounded: a prefix matches more collections than are
 // compared.
 func TestHostileRepositoriesAreBounded(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	for i := range mostCollections + 5 {
@@ -220,9 +222,10 @@ func TestHostileRepositoriesAreBounded(t *testing.T) {
 	require.Equal(t, mostCollections, r.count(`SELECT count(*) FROM records_other WHERE did = $1`, did))
 }
 
-// TestServerThatIsAwayKeepsNoPostsBack: the other collections are compared later.
-func TestServerThatIsAwayKeepsNoPostsBack(t *testing.T) {
+// TestUnreachableServerDelaysNoPosts: the other collections are compared later.
+func TestUnreachableServerDelaysNoPosts(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	r.puts(did, persona, "self", "x")
@@ -231,15 +234,15 @@ func TestServerThatIsAwayKeepsNoPostsBack(t *testing.T) {
 	require.Positive(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
 	require.Empty(t, r.records(did))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NOT NULL`, did))
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 	r.execute(`UPDATE accounts SET reread_at = now()`)
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(1, `SELECT count(*) FROM records_other WHERE did = $1`, did)
 	r.becomes(0, `SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`)
 }
 
-// TestEachCollectionExpiresUnderItsRetention, by when it was stored: what its
-// author claims, in its rkey or in createdAt, neither keeps it nor ends it.
+// TestEachCollectionExpiresUnderItsRetention, by the time it was stored. The
+// rkey and createdAt, which the author chooses, do not matter.
 func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -278,8 +281,9 @@ func TestEachCollectionExpiresUnderItsRetention(t *testing.T) {
 	require.Equal(t, []string{note, "com.example.removed"}, left(1000*day), "the one is kept for ever, the other has no entry any more")
 }
 
-// TestPlaceMovesFromCollectionToCollection, posts first, and past one that is gone.
-func TestPlaceMovesFromCollectionToCollection(t *testing.T) {
+// TestPositionMovesFromCollectionToCollection, posts first, and past a
+// collection that is gone.
+func TestPositionMovesFromCollectionToCollection(t *testing.T) {
 	t.Parallel()
 	var at repositoryPlace
 	require.True(t, at.next([]string{schema.PostCollection, "a.b.c", "a.b.e"}))

@@ -12,10 +12,11 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestJobOfADeadProcessIsDone though it was killed in its last try: River's
-// rescuer takes it up, and no dead letter comes of it.
-func TestJobOfADeadProcessIsDone(t *testing.T) {
+// TestJobOfADeadProcessIsProcessed although it was killed in its last attempt:
+// River's rescuer retries it, and there is no dead letter.
+func TestJobOfADeadProcessIsProcessed(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
@@ -32,11 +33,11 @@ FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'net
 	require.Zero(t, letters)
 }
 
-// TestDeathsAreNoFailures: neither does a job with failures and deaths fail sooner,
-// nor does it wait longer. One that has died twenty times is a dead letter that
-// says so.
+// TestDeathsAreNoFailures: deaths neither use up a job's attempts nor lengthen
+// its delay. After twenty deaths the job becomes a dead letter with that cause.
 func TestDeathsAreNoFailures(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, metadata, errors)
@@ -60,7 +61,7 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 	ended("the twentieth death", `kind = 'close_gap' AND state = 'cancelled' AND attempt = 20`)
 	var cause string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT cause FROM dead_letters`).Scan(&cause))
-	require.Contains(t, cause, "its process died, or it never returned, 20 times")
+	require.Contains(t, cause, "the process died, or the job never returned, 20 times")
 }
 
 // TestJobWithFewAttemptsHasThem: one whose inserter knows nothing of deaths.
@@ -78,19 +79,20 @@ func TestJobWithFewAttemptsHasThem(t *testing.T) {
 	}, 30*time.Second, 5*time.Millisecond, "the first failure of three")
 }
 
-// TestRiverRebuildsIndexesThatExist, and every one of its own: at midnight it
-// warns about each that is missing.
+// TestRiverRebuildsIndexesThatExist, all of them: at midnight River warns about
+// each missing one.
 func TestRiverRebuildsIndexesThatExist(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	var there []string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT array_agg(indexrelid::regclass::text) FROM pg_index WHERE indrelid = 'river_job'::regclass`).Scan(&there))
 	require.ElementsMatch(t, there, riverIndexes())
 }
 
-// TestStopDoesNotWaitForOthers: a job that waits to call an unreachable service
-// again ends at once when the process stops, keeps its tries, and its watch has no
-// problem.
+// TestStopDoesNotWaitForOthers: a job that waits to retry a call to an
+// unreachable service ends at once when the process stops. It keeps its
+// attempts, and its watch has no problem.
 func TestStopDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

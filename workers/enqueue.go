@@ -19,16 +19,16 @@ type inserter interface {
 	InsertManyTx(ctx context.Context, tx pgx.Tx, params []river.InsertManyParams) ([]*rivertype.JobInsertResult, error)
 }
 
-// insertChunk is how many jobs one statement adds.
+// insertChunk is how many jobs one statement inserts.
 const insertChunk = 1000
 
-// enqueueBackfills has the feeds of accounts read back to since, starting at at,
-// by the database's clock, or at once where that is zero.
-// An account that has an unfinished job gets no second one: that one is promoted
-// to the better priority, the earlier start and the wider window, in the same
-// transaction. It answers how many jobs are new.
+// enqueueBackfills enqueues backfills of the accounts' feeds back to since. They
+// start at at, by the database's clock, or at once if it is zero. If an account
+// has an unfinished job, that job is promoted to the better priority, the
+// earlier start and the wider window in the same transaction. It returns how
+// many jobs are new.
 func enqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (int, error) {
-	dids = slices.Compact(slices.Sorted(slices.Values(dids))) // one order for everybody who waits for keys
+	dids = slices.Compact(slices.Sorted(slices.Values(dids))) // concurrent inserts lock the keys in one order
 	added := 0
 	for chunk := range slices.Chunk(dids, insertChunk) {
 		for len(chunk) > 0 {
@@ -43,8 +43,8 @@ func enqueueBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []st
 	return added, nil
 }
 
-// insertBackfills inserts or promotes, and answers the accounts whose job ended
-// between the two: they are to be tried again.
+// insertBackfills inserts or promotes jobs. It returns the accounts whose job
+// ended in between: they must be inserted again.
 func insertBackfills(ctx context.Context, tx pgx.Tx, client inserter, dids []string, since time.Time, priority int, at time.Time) (again []string, added int, err error) {
 	params := make([]river.InsertManyParams, len(dids))
 	for i, did := range dids {

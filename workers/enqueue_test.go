@@ -18,7 +18,7 @@ import (
 
 const alice = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"
 
-// working runs the workers, with the backfills held back.
+// working starts the workers, with the backfill queue paused.
 func working(t *testing.T, pool *pgxpool.Pool) *Client {
 	t.Helper()
 	api, err := bluesky.New(bluesky.Config{AppView: "http://127.0.0.1:1", Directory: "http://127.0.0.1:1", Logger: slog.New(slog.DiscardHandler),
@@ -43,7 +43,7 @@ type backfillJob struct {
 	State    string
 }
 
-// backfillsOf are an account's backfill jobs.
+// backfillsOf returns an account's backfill jobs.
 func backfillsOf(t *testing.T, pool *pgxpool.Pool, did string) []backfillJob {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT priority, (args ->> 'since')::timestamptz, state::text FROM river_job WHERE kind = 'backfill_account' AND args ->> 'did' = $1 ORDER BY id`, did)
@@ -63,7 +63,8 @@ func fromGo(t *testing.T, pool *pgxpool.Pool, client inserter, since time.Time, 
 	return added
 }
 
-// fromSQL asks as a person with psql does, and waits until the request is done.
+// fromSQL requests a backfill by SQL, as in psql, and waits until the request is
+// processed.
 func fromSQL(t *testing.T, pool *pgxpool.Pool, back string, priority int) {
 	t.Helper()
 	var id int64
@@ -117,7 +118,7 @@ func TestSQLAndGoShareOneJobPerAccount(t *testing.T) {
 	})
 }
 
-// TestMalformedRequestIsRefusedAtOnce, by the function itself.
+// TestMalformedRequestIsRefusedAtOnce by the SQL function itself.
 func TestMalformedRequestIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -137,7 +138,7 @@ func TestMalformedRequestIsRefusedAtOnce(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestWholeNetworkHasNoFeeds says so in the job, where River UI shows it.
+// TestWholeNetworkHasNoFeeds, and the job's error says so in River UI.
 func TestWholeNetworkHasNoFeeds(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -153,11 +154,12 @@ func TestWholeNetworkHasNoFeeds(t *testing.T) {
 }
 
 // TestCallsOfAllProcessesShareOneLimit: three processes, many callers. Each call
-// lasts until another one is under way, or no other caller is left. The turns are
-// those that the database has given: when a caller comes to use its turn is the
-// machine's business.
+// lasts until another has begun, or no other caller is left. The test checks the
+// starts that the database assigned; when a caller uses its start depends on the
+// machine.
 func TestCallsOfAllProcessesShareOneLimit(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), `
 CREATE TABLE turns (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz);
@@ -205,10 +207,11 @@ FROM (SELECT at, lag(at) OVER (ORDER BY n) AS before FROM turns) AS t`, spacing)
 	require.Zero(t, tooClose)
 }
 
-// TestLateCallerTakesANewTurn: a start whose reservation came back too late is
-// lost.
-func TestLateCallerTakesANewTurn(t *testing.T) {
+// TestLateCallerReservesANewStart: a start is lost if its reservation returned
+// too late.
+func TestLateCallerReservesANewStart(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	calls := &Calls{Pool: pool, Slots: 3, Spacing: 100 * time.Millisecond, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
 	_, err := pool.Exec(t.Context(), `
@@ -237,43 +240,43 @@ CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON api_schedule DEFERRABLE INITIALLY
 	require.GreaterOrEqual(t, take(), first+2)
 }
 
-// TestDatabaseClock: an answer that was held up does not make its moment later,
-// and what is known is forgotten slowly.
+// TestDatabaseClock: a reply that was held up does not make its reading later,
+// and the estimate decays slowly.
 func TestDatabaseClock(t *testing.T) {
 	t.Parallel()
 	var c databaseClock
 	now := time.Now()
-	told := now.Add(-time.Hour) // another clock
-	_, known := c.moment(told, now.Add(2*time.Millisecond))
+	reading := now.Add(-time.Hour) // another clock
+	_, known := c.localTime(reading, now.Add(2*time.Millisecond))
 	require.False(t, known)
-	at, known := c.moment(told, now.Add(50*time.Millisecond))
+	at, known := c.localTime(reading, now.Add(50*time.Millisecond))
 	require.True(t, known)
 	require.WithinDuration(t, now.Add(2*time.Millisecond), at, time.Millisecond)
-	at, _ = c.moment(told, now.Add(time.Millisecond))
-	require.WithinDuration(t, now.Add(time.Millisecond), at, time.Microsecond, "a shorter way is the truth")
-	at, _ = c.moment(told.Add(time.Minute), now.Add(time.Minute+20*time.Millisecond))
-	require.WithinDuration(t, now.Add(time.Minute+20*time.Millisecond), at, time.Microsecond, "longer for good")
+	at, _ = c.localTime(reading, now.Add(time.Millisecond))
+	require.WithinDuration(t, now.Add(time.Millisecond), at, time.Microsecond, "a shorter delay is the truth")
+	at, _ = c.localTime(reading.Add(time.Minute), now.Add(time.Minute+20*time.Millisecond))
+	require.WithinDuration(t, now.Add(time.Minute+20*time.Millisecond), at, time.Microsecond, "the delay is longer from now on")
 }
 
-// TestUnrestWidensTheDistance at once, within bounds, and is forgotten slowly.
-func TestUnrestWidensTheDistance(t *testing.T) {
+// TestJitterWidensTheSpacing at once, within bounds, and decays slowly.
+func TestJitterWidensTheSpacing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	calls := &Calls{Pool: pool, Slots: 3, Spacing: time.Millisecond, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
-	calls.clock.moment(time.Now(), time.Now())
-	calls.unrest.note(time.Hour)
-	require.Equal(t, worst, calls.unrest.now())
+	calls.clock.localTime(time.Now(), time.Now())
+	calls.jitter.record(time.Hour)
+	require.Equal(t, maxJitter, calls.jitter.now())
 	before := time.Now()
 	done, err := calls.Take(t.Context())
 	require.NoError(t, err)
 	done()
 	var next time.Time
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT next_at FROM api_schedule`).Scan(&next))
-	require.GreaterOrEqual(t, next.Sub(before), margin+worst*9/10)
+	require.GreaterOrEqual(t, next.Sub(before), margin+maxJitter*9/10)
 	for range 200 {
-		calls.unrest.note(0)
+		calls.jitter.record(0)
 	}
-	require.Less(t, calls.unrest.now(), time.Microsecond)
+	require.Less(t, calls.jitter.now(), time.Microsecond)
 }
 
 func slotsTaken(t *testing.T, pool *pgxpool.Pool) (n int) {
@@ -282,7 +285,7 @@ func slotsTaken(t *testing.T, pool *pgxpool.Pool) (n int) {
 	return n
 }
 
-// TestSlotOfADeadProcessIsFreeAgain after its time.
+// TestSlotOfADeadProcessIsFreeAgain after its TTL.
 func TestSlotOfADeadProcessIsFreeAgain(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

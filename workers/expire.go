@@ -19,19 +19,19 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Retention says how long what is stored stays. A zero field has its default.
+// Retention is how long stored rows are kept. A zero field gets its default.
 type Retention struct {
-	Forever     bool          // posts, links and shares stay, also those of accounts no longer watched; Window means nothing
-	Window      time.Duration // posts, and links that few share, with their shares; 24 h, and no less
-	Tombstones  time.Duration // how long a replay or a backfill may bring back what was deleted; 7 days
+	Forever     bool          // keep posts, links and shares, also of accounts no longer watched; Window is ignored
+	Window      time.Duration // posts, and links with few sharers, with their shares; 24 h, which is also the minimum
+	Tombstones  time.Duration // deletions, so that no replay or backfill restores what was deleted; 7 days
 	Gaps        time.Duration // closed gaps; 30 days
-	DeadLetters time.Duration // since they were last seen; 90 days
+	DeadLetters time.Duration // dead letters, since they last occurred; 90 days
 	Grace       time.Duration // for links that lost sharers, and for accounts no longer watched; 24 h
-	KeepSharers int           // links that so many accounts share stay; 5
+	KeepSharers int           // links shared by at least this many accounts are kept; 5
 }
 
-// WithDefaults fills the fields that are zero. It answers an error for what
-// would let something expire that is still shown or needed.
+// WithDefaults fills the zero fields. It returns an error if a row could expire
+// that is still shown or needed.
 func (r Retention) WithDefaults() (Retention, error) {
 	const day = 24 * time.Hour
 	for _, d := range []struct {
@@ -42,7 +42,7 @@ func (r Retention) WithDefaults() (Retention, error) {
 			*d.field = d.value
 		}
 		if *d.field < 0 {
-			return r, fmt.Errorf("a retention is %s: give one longer than nothing", *d.field)
+			return r, fmt.Errorf("invalid retention %s: expected a positive duration", *d.field)
 		}
 	}
 	if r.KeepSharers == 0 {
@@ -50,36 +50,36 @@ func (r Retention) WithDefaults() (Retention, error) {
 	}
 	switch {
 	case r.KeepSharers < 0:
-		return r, fmt.Errorf("links that %d accounts share cannot be kept: give a number from 1 on", r.KeepSharers)
+		return r, fmt.Errorf("invalid number of sharers %d: expected 1 or more", r.KeepSharers)
 	case r.Window < ranking.LongestWindow:
-		return r, fmt.Errorf("posts would be kept for %s: the ranking shows %s, give no less", r.Window, ranking.LongestWindow)
+		return r, fmt.Errorf("invalid retention of posts %s: the ranking shows %s, expected at least that", r.Window, ranking.LongestWindow)
 	}
 	return r, nil
 }
 
 const (
-	batchAim  = 25 * time.Millisecond // how long a batch should hold its locks: half of what it may
+	batchAim  = 25 * time.Millisecond // target for how long a batch holds its locks: half of the limit
 	batchMost = 1000
 	busyTries = 40 // for about half a minute
 
-	smallIndex    = 16 << 20         // bytes: not worth a rebuild
-	rebuildWithin = 30 * time.Second // it waits for every older transaction; the next run clears up what is cut off
+	smallIndex    = 16 << 20         // bytes; smaller indexes are not rebuilt
+	rebuildWithin = 30 * time.Second // a rebuild waits for every older transaction; the next run cleans up after an interrupted one
 )
 
-// Expire deletes what is older than its retention, in batches that each commit.
-// What is due is decided in the transaction that deletes it: it may run twice,
-// beside itself, or be killed anywhere, and the next run does what is left.
+// Expire deletes rows that are older than their retention, in batches with a
+// transaction each. That transaction also selects the rows. The job may run
+// twice, beside itself, or be killed at any point: the next run continues.
 type Expire struct {
 	river.WorkerDefaults[jobs.Expire]
 	pool    *pgxpool.Pool
 	log     *slog.Logger
 	keep    Retention
-	stored  collection.Registry // the retention of each collection but posts; what has no entry stays
+	stored  collection.Registry // the retention of each collection except posts; others are kept
 	made    schema.Projections
 	expired *prometheus.CounterVec
-	budget  time.Duration // of one run
-	tries   int           // to get a lock
-	indexed bool          // indexes are rebuilt too
+	budget  time.Duration // time of one run
+	tries   int           // attempts to get a lock
+	indexed bool          // rebuild indexes too
 }
 
 func newExpire(cfg Config, keep Retention) (*Expire, error) {
@@ -95,27 +95,28 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	}, nil
 }
 
-// Timeout is longer than the budget, after which a run ends by itself.
+// Timeout is longer than the budget, at the end of which a run stops.
 func (w *Expire) Timeout(*river.Job[jobs.Expire]) time.Duration { return w.budget + time.Minute }
 
-// Work runs until nothing is due by any of the clocks, or goes on in a second when its time is up.
+// Work runs until nothing is due by any of the clocks. If its time is up, the
+// job continues after a second.
 func (w *Expire) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
-	now, err := schema.AgreedTime(ctx, w.pool, time.Now())
+	now, err := schema.EarliestTime(ctx, w.pool, time.Now())
 	if err != nil {
 		return err
 	}
 	err = w.Run(ctx, now)
 	if errors.Is(err, errBudget) {
-		return later(time.Second)
+		return snooze(time.Second)
 	}
 	return err
 }
 
-// errBudget ends a run whose time is up.
+// errBudget ends a run when its time is up.
 var errBudget = errors.New("the time of this run is up")
 
-// Run deletes what has expired at a moment. What others use for long is left to
-// the next run, and said in the log.
+// Run deletes what has expired at now. Rows that stay locked are left to the
+// next run, and a warning is logged.
 func (w *Expire) Run(ctx context.Context, now time.Time) error {
 	r := &expiry{Expire: w, log: jobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
@@ -131,7 +132,7 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 	}
 	for _, step := range append(posts,
 		r.records,
-		r.accounts, // its shares make links fall
+		r.accounts, // before links: purged shares let links expire
 		links,
 		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
@@ -151,23 +152,23 @@ type expiry struct {
 	*Expire
 	log   *slog.Logger
 	ctx   context.Context
-	now   time.Time // what is due is due at this moment
+	now   time.Time // the time that decides what is due
 	until time.Time
 }
 
-// partitions drops those of posts whose time has left the window.
+// partitions drops the partitions of posts that are older than the window.
 func (r *expiry) partitions(before time.Time) error {
 	names, err := schema.ExpiredPostPartitions(r.ctx, r.pool, before)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		err := r.batches("post_partitions", func(int) (looked, gone int, err error) {
+		err := r.batches("post_partitions", func(int) (examined, deleted int, err error) {
 			dropped, err := schema.DropPostPartition(r.ctx, r.pool, name)
 			if dropped {
-				gone = 1
+				deleted = 1
 			}
-			return 0, gone, err
+			return 0, deleted, err
 		})
 		if err != nil {
 			return err
@@ -177,33 +178,33 @@ func (r *expiry) partitions(before time.Time) error {
 }
 
 func (r *expiry) rows(what string, expire func(context.Context, schema.DB, time.Time, int) (int, error), before time.Time) error {
-	return r.batches(what, func(limit int) (looked, gone int, err error) {
-		gone, err = expire(r.ctx, r.pool, before, limit)
-		return gone, gone, err
+	return r.batches(what, func(limit int) (examined, deleted int, err error) {
+		deleted, err = expire(r.ctx, r.pool, before, limit)
+		return deleted, deleted, err
 	})
 }
 
-// records deletes those of other collections, each under its own retention, from
-// one collection to the next.
+// records deletes the expired records of the other collections, each by its own
+// retention.
 func (r *expiry) records() error {
 	for after := ""; ; {
 		names, err := schema.OtherCollections(r.ctx, r.pool, after, batchMost)
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		var due []schema.Due
+		var due []schema.ExpiryRule
 		for _, name := range names {
 			if e, ok := r.stored.Find(name); ok && e.Retention > 0 {
-				due = append(due, schema.Due{Collection: name, Before: r.now.Add(-e.Retention)})
+				due = append(due, schema.ExpiryRule{Collection: name, Before: r.now.Add(-e.Retention)})
 			}
 		}
 		after = names[len(names)-1]
 		if len(due) == 0 {
 			continue
 		}
-		err = r.batches("records", func(limit int) (looked, gone int, err error) {
-			gone, err = schema.ExpireRecords(r.ctx, r.pool, due, limit)
-			return gone, gone, err
+		err = r.batches("records", func(limit int) (examined, deleted int, err error) {
+			deleted, err = schema.ExpireRecords(r.ctx, r.pool, due, limit)
+			return deleted, deleted, err
 		})
 		if err != nil {
 			return err
@@ -213,16 +214,16 @@ func (r *expiry) records() error {
 
 func (r *expiry) links(rule schema.LinkRule) error {
 	shares := 0
-	err := r.batches("links", func(limit int) (looked, gone int, err error) {
+	err := r.batches("links", func(limit int) (examined, deleted int, err error) {
 		done, err := schema.ExpireLinks(r.ctx, r.pool, rule, limit)
 		shares += done.Shares
-		return done.LookedAt, done.Links, err
+		return done.Checked, done.Links, err
 	})
 	r.expired.WithLabelValues("shares").Add(float64(shares))
 	return err
 }
 
-// indexes rebuilds what the shares of kept links have left sparse.
+// indexes rebuilds the share indexes that deletions have left sparse.
 func (r *expiry) indexes() error {
 	if !r.indexed {
 		return nil
@@ -236,16 +237,16 @@ func (r *expiry) indexes() error {
 	}
 	switch {
 	case errors.Is(err, schema.ErrBusy):
-		return nil // another expiry does it
+		return nil // another run rebuilds them
 	case err != nil && ctx.Err() != nil && r.ctx.Err() == nil:
-		r.log.Warn("expire_left_to_the_next_run", "what", "indexes", "error", err)
+		r.log.Warn("expiry_deferred", "what", "indexes", "error", err)
 		return nil
 	}
 	return err
 }
 
-// accounts purges those that are deleted or no longer watched, one after the
-// other. Where posts stay for ever, those of accounts no longer watched do too.
+// accounts purges accounts that are deleted or no longer watched. If posts are
+// kept for ever, accounts no longer watched are kept too.
 func (r *expiry) accounts() error {
 	unwatched := r.now.Add(-r.keep.Grace)
 	if r.keep.Forever {
@@ -267,7 +268,7 @@ func (r *expiry) accounts() error {
 
 func (r *expiry) account(did string) error {
 	records := func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
-		return schema.PurgeRecords(ctx, db, did, r.stay(), limit)
+		return schema.PurgeRecords(ctx, db, did, r.keptCollections(), limit)
 	}
 	type step struct {
 		what  string
@@ -276,49 +277,50 @@ func (r *expiry) account(did string) error {
 	steps := []step{{"purged_records", records}}
 	for _, table := range r.made.AllTables() {
 		steps = append(steps, step{"purged_" + table, func(ctx context.Context, db schema.DB, did string, limit int) (int, error) {
-			return schema.PurgeProjected(ctx, db, table, did, r.stay(), limit)
+			return schema.PurgeProjected(ctx, db, table, did, r.keptCollections(), limit)
 		}})
 	}
 	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}) {
-		err := r.batches(step.what, func(limit int) (looked, gone int, err error) {
-			gone, err = step.purge(r.ctx, r.pool, did, limit)
-			return gone, gone, err
+		err := r.batches(step.what, func(limit int) (examined, deleted int, err error) {
+			deleted, err = step.purge(r.ctx, r.pool, did, limit)
+			return deleted, deleted, err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	done, err := schema.FinishPurge(r.ctx, r.pool, r.made, did, r.stay(), r.now, r.keep.Tombstones)
+	done, err := schema.FinishPurge(r.ctx, r.pool, r.made, did, r.keptCollections(), r.now, r.keep.Tombstones)
 	if err == nil && !done {
 		r.log.Warn("purge_unfinished", "did", did)
 	}
 	return err
 }
 
-// stay says which collections are kept for ever, of accounts no longer watched too.
-func (r *expiry) stay() (all []schema.Stay) {
+// keptCollections returns which collections are kept for ever, also for accounts
+// no longer watched.
+func (r *expiry) keptCollections() (all []schema.KeepRule) {
 	for _, e := range r.stored.Entries() {
-		all = append(all, schema.Stay{Pattern: e.Pattern, Stays: e.Retention == 0})
+		all = append(all, schema.KeepRule{Pattern: e.Pattern, Keep: e.Retention == 0})
 	}
 	return all
 }
 
-// unneeded deletes the rows of accounts that nothing needs.
+// unneeded deletes the rows of accounts that no other row needs.
 func (r *expiry) unneeded(before time.Time) error {
-	return r.batches("accounts", func(limit int) (looked, gone int, err error) {
+	return r.batches("accounts", func(limit int) (examined, deleted int, err error) {
 		done, err := schema.ExpireAccounts(r.ctx, r.pool, r.made, r.now, before, limit)
-		return done.LookedAt, done.Gone, err
+		return done.Checked, done.Deleted, err
 	})
 }
 
-// batches repeats a step until it has looked at nothing, each time at as many
-// rows as fit into a short transaction.
-func (r *expiry) batches(what string, step func(limit int) (looked, gone int, err error)) error {
-	begun, said := time.Now(), time.Now()
+// batches repeats a step until it examines no more rows. It adapts the number of
+// rows to a short transaction.
+func (r *expiry) batches(what string, step func(limit int) (examined, deleted int, err error)) error {
+	began, logged := time.Now(), time.Now()
 	limit, total, busy := 100, 0, 0
 	var longest time.Duration
-	say := func(message string) {
-		r.log.Info(message, "what", what, "gone", total, "took", time.Since(begun), "longest_batch", longest)
+	logProgress := func(message string) {
+		r.log.Info(message, "what", what, "deleted", total, "took", time.Since(began), "longest_batch", longest)
 	}
 	for {
 		if err := r.ctx.Err(); err != nil {
@@ -328,24 +330,24 @@ func (r *expiry) batches(what string, step func(limit int) (looked, gone int, er
 			return errBudget
 		}
 		at := time.Now()
-		looked, gone, err := step(limit)
+		examined, deleted, err := step(limit)
 		took := time.Since(at)
-		total += gone
-		r.expired.WithLabelValues(what).Add(float64(gone))
+		total += deleted
+		r.expired.WithLabelValues(what).Add(float64(deleted))
 		switch {
 		case errors.Is(err, schema.ErrBusy):
 			if busy++; busy >= r.tries {
-				r.log.Warn("expire_left_to_the_next_run", "what", what, "gone", total, "error", err)
+				r.log.Warn("expiry_deferred", "what", what, "deleted", total, "error", err)
 				return nil
 			}
 			limit = max(limit/2, 10)
-			sleep(r.ctx, time.Duration(busy)*25*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:errcheck // the next turn looks
+			sleep(r.ctx, time.Duration(busy)*25*time.Millisecond+rand.N(50*time.Millisecond)) //nolint:errcheck // the next turn checks the context
 			continue
 		case err != nil:
 			return err
 		}
 		busy, longest = 0, max(longest, took)
-		if looked == 0 {
+		if examined == 0 {
 			break
 		}
 		if took > batchAim {
@@ -353,14 +355,14 @@ func (r *expiry) batches(what string, step func(limit int) (looked, gone int, er
 		} else if took < batchAim/2 {
 			limit = min(limit*2, batchMost)
 		}
-		if time.Since(said) > 10*time.Second {
-			said = time.Now()
-			say("expiring")
+		if time.Since(logged) > 10*time.Second {
+			logged = time.Now()
+			logProgress("expiring")
 		}
-		sleep(r.ctx, took/2) //nolint:errcheck // the next turn looks; those who waited for the batch go first
+		sleep(r.ctx, took/2) //nolint:errcheck // the next turn checks the context; transactions that waited for the batch go first
 	}
 	if total > 0 {
-		say("expired")
+		logProgress("expired")
 	}
 	return nil
 }

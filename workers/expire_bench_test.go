@@ -18,9 +18,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// fillDay stores a day of posts, links and shares: of a hundred links one is
-// shared by six accounts, a third of the others by two; every twentieth post
-// was deleted.
+// fillDay stores a day of posts, links and shares. One link in a hundred is
+// shared by six accounts, a third of the others by two. Every twentieth post is
+// deleted.
 func fillDay(b *testing.B, pool *pgxpool.Pool, day time.Time, posts, links int) {
 	b.Helper()
 	require.NoError(b, schema.EnsurePostPartitions(b.Context(), pool, day.Add(18*time.Hour), 24*time.Hour))
@@ -51,8 +51,8 @@ WHERE l.first_seen >= $1 AND l.first_seen < $1::timestamptz + interval '1 day'`}
 	}
 }
 
-// writers commit as the consumer does and as a worker of its jobs does, until
-// the context ends, and answer how long each commit took.
+// writers commit like the consumer and like a worker of its jobs until the
+// context ends. It returns how long each commit took.
 func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string, now time.Time) (consumer, worker []time.Duration) {
 	lease, ok, err := schema.TakeLease(b.Context(), pool, name, "wire", "me", time.Hour)
 	require.NoError(b, err)
@@ -98,8 +98,8 @@ func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string,
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // BenchmarkExpireDay expires the oldest of four days: half a million of two
-// million posts and 125,000 of 500,000 links, while others commit. It is
-// compared with one bare DELETE of as many links, which nobody else disturbs.
+// million posts and 125,000 of 500,000 links, while others commit. It compares
+// this with one plain DELETE of as many links without concurrent commits.
 func BenchmarkExpireDay(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -157,8 +157,8 @@ func BenchmarkExpireDay(b *testing.B) {
 	}
 }
 
-// finishJobs stores the jobs of a day: one for a hundred posts, all of them
-// done a second after they came.
+// finishJobs stores the jobs of a day: one per hundred posts, all completed a
+// second after they were created.
 func finishJobs(b *testing.B, pool *pgxpool.Pool, day time.Time, posts int) {
 	b.Helper()
 	_, err := pool.Exec(b.Context(), `
@@ -185,8 +185,8 @@ func cleanJobs(b *testing.B, pool *pgxpool.Pool) {
 	<-client.Stopped()
 }
 
-// tableSizes are in bytes, with their indexes; those of links and shares per
-// row, for some are kept for ever.
+// tableSizes returns sizes in bytes with indexes; those of links and shares are
+// per row, because some rows are kept for ever.
 func tableSizes(b *testing.B, pool *pgxpool.Pool) map[string]float64 {
 	b.Helper()
 	rows, err := pool.Query(b.Context(), `
@@ -210,11 +210,11 @@ GROUP BY 1`)
 	return sizes
 }
 
-// BenchmarkExpireTenDays lets ten days pass, of two million posts and half a
-// million links in all, and prints what each table takes after the last, as a
-// ratio to what it took after the fourth: by then the longest retention of this
-// run has passed once. Links and shares grow by those that are kept, a hundredth
-// of the links of every day; what a row of them takes does not.
+// BenchmarkExpireTenDays simulates ten days with two million posts and half a
+// million links in all. It prints the size of each table after the last day
+// relative to the fourth: by then the longest retention of this run has passed
+// once. Links and shares grow by the kept ones, a hundredth of each day's links;
+// their size per row does not grow.
 func BenchmarkExpireTenDays(b *testing.B) {
 	const posts, links, settled, days = 200_000, 50_000, 4, 10
 	for b.Loop() {

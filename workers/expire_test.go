@@ -34,13 +34,13 @@ func expirer(t testing.TB, pool *pgxpool.Pool, keep Retention) *Expire {
 	return w
 }
 
-// ledger is the naive truth: all links with all shares, looked at one by one.
+// ledger is the naive truth: all links with all shares, checked one by one.
 type ledger map[string]*ledgerLink
 
 type ledgerLink struct {
 	firstSeen, fell time.Time
 	shares          map[schema.Key]time.Time
-	lost            []string // who took a share back since the last expiry
+	lost            []string // accounts that removed a share since the last expiry
 }
 
 func (l ledger) share(url string, key schema.Key, at, now time.Time) {
@@ -63,14 +63,14 @@ func (l ledger) expire(now time.Time, keep Retention) (fallen, gone int) {
 	for url, k := range l {
 		sharers, ever := map[string]bool{}, map[string]bool{}
 		due := k.firstSeen.Add(keep.Window)
-		later := func(t time.Time) {
+		snooze := func(t time.Time) {
 			if t.After(due) {
 				due = t
 			}
 		}
 		for key, at := range k.shares {
 			sharers[key.DID], ever[key.DID] = true, true
-			later(at.Add(keep.Window))
+			snooze(at.Add(keep.Window))
 		}
 		for _, did := range k.lost {
 			ever[did] = true
@@ -85,7 +85,7 @@ func (l ledger) expire(now time.Time, keep Retention) (fallen, gone int) {
 			fallen++
 		}
 		if !k.fell.IsZero() {
-			later(k.fell.Add(keep.Grace))
+			snooze(k.fell.Add(keep.Grace))
 		}
 		if !due.After(now) {
 			delete(l, url)
@@ -126,11 +126,11 @@ func setShares(ctx context.Context, pool *pgxpool.Pool, key schema.Key, shares [
 	})
 }
 
-// TestExpiryEqualsLookingAtEveryLink lets accounts share and take back at random
-// for weeks, and compares what is stored with a computation over everything:
-// when a run is undisturbed, when it is killed at random points and run again,
-// and when two run at once.
-func TestExpiryEqualsLookingAtEveryLink(t *testing.T) {
+// TestExpiryEqualsCheckingEveryLink lets accounts add and remove shares at
+// random for weeks, and compares the stored rows with a computation over
+// everything: after undisturbed runs, after runs killed at random points and
+// repeated, and with two runs at once.
+func TestExpiryEqualsCheckingEveryLink(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(ctx context.Context, w *Expire, now time.Time, random *rand.Rand) error{
 		"undisturbed": func(ctx context.Context, w *Expire, now time.Time, _ *rand.Rand) error { return w.Run(ctx, now) },
@@ -201,9 +201,10 @@ func fingerprint(t *testing.T, pool *pgxpool.Pool) (rows string) {
 	return rows
 }
 
-// TestNoShareIsLostBesideExpiry: links expire while workers share them.
+// TestNoShareIsLostBesideExpiry: links expire while workers add shares to them.
 func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{})
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -237,7 +238,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 				if err := setShares(t.Context(), pool, key, shares, old); err != nil {
 					return err
 				}
-				stored, err := ranking.Sharing(t.Context(), pool, []schema.Key{key})
+				stored, err := ranking.RecordsWithShares(t.Context(), pool, []schema.Key{key})
 				if err != nil {
 					return err
 				}
@@ -260,9 +261,9 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	require.Empty(t, storedLedger(t, pool))
 }
 
-// TestExpiryDoesEveryStep with one row that is due, and one that is not, of
-// everything there is.
-func TestExpiryDoesEveryStep(t *testing.T) {
+// TestExpiryRunsEveryStep with one row that is due and one that is not of every
+// kind.
+func TestExpiryRunsEveryStep(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{})
@@ -313,8 +314,8 @@ func TestExpiryDoesEveryStep(t *testing.T) {
 	}
 }
 
-// TestWhatIsInUseIsLeftToTheNextRun, and the rest expires.
-func TestWhatIsInUseIsLeftToTheNextRun(t *testing.T) {
+// TestLockedRowsAreLeftToTheNextRun, and the rest expires.
+func TestLockedRowsAreLeftToTheNextRun(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{})
@@ -340,7 +341,7 @@ func TestWhatIsInUseIsLeftToTheNextRun(t *testing.T) {
 	require.Empty(t, partitions)
 }
 
-func TestRunEndsWhenItsTimeIsUpAndGoesOn(t *testing.T) {
+func TestRunEndsWhenItsTimeIsUpAndContinues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{})
@@ -368,15 +369,15 @@ func TestOneExpiryIsUnfinishedAtATime(t *testing.T) {
 	require.False(t, job.UniqueSkippedAsDuplicate)
 }
 
-func TestRetentionNeverCutsIntoWhatIsShown(t *testing.T) {
+func TestRetentionCoversTheRanking(t *testing.T) {
 	t.Parallel()
 	r, err := Retention{}.WithDefaults()
 	require.NoError(t, err)
 	require.Equal(t, Retention{Window: day, Tombstones: 7 * day, Gaps: 30 * day, DeadLetters: 90 * day, Grace: day, KeepSharers: 5}, r)
 	for text, r := range map[string]Retention{
-		"posts would be kept for 23h0m0s": {Window: 23 * time.Hour},
-		"a retention is -1ns":             {Gaps: -1},
-		"links that -1 accounts share":    {KeepSharers: -1},
+		"invalid retention of posts 23h0m0s": {Window: 23 * time.Hour},
+		"invalid retention -1ns":             {Gaps: -1},
+		"invalid number of sharers -1":       {KeepSharers: -1},
 	} {
 		_, err := r.WithDefaults()
 		require.ErrorContains(t, err, text)
@@ -385,8 +386,8 @@ func TestRetentionNeverCutsIntoWhatIsShown(t *testing.T) {
 	}
 }
 
-// TestNothingExpiresByOneClockAlone: the newest event is of 40 days ago, and so a
-// clock that tells another time may be wrong.
+// TestNothingExpiresByOneClockAlone: the newest event is 40 days old, so a clock
+// with another time may be wrong.
 func TestNothingExpiresByOneClockAlone(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -35,7 +35,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	return newRigOn(t, simnet.Config{Seed: 21, Accounts: 300, Follows: 250, History: 4000, HistorySpan: 3 * time.Hour}, change)
 }
 
-// newRigOn is a rig on a network of one's own.
+// newRigOn is a rig on a given network.
 func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 	t.Helper()
 	n, err := simnet.New(network)
@@ -57,11 +57,11 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 		cancel()
 		<-r.client.Stopped()
 	})
-	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the one at the start, which would read a test's watches once more
+	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state = 'completed'`) // the sync at the start, which would read a test's watches again
 	return r
 }
 
-// apiOf are the services of a network.
+// apiOf returns a client of a network's services.
 func apiOf(t *testing.T, n *simnet.Net) *bluesky.Client {
 	t.Helper()
 	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Logger: slog.New(slog.DiscardHandler),
@@ -70,7 +70,7 @@ func apiOf(t *testing.T, n *simnet.Net) *bluesky.Client {
 	return api
 }
 
-// explain says where a test that failed has left the watches and the jobs.
+// explain logs the watches and the jobs of a failed test.
 func (r *rig) explain() {
 	if !r.t.Failed() {
 		return
@@ -96,7 +96,7 @@ func (r *rig) execute(sql string, args ...any) {
 	require.NoError(r.t, err)
 }
 
-// becomes waits until a count is what it should be.
+// becomes waits until a count has the expected value.
 func (r *rig) becomes(want int, sql string, args ...any) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return r.count(sql, args...) == want }, time.Minute, 5*time.Millisecond, "%s", sql)
@@ -108,8 +108,8 @@ func (r *rig) idle() {
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE state IN ('available', 'running', 'retryable') OR state = 'scheduled' AND kind <> 'request_backfill'`)
 }
 
-// holding locks something until release, and awaited waits for the first who
-// needs it.
+// holding locks rows until release is called; awaited waits for the first session
+// that needs the lock.
 func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 	r.t.Helper()
 	tx, err := r.pool.Begin(r.t.Context())
@@ -127,13 +127,13 @@ func (r *rig) holding(lock func(tx pgx.Tx) error) (awaited, release func()) {
 	}
 }
 
-// holdingFeed keeps a backfill from its end.
+// holdingFeed keeps a backfill from ending.
 func (r *rig) holdingFeed(did string) (awaited, release func()) {
 	r.t.Helper()
 	return r.holding(func(tx pgx.Tx) error { return schema.LockFeed(r.t.Context(), tx, did) })
 }
 
-// followed are those the hub follows and the AppView shows.
+// followed returns the accounts that the hub follows and the AppView shows.
 func (r *rig) followed() []string {
 	return slices.DeleteFunc(r.net.Follows(r.net.Hub().DID), func(did string) bool {
 		a, ok := r.net.Account(did)
@@ -141,8 +141,8 @@ func (r *rig) followed() []string {
 	})
 }
 
-// TestEveryKindOfWatchBringsItsAccounts, added in plain SQL.
-func TestEveryKindOfWatchBringsItsAccounts(t *testing.T) {
+// TestEveryKindOfWatchAddsItsAccounts when it is added by SQL.
+func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -163,14 +163,14 @@ func TestEveryKindOfWatchBringsItsAccounts(t *testing.T) {
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, hub.DID)
 	r.becomes(1, members(hub.DID))
 	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM follows`), "each once")
-	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`), "one backfill each, however many watches bring them")
+	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`), "one backfill each, however many watches add them")
 
 	r.execute(`DELETE FROM watches WHERE target = $1`, hub.Handle)
-	require.Equal(t, 13, r.count(`SELECT count(*) FROM follows`), "those that another watch brings stay")
+	require.Equal(t, 13, r.count(`SELECT count(*) FROM follows`), "members of another watch stay")
 }
 
-// TestSecondDegreeIsWhomManyFollow of those one follows.
-func TestSecondDegreeIsWhomManyFollow(t *testing.T) {
+// TestSecondDegreeIsFollowedByMany of the accounts that the target follows.
+func TestSecondDegreeIsFollowedByMany(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -194,7 +194,7 @@ func TestSecondDegreeIsWhomManyFollow(t *testing.T) {
 	r.becomes(want, `SELECT count(*) FROM watch_members`)
 }
 
-// TestBrokenListingRemovesNobody: only a complete one does.
+// TestBrokenListingRemovesNobody: only a complete listing removes accounts.
 func TestBrokenListingRemovesNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -209,7 +209,7 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 		require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 		r.becomes(1, `SELECT count(*) FROM watches WHERE problem <> ''`)
 		require.Equal(t, len(followed), r.count(`SELECT count(*) FROM watch_members`), kind)
-		r.net.MendCalls()
+		r.net.ClearCallFaults()
 		r.execute(`UPDATE watches SET problem = ''`)
 		r.execute(`DELETE FROM river_job WHERE kind = 'sync_follows' AND state <> 'running'`)
 	}
@@ -218,9 +218,10 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 	r.becomes(0, `SELECT count(*) FROM watches WHERE problem <> ''`)
 }
 
-// TestRateLimitSpendsNoAttempt: the job waits as long as the server says.
+// TestRateLimitSpendsNoAttempt: the job waits as long as the server requests.
 func TestRateLimitSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	someone := r.followed()[0]
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 2, Wait: time.Second}))
@@ -231,9 +232,10 @@ func TestRateLimitSpendsNoAttempt(t *testing.T) {
 	require.Zero(t, r.count(`SELECT coalesce(array_length(errors, 1), 0) FROM river_job WHERE kind = 'backfill_account'`))
 }
 
-// TestUnavailableAccountIsSkippedOnce, and tried again when somebody asks anew.
+// TestUnavailableAccountIsSkippedOnce, and read when it is requested again.
 func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	someone := r.followed()[0]
 	require.NoError(t, r.net.Deactivate(someone))
@@ -248,12 +250,13 @@ func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 	r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND feed_problem = '' AND feed_read_at IS NOT NULL`, someone))
 }
 
-// TestRunningBackfillIsWidened: who asks for more while a feed is read gets it
-// from the same job.
+// TestRunningBackfillIsWidened: a wider request during a backfill is served by
+// the same job.
 func TestRunningBackfillIsWidened(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
-	var someone string // who has written more than a page
+	var someone string // an account with more than a page of posts
 	posts := map[string]int{}
 	for _, e := range r.net.Log().Entries() {
 		if e.Kind == "commit" && e.Collection == schema.PostCollection && e.Operation == "create" {
@@ -277,8 +280,8 @@ func TestRunningBackfillIsWidened(t *testing.T) {
 	require.Greater(t, r.count(`SELECT count(*) FROM posts WHERE did = $1`, someone), pagePosts, "more than the first page")
 }
 
-// TestListedPostNeverBeatsADeletion: its rkey is its client's choice, and that
-// client's clock may be ahead of the deletion.
+// TestListedPostNeverBeatsADeletion: the client chooses the rkey, and its clock
+// may be ahead of the deletion.
 func TestListedPostNeverBeatsADeletion(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -309,6 +312,7 @@ func TestListedPostNeverBeatsADeletion(t *testing.T) {
 // not keep the gap open, and is counted.
 func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	two := r.followed()[:2]
 	for _, did := range two {
@@ -320,7 +324,7 @@ func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 2 AND checked = 1 AND unchecked = 1
 		AND how_closed = 'the records of 1 account were compared with the repositories; 1 account could not be read and is read later'`)
 
-	// Nobody who could be read is left.
+	// No readable account is left.
 	r.execute(`UPDATE accounts SET status = 'deactivated'`)
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '4 hours', now() - interval '3 hours', 'a test', now())`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND accounts = 0 AND later = 2

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestForEverIsForPostsAndLinksOnly: what WEIR_RETENTION=0 keeps is what people wrote.
-// A deleted account goes all the same, and so does what only Weir needs.
-func TestForEverIsForPostsAndLinksOnly(t *testing.T) {
+// TestOnlyPostsAndLinksAreKeptForEver: WEIR_RETENTION=0 keeps posts and links.
+// Deleted accounts are purged all the same, and Weir's own rows expire.
+func TestOnlyPostsAndLinksAreKeptForEver(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{Forever: true})

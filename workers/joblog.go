@@ -9,32 +9,31 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-// What a job's row may hold of its log, in bytes: of one attempt, and of all of
-// them. What is longer is cut off, and the oldest attempts go first.
+// Limits of the log in a job's row, in bytes: per attempt and in total. Longer
+// logs are truncated, and the oldest attempts are dropped first.
 const (
 	jobLogAttempt = 16 << 10
 	jobLogTotal   = 64 << 10
 )
 
-// keepLogs has each job's log stored in its row, where River UI shows it.
+// keepLogs stores each job's log in its row, where River UI shows it.
 func keepLogs() []rivertype.Middleware {
 	text := func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) }
 	return []rivertype.Middleware{riverlog.NewMiddleware(text, &riverlog.MiddlewareConfig{MaxSizeBytes: jobLogAttempt, MaxTotalBytes: jobLogTotal})}
 }
 
-// jobLog is the log of the job that ctx belongs to: what it is told goes to the
-// process's log, and into the job's row when the job ends. A job that says
-// nothing costs its row nothing.
+// jobLog returns the log of the job of ctx. Its messages go to the process's
+// log, and into the job's row when the job ends.
 func jobLog(ctx context.Context, process *slog.Logger) *slog.Logger {
 	own, ok := riverlog.LoggerSafely(ctx)
 	if !ok {
-		return process // no job
+		return process // ctx has no job
 	}
 	return slog.New(slog.NewMultiHandler(process.Handler(), own.Handler()))
 }
 
-// rowLog is the log in the job's row alone: for what the process's log has
-// already, or has no need of.
+// rowLog returns the log in the job's row only, for messages that the process's
+// log does not need.
 func rowLog(ctx context.Context) *slog.Logger {
 	if own, ok := riverlog.LoggerSafely(ctx); ok {
 		return own

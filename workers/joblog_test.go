@@ -17,9 +17,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestJobsLogIsInItsRow, where River UI shows it: also of a job that completes in
-// a transaction of its own.
-func TestJobsLogIsInItsRow(t *testing.T) {
+// TestLogOfAJobIsInItsRow, where River UI shows it, also for a job that
+// completes in its own transaction.
+func TestLogOfAJobIsInItsRow(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	working(t, pool)
@@ -36,27 +36,28 @@ func TestJobsLogIsInItsRow(t *testing.T) {
 		err := pool.QueryRow(t.Context(), `SELECT coalesce(metadata -> 'river:log' -> 0 ->> 'log', '') FROM river_job WHERE kind = 'close_gap'`).Scan(&log)
 		return err == nil && log != ""
 	}, time.Minute, 10*time.Millisecond)
-	require.Contains(t, log, "msg=gap_being_closed gap=1 accounts=1")
+	require.Contains(t, log, "msg=gap_backfills_enqueued gap=1 accounts=1")
 	require.Contains(t, log, "time=")
 }
 
-// logsOf is what the rows of a kind's jobs say, once one of them says it.
+// logsOf waits until the log of one of a kind's jobs contains a text.
 func (r *rig) logsOf(kind, want string) {
 	r.t.Helper()
 	const sql = `SELECT count(*) FROM river_job AS j CROSS JOIN jsonb_array_elements(coalesce(j.metadata -> 'river:log', '[]')) AS l WHERE j.kind = $1 AND l ->> 'log' LIKE $2`
 	r.becomes(1, `SELECT least(1, (`+sql+`))`, kind, "%"+want+"%")
 }
 
-// TestEveryKindSaysWhatItDid to whoever opens the job, and why it failed.
-func TestEveryKindSaysWhatItDid(t *testing.T) {
+// TestEveryKindLogsItsResult in the job's row, and the error if it failed.
+func TestEveryKindLogsItsResult(t *testing.T) {
 	t.Parallel()
+	long(t)
 	h := newHook(t, func(i int, w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusOK}[min(i, 1)])
 	})
 	r := newRig(t, func(c *Config) {
 		c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7}
-		c.Retry = func(context.Context, []schema.Letter) error { return nil }
+		c.Retry = func(context.Context, []schema.StoredDeadLetter) error { return nil }
 		var err error
 		c.Webhook, err = NewWebhook(h.URL+"/sesame", "")
 		require.NoError(t, err)
@@ -71,22 +72,22 @@ func TestEveryKindSaysWhatItDid(t *testing.T) {
 
 	_, err := r.client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", Subject: "s", At: time.Now()}, nil)
 	require.NoError(t, err)
-	r.logsOf("send_alert", `msg=attempt_failed attempt=1 outcome=snoozed cause="send alert WeirLag: the webhook answered 429`)
-	r.logsOf("send_alert", "msg=alert_sent name=WeirLag about=s resolved=false format=json")
+	r.logsOf("send_alert", `msg=attempt_failed attempt=1 outcome=snoozed error="send alert WeirLag: the webhook returned 429`)
+	r.logsOf("send_alert", "msg=alert_sent name=WeirLag subject=s resolved=false format=json")
 	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE metadata::text LIKE '%sesame%'`))
 
-	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now()}).Park(t.Context(), r.pool, ""))
+	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageProcess, Key: schema.Key{DID: "did:plc:a"}, Cause: "x", At: time.Now()}).Store(t.Context(), r.pool, ""))
 	r.execute(`SELECT retry_dead_letters()`)
-	r.logsOf("retry_dead_letters", "msg=dead_letters_replayed letters=1 first=1 last=1 passed=1 failed_again=0 under_way=0")
+	r.logsOf("retry_dead_letters", "msg=dead_letters_retried dead_letters=1 first=1 last=1 passed=1 failed_again=0 retrying=0")
 
 	r.execute(`INSERT INTO watches (target) VALUES ('nobody.example')`)
 	r.logsOf("sync_follows", "msg=listing_not_read watch=1 kind=follows target=nobody.example")
-	r.logsOf("sync_follows", "msg=watch_not_readable watch=1 kind=follows target=nobody.example cause=")
+	r.logsOf("sync_follows", "msg=watch_unreadable watch=1 kind=follows target=nobody.example error=")
 	r.execute(`SELECT enqueue_backfill('nobody.example', interval '1 hour')`)
-	r.logsOf("request_backfill", "msg=attempt_failed attempt=1 outcome=cancelled cause=")
+	r.logsOf("request_backfill", "msg=attempt_failed attempt=1 outcome=cancelled error=")
 }
 
-// chatty logs so much, and leaves what became of it.
+// chatty logs a given amount.
 type chatty struct {
 	river.WorkerDefaults[jobs.Expire]
 	lines int
@@ -100,15 +101,14 @@ func (w *chatty) Work(ctx context.Context, _ *river.Job[jobs.Expire]) error {
 	return nil
 }
 
-// TestJobsLogIsBounded in a row, and nothing is stored of a job that says
-// nothing.
-func TestJobsLogIsBounded(t *testing.T) {
+// TestLogOfAJobIsBounded in its row, and a job without messages stores no log.
+func TestLogOfAJobIsBounded(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for lines, most := range map[int]int{0: 0, 200: jobLogAttempt + 1000} {
 		tx, err := pool.Begin(t.Context())
 		require.NoError(t, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // only looked
+		defer tx.Rollback(t.Context()) //nolint:errcheck // read only
 		worker := rivertest.NewWorker[jobs.Expire](t, &riverDriver{}, &river.Config{Middleware: keepLogs()}, &chatty{lines: lines})
 		done, err := worker.Work(t.Context(), t, tx, jobs.Expire{}, nil)
 		require.NoError(t, err)

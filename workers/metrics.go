@@ -11,7 +11,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-// measure times every job, whatever its kind.
+// measure records the time of every job.
 type measure struct {
 	river.MiddlewareDefaults
 	seconds *prometheus.HistogramVec
@@ -19,11 +19,11 @@ type measure struct {
 
 func newMeasure(r prometheus.Registerer) *measure {
 	return &measure{seconds: promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_job_seconds",
-		Help:    "Time of a job's attempt, by kind and outcome: done, snoozed (to go on later), cancelled (no retry would help), failed (it is tried again), or panicked.",
+		Help:    "Time of a job's attempt, by kind and outcome: done, snoozed (continues later), cancelled (a retry cannot help), failed (is retried), or panicked.",
 		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 14)}, []string{"kind", "outcome"})}
 }
 
-// Work is River's: it stands around the job.
+// Work is River's middleware around a job.
 func (m *measure) Work(ctx context.Context, job *rivertype.JobRow, inner func(context.Context) error) error {
 	began := time.Now()
 	outcome := "panicked"

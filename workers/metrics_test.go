@@ -16,10 +16,11 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestAttemptThatFailsIsCountedAsOne, and its span says so, also of the kinds
-// that go on where an attempt before them stopped.
-func TestAttemptThatFailsIsCountedAsOne(t *testing.T) {
+// TestFailedAttemptIsCountedAsFailed, and its span too, also for the kinds that
+// continue at a stored position.
+func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	t.Parallel()
+	long(t)
 	registry, spans := prometheus.NewRegistry(), tracetest.NewSpanRecorder()
 	r := newRig(t, func(c *Config) {
 		c.Registerer = registry
@@ -32,7 +33,7 @@ func TestAttemptThatFailsIsCountedAsOne(t *testing.T) {
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: someone, Since: time.Now().Add(-time.Hour)}, nil)
 	require.NoError(t, err)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND state = 'completed' AND attempt = 2`)
-	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil)) // of those whom the watch brings
+	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil)) // the backfills of the watch's accounts
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, someone)
 	r.becomes(1, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' = '1' AND state = 'completed' AND attempt = 2`)
 
@@ -58,7 +59,7 @@ func TestAttemptThatFailsIsCountedAsOne(t *testing.T) {
 	require.Equal(t, map[string]int{"job backfill_account": 1, "job sync_follows": 1}, failed)
 }
 
-// samples are what a registry says of a metric, by the values of its labels.
+// samples returns a metric's values by its label values.
 func samples[N any](t *testing.T, registry *prometheus.Registry, metric string, value func(*dto.Metric) N) map[string]N {
 	t.Helper()
 	families, err := registry.Gather()

@@ -18,9 +18,8 @@ import (
 )
 
 // ProcessPosts projects a batch of posts into links and shares. It reads the
-// rows as they are now and writes under their lock what they share now, so that
-// any order and any repetition of jobs ends in the same tables; working it
-// twice changes nothing the second time.
+// current rows and writes their shares under their locks, so the tables end the
+// same whatever the order of jobs. Running a job twice changes nothing.
 type ProcessPosts struct {
 	river.WorkerDefaults[jobs.ProcessPosts]
 	*Projector
@@ -37,22 +36,22 @@ func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 	return &ProcessPosts{
 		Projector: projector,
 		delay: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_row_to_ranking_seconds",
-			Help: "From the commit of a batch to its links counting.", Buckets: seconds}),
+			Help: "Time from the commit of a batch until its links count in the ranking.", Buckets: seconds}),
 		whole: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_event_to_ranking_seconds",
-			Help: "From the arrival of a batch's first event to its links counting.", Buckets: seconds}),
+			Help: "Time from the arrival of a batch's first event until its links count in the ranking.", Buckets: seconds}),
 		find: link.InPost,
 	}
 }
 
-// Work projects the job's posts. Most share nothing: Projector.Project would lock
-// them all.
+// Work projects the job's posts. It does not use Projector.Project, which would
+// lock all of them: most posts share nothing.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
 	p, err := w.projected(ctx, postKeys(job.Args.Posts))
 	if err != nil {
 		return err
 	}
 	for _, f := range p.failures {
-		if err := w.park(ctx, job.JobRow, f); err != nil {
+		if err := w.deadLetter(ctx, job.JobRow, f); err != nil {
 			return err
 		}
 	}
@@ -64,14 +63,14 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 	return nil
 }
 
-// projected projects posts and writes what they share. Those that cannot be are
+// projected projects posts and writes their shares. The posts that failed are in
 // its failures.
 func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*sharing, error) {
 	posts, err := schema.Posts(ctx, w.pool, keys)
 	if err != nil {
 		return nil, err
 	}
-	before, err := ranking.Sharing(ctx, w.pool, keys)
+	before, err := ranking.RecordsWithShares(ctx, w.pool, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -79,20 +78,19 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 	for i := range posts {
 		p.add(&posts[i])
 	}
-	// A post that shares nothing and has never shared needs no lock: a job that
-	// saw another revision of it holds its own.
+	// A post without shares, now and before, needs no lock: a job that read another
+	// revision locks it itself.
 	for _, key := range before {
 		p.touch(key)
 	}
 	if err := ranking.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
-		return nil, err // what is the data's fault is found again where it can be parked
+		return nil, err // an error of the data occurs again below, where the post is dead-lettered
 	}
 	return p, w.write(ctx, p, p.keys())
 }
 
-// write stores what the posts under keys share. When the database refuses it
-// for what is in it, the posts are written one by one and the one at fault is
-// parked.
+// write stores the shares of the posts. If the database refuses the data, the
+// posts are written one by one, and the one at fault is dead-lettered.
 func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -116,8 +114,8 @@ func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key)
 	return nil
 }
 
-// replace is the transaction: lock, look again at what has changed since it was
-// read, write.
+// replace is the transaction: it locks the posts, reads again those that have
+// changed, and writes.
 func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Key) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		locked, err := schema.LockPosts(ctx, tx, keys)
@@ -142,8 +140,8 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 				p.add(&again[i])
 			}
 		}
-		// A post that is gone has lost its shares in the transaction that deleted
-		// it; or it has expired, and its shares outlive it.
+		// The transaction that deleted a post has deleted its shares. The shares of
+		// an expired post outlive it.
 		var stored []schema.Key
 		var shares []ranking.Share
 		for _, key := range keys {
@@ -159,11 +157,11 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 	})
 }
 
-// sharing is what the posts of one job share.
+// sharing holds the shares of the posts of one job.
 type sharing struct {
 	worker   *ProcessPosts
-	posts    int                            // those that are stored
-	shares   map[schema.Key][]ranking.Share // only of those that share, or did
+	posts    int                            // number of stored posts
+	shares   map[schema.Key][]ranking.Share // only of posts with shares, now or before
 	revs     map[schema.Key]string          // the revision projected
 	failures []failure
 }
@@ -174,7 +172,7 @@ func (p *sharing) touch(key schema.Key) {
 	}
 }
 
-// all are the shares of every post.
+// all returns the shares of every post.
 func (p *sharing) all() []ranking.Share {
 	var shares []ranking.Share
 	for _, s := range p.shares {
@@ -183,7 +181,8 @@ func (p *sharing) all() []ranking.Share {
 	return shares
 }
 
-// keys are the records to write, sorted: concurrent jobs lock in one order.
+// keys returns the records to write, sorted, so that concurrent jobs lock in one
+// order.
 func (p *sharing) keys() []schema.Key {
 	keys := make([]schema.Key, 0, len(p.shares))
 	for key := range p.shares {
@@ -192,7 +191,7 @@ func (p *sharing) keys() []schema.Key {
 	return sortedKeys(keys)
 }
 
-// add projects one post, replacing an earlier revision of it.
+// add projects one post and replaces an earlier revision of it.
 func (p *sharing) add(post *schema.Post) {
 	key := postKey(post.DID, post.Rkey)
 	p.revs[key] = post.Rev
@@ -207,15 +206,15 @@ func (p *sharing) add(post *schema.Post) {
 		}
 		return
 	}
-	how := "post"
+	kind := "post"
 	if found.Quote {
-		how = "quote"
+		kind = "quote"
 	}
 	uri := "at://" + post.DID + "/" + schema.PostCollection + "/" + post.Rkey
 	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
 		shares = append(shares, ranking.Share{
-			Key: key, URL: l.URL, Site: l.Site, How: how, SharedAt: post.CreatedAt,
+			Key: key, URL: l.URL, Site: l.Site, How: kind, SharedAt: post.CreatedAt,
 			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
 		})
 	}
@@ -226,7 +225,7 @@ func (p *sharing) failed(key schema.Key, record []byte, cause error) {
 	p.failures = append(p.failures, failure{Key: key, rev: p.revs[key], raw: record, cause: cause})
 }
 
-// links reads the links of a post.
+// links returns the links of a post.
 func (w *ProcessPosts) links(post *schema.Post) (found link.Post, err error) {
 	defer w.recovered(&err)
 	return w.find(post.DID, post.Record)
@@ -236,8 +235,8 @@ func postKey(did, rkey string) schema.Key {
 	return schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 }
 
-// postKeys reads the job's "did/rkey" names, each once. What is no such name is
-// of no record, and left out.
+// postKeys parses the job's "did/rkey" names, each once. Malformed names name no
+// record and are skipped.
 func postKeys(names []string) []schema.Key {
 	keys := make([]schema.Key, 0, len(names))
 	for _, name := range names {

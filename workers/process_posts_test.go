@@ -25,7 +25,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// author writes posts as the consumer does.
+// author writes posts like the consumer.
 type author struct {
 	t     *testing.T
 	pool  *pgxpool.Pool
@@ -33,7 +33,7 @@ type author struct {
 }
 
 func newAuthor(t *testing.T, pool *pgxpool.Pool) author {
-	registered(t, pool) // which ends leases
+	registered(t, pool) // ends leases
 	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -101,7 +101,7 @@ func TestSharesFollowThePost(t *testing.T) {
 	const x, y = "https://x.example/", "https://y.example/"
 	a.post("1", "1", x)
 	a.post("2", "1")
-	for range 2 { // twice is once
+	for range 2 { // the second run changes nothing
 		require.NoError(t, work(t.Context(), w, "1", "2", "2", "nowhere"))
 		require.Equal(t, []string{"1 " + x}, shares(t, pool))
 	}
@@ -119,9 +119,9 @@ func TestSharesFollowThePost(t *testing.T) {
 	require.Empty(t, shares(t, pool))
 }
 
-// TestLateWorkerWritesWhatIsStoredNow: a worker reads a post, and before it
-// writes the post is edited and the edit's own job is done. Without the second
-// look at the revision, the older links would be written last and stay.
+// TestLateWorkerWritesWhatIsStoredNow: a worker reads a post; before it writes,
+// the post is edited and the edit's job completes. Without the second check of
+// the revision, the older links would be written last and stay.
 func TestLateWorkerWritesWhatIsStoredNow(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -146,9 +146,9 @@ func TestLateWorkerWritesWhatIsStoredNow(t *testing.T) {
 	require.Equal(t, []string{"1 https://new.example/"}, shares(t, pool))
 }
 
-// TestEditWaitsForTheWorkerThatWrites: the worker stands between its look at
-// the post and its write. Without the row's lock the edit would pass, its own
-// job would find nothing to do, and the older links would be written last.
+// TestEditWaitsForTheWorkerThatWrites: the worker stops between its check of the
+// post and its write. Without the row lock the edit would pass, its own job
+// would find nothing to do, and the older links would be written last.
 func TestEditWaitsForTheWorkerThatWrites(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(author){
@@ -236,9 +236,10 @@ func TestAnyOrderOfJobsAndEditsEndsTheSame(t *testing.T) {
 	require.ElementsMatch(t, expected, shares(t, pool))
 }
 
-// TestOnePostThatFailsIsParked: a panic, an error and a link that the database
-// refuses each set their post aside, and the rest of the job is done.
-func TestOnePostThatFailsIsParked(t *testing.T) {
+// TestOnePostThatFailsIsDeadLettered: a panic, an error and a link that the
+// database refuses each dead-letter their post, and the rest of the job
+// completes.
+func TestOnePostThatFailsIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	registry := prometheus.NewRegistry()
@@ -263,16 +264,16 @@ func TestOnePostThatFailsIsParked(t *testing.T) {
 	require.Equal(t, []string{"good https://good.example/"}, shares(t, pool))
 	rows, err := pool.Query(t.Context(), `SELECT rkey FROM dead_letters WHERE stage = 'process' AND octet_length(cause) > 0 ORDER BY rkey`)
 	require.NoError(t, err)
-	parked, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	deadLettered, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
-	require.Equal(t, []string{"error", "panic", "refused"}, parked)
+	require.Equal(t, []string{"error", "panic", "refused"}, deadLettered)
 	require.Equal(t, map[string]float64{"unreadable links": 1, "panicked links": 1, "refused links": 1},
 		samples(t, registry, "weir_projector_dead_lettered_total", func(m *dto.Metric) float64 { return m.GetCounter().GetValue() }))
 }
 
-// TestJobIsWorkedThroughTheQueue goes the whole way: enqueued in the
-// transaction that writes, worked by River, completed.
-func TestJobIsWorkedThroughTheQueue(t *testing.T) {
+// TestJobIsProcessedThroughTheQueue: enqueued in the transaction that writes,
+// processed by River, completed.
+func TestJobIsProcessedThroughTheQueue(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a := newAuthor(t, pool)

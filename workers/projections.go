@@ -18,23 +18,24 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Projections are those of this program: what gets a job for the records that a
-// commit writes. Nothing can be enqueued before they are registered in the
-// database, so that no process stores records without the jobs of all.
+// Projections are the projections of this program. Each gets a job for the
+// records that a commit writes. Nothing can be enqueued before they are
+// registered in the database, so that no process stores records without the jobs
+// of every projection.
 type Projections struct {
 	all        []projection
 	registered atomic.Bool
 	watchEvery time.Duration
 }
 
-// projection is one of them, with what is asked for at every commit.
+// projection is one of them, with the values that every commit needs.
 type projection struct {
 	jobs.Projection
 	row  schema.Projection
 	opts *river.InsertOpts
 }
 
-// NewProjections gathers them. Each name and each kind of job comes once.
+// NewProjections collects projections. Names and job kinds must be unique.
 func NewProjections(all ...jobs.Projection) *Projections {
 	p := &Projections{watchEvery: watchEvery}
 	for _, one := range all {
@@ -52,7 +53,7 @@ func NewProjections(all ...jobs.Projection) *Projections {
 	return p
 }
 
-// With are these and one more, to be registered.
+// With returns these projections and one more, not registered yet.
 func (p *Projections) With(one jobs.Projection) *Projections {
 	all := make([]jobs.Projection, 0, len(p.all)+1)
 	for i := range p.all {
@@ -61,10 +62,9 @@ func (p *Projections) With(one jobs.Projection) *Projections {
 	return NewProjections(append(all, one)...)
 }
 
-// Register writes them down in the database. It fails where the database has a
-// projection that this program lacks. For one that is new, or reads other
-// collections than before, the records that are stored already are projected in
-// the background.
+// Register stores the projections in the database. It fails if the database has
+// a projection that this program lacks. If a projection is new, or reads other
+// collections than before, the stored records are projected in the background.
 func (p *Projections) Register(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	changed, err := schema.RegisterProjections(ctx, pool, p.Rows())
 	if err != nil {
@@ -77,18 +77,18 @@ func (p *Projections) Register(ctx context.Context, pool *pgxpool.Pool, log *slo
 	return nil
 }
 
-// Check reports a *schema.OutdatedError once the database has other projections
-// than these: another program registered or removed some.
+// Check returns a *schema.OutdatedError if the database has other projections,
+// because another program has registered or removed some.
 func (p *Projections) Check(ctx context.Context, db schema.DB) error {
 	return schema.CheckProjections(ctx, db, p.Rows())
 }
 
-// watchEvery is how often Watch looks. A job waits much longer before River takes
-// it for stuck, and gives it up where its kind is not known.
+// watchEvery is how often Watch checks. It is much shorter than the time after
+// which River rescues a job, and gives it up if its kind is unknown.
 const watchEvery = 5 * time.Second
 
-// Watch returns an error once the database has other projections than these, and
-// nil at the end of ctx.
+// Watch returns an error as soon as the database has other projections than
+// these, and nil when ctx ends.
 func (p *Projections) Watch(ctx context.Context, pool *pgxpool.Pool) error {
 	for sleep(ctx, p.watchEvery) == nil {
 		err := p.Check(ctx, pool)
@@ -99,7 +99,7 @@ func (p *Projections) Watch(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// Rows are the projections as the database knows them.
+// Rows returns the projections as rows of the database.
 func (p *Projections) Rows() schema.Projections {
 	if p == nil {
 		return nil
@@ -111,7 +111,7 @@ func (p *Projections) Rows() schema.Projections {
 	return rows
 }
 
-// Queues are the queues of their jobs, each once.
+// Queues returns the queues of their jobs, each once.
 func (p *Projections) Queues() (queues []string) {
 	for _, row := range p.Rows() {
 		queues = append(queues, row.Queue)
@@ -120,7 +120,7 @@ func (p *Projections) Queues() (queues []string) {
 	return slices.Compact(queues)
 }
 
-// Kinds are the kinds of their jobs.
+// Kinds returns the kinds of their jobs.
 func (p *Projections) Kinds() (kinds []string) {
 	for _, row := range p.Rows() {
 		kinds = append(kinds, row.Kind)
@@ -128,7 +128,7 @@ func (p *Projections) Kinds() (kinds []string) {
 	return kinds
 }
 
-// named is the projection of a name.
+// named returns the projection with a name.
 func (p *Projections) named(name string) (*projection, error) {
 	for i := range p.all {
 		if p.all[i].Name == name {
@@ -138,8 +138,8 @@ func (p *Projections) named(name string) (*projection, error) {
 	return nil, nonRetryable(fmt.Errorf("there is no projection %q", name))
 }
 
-// optsOf are the options of a projection's jobs, by their kind; nil for any other
-// kind.
+// optsOf returns the insert options of a projection's jobs by their kind; nil
+// for any other kind.
 func (p *Projections) optsOf(kind string) *river.InsertOpts {
 	for i := range p.all {
 		if p.all[i].row.Kind == kind {
@@ -149,8 +149,8 @@ func (p *Projections) optsOf(kind string) *river.InsertOpts {
 	return nil
 }
 
-// of are the records among those written that the projection reads. In a batch
-// the records of a collection follow one another.
+// of returns the written records that the projection reads. The records of one
+// collection are adjacent.
 func (p *projection) of(written []schema.Key) (records []jobs.Record) {
 	last, reads := "", false
 	for i := range written {
@@ -169,11 +169,11 @@ func (p *projection) of(written []schema.Key) (records []jobs.Record) {
 	return records
 }
 
-// Enqueue adds the jobs for the records that a commit wrote, in its transaction:
-// for each projection one job for all the records that it reads. A record that is
-// retried or edited is simply projected again. stream is the one that brought
-// them, under whose lease the transaction is; without a stream the transaction
-// makes sure by itself that no projection is registered before it ends.
+// Enqueue returns a function that adds the jobs for the records that a commit
+// wrote, in its transaction: one job per projection. A record that is retried or
+// edited is projected again. stream names the stream whose lease the transaction
+// holds. Without a stream, the transaction itself keeps projections from being
+// registered before it ends.
 func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
 	rows := p.Rows()
 	return func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error {
@@ -184,7 +184,7 @@ func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(
 			return errors.New("records cannot be stored before the projections are registered")
 		}
 		if stream == "" {
-			if err := schema.HoldProjections(ctx, tx, rows); err != nil {
+			if err := schema.LockProjections(ctx, tx, rows); err != nil {
 				return err
 			}
 		}
@@ -199,7 +199,7 @@ func (p *Projections) Enqueue(client *river.Client[pgx.Tx], stream string) func(
 			return nil
 		}
 		if _, err := client.InsertManyTx(ctx, tx, params); err != nil {
-			return fmt.Errorf("enqueue the jobs of the projections: %w", err)
+			return fmt.Errorf("enqueue projection jobs: %w", err)
 		}
 		return nil
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// registered are the projections of the weir binary.
+// registered returns the projections of the weir binary, registered.
 func registered(t testing.TB, pool *pgxpool.Pool) *Projections {
 	t.Helper()
 	p := NewProjections(jobs.Links())
@@ -69,7 +69,7 @@ func noteKey(rkey string) schema.Key {
 	return schema.Key{Collection: layers, DID: "did:plc:a", Rkey: rkey}
 }
 
-// words are the projections of the other program, and its table.
+// words returns the projections of the other program, and creates its table.
 func words(t *testing.T, pool *pgxpool.Pool) *Projections {
 	t.Helper()
 	execute(t, pool, `CREATE TABLE IF NOT EXISTS words (did text, collection text, rkey text, n int CHECK (n < 9), PRIMARY KEY (did, collection, rkey))`)
@@ -79,7 +79,7 @@ func words(t *testing.T, pool *pgxpool.Pool) *Projections {
 	})
 }
 
-// counting runs the workers of the other program.
+// counting starts the workers of the other program.
 func counting(t *testing.T, pool *pgxpool.Pool, p *Projections) *wordCounter {
 	t.Helper()
 	w := &wordCounter{}
@@ -98,7 +98,7 @@ func counting(t *testing.T, pool *pgxpool.Pool, p *Projections) *wordCounter {
 	return w
 }
 
-// commit is what the consumer does with a batch.
+// commit stores a batch like the consumer.
 func (a author) commit(p *Projections, b schema.Batch) (err error) {
 	a.t.Helper()
 	queue, err := Queue(a.pool, slog.New(slog.DiscardHandler))
@@ -137,11 +137,12 @@ func becomes(t *testing.T, pool *pgxpool.Pool, want []string, sql string) {
 
 const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
 
-// TestProjectionOfAnotherProgram has what links have: one job a batch, rows that
-// go in the transaction that deletes their record or with their account, dead
-// letters of single records, and their retry.
+// TestProjectionOfAnotherProgram works like the projection of links: one job per
+// batch, rows deleted in the transaction that deletes their record or with their
+// account, dead letters of single records, and their retry.
 func TestProjectionOfAnotherProgram(t *testing.T) {
 	t.Parallel()
+	long(t)
 	pool := schematest.New(t)
 	p := words(t, pool)
 	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))
@@ -180,7 +181,7 @@ func TestProjectionOfAnotherProgram(t *testing.T) {
 	require.Equal(t, []string{"deleted"}, strs(t, pool, `SELECT status FROM accounts`))
 }
 
-// newAuthorOf is an author on a database whose projections are registered.
+// newAuthorOf returns an author on a database with registered projections.
 func newAuthorOf(t *testing.T, pool *pgxpool.Pool) author {
 	lease, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "me", time.Hour)
 	require.NoError(t, err)
@@ -188,9 +189,9 @@ func newAuthorOf(t *testing.T, pool *pgxpool.Pool) author {
 	return author{t, pool, lease}
 }
 
-// TestCommitUnderWayIsNotLeftOut: a projection is registered when the commits that
-// do not know of it have ended, and no later one passes.
-func TestCommitUnderWayIsNotLeftOut(t *testing.T) {
+// TestConcurrentCommitIsProjected: registering a projection waits for the
+// commits without it, and no later commit omits it.
+func TestConcurrentCommitIsProjected(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	before := registered(t, pool)
@@ -237,8 +238,9 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	becomes(t, pool, []string{fmt.Sprint(3*runRecords + 1)}, `SELECT count(*)::text FROM words`)
 }
 
-// TestProgramThatLacksAProjectionStoresNothing, and says what to do; until the
-// projection is removed, which its unfinished jobs prevent.
+// TestProgramThatLacksAProjectionStoresNothing, and its error tells the operator
+// what to do, until the projection is removed. Unfinished jobs prevent its
+// removal.
 func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -264,7 +266,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 		return older.Enqueue(queue, "")(t.Context(), tx, []schema.Key{noteKey("b")}, time.Time{})
 	}), &outdated, "so does what comes without a stream")
 	_, err = New(Config{Pool: pool, Projections: newer, Logger: log})
-	require.ErrorContains(t, err, `projection "words": there is no worker for its jobs, count_words`)
+	require.ErrorContains(t, err, `projection "words": no worker processes its jobs of kind count_words`)
 
 	require.ErrorContains(t, schema.RemoveProjection(t.Context(), pool, "words"), "unfinished count_words jobs: Run the program")
 	execute(t, pool, `UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'count_words'`)
@@ -272,10 +274,10 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	require.NoError(t, schema.RemoveProjection(t.Context(), pool, "words"))
 	require.ErrorIs(t, schema.RemoveProjection(t.Context(), pool, "words"), schema.ErrNoRows)
 	require.Equal(t, []string{"dismissed"}, strs(t, pool, `SELECT state FROM dead_letters`))
-	require.ErrorAs(t, newer.Check(t.Context(), pool), &outdated, "the one that has it would add jobs that nobody knows")
+	require.ErrorAs(t, newer.Check(t.Context(), pool), &outdated, "the program that has it would add jobs of an unknown kind")
 	require.NoError(t, NewProjections(jobs.Links()).Register(t.Context(), pool, log))
 
-	// What cannot be one.
+	// Invalid projections.
 	for want, change := range map[string]func(*jobs.Projection){
 		"there is no table nowhere with":     func(p *jobs.Projection) { p.Tables = []string{"nowhere"} },
 		"there is no table streams with":     func(p *jobs.Projection) { p.Tables = []string{"streams"} },

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// repository compares the stored records of an account with its repository, one
-// collection after the other and page by page, and makes them the same.
+// repository compares an account's stored records with its repository, one
+// collection after another and page by page, and repairs the differences.
 type repository struct {
 	pool   *pgxpool.Pool
 	api    *bluesky.Client
@@ -28,43 +28,42 @@ type repository struct {
 
 	projections *Projections
 
-	names []string // of the collections; nil: not asked for yet
-	cut   bool     // there are more
+	names []string // the collections; nil: not read yet
+	cut   bool     // there are more than mostCollections
 }
 
-// What a server that lists without an end, or a repository that is made to be
-// expensive, can cost. Beyond the pages nothing is compared of the account.
+// Limits on what an endless or maliciously expensive repository can cost. Records
+// beyond these pages are not compared.
 const (
-	repositoryPage  = 100    // records of a page: the most that a PDS gives
-	repositoryPages = 20_000 // of one comparison: more than anybody can have written
-	wholePages      = 100    // of a collection, after which rkeys that are no TIDs do not make it go beyond the window
-	mostCollections = 100    // of an account, that prefixes bring
+	repositoryPage  = 100    // records per page: the maximum of a PDS
+	repositoryPages = 20_000 // pages of one comparison: more than an account can fill
+	wholePages      = 100    // pages of a collection with rkeys that are no TIDs, before it ends at the window all the same
+	mostCollections = 100    // collections of an account that match prefixes
 
 	aboveAll = "\x7f" // sorts after every rkey
 )
 
-// repositoryPlace is how far a repository has been compared.
+// repositoryPlace is the position in a comparison of a repository.
 type repositoryPlace struct {
-	Began      time.Time `json:"began,omitzero"` // when it was first asked for anything
-	Rev        string    `json:"rev"`            // of the repository, before the first page
-	Asked      int       `json:"asked"`          // schema.Feed.Asked, before that
-	Collection string    `json:"collection"`     // at which it is; empty: before the first
+	Began      time.Time `json:"began,omitzero"` // time of the first request
+	Rev        string    `json:"rev"`            // revision of the repository, read before the first page
+	Asked      int       `json:"asked"`          // schema.Feed.Asked, read before the revision
+	Collection string    `json:"collection"`     // current collection; empty: before the first
 	Cursor     string    `json:"cursor"`         // of the next page
-	Last       string    `json:"last"`           // the lowest rkey so far
-	Listed     int       `json:"listed"`         // pages of the collection
-	Undated    bool      `json:"undated"`        // it has rkeys that are no TIDs
-	End        bool      `json:"end"`            // of the collection
+	Last       string    `json:"last"`           // lowest rkey so far
+	Listed     int       `json:"listed"`         // pages of the collection so far
+	Undated    bool      `json:"undated"`        // the collection has rkeys that are no TIDs
+	End        bool      `json:"end"`            // end of the collection
 	Pages      int       `json:"pages"`
-	Faults     int       `json:"faults"` // what was found and repaired
+	Faults     int       `json:"faults"` // faults found and repaired
 	Cut        bool      `json:"cut"`    // there are more collections than are compared
 	Done       bool      `json:"done"`   // all collections are compared
 }
 
-// next moves the place to the first collection after the one at which it is;
-// false: that was the last.
+// next moves to the next collection, and returns false if there is none.
 func (p *repositoryPlace) next(names []string) bool {
 	for _, name := range names {
-		if p.Collection == "" || inOrder(p.Collection, name) < 0 {
+		if p.Collection == "" || compareNames(p.Collection, name) < 0 {
 			p.Collection, p.Cursor, p.Last, p.Listed, p.Undated, p.End = name, "", "", 0, false, false
 			return true
 		}
@@ -72,8 +71,8 @@ func (p *repositoryPlace) next(names []string) bool {
 	return false
 }
 
-// inOrder compares collections in the order in which they are read: posts first.
-func inOrder(a, b string) int {
+// compareNames orders collections for reading: posts first.
+func compareNames(a, b string) int {
 	first := func(name string) int {
 		if name == schema.PostCollection {
 			return 0
@@ -83,9 +82,9 @@ func inOrder(a, b string) int {
 	return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(a, b))
 }
 
-// collections are those of the account that are stored, in order: every name of
-// the registry, and what its prefixes bring of what the repository says it has
-// and of what is stored, at most mostCollections of these.
+// collections returns the account's stored collections in order: every name of
+// the registry, and at most mostCollections that match its prefixes, in the
+// repository or among the stored records.
 func (r *repository) collections(ctx context.Context) ([]string, error) {
 	if r.names != nil {
 		return r.names, nil
@@ -100,7 +99,7 @@ func (r *repository) collections(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		for _, pattern := range prefixes {
-			prefix := strings.TrimSuffix(pattern, ".*") // what begins with it and a dot sorts before it and a slash
+			prefix := strings.TrimSuffix(pattern, ".*") // names with this prefix sort between prefix+"." and prefix+"/"
 			stored, err := schema.OtherCollectionsOf(ctx, r.pool, r.did, prefix+".", prefix+"/", mostCollections+1)
 			if err != nil {
 				return nil, err
@@ -116,35 +115,35 @@ func (r *repository) collections(ctx context.Context) ([]string, error) {
 		}
 		names = append(names, found...)
 	}
-	slices.SortFunc(names, inOrder)
+	slices.SortFunc(names, compareNames)
 	r.names = names
 	return names, nil
 }
 
-// retention is how long the records of a collection stay; 0: for ever.
+// retention returns how long the records of a collection are kept; 0: for ever.
 func (r *repository) retention(name string) time.Duration {
 	e, _ := r.stored.Find(name)
 	return e.Retention
 }
 
-// span is what is compared of a collection: what was written from one moment to
-// another, by rkeys that are TIDs, as far as it has not expired; and, but for
-// posts, every record whose rkey does not say when it was written.
+// span returns what is compared of a collection: records with TIDs between two
+// times that have not expired and, except for posts, every record whose rkey is
+// no TID.
 func (r *repository) span(name string, from, now time.Time, to string) schema.Span {
 	return schema.Span{Collection: name, From: tidAt(notExpired(from, r.retention(name), now)), To: to, Undated: name != schema.PostCollection}
 }
 
-// compared is what a page shows.
+// compared is the result of comparing a page.
 type compared struct {
 	collection string
 	records    int
 	newest     time.Time
 	faults     []schema.Fault
-	listed     map[string]schema.SourceRecord // what the repository has where it differs, by rkey
+	listed     map[string]schema.SourceRecord // the repository's records that differ, by rkey
 }
 
-// page reads the next page of a collection, compares what it covers of a span with
-// what is stored, and moves the place behind it. A repository lists the highest
+// page reads the next page of a collection, compares its part of the span with
+// the stored records, and advances the position. A repository lists the highest
 // rkey first.
 func (r *repository) page(ctx context.Context, at *repositoryPlace, in schema.Span) (compared, error) {
 	c := compared{collection: in.Collection, listed: map[string]schema.SourceRecord{}}
@@ -155,8 +154,8 @@ func (r *repository) page(ctx context.Context, at *repositoryPlace, in schema.Sp
 	if err != nil {
 		return c, err
 	}
-	// A record that another page lists would be taken for deleted. And whoever lists
-	// without an end is not read for ever.
+	// In a wrong order, a record on another page would look deleted. An endless
+	// listing must stop.
 	whole := next == "" && at.Listed == 0
 	if !whole && !descends(page, at.Last) || next != "" && (len(page) == 0 || at.Pages >= repositoryPages) {
 		return c, &bluesky.Error{Class: bluesky.Permanent, Call: "com.atproto.repo.listRecords", Message: "the repository does not list " + in.Collection + " from the highest rkey to the lowest"}
@@ -199,10 +198,10 @@ func (r *repository) page(ctx context.Context, at *repositoryPlace, in schema.Sp
 	return c, nil
 }
 
-// ends reports whether a page is the last one that is read of a collection: when
-// there is no other, or when the next ones are older than the span. Rkeys that are
-// no TIDs can stand anywhere: where the pages so far or the lowest rkeys show any,
-// the rest is read too, to a limit.
+// ends reports whether a page is the last one to read of a collection: there is
+// no next page, or the next ones are older than the span. Rkeys that are no TIDs
+// can be anywhere: if the pages so far or the lowest rkeys contain any, the rest
+// is read too, up to a limit.
 func (r *repository) ends(ctx context.Context, at *repositoryPlace, in schema.Span, page []bluesky.FeedPost, next string) (bool, error) {
 	at.Undated = at.Undated || in.Undated && slices.ContainsFunc(page, undated)
 	switch {
@@ -220,7 +219,7 @@ func (r *repository) ends(ctx context.Context, at *repositoryPlace, in schema.Sp
 	return !at.Undated, err
 }
 
-// undated reports whether an rkey does not say when its record was written.
+// undated reports whether an rkey does not contain the time of its record.
 func undated(p bluesky.FeedPost) bool { return !isTID(p.Rkey) }
 
 func isTID(rkey string) bool {
@@ -228,8 +227,8 @@ func isTID(rkey string) bool {
 	return err == nil
 }
 
-// readable are the records of a page that belong to a span, and the rkeys of those
-// that are there and nobody knows how.
+// readable returns the records of a page that belong to a span, and the rkeys of
+// records that exist but cannot be read.
 func readable(page []bluesky.FeedPost, in schema.Span) (listed []schema.SourceRecord, unreadable map[string]bool) {
 	unreadable = map[string]bool{}
 	for _, p := range page {
@@ -248,7 +247,7 @@ func readable(page []bluesky.FeedPost, in schema.Span) (listed []schema.SourceRe
 }
 
 // descends reports whether a page lists its records from the highest rkey to the
-// lowest, all of them below an rkey.
+// lowest, all below an rkey.
 func descends(page []bluesky.FeedPost, below string) bool {
 	for _, p := range page {
 		if p.Rkey >= below {
@@ -259,18 +258,17 @@ func descends(page []bluesky.FeedPost, below string) bool {
 	return true
 }
 
-// repair makes what is stored what the repository has: it deletes what is gone,
-// and writes what is missing or different, at a revision that was asked for
-// before the records were. What a repository lists after it has named a revision
-// holds at that revision or later, so whatever the stream brings of a later one
-// wins, and what is stored of a later one stays. also belongs to the last of the
-// transactions.
+// repair makes the stored records equal to the repository's: it deletes extra
+// ones, and writes missing or different ones, at a revision that was read before
+// the records. The records are at that revision or later, so a later revision
+// wins, whether it is stored already or comes from the stream. also runs in the
+// last transaction.
 func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], rev string, c compared, also func(pgx.Tx) error) error {
 	now, err := schema.LatestTime(ctx, r.pool, time.Now())
 	if err != nil {
 		return err
 	}
-	if tid, err := syntax.ParseTID(rev); err == nil { // the account's server dates the revision: nothing it lists is later
+	if tid, err := syntax.ParseTID(rev); err == nil { // the revision contains the server's time: no listed record is later
 		now = schema.ServerTime(now, tid.Time())
 	}
 	var writes []schema.Write
@@ -279,20 +277,20 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 		key := schema.Key{Collection: f.Collection, DID: r.did, Rkey: f.Rkey}
 		l, there := c.listed[f.Rkey]
 		switch {
-		case f.Rev > rev: // the stream was faster
+		case f.Rev > rev: // the stream has stored a later revision
 		case f.Fault == schema.FaultExtra:
 			deletions = append(deletions, schema.Deletion{Key: key, Rev: rev, At: now})
 		case there:
 			writes = append(writes, schema.Write{Key: key, Rev: rev, CID: l.CID, CreatedAt: schema.CreatedAt(l.Record, l.Rkey, now), Record: l.Record})
 		}
 	}
-	// In a transaction of their own: each locks its rows in their order.
+	// Deletions have their own transaction: each transaction locks its rows in order.
 	if len(deletions) > 0 {
 		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 			if err := schema.DeleteRecords(ctx, tx, deletions, r.projections.Rows()); err != nil {
 				return err
 			}
-			return schema.HoldProjections(ctx, tx, r.projections.Rows()) // the tables of others would keep their rows
+			return schema.LockProjections(ctx, tx, r.projections.Rows()) // the tables of others would keep their rows
 		}); err != nil {
 			return err
 		}
@@ -309,7 +307,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 	})
 }
 
-// tidAt is the first TID of a moment.
+// tidAt returns the first TID of a time.
 func tidAt(t time.Time) string {
 	if t.Before(time.Unix(0, 0)) {
 		return strings.Repeat("2", 13)
@@ -317,8 +315,8 @@ func tidAt(t time.Time) string {
 	return syntax.NewTID(t.UnixMicro(), 0).String()
 }
 
-// compareRepository compares the next page of an account's repository with what
-// is stored, repairs it, and commits the place behind it.
+// compareRepository compares and repairs the next page of an account's
+// repository, and commits the new position.
 func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[jobs.BackfillAccount], repo *repository, at *feedPlace) error {
 	place := *at
 	feed, err := schema.FindFeed(ctx, w.pool, job.Args.DID)
@@ -326,7 +324,7 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 		return err
 	}
 	if place.Repository.Rev == "" {
-		place.Repository.Asked = feed.Asked // before the revision: what is asked for later is not settled
+		place.Repository.Asked = feed.RereadsRequested // read before the revision: later requests stay open
 		if place.Repository.Rev, err = w.api.LatestRev(ctx, job.Args.DID); err != nil {
 			return err
 		}
@@ -336,7 +334,7 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 		if err != nil {
 			return err
 		}
-		if job.Priority != jobs.PriorityGap { // the feed has brought them
+		if job.Priority != jobs.PriorityGap { // the feed has brought the posts
 			names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == schema.PostCollection })
 		}
 		place.Repository.Cut = repo.cut
@@ -346,13 +344,13 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 			return nil
 		}
 	}
-	now, err := schema.AgreedTime(ctx, w.pool, time.Now()) // as expiry has it
+	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // the clock of the retention
 	if err != nil {
 		return err
 	}
 	since := job.Args.Since
-	if job.Priority == jobs.PriorityGap && feed.Claimed != nil && feed.Claimed.Before(since) { // everything that is claimed to be stored
-		since = *feed.Claimed
+	if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) { // compare everything that is claimed as stored
+		since = *feed.CompleteSince
 	}
 	c, err := repo.page(ctx, &place.Repository, repo.span(place.Repository.Collection, since, now, aboveAll))
 	if err != nil {
@@ -372,8 +370,8 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 	return err
 }
 
-// notExpired is from or, where that is later, the moment before which expiry may
-// delete at any time; keep 0: for ever.
+// notExpired returns from or, if that is later, the time before which rows may
+// expire at any moment; keep 0: for ever.
 func notExpired(from time.Time, keep time.Duration, now time.Time) time.Time {
 	if oldest := now.Add(expiring - keep); keep > 0 && oldest.After(from) {
 		return oldest

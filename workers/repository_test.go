@@ -21,8 +21,7 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// follows has accounts followed, each by a watch of its own, and waits until
-// their feeds are read.
+// follows adds a watch for each account, and waits until their feeds are read.
 func (r *rig) follows(dids ...string) {
 	r.t.Helper()
 	for _, did := range dids {
@@ -35,7 +34,7 @@ const addGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VAL
 
 func uri(did, rkey string) string { return "at://" + did + "/" + schema.PostCollection + "/" + rkey }
 
-// posts are an account's posts as its repository has them, newest first.
+// posts returns an account's posts in its repository, newest first.
 func (r *rig) posts(did string) (all []schema.SourceRecord) {
 	r.t.Helper()
 	for cursor := ""; ; {
@@ -63,9 +62,9 @@ func (r *rig) audits(repair bool) schema.Audit {
 	return sum
 }
 
-// TestClosedGapBringsEditsAndDeletions, of posts of before the gap, too; and goes
-// on at the page at which it was interrupted.
-func TestClosedGapBringsEditsAndDeletions(t *testing.T) {
+// TestClosedGapStoresEditsAndDeletions, also of posts from before the gap, and
+// continues at the page at which it was interrupted.
+func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	did, posts := r.busiest()
@@ -111,10 +110,11 @@ func TestClosedGapBringsEditsAndDeletions(t *testing.T) {
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM tombstones WHERE rkey = ANY ($1)`, deleted))
 }
 
-// TestGapReadsWhoComesBackLater: an account that is not active does not keep a gap
-// open, and is read when it is active again, whoever says so.
-func TestGapReadsWhoComesBackLater(t *testing.T) {
+// TestGapReadsAccountsThatReturnLater: an inactive account does not keep a gap
+// open. It is read when it is active again, whichever source reports that.
+func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	both := r.followed()[:2]
 	r.follows(both...)
@@ -137,10 +137,11 @@ func TestGapReadsWhoComesBackLater(t *testing.T) {
 	read(both[1])
 }
 
-// TestGapOfARepositoryThatRefuses or cannot be reached is closed by the feed and
-// says so, and the repository is compared later.
+// TestGapOfARepositoryThatRefuses or is unreachable: the feed closes the gap,
+// the gap says so, and the repository is compared later.
 func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.follows(did)
@@ -155,7 +156,7 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL AND reread_at > now()`))
 
-	// One that cannot be reached is tried a few times.
+	// An unreachable repository is tried a few times.
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getLatestCommit", Count: 4}))
 	r.execute(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'another', now())`)
@@ -164,17 +165,18 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	require.NoError(t, r.client.QueueResume(t.Context(), jobs.QueueBackfill, nil))
 	r.becomes(2, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
 
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 	r.execute(`UPDATE accounts SET reread_at = now()`)
 	require.NoError(t, schema.SyncWatches(t.Context(), r.pool))
 	r.becomes(1, `SELECT count(*) FROM accounts WHERE did = '`+did+`' AND reread_since IS NULL`)
 	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE rkey = $1`, gone))
 }
 
-// TestGapOfARepositoryThatIsNeverRead is closed by the feed, too: its server
-// keeps silent, or wants to be left alone for ever.
+// TestGapOfARepositoryThatIsNeverRead: the feed closes the gap if the server
+// does not respond, or keeps rate limiting.
 func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(cfg *Config) { cfg.JobTimeout = 4 * time.Second })
 	did, _ := r.busiest()
 	r.follows(did)
@@ -189,7 +191,7 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Slow, Endpoint: "com.atproto.repo.listRecords", Wait: time.Minute, Count: 2}))
 	gap(`attempt = 2`)
 	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND unchecked = 1`)
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 
 	r.execute(`DELETE FROM gaps`)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "com.atproto.sync.getLatestCommit", Wait: 6 * time.Second, Count: 1000}))
@@ -202,10 +204,11 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE reread_since IS NOT NULL`), "it is compared later")
 }
 
-// TestEachIsReadAgainFromItsOwnMomentOn: that an account has missed years brings
-// no years of another.
-func TestEachIsReadAgainFromItsOwnMomentOn(t *testing.T) {
+// TestEachAccountIsReadAgainFromItsOwnTime: one account that missed years does
+// not make another be read back years.
+func TestEachAccountIsReadAgainFromItsOwnTime(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
 	other := r.followed()[0]
@@ -219,10 +222,11 @@ func TestEachIsReadAgainFromItsOwnMomentOn(t *testing.T) {
 	require.Equal(t, stored, r.count(`SELECT count(*) FROM posts WHERE did = $1`, did))
 }
 
-// TestNewFollowIsReadTwice: an AppView shows late what was posted before the
-// stream brought the account's posts.
+// TestNewFollowIsReadTwice: an AppView indexes late what was posted before the
+// stream delivered the account's posts.
 func TestNewFollowIsReadTwice(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.net.HoldFeeds()
@@ -238,10 +242,11 @@ func TestNewFollowIsReadTwice(t *testing.T) {
 	r.becomes(1, is)
 }
 
-// TestFollowedAgainIsCompared: nobody told of what was edited and deleted in
-// between, however old it is.
-func TestFollowedAgainIsCompared(t *testing.T) {
+// TestAccountFollowedAgainIsCompared: edits and deletions in between were
+// missed, however old their records are.
+func TestAccountFollowedAgainIsCompared(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
 	r.follows(did)
@@ -267,9 +272,11 @@ func TestFollowedAgainIsCompared(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM accounts WHERE did = $1 AND reread_since IS NULL AND feed_since IS NOT NULL`, did))
 }
 
-// TestAuditSeesWhatWasBackfilled, from the moment at which it has been read.
-func TestAuditSeesWhatWasBackfilled(t *testing.T) {
+// TestAuditComparesBackfilledPosts back to the time to which the account was
+// read.
+func TestAuditComparesBackfilledPosts(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.net.SetLatency(500 * time.Millisecond)
@@ -300,7 +307,7 @@ func TestAuditSeesWhatWasBackfilled(t *testing.T) {
 // TestAuditReadsWholeRepositories, however many pages they have.
 func TestAuditReadsWholeRepositories(t *testing.T) {
 	t.Parallel()
-	const posts = 50*repositoryPage + 30 // more than an audit once read
+	const posts = 50*repositoryPage + 30 // more pages than an audit used to read
 	newest := time.Now().Add(-time.Hour).UnixMicro()
 	r := rigOfPDS(t, func(w http.ResponseWriter, r *http.Request) {
 		from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
@@ -321,7 +328,7 @@ func TestAuditReadsWholeRepositories(t *testing.T) {
 	require.Equal(t, posts, sum.Missing)
 }
 
-// rigOfPDS has an account followed, whose PDS lists its posts so.
+// rigOfPDS returns a rig that follows an account whose PDS lists the given posts.
 func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -343,8 +350,8 @@ func rigOfPDS(t *testing.T, list http.HandlerFunc) *rig {
 	return r
 }
 
-// TestStrangeRepositoriesLoseNothing: a post that a repository lists out of order,
-// or in a way that cannot be read, has not been deleted.
+// TestStrangeRepositoriesLoseNothing: a post that a repository lists out of
+// order or unreadably has not been deleted.
 func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Add(-time.Hour).UnixMicro()
@@ -385,10 +392,10 @@ func TestStrangeRepositoriesLoseNothing(t *testing.T) {
 	}
 }
 
-// TestRepositoryDatesWhatOurClocksCannot: where both of our clocks are behind, the
-// date of a record is believed up to the revision of its repository, a day ahead of
-// us at most.
-func TestRepositoryDatesWhatOurClocksCannot(t *testing.T) {
+// TestRevisionOfTheRepositoryBoundsDates: if both of our clocks are behind, the
+// date of a record is accepted up to the revision of its repository, at most a
+// day ahead of us.
+func TestRevisionOfTheRepositoryBoundsDates(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// RequestBackfill finds out who is meant and enqueues the backfills. It ends in
-// the transaction that enqueues them.
+// RequestBackfill resolves the requested accounts and enqueues their backfills.
+// The job completes in the transaction that enqueues them.
 type RequestBackfill struct {
 	river.WorkerDefaults[jobs.RequestBackfill]
 	pool *pgxpool.Pool
@@ -58,7 +58,7 @@ func (w *RequestBackfill) dids(ctx context.Context, args jobs.RequestBackfill) (
 		}
 		return followed.DIDs, err
 	case args.Watch != 0:
-		return schema.AddedBy(ctx, w.pool, args.Watch, args.Began)
+		return schema.AddedMembers(ctx, w.pool, args.Watch, args.Began)
 	case strings.HasPrefix(args.Account, "did:"):
 		return []string{args.Account}, nil
 	}

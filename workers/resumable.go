@@ -8,10 +8,9 @@ import (
 	"github.com/riverqueue/river"
 )
 
-// resumable is a step that a later attempt takes up at the place it has stored.
-// It answers the step's error, for the worker to return: River would keep it to
-// itself, and whoever stands around the job, as what is measured and traced,
-// would take the attempt for a success.
+// resumable runs a step that continues at its stored position. It returns the
+// step's error, for the worker to return: River would hide the error from
+// middleware, and metrics and traces would count a success.
 func resumable[P any](ctx context.Context, name string, step func(context.Context, P) error) (err error) {
 	river.ResumableStepCursor(ctx, name, nil, func(ctx context.Context, stored json.RawMessage) error {
 		var at P
@@ -19,7 +18,7 @@ func resumable[P any](ctx context.Context, name string, step func(context.Contex
 			err = json.Unmarshal(stored, &at)
 		}
 		if err != nil {
-			err = fmt.Errorf("read the place in step %s: %w", name, err)
+			err = fmt.Errorf("read the position in step %s: %w", name, err)
 			return err
 		}
 		err = step(ctx, at)

@@ -16,56 +16,56 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// RetryDeadLetters tries again the dead letters that somebody asked for, first
-// parked first: events by the stream's way, records by a job of the projection
-// that failed, jobs by enqueueing them anew. A letter leaves the state "retrying" in the transaction
-// that settles it, so that a killed worker goes on where it stood; whatever is
-// replayed twice changes nothing the second time.
+// RetryDeadLetters retries the requested dead letters, oldest first: events
+// through the stream's code, records by a job of the failed projection, jobs by
+// enqueueing them again. A dead letter leaves the state "retrying" in the
+// transaction that settles it, so a killed worker continues where it stopped.
+// Retrying twice changes nothing.
 type RetryDeadLetters struct {
 	river.WorkerDefaults[jobs.RetryDeadLetters]
 	pool     *pgxpool.Pool
 	log      *slog.Logger
-	events   func(context.Context, []schema.Letter) error
+	events   func(context.Context, []schema.StoredDeadLetter) error
 	args     decoders
-	patience time.Duration // how long to go on before others get their turn: less than the job may take
+	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 
 	projections *Projections
 }
 
 const (
-	retryDeadLetters = 500     // read at once
-	replayBytes      = 4 << 20 // of their input
+	retryBatch      = 500     // dead letters read at once
+	retryBatchBytes = 4 << 20 // limit of their input
 )
 
-// Work replays until nothing is asked for.
+// Work runs until no more dead letters are requested.
 func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDeadLetters]) error {
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {
-			return later(0)
+			return snooze(0)
 		}
-		asked, err := schema.AskedLetters(ctx, w.pool, retryDeadLetters, replayBytes)
-		if err != nil || len(asked) == 0 {
+		requested, err := schema.DeadLettersToRetry(ctx, w.pool, retryBatch, retryBatchBytes)
+		if err != nil || len(requested) == 0 {
 			return err
 		}
-		if err := w.replay(ctx, asked); err != nil {
+		if err := w.retry(ctx, requested); err != nil {
 			return err
 		}
-		ids := make([]int64, len(asked))
-		for i := range asked {
-			ids[i] = asked[i].ID
+		ids := make([]int64, len(requested))
+		for i := range requested {
+			ids[i] = requested[i].ID
 		}
-		now, err := schema.StatesOfLetters(ctx, w.pool, ids)
+		now, err := schema.CountDeadLetterStates(ctx, w.pool, ids)
 		if err != nil {
 			return err
 		}
-		jobLog(ctx, w.log).Info("dead_letters_replayed", "letters", len(asked), "first", ids[0], "last", ids[len(ids)-1],
-			"passed", now[schema.LetterReplayed], "failed_again", now[schema.LetterOpen], "under_way", now[schema.LetterReplaying])
+		jobLog(ctx, w.log).Info("dead_letters_retried", "dead_letters", len(requested), "first", ids[0], "last", ids[len(ids)-1],
+			"passed", now[schema.DeadLetterRetried], "failed_again", now[schema.DeadLetterOpen], "retrying", now[schema.DeadLetterRetrying])
 	}
 }
 
-// replay tries letters by what their stages call for.
-func (w *RetryDeadLetters) replay(ctx context.Context, letters []schema.Letter) error {
-	var events, records []schema.Letter
+// retry retries dead letters by their stages.
+func (w *RetryDeadLetters) retry(ctx context.Context, letters []schema.StoredDeadLetter) error {
+	var events, records []schema.StoredDeadLetter
 	for _, l := range letters {
 		switch l.Stage {
 		case schema.StageProcess:
@@ -80,18 +80,18 @@ func (w *RetryDeadLetters) replay(ctx context.Context, letters []schema.Letter) 
 	}
 	if len(events) > 0 {
 		if err := w.events(ctx, events); err != nil {
-			return fmt.Errorf("replay parked events: %w", err)
+			return fmt.Errorf("retry dead-lettered events: %w", err)
 		}
 	}
 	return w.records(ctx, records)
 }
 
-// records adds one job for the records of each projection. A job reads what is
-// stored when it runs: a record that is gone has nothing to project. A dead letter
-// that stands for many names no record, and needs nothing.
-func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter) error {
+// records adds one job per projection. The job reads the current records: a
+// deleted record needs no projection. A dead letter that stands for many records
+// names none, and is settled at once.
+func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.StoredDeadLetter) error {
 	var nameless []int64
-	byName := map[string][]*schema.Letter{}
+	byName := map[string][]*schema.StoredDeadLetter{}
 	for i := range letters {
 		if letters[i].Rkey == "" {
 			nameless = append(nameless, letters[i].ID)
@@ -104,7 +104,7 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter)
 		if err != nil {
 			for _, l := range byName[name] {
 				again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
-				if err := again.Park(ctx, w.pool, ""); err != nil {
+				if err := again.Store(ctx, w.pool, ""); err != nil {
 					return err
 				}
 			}
@@ -121,40 +121,40 @@ func (w *RetryDeadLetters) records(ctx context.Context, letters []schema.Letter)
 	if len(nameless) == 0 {
 		return nil
 	}
-	return schema.LettersReplayed(ctx, w.pool, nameless)
+	return schema.MarkRetried(ctx, w.pool, nameless)
 }
 
-// job enqueues the job of a letter anew, or marks the unfinished one that does
-// the same. The end of that job settles the letter, by a trigger of river_job.
-func (w *RetryDeadLetters) job(ctx context.Context, letter *schema.Letter) error {
-	err := fmt.Errorf("nobody works jobs of kind %q", letter.Kind)
-	if decode, ok := w.args[letter.Kind]; ok {
+// job enqueues the job of a dead letter again, or marks an unfinished equivalent
+// job. When that job ends, a trigger on river_job settles the dead letter.
+func (w *RetryDeadLetters) job(ctx context.Context, l *schema.StoredDeadLetter) error {
+	err := fmt.Errorf("no worker processes jobs of kind %q", l.Kind)
+	if decode, ok := w.args[l.Kind]; ok {
 		var args river.JobArgs
-		if args, err = decode(letter.Raw); err == nil {
-			return w.enqueue(ctx, []int64{letter.ID}, args)
+		if args, err = decode(l.Raw); err == nil {
+			return w.enqueue(ctx, []int64{l.ID}, args)
 		}
 	}
-	again := schema.DeadLetter{ID: letter.ID, Cause: err.Error(), At: time.Now()}
-	return again.Park(ctx, w.pool, "")
+	again := schema.DeadLetter{ID: l.ID, Cause: err.Error(), At: time.Now()}
+	return again.Store(ctx, w.pool, "")
 }
 
 // enqueue adds the job that retries dead letters. Its end settles them.
 func (w *RetryDeadLetters) enqueue(ctx context.Context, ids []int64, args river.JobArgs) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		asked, err := schema.LockAsked(ctx, tx, ids)
-		for marked := len(asked) == 0; !marked && err == nil; { // again where the job that does the same ends meanwhile
+		locked, err := schema.LockDeadLettersToRetry(ctx, tx, ids)
+		for marked := len(locked) == 0; !marked && err == nil; { // repeat if an equivalent job ends meanwhile
 			var id int64
-			if id, err = enqueueAnew(ctx, tx, w.projections, args); err == nil {
-				marked, err = schema.MarkRetry(ctx, tx, asked, id, jobs.TagDeadLetter)
+			if id, err = enqueueAgain(ctx, tx, w.projections, args); err == nil {
+				marked, err = schema.MarkRetry(ctx, tx, locked, id, jobs.TagDeadLetter)
 			}
 		}
 		return err
 	})
 }
 
-// enqueueAnew adds a job as whoever adds such jobs does, and answers its id, or
-// that of the unfinished one which makes it superfluous.
-func enqueueAnew(ctx context.Context, tx pgx.Tx, projections *Projections, args river.JobArgs) (int64, error) {
+// enqueueAgain adds a job with its usual options. It returns the job's id, or
+// the id of the unfinished job that makes it superfluous.
+func enqueueAgain(ctx context.Context, tx pgx.Tx, projections *Projections, args river.JobArgs) (int64, error) {
 	result, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, args, projections.optsOf(args.Kind()))
 	if err != nil {
 		return 0, fmt.Errorf("enqueue %s: %w", args.Kind(), err)

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// addJob adds a job by SQL that is tried once.
+// addJob adds a job by SQL that has one attempt.
 func addJob(t *testing.T, pool *pgxpool.Pool, kind, queue, args string) (id int64) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -34,8 +34,8 @@ func addJob(t *testing.T, pool *pgxpool.Pool, kind, queue, args string) (id int6
 	return id
 }
 
-// letter waits for the only letter of a stage to be as cond says.
-func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.Letter {
+// letter waits until the only dead letter of a stage meets a condition, and returns it.
+func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.StoredDeadLetter {
 	t.Helper()
 	var id int64
 	require.Eventually(t, func() bool {
@@ -44,7 +44,7 @@ func letter(t *testing.T, pool *pgxpool.Pool, stage, cond string) schema.Letter 
 	var n int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dead_letters WHERE stage = $1`, stage).Scan(&n))
 	require.Equal(t, 1, n)
-	found, err := schema.FindLetter(t.Context(), pool, id, 1<<20)
+	found, err := schema.FindDeadLetter(t.Context(), pool, id, 1<<20)
 	require.NoError(t, err)
 	return found
 }
@@ -55,7 +55,7 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// TestDiscardedJobIsADeadLetter, the same one however often, and replays as the
+// TestDiscardedJobIsADeadLetter, the same one each time, and is retried as the
 // job it was.
 func TestDiscardedJobIsADeadLetter(t *testing.T) {
 	t.Parallel()
@@ -85,8 +85,8 @@ func TestDiscardedJobIsADeadLetter(t *testing.T) {
 	require.Greater(t, *l.Job, second)
 }
 
-// TestJobThatIsRetriedInRiverUISettlesItsLetter when it passes.
-func TestJobThatIsRetriedInRiverUISettlesItsLetter(t *testing.T) {
+// TestJobRetriedInRiverUISettlesItsDeadLetter when it succeeds.
+func TestJobRetriedInRiverUISettlesItsDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	registered(t, pool)
@@ -103,8 +103,8 @@ func TestJobThatIsRetriedInRiverUISettlesItsLetter(t *testing.T) {
 	letter(t, pool, "job", "state = 'retried'")
 }
 
-// TestJobThatCancelsItselfIsADeadLetter at once. Its replay fails again, which
-// loses nothing, and passes after the fix.
+// TestJobThatCancelsItselfIsADeadLetter at once. Its retry fails again without
+// losing anything, and passes after the fix.
 func TestJobThatCancelsItselfIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -126,8 +126,8 @@ func TestJobThatCancelsItselfIsADeadLetter(t *testing.T) {
 	require.Len(t, backfillsOf(t, pool, alice), 1)
 }
 
-// TestJobThatAPersonCancelsIsNoDeadLetter: they know.
-func TestJobThatAPersonCancelsIsNoDeadLetter(t *testing.T) {
+// TestJobCancelledByAnOperatorIsNoDeadLetter, because the operator knows.
+func TestJobCancelledByAnOperatorIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	client, err := Queue(pool, slog.New(slog.DiscardHandler))
@@ -145,11 +145,11 @@ func TestJobThatAPersonCancelsIsNoDeadLetter(t *testing.T) {
 	require.Equal(t, "it gave no reason", letter(t, pool, "job", "kind = 'x'").Cause)
 }
 
-// TestReplayOfAJobThatNobodyWorks fails again and holds up nobody else's.
-func TestReplayOfAJobThatNobodyWorks(t *testing.T) {
+// TestRetryOfAJobWithoutAWorker fails again and does not delay other retries.
+func TestRetryOfAJobWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	working(t, pool) // without retention: nobody works expire
+	working(t, pool) // without retention: no worker processes expire
 	for i, job := range [][2]string{{"of_another_version", `{}`}, {"expire", `{}`}, {"process_posts", `{"posts": "not a list"}`}, {"process_posts", `{"posts": []}`}} {
 		execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen) VALUES ($1, 'job', $2, 'first', $3, 1, now(), now())`,
 			fmt.Appendf(nil, "%d", i), job[0], []byte(job[1]))
@@ -165,21 +165,21 @@ func TestReplayOfAJobThatNobodyWorks(t *testing.T) {
 	require.Eventually(t, func() bool { return len(causes("retried")) == 1 }, time.Minute, 5*time.Millisecond)
 	failed := causes("open")
 	require.Len(t, failed, 3)
-	require.Contains(t, failed[0], `first: nobody works jobs of kind "of_another_version"`)
-	require.Contains(t, failed[1], `nobody works jobs of kind "expire"`)
+	require.Contains(t, failed[0], `first: no worker processes jobs of kind "of_another_version"`)
+	require.Contains(t, failed[1], `no worker processes jobs of kind "expire"`)
 	require.Contains(t, failed[2], "read the arguments of a process_posts job")
 }
 
-// TestReplayMeetsAnUnfinishedJobOfTheSame: that one settles the letter, and is
-// promoted.
-func TestReplayMeetsAnUnfinishedJobOfTheSame(t *testing.T) {
+// TestRetryPromotesAnUnfinishedJob that does the same. The end of that job
+// settles the dead letter.
+func TestRetryPromotesAnUnfinishedJob(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	client := working(t, pool) // its backfills are held back
 	fromGo(t, pool, client, time.Now(), jobs.PriorityColdStart)
 	execute(t, pool, `INSERT INTO dead_letters (key, stage, kind, cause, raw, raw_bytes, first_seen, last_seen)
 		VALUES ('\x00', 'job', 'backfill_account', 'first', convert_to('{"did": "`+alice+`", "since": "2026-01-01T00:00:00Z", "not_before": "2026-01-01T00:00:00Z"}', 'UTF8'), 1, now(), now())`)
-	for range 2 { // asking twice is asking once
+	for range 2 { // a second request changes nothing
 		execute(t, pool, `SELECT retry_dead_letters(), retry_dead_letter((SELECT id FROM dead_letters))`)
 		letter(t, pool, "job", "job IS NOT NULL AND state = 'retrying'")
 		require.Eventually(t, func() bool {
@@ -196,9 +196,9 @@ func TestReplayMeetsAnUnfinishedJobOfTheSame(t *testing.T) {
 	letter(t, pool, "job", "state = 'retried'")
 }
 
-// TestReplayOfAPostProjectsItAsItIsNow: refused again, then after the fix, and a
-// post that is gone has nothing to project.
-func TestReplayOfAPostProjectsItAsItIsNow(t *testing.T) {
+// TestRetryOfAPostProjectsItsCurrentRevision: refused again, then after the fix;
+// a deleted post needs no projection.
+func TestRetryOfAPostProjectsItsCurrentRevision(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), worker(pool)
@@ -228,18 +228,18 @@ func TestReplayOfAPostProjectsItAsItIsNow(t *testing.T) {
 	require.Equal(t, []string{"1 https://x.example/", "2 https://y.example/"}, shares(t, pool))
 	var n int
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'process_posts'`).Scan(&n))
-	require.Equal(t, 2, n, "one job for all the records that were asked for together")
+	require.Equal(t, 2, n, "one job for all records requested together")
 }
 
-// TestReplayThatCannotGoOnIsTriedAgain: what was asked for stays asked for, and
-// the cause is the job's.
-func TestReplayThatCannotGoOnIsTriedAgain(t *testing.T) {
+// TestInterruptedRetryContinues: requested dead letters stay requested, and the
+// error is the job's.
+func TestInterruptedRetryContinues(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Park(t.Context(), pool, "s"))
+	require.NoError(t, (&schema.DeadLetter{Stage: schema.StageDecode, Cause: "first", Raw: []byte("{"), At: time.Now()}).Store(t.Context(), pool, "s"))
 	execute(t, pool, `SELECT retry_dead_letters()`)
 	w := &RetryDeadLetters{pool: pool, log: slog.New(slog.DiscardHandler), patience: time.Minute,
-		events: func(context.Context, []schema.Letter) error { return errors.New("the database is away") }}
+		events: func(context.Context, []schema.StoredDeadLetter) error { return errors.New("the database is away") }}
 	require.ErrorContains(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), "the database is away")
 	require.Equal(t, int64(1), letter(t, pool, "decode", "state = 'retrying'").Count)
 	w.patience = 0
@@ -247,8 +247,7 @@ func TestReplayThatCannotGoOnIsTriedAgain(t *testing.T) {
 	require.ErrorAs(t, w.Work(t.Context(), &river.Job[jobs.RetryDeadLetters]{}), &snoozed, "others get their turn")
 }
 
-// TestJobWhoseRowsAreRefusedEndsAtOnce: every worker that is registered ends by
-// the one rule.
+// TestJobWhoseRowsAreRefusedEndsAtOnce, for every registered worker.
 func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

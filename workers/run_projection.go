@@ -14,32 +14,32 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// RunProjection adds a projection's jobs for every record that is stored, in the
-// order of their keys. Each job and the place in the records are one transaction,
-// so that a killed worker goes on where it stood; a record that is projected twice
-// changes nothing the second time.
+// RunProjection adds a projection's jobs for all stored records, in the order of
+// their keys. Each job and the new position are committed in one transaction, so
+// a killed worker continues where it stopped. Projecting a record twice changes
+// nothing.
 type RunProjection struct {
 	river.WorkerDefaults[jobs.RunProjection]
 	pool        *pgxpool.Pool
 	log         *slog.Logger
 	projections *Projections
-	records     int           // of a job
-	patience    time.Duration // how long to go on before others get their turn: less than the job may take
+	records     int           // per job
+	patience    time.Duration // how long to run before the job yields to others; shorter than the job's timeout
 }
 
 const (
 	runRecords  = 500
-	runPriority = 4   // after what the stream brings
-	runAhead    = 100 // jobs that may wait: the stream is left alone when very many do
+	runPriority = 4   // behind the jobs of the stream
+	runAhead    = 100 // jobs that may wait in the queue; more would slow down the stream
 )
 
-// runPlace is how far the records have been read.
+// runPlace is the position in the records.
 type runPlace struct {
 	After jobs.Record `json:"after"`
 	Count int         `json:"count"`
 }
 
-// Work goes through the records.
+// Work reads all records of the projection's collections.
 func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProjection]) error {
 	p, err := w.projections.named(job.Args.Name)
 	if err != nil {
@@ -48,28 +48,28 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 	return resumable(ctx, "records", func(ctx context.Context, at runPlace) error {
 		for started := time.Now(); ; {
 			if time.Since(started) > w.patience {
-				return later(0)
+				return snooze(0)
 			}
 			depth, err := schema.DeepestQueue(ctx, w.pool, []string{p.row.Queue}, runAhead+1)
 			if err != nil {
 				return err
 			}
 			if depth > runAhead {
-				return later(time.Second)
+				return snooze(time.Second)
 			}
 			more, err := w.page(ctx, job, p, &at)
 			if err != nil {
 				return err
 			}
 			if !more {
-				jobLog(ctx, w.log).Info("projection_run", "projection", p.Name, "records", at.Count)
+				jobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", at.Count)
 				return nil
 			}
 		}
 	})
 }
 
-// page adds one job for the next records, and moves the place behind them.
+// page adds one job for the next records, and advances the position.
 func (w *RunProjection) page(ctx context.Context, job *river.Job[jobs.RunProjection], p *projection, at *runPlace) (more bool, err error) {
 	next := *at
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {

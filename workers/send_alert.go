@@ -18,9 +18,9 @@ import (
 	"github.com/weir-social/weir/jobs"
 )
 
-// SendAlert sends one message to this process's webhook. Working it twice sends
-// it twice: a process that dies between the answer and the end of its job repeats
-// itself, which is better than silence.
+// SendAlert sends one message to this process's webhook. Running the job twice
+// sends it twice: if the process dies between the response and the end of the
+// job, the message is repeated rather than lost.
 type SendAlert struct {
 	river.WorkerDefaults[jobs.SendAlert]
 	hook *Webhook // nil: this process has none
@@ -29,24 +29,25 @@ type SendAlert struct {
 }
 
 const (
-	staleAlert    = 24 * time.Hour // nobody wants to be told later
+	staleAlert    = 24 * time.Hour // older messages are not sent
 	leastSnooze   = time.Second
 	mostSnooze    = time.Hour
-	unsaidSnooze  = 30 * time.Second
-	elsewhere     = time.Minute // until another worker may take a message that this one cannot send
-	maxHookAnswer = 4 << 10     // bytes read of an answer
-	maxHookReason = 200         // bytes of it that are kept as a reason
+	defaultSnooze = 30 * time.Second // without Retry-After
+	elsewhere     = time.Minute      // wait for another worker, if this one has no webhook
+	maxHookBody   = 4 << 10          // bytes read of a response
+	maxHookReason = 200              // bytes of it that are kept as the reason
 )
 
-// Work sends it. Its answer ends the job by the one rule: 429 is waited out, other
-// refusals end it, and everything else is tried again until its attempts are used up.
+// Work sends the message. After status 429 the job is snoozed, other statuses
+// below 500 cancel it, and everything else is retried until its attempts are
+// used up.
 func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) error {
 	if age := w.now().Sub(job.Args.At); age > staleAlert {
 		return nonRetryable(fmt.Errorf("send alert %s: it is %s old", job.Args.Name, age.Round(time.Minute)))
 	}
 	if w.hook == nil {
-		rowLog(ctx).Info("alert_left_to_another_process", "cause", "this one has no webhook")
-		return later(elsewhere)
+		rowLog(ctx).Info("alert_deferred", "error", "this process has no webhook")
+		return snooze(elsewhere)
 	}
 	body, err := w.hook.body(job.Args)
 	if err != nil {
@@ -59,47 +60,47 @@ func (w *SendAlert) Work(ctx context.Context, job *river.Job[jobs.SendAlert]) er
 	return nil
 }
 
-// webhookError is an answer that is no success.
+// webhookError is a response with a status outside 2xx.
 type webhookError struct {
 	status     int
-	says       string
-	retryAfter time.Duration // where the status is 429
+	body       string
+	retryAfter time.Duration // of status 429
 }
 
 func (e *webhookError) Error() string {
-	return fmt.Sprintf("the webhook answered %d: %q", e.status, e.says)
+	return fmt.Sprintf("the webhook returned %d: %q", e.status, e.body)
 }
 
-// post sends one request. Its errors do not name the address.
+// post sends one request. Its errors do not contain the webhook's address.
 func (w *SendAlert) post(ctx context.Context, body []byte) error {
 	h := w.hook
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
 	if err != nil {
-		return errors.New("the webhook's address cannot be asked")
+		return errors.New("the webhook's address is invalid")
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := h.client.Do(request)
 	if wrong, ok := errors.AsType[*url.Error](err); ok {
 		if wrong.Timeout() && ctx.Err() == nil {
-			return fmt.Errorf("the webhook did not answer within %s", h.client.Timeout)
+			return fmt.Errorf("the webhook did not respond within %s", h.client.Timeout)
 		}
 		err = wrong.Err // without the URL
 	}
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()                                         //nolint:errcheck // read only
-	says, _ := io.ReadAll(io.LimitReader(response.Body, maxHookAnswer)) // the status is what counts
-	reason := strings.ToValidUTF8(string(says[:min(len(says), maxHookReason)]), "")
+	defer response.Body.Close()                                       //nolint:errcheck // read only
+	data, _ := io.ReadAll(io.LimitReader(response.Body, maxHookBody)) // only the status counts
+	reason := strings.ToValidUTF8(string(data[:min(len(data), maxHookReason)]), "")
 	if response.StatusCode/100 == 2 {
 		return nil
 	}
-	return &webhookError{status: response.StatusCode, says: reason, retryAfter: w.snooze(response.Header.Get("Retry-After"))}
+	return &webhookError{status: response.StatusCode, body: reason, retryAfter: w.retryAfter(response.Header.Get("Retry-After"))}
 }
 
-// snooze reads Retry-After: seconds, or a date.
-func (w *SendAlert) snooze(header string) time.Duration {
-	wait := unsaidSnooze
+// retryAfter parses Retry-After: seconds or a date.
+func (w *SendAlert) retryAfter(header string) time.Duration {
+	wait := defaultSnooze
 	if seconds, err := strconv.ParseFloat(header, 64); err == nil && seconds < mostSnooze.Seconds() {
 		wait = time.Duration(seconds * float64(time.Second))
 	} else if err == nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestMessagesThatDoNotArriveAtOnce are tried again, waited out, or given up with
-// a reason; the reason never says where the webhook is.
-func TestMessagesThatDoNotArriveAtOnce(t *testing.T) {
+// TestMessagesThatFailAtFirst are retried, snoozed, or given up with a reason
+// that never contains the webhook's address.
+func TestMessagesThatFailAtFirst(t *testing.T) {
 	t.Parallel()
 	status := func(codes ...int) func(int, http.ResponseWriter, *http.Request) {
 		return func(i int, w http.ResponseWriter, _ *http.Request) {
@@ -31,15 +31,15 @@ func TestMessagesThatDoNotArriveAtOnce(t *testing.T) {
 		answer            func(int, http.ResponseWriter, *http.Request)
 		tries, most       int
 		state, why, where string
-		patience          time.Duration // 0: more than an answer needs
+		patience          time.Duration // 0: longer than a response takes
 	}{
-		"500 and then well":       {status(500, 200), 2, 8, "completed", "answered 500", "attempt = 2", 0},
+		"500 and then well":       {status(500, 200), 2, 8, "completed", "returned 500", "attempt = 2", 0},
 		"429 and then well":       {status(429, 204), 2, 8, "completed", "", "attempt = 1 AND finalized_at - created_at > interval '1 second'", 0},
-		"500 for ever":            {status(500), 2, 2, "discarded", "answered 500", "true", 0},
-		"no such webhook":         {status(404), 1, 8, "cancelled", `answered 404: \"no room`, "true", 0},
-		"moved":                   {status(302), 1, 8, "cancelled", "answered 302", "true", 0},
-		"hangs":                   {hangs, 2, 8, "completed", "did not answer within 300ms", "attempt >= 2", 300 * time.Millisecond},
-		"hangs in its answer":     {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond}, // would never complete, were that a failure
+		"500 for ever":            {status(500), 2, 2, "discarded", "returned 500", "true", 0},
+		"no such webhook":         {status(404), 1, 8, "cancelled", `returned 404: \"no room`, "true", 0},
+		"moved":                   {status(302), 1, 8, "cancelled", "returned 302", "true", 0},
+		"hangs":                   {hangs, 2, 8, "completed", "did not respond within 300ms", "attempt >= 2", 300 * time.Millisecond},
+		"hangs in its response":   {hangsLater, 1, 8, "completed", "", "true", 300 * time.Millisecond}, // would never complete if that were a failure
 		"falls, and stands again": {falls, 2, 8, "completed", "EOF", "attempt = 2", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,14 +82,15 @@ func falls(i int, _ http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// TestHangingWebhookHoldsUpNobody: with every worker of the queue hanging, the
-// checks and the other queues go on.
-func TestHangingWebhookHoldsUpNobody(t *testing.T) {
+// TestHangingWebhookBlocksNoOtherJob: while every worker of the queue hangs, the
+// checks and the other queues continue.
+func TestHangingWebhookBlocksNoOtherJob(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	client := alerting(t, r.pool, h.URL, func(w *Webhook) { w.client.Timeout = time.Second })
-	for range 200 { // more than can be tried while this test looks
+	for range 200 { // more than can be tried during the test
 		_, err := client.Insert(t.Context(), jobs.SendAlert{Name: "WeirLag", At: time.Now()}, nil)
 		require.NoError(t, err)
 	}
@@ -101,15 +102,14 @@ func TestHangingWebhookHoldsUpNobody(t *testing.T) {
 	r.moreChecks(2)
 }
 
-// TestAnOldMessageIsNotSent.
-func TestAnOldMessageIsNotSent(t *testing.T) {
+func TestOldMessageIsNotSent(t *testing.T) {
 	t.Parallel()
 	w := &SendAlert{now: time.Now}
 	err := w.Work(t.Context(), &river.Job[jobs.SendAlert]{Args: jobs.SendAlert{At: time.Now().Add(-25 * time.Hour)}})
 	require.Equal(t, permanent, classify(err))
 }
 
-// TestRetryAfter is bounded, whatever a server says.
+// TestRetryAfter is bounded, whatever a server requests.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
@@ -118,11 +118,12 @@ func TestRetryAfter(t *testing.T) {
 		"": 30 * time.Second, "7": 7 * time.Second, "0.3": time.Second, "-5": time.Second, "1e300": time.Hour, "NaN": time.Hour, "soon": 30 * time.Second,
 		"Sat, 04 Jul 2026 12:02:00 GMT": 2 * time.Minute, "Sat, 04 Jul 2020 12:02:00 GMT": time.Second,
 	} {
-		require.Equal(t, want, w.snooze(header), header)
+		require.Equal(t, want, w.retryAfter(header), header)
 	}
 }
 
-// TestFormats: each service gets what it reads, and no markup of strangers'.
+// TestFormats: each service gets its format, and texts from strangers cannot add
+// markup.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	fired := jobs.SendAlert{Name: "WeirLag", Severity: "warning", Message: "refused by <!channel> & co", Hint: "weir status", Since: time.Unix(0, 0), At: time.Unix(60, 0)}

@@ -18,12 +18,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// SyncFollows makes the watched accounts of a watch what its listing says now,
-// and has the feeds of new accounts read, in one transaction. It writes only
-// after a complete listing: one that fails or breaks off removes nobody. Each
-// page and the place behind it are one transaction, so that a long listing is
-// read in turns, and a killed worker's goes on at the next page. Working it
-// twice changes nothing the second time.
+// SyncFollows sets the members of a watch to its current listing, and enqueues
+// backfills of new accounts, in one transaction. Only a complete listing changes
+// members: one that fails removes no account. Each page and the new position are
+// committed in one transaction, so a long listing is read in several turns, and
+// a retry continues at the next page. Running the job twice changes nothing.
 type SyncFollows struct {
 	river.WorkerDefaults[jobs.SyncFollows]
 	pool   *pgxpool.Pool
@@ -31,54 +30,53 @@ type SyncFollows struct {
 	log    *slog.Logger
 	window time.Duration // how far back a new account's feed is read
 
-	patience time.Duration // how long to read before others get their turn: less than the job may take
+	patience time.Duration // how long to read before the job yields to others; shorter than the job's timeout
 }
 
-// settle is how long after an account is followed its feed is read: by then the
-// consumers ask for its posts, and nothing falls between the two.
+// settle is how long after a follow the account's feed is read. By then the
+// consumers have requested its posts, so no post falls between feed and stream.
 const settle = 3 * time.Second
 
-// longestSettle is longer than that takes. If a job is to wait longer, the
-// database's clock was set back after it was dated.
+// longestSettle is longer than any such wait. If a job is to wait longer, the
+// database's clock was set back after the job was scheduled.
 const longestSettle = 2 * time.Minute
 
-// settled is when that is, of so many new accounts: tens of thousands take a
-// second more to share out over the streams.
+// settled returns when the feeds of new accounts are read. Distributing tens of
+// thousands of accounts over the streams takes a second more.
 func settled(now time.Time, accounts int) time.Time {
 	return now.Add(settle + time.Duration(accounts/10_000)*time.Second)
 }
 
-// secondRead is how long after its first read a new account's feed is read again:
-// an AppView may index a post later than the stream brings it, and what was
-// written before the consumers asked for it would be in neither.
+// secondRead is how long after its first read a new account's feed is read
+// again: an AppView may index a post late, and the stream does not deliver posts
+// written before the consumers requested the account.
 const secondRead = time.Minute
 
 const (
 	maxListing  = 10_000           // pages: a million accounts
-	longListing = 10 * time.Minute // one that takes longer is not begun anew before its end
-	lostChunk   = 10_000           // rows of lost listings that one statement deletes
+	longListing = 10 * time.Minute // a listing may take this long before it is started again
+	lostChunk   = 10_000           // rows of abandoned listings that one statement deletes
 )
 
-// listingPlace is how far a listing has been read. Whom it has named are rows in
+// listingPlace is the position in a listing. The accounts listed so far are in
 // the table listing_members.
 type listingPlace struct {
-	Watch  schema.Watch `json:"watch"`  // as it was when the listing began
-	Began  time.Time    `json:"began"`  // when the first page was asked for
+	Watch  schema.Watch `json:"watch"`  // the watch when the listing began
+	Began  time.Time    `json:"began"`  // time of the first request
 	List   string       `json:"list"`   // of a starter pack
-	Whom   string       `json:"whom"`   // of the second degree: whose follows are being read; empty: the target's
+	Source string       `json:"whom"`   // of the second degree: the account whose follows are being read; empty: the target
 	Cursor string       `json:"cursor"` // of the next page
-	Pages  int          `json:"pages"`  // of whom, or of the watch's own listing
-	End    bool         `json:"end"`    // there is nothing more to read
+	Pages  int          `json:"pages"`  // of Source's listing, or of the watch's own
+	End    bool         `json:"end"`    // all pages are read
 }
 
-// Timeout is longer than the other jobs': half a million accounts are taken over
-// in one transaction.
+// Timeout is long because half a million accounts are stored in one transaction.
 func (w *SyncFollows) Timeout(*river.Job[jobs.SyncFollows]) time.Duration { return 10 * time.Minute }
 
-// Work reads the listing and takes it over.
+// Work reads the listing and stores it.
 func (w *SyncFollows) Work(ctx context.Context, job *river.Job[jobs.SyncFollows]) error {
 	if job.Args.Watch == 0 {
-		return w.every(ctx)
+		return w.enqueueAll(ctx)
 	}
 	return resumable(ctx, "read_listing", func(ctx context.Context, at listingPlace) error { return w.read(ctx, job, at) })
 }
@@ -94,11 +92,17 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 		if err != nil {
 			return err
 		}
-		at = listingPlace{Watch: watch, Began: started}
+		// By the database's clock, which all workers share: of two listings the one
+		// that began later holds.
+		began, err := schema.Now(ctx, w.pool)
+		if err != nil {
+			return err
+		}
+		at = listingPlace{Watch: watch, Began: began}
 	}
 	for whole := false; !whole; {
 		if time.Since(started) > w.patience {
-			return later(0) // to go on behind whoever waits
+			return snooze(0) // continue behind the waiting jobs
 		}
 		var err error
 		if !at.End {
@@ -116,12 +120,11 @@ func (w *SyncFollows) read(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	return nil
 }
 
-// missing asks about some of the members that the listing does not name: whoever
-// is shown has been unfollowed, and whoever is not is hidden, which the stream may
-// have told when nobody listened. done is true when there is nobody left to ask
-// about.
+// missing looks up some of the members that the listing lacks. An account with a
+// profile has been unfollowed; one without is hidden, and the stream's event for
+// it may have been missed. done reports that no such member is left.
 func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool, err error) {
-	dids, err := schema.Missing(ctx, w.pool, job, watch, bluesky.MostProfiles)
+	dids, err := schema.MissingMembers(ctx, w.pool, job, watch, bluesky.MostProfiles)
 	if err != nil || len(dids) == 0 {
 		return err == nil, err
 	}
@@ -133,31 +136,31 @@ func (w *SyncFollows) missing(ctx context.Context, job, watch int64) (done bool,
 	for i, p := range profiles {
 		shown[i] = p.DID
 	}
-	return false, schema.AddMissing(ctx, w.pool, job, dids, shown)
+	return false, schema.RecordMissingMembers(ctx, w.pool, job, dids, shown)
 }
 
-// failed ends a job that could not read a page, or not take the listing over. The
-// watch holds the problem: a target that does not exist is no dead letter.
+// failed ends a job that could not read a page or store the listing. The watch
+// stores the problem: a target that does not exist leaves no dead letter.
 func (w *SyncFollows) failed(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace, err error) error {
 	if errors.Is(err, schema.ErrNoRows) {
-		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by somebody who began later")
-		return schema.DropListed(ctx, w.pool, job.ID)
+		jobLog(ctx, w.log).Info("follows_not_synced", "watch", at.Watch.ID, "error", "the watch is gone, was changed, or was read by a job that began later")
+		return schema.DropListing(ctx, w.pool, job.ID)
 	}
-	rowLog(ctx).Warn("listing_not_read", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "whom", at.Whom, "pages", at.Pages, "whole", at.End)
-	if noted := schema.WatchFailed(ctx, w.pool, at.Watch, at.Began, err.Error()); noted != nil {
-		return errors.Join(err, noted)
+	rowLog(ctx).Warn("listing_not_read", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "source", at.Source, "pages", at.Pages, "whole", at.End)
+	if failed := schema.RecordWatchProblem(ctx, w.pool, at.Watch, at.Began, err.Error()); failed != nil {
+		return errors.Join(err, failed)
 	}
-	if classify(err) == permanent { // the watch says why: nothing is left to do before the next sync
-		jobLog(ctx, w.log).Warn("watch_not_readable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
-		return schema.DropListed(ctx, w.pool, job.ID)
+	if classify(err) == permanent { // the watch stores the error, and the next sync tries again
+		jobLog(ctx, w.log).Warn("watch_unreadable", "watch", at.Watch.ID, "kind", at.Watch.Kind, "target", at.Watch.Target, "error", err)
+		return schema.DropListing(ctx, w.pool, job.ID)
 	}
 	return err
 }
 
-// page reads one page and commits it with the place behind it.
+// page reads one page and commits it with the new position.
 func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows], at *listingPlace) error {
-	members, next, err := w.ask(ctx, at)
-	unread := at.Whom != "" && refused(err)
+	members, next, err := w.list(ctx, at)
+	unread := at.Source != "" && refused(err)
 	switch {
 	case err != nil && !unread:
 		return err
@@ -168,17 +171,17 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	place.Cursor = next
 	place.Pages++
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		if err := schema.ListingStands(ctx, tx, at.Watch, at.Began); err != nil {
+		if err := schema.CheckListing(ctx, tx, at.Watch, at.Began); err != nil {
 			return err
 		}
 		var err error
-		if unread { // it counts for nobody
-			err = schema.Uncount(ctx, tx, job.ID, at.Whom)
+		if unread { // its follows do not count
+			err = schema.UncountFollows(ctx, tx, job.ID, at.Source)
 		} else {
-			err = schema.AddListed(ctx, tx, job.ID, at.Whom, members)
+			err = schema.AddListingMembers(ctx, tx, job.ID, at.Source, members)
 		}
 		if err == nil && next == "" {
-			err = place.turn(ctx, tx, job.ID)
+			err = place.nextListing(ctx, tx, job.ID)
 		}
 		if err != nil {
 			return err
@@ -192,32 +195,32 @@ func (w *SyncFollows) page(ctx context.Context, job *river.Job[jobs.SyncFollows]
 	return err
 }
 
-// turn goes on to the next listing that there is to read, if there is one.
-func (p *listingPlace) turn(ctx context.Context, tx pgx.Tx, job int64) (err error) {
+// nextListing moves to the next listing to read, if there is one.
+func (p *listingPlace) nextListing(ctx context.Context, tx pgx.Tx, job int64) (err error) {
 	if p.Watch.Kind == "second-degree" {
-		p.Whom, err = schema.NextListed(ctx, tx, job, p.Whom)
+		p.Source, err = schema.NextListingMember(ctx, tx, job, p.Source)
 		p.Pages = 0
 	}
-	p.End = p.Whom == ""
+	p.End = p.Source == ""
 	return err
 }
 
-// finish takes a complete listing over.
+// finish stores a complete listing.
 func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollows], at listingPlace) error {
 	var members []schema.Member
 	var hidden []string
-	var changed schema.Changed
+	var changed schema.MemberChanges
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var err error
 		if at.Watch.Kind == "second-degree" {
-			members, err = schema.Listed(ctx, tx, job.ID, 2, at.Watch.AtLeast)
+			members, err = schema.ListingMembers(ctx, tx, job.ID, 2, at.Watch.AtLeast)
 		} else {
-			members, err = schema.Listed(ctx, tx, job.ID, 1, 1)
+			members, err = schema.ListingMembers(ctx, tx, job.ID, 1, 1)
 		}
 		if err != nil {
 			return err
 		}
-		if hidden, err = schema.Hidden(ctx, tx, job.ID); err != nil {
+		if hidden, err = schema.HiddenMembers(ctx, tx, job.ID); err != nil {
 			return err
 		}
 		if changed, err = schema.SetMembers(ctx, tx, at.Watch, members, hidden, at.Began); err != nil {
@@ -234,7 +237,7 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 		if err := w.enqueueNew(ctx, tx, at, changed, priority, now); err != nil {
 			return err
 		}
-		if err := schema.DropListed(ctx, tx, job.ID); err != nil {
+		if err := schema.DropListing(ctx, tx, job.ID); err != nil {
 			return err
 		}
 		_, err = river.JobCompleteTx[*riverDriver](ctx, tx, job)
@@ -247,10 +250,11 @@ func (w *SyncFollows) finish(ctx context.Context, job *river.Job[jobs.SyncFollow
 	return err
 }
 
-// enqueueNew has the feeds of new accounts read when the stream brings their
-// posts, and once more a while later. Those that something is stored of are
-// compared with their repositories: nobody has told of its edits and deletions.
-func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.Changed, priority int, now time.Time) error {
+// enqueueNew enqueues backfills of new accounts: one when the stream delivers
+// their posts, and another a while later. Accounts with stored records are
+// compared with their repositories, because edits and deletions were missed
+// while they were not followed.
+func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace, changed schema.MemberChanges, priority int, now time.Time) error {
 	if len(changed.Added) == 0 {
 		return nil
 	}
@@ -272,16 +276,16 @@ func (w *SyncFollows) enqueueNew(ctx context.Context, tx pgx.Tx, at listingPlace
 	return nil
 }
 
-// every adds a job for each watch, and one for each account that a gap waits for
-// in vain or that could not be read before.
-func (w *SyncFollows) every(ctx context.Context) error {
+// enqueueAll adds a job for each watch, and a backfill for each account that a
+// gap still waits for without a job or that could not be read before.
+func (w *SyncFollows) enqueueAll(ctx context.Context) error {
 	for n := lostChunk; n == lostChunk; {
 		var err error
-		if n, err = schema.DropLostListings(ctx, w.pool, lostChunk); err != nil {
+		if n, err = schema.DropOrphanedListings(ctx, w.pool, lostChunk); err != nil {
 			return err
 		}
 	}
-	for _, find := range []func(context.Context, pgx.Tx) ([]string, time.Time, error){schema.Unwaited, schema.Unread} {
+	for _, find := range []func(context.Context, pgx.Tx) ([]string, time.Time, error){schema.GapAccountsWithoutJob, schema.AccountsToReread} {
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 			dids, since, err := find(ctx, tx)
 			if err != nil || len(dids) == 0 {
@@ -294,7 +298,7 @@ func (w *SyncFollows) every(ctx context.Context) error {
 			return err
 		}
 	}
-	watches, err := schema.WatchesDue(ctx, w.pool, time.Now().Add(-longListing))
+	watches, err := schema.DueWatches(ctx, w.pool, time.Now().Add(-longListing))
 	if err != nil || len(watches) == 0 {
 		return err
 	}
@@ -308,9 +312,9 @@ func (w *SyncFollows) every(ctx context.Context) error {
 	return nil
 }
 
-// ask asks for the next page: whom it names, and the cursor behind it; empty:
-// there is no more of this listing.
-func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []schema.Member, next string, err error) {
+// list reads the next page. It returns the listed accounts and the next cursor;
+// an empty cursor ends this listing.
+func (w *SyncFollows) list(ctx context.Context, at *listingPlace) (members []schema.Member, next string, err error) {
 	target, err := bluesky.ParseTarget(at.Watch.Target)
 	if err != nil {
 		return nil, "", nonRetryable(err)
@@ -323,7 +327,7 @@ func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []sche
 			err = nonRetryable(fmt.Errorf("there is no account %s", target.Actor))
 		}
 	case "follows", "second-degree":
-		profiles, next, err = w.api.Follows(ctx, cmp.Or(at.Whom, target.Actor), at.Cursor)
+		profiles, next, err = w.api.Follows(ctx, cmp.Or(at.Source, target.Actor), at.Cursor)
 	case "starterpack":
 		if at.List == "" {
 			at.List, err = w.api.StarterPack(ctx, target.URI)
@@ -340,9 +344,9 @@ func (w *SyncFollows) ask(ctx context.Context, at *listingPlace) (members []sche
 	return members, next, err
 }
 
-// account is the one account of a watch; nobody, where it is not shown. A DID
-// needs no AppView to be followed: its profile adds the names only. A later sync
-// that fails changes nothing.
+// account returns the one account of a watch, or nothing if it is hidden. A DID
+// can be followed without an AppView: its profile adds only the names. A later
+// sync that fails changes nothing.
 func (w *SyncFollows) account(ctx context.Context, watch schema.Watch, target bluesky.Target) ([]bluesky.Profile, error) {
 	did := target.Actor
 	named := !strings.HasPrefix(did, "did:")
@@ -353,7 +357,7 @@ func (w *SyncFollows) account(ctx context.Context, watch schema.Watch, target bl
 		}
 	}
 	profiles, err := w.api.Profiles(ctx, []string{did})
-	if err == nil || named || watch.Members > 0 || classify(err) == notYet || ctx.Err() != nil {
+	if err == nil || named || watch.Members > 0 || classify(err) == postponed || ctx.Err() != nil {
 		return profiles, err
 	}
 	jobLog(ctx, w.log).Warn("followed_without_profile", "watch", watch.ID, "did", did, "error", err)

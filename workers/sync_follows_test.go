@@ -15,7 +15,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// a sync that began earlier and ended later takes back what a newer one brought.
+// TestOlderListingDoesNotUndoANewerOne: a sync that began earlier and ended
+// later must not change what the newer one stored.
 func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -27,8 +28,8 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 		_, err := tx.Exec(t.Context(), `INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
 		require.NoError(t, err)
 		require.NoError(t, tx.QueryRow(t.Context(), `SELECT id FROM river_job WHERE kind = 'sync_follows' AND args ->> 'watch' <> '0'`).Scan(&older))
-		awaited, release = r.holding(func(tx pgx.Tx) error { // what it notes of its first page
-			return schema.AddListed(t.Context(), tx, older, "", []schema.Member{{DID: others[0]}})
+		awaited, release = r.holding(func(tx pgx.Tx) error { // what it stores of its first page
+			return schema.AddListingMembers(t.Context(), tx, older, "", []schema.Member{{DID: others[0]}})
 		})
 		return nil
 	}))
@@ -40,11 +41,12 @@ func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE id = $1 AND state = 'running'`, older))
 	release()
 	r.becomes(0, `SELECT count(*) FROM river_job WHERE kind = 'sync_follows' AND state IN ('available', 'running', 'scheduled', 'retryable')`)
-	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "unfollowed for good; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
+	require.Equal(t, len(others)-5, r.count(`SELECT count(*) FROM watch_members`), "unfollowed; %d calls", len(r.net.Calls("app.bsky.graph.getFollows")))
 }
 
-// TestOlderFailureIsNoProblemAnyMore once a newer listing has been taken over.
-func TestOlderFailureIsNoProblemAnyMore(t *testing.T) {
+// TestOlderFailureDoesNotReplaceANewerListing: a newer listing has been stored
+// meanwhile.
+func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, alice)
@@ -52,22 +54,23 @@ func TestOlderFailureIsNoProblemAnyMore(t *testing.T) {
 	require.NoError(t, err)
 	began := time.Now()
 	problem := func() int { return r.count(`SELECT count(*) FROM watches WHERE problem = 'broken off'`) }
-	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began, "broken off"))
+	require.NoError(t, schema.RecordWatchProblem(t.Context(), r.pool, watch, began, "broken off"))
 	require.Equal(t, 1, problem(), "never read before")
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		_, err := schema.SetMembers(t.Context(), tx, watch, []schema.Member{{DID: alice}}, nil, began)
 		return err
 	}))
-	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began.Add(-time.Second), "broken off"))
+	require.NoError(t, schema.RecordWatchProblem(t.Context(), r.pool, watch, began.Add(-time.Second), "broken off"))
 	require.Zero(t, problem())
-	require.NoError(t, schema.WatchFailed(t.Context(), r.pool, watch, began.Add(time.Second), "broken off"))
+	require.NoError(t, schema.RecordWatchProblem(t.Context(), r.pool, watch, began.Add(time.Second), "broken off"))
 	require.Equal(t, 1, problem())
 }
 
-// TestChangedWatchIsReadAnew, by plain SQL, and nobody stays whom only what it
-// was of before brought.
-func TestChangedWatchIsReadAnew(t *testing.T) {
+// TestChangedWatchIsReadAgain after a change by SQL, and accounts of its old
+// target are removed.
+func TestChangedWatchIsReadAgain(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
 	list, err := r.net.MakeList(hub.DID, followed[:7]...)
@@ -82,7 +85,7 @@ func TestChangedWatchIsReadAnew(t *testing.T) {
 	r.becomes(7, `SELECT count(*) FROM watch_members`)
 	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
 		_, err := schema.SetMembers(t.Context(), tx, before, []schema.Member{{DID: alice}}, nil, time.Now())
-		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of what it was of before")
+		require.ErrorIs(t, err, schema.ErrNoRows, "a listing of the old target")
 		return nil
 	}))
 
@@ -102,18 +105,19 @@ func TestChangedWatchIsReadAnew(t *testing.T) {
 	require.Equal(t, syncs, r.count(`SELECT count(*) FROM river_job WHERE kind = 'sync_follows'`), "nothing has changed")
 }
 
-// TestLongListingIsReadInTurns: a second degree that takes longer than a job's
-// turn goes on where it stopped, also after an error, asks for no page twice, and
-// unfollows nobody before its end.
+// TestLongListingIsReadInTurns: a second-degree listing that takes longer than a
+// job's turn continues where it stopped, also after an error. It requests no
+// page twice, and unfollows no account before its end.
 func TestLongListingIsReadInTurns(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := newRig(t, func(c *Config) { c.JobTimeout = 200 * time.Millisecond })
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
 	hub := r.net.Hub()
 	require.NoError(t, r.net.Unfollow(hub.DID, r.net.Follows(hub.DID)[25:]...))
 	want, pages := r.secondDegree(3)
 	r.execute(`INSERT INTO watches (target, kind, at_least, synced_at) VALUES ($1, 'second-degree', 3, now() - interval '1 hour')`, hub.DID)
-	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // whom nobody follows
+	r.execute(`INSERT INTO watch_members (watch_id, did) VALUES (1, $1)`, hub.DID) // an account without followers in the listing
 	r.net.SetLatency(20 * time.Millisecond)
 	require.Eventually(t, func() bool { return r.count(`SELECT count(*) FROM listing_members`) > 100 }, time.Minute, 5*time.Millisecond)
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "app.bsky.graph.getFollows", Count: 2})) // and its repetition
@@ -127,8 +131,8 @@ func TestLongListingIsReadInTurns(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM listing_members`))
 }
 
-// secondDegree are those whom so many of those follow whom the hub follows, in
-// order, and in how many pages that is told.
+// secondDegree returns the accounts followed by at least N of the accounts that
+// the hub follows, in order, and the number of pages of their listings.
 func (r *rig) secondDegree(atLeast int) (dids []string, pages int) {
 	r.t.Helper()
 	times := map[string]int{}
@@ -160,26 +164,26 @@ func (r *rig) members() []string {
 	return dids
 }
 
-// TestPageIsCountedOnce: an account that a listing names twice, or whose page is
-// read again, counts once for whoever follows it; and not at all for whoever
-// turns out not to be readable.
+// TestPageIsCountedOnce: an account that is listed twice, or on a page that is
+// read again, counts once per follower. The follows of an unreadable account do
+// not count.
 func TestPageIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		bob := []schema.Member{{DID: "did:plc:bob", Handle: "bob.example"}}
 		for _, by := range []string{"", "did:plc:a", "did:plc:a", "did:plc:b", "did:plc:b", "did:plc:c"} {
-			require.NoError(t, schema.AddListed(t.Context(), tx, 7, by, slices.Concat(bob, bob)))
+			require.NoError(t, schema.AddListingMembers(t.Context(), tx, 7, by, slices.Concat(bob, bob)))
 		}
-		require.NoError(t, schema.AddListed(t.Context(), tx, 8, "did:plc:d", bob))
+		require.NoError(t, schema.AddListingMembers(t.Context(), tx, 8, "did:plc:d", bob))
 		of := func(degree, atLeast int) []schema.Member {
-			members, err := schema.Listed(t.Context(), tx, 7, degree, atLeast)
+			members, err := schema.ListingMembers(t.Context(), tx, 7, degree, atLeast)
 			require.NoError(t, err)
 			return members
 		}
 		require.Equal(t, bob, of(2, 3))
 		require.Empty(t, of(2, 4))
-		require.NoError(t, schema.Uncount(t.Context(), tx, 7, "did:plc:c"))
+		require.NoError(t, schema.UncountFollows(t.Context(), tx, 7, "did:plc:c"))
 		require.Empty(t, of(2, 3))
 		require.Equal(t, bob, of(2, 2))
 		require.Equal(t, bob, of(1, 1))
@@ -187,35 +191,35 @@ func TestPageIsCountedOnce(t *testing.T) {
 	}))
 }
 
-// TestLongListingIsNotBegunAnew by the hourly sync, and what a dropped one has
-// left is forgotten.
-func TestLongListingIsNotBegunAnew(t *testing.T) {
+// TestLongListingIsNotStartedTwice by the hourly sync, and the rows of an
+// abandoned listing are deleted.
+func TestLongListingIsNotStartedTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueNetwork, nil))
 	r.becomes(1, `SELECT count(*) FROM river_queue WHERE name = 'network' AND paused_at IS NOT NULL`)
 	r.execute(`INSERT INTO watches (target) VALUES ('alice.example'), ('bob.example')`)
 	r.execute(`UPDATE river_job SET created_at = now() - interval '1 hour' WHERE args ->> 'watch' = '2'`)
-	due, err := schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
+	due, err := schema.DueWatches(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
 	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}}, due)
 	r.execute(`UPDATE river_job SET state = 'retryable' WHERE args ->> 'watch' = '2'`)
-	due, err = schema.WatchesDue(t.Context(), r.pool, time.Now().Add(-longListing))
+	due, err = schema.DueWatches(t.Context(), r.pool, time.Now().Add(-longListing))
 	require.NoError(t, err)
-	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "one that fails keeps nobody waiting")
+	require.Equal(t, []schema.DueWatch{{ID: 1, Kind: "follows"}, {ID: 2, Kind: "follows"}}, due, "a failing watch does not delay others")
 
 	r.execute(`INSERT INTO listing_members (job_id, degree, did, handle, display_name, avatar, last_by)
 		SELECT id, 1, 'did:plc:a', '', '', '', '' FROM river_job WHERE args ->> 'watch' IN ('1', '2') UNION ALL SELECT 0, 1, 'did:plc:a', '', '', '', ''`)
-	n, err := schema.DropLostListings(t.Context(), r.pool, 10)
+	n, err := schema.DropOrphanedListings(t.Context(), r.pool, 10)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, 2, r.count(`SELECT count(*) FROM listing_members WHERE job_id > 0`))
 }
 
-// TestSyncNoticesWhoIsHidden though the stream has not said it: they stay, do not
-// count, and count again when they are back. Whoever is unfollowed leaves, and a
-// call that fails hides nobody.
-func TestSyncNoticesWhoIsHidden(t *testing.T) {
+// TestSyncDetectsHiddenAccounts without an event of the stream: they stay, do
+// not count, and count again when they return. Unfollowed accounts leave, and a
+// failed call hides no account.
+func TestSyncDetectsHiddenAccounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
@@ -238,7 +242,7 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	require.NoError(t, r.net.Deactivate(followed[1]))
 	require.NoError(t, r.net.Deactivate(followed[2]))
 	require.NoError(t, r.net.Unfollow(hub.DID, followed[3]))
-	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just said that it is active
+	r.execute(`UPDATE accounts SET status_at = now() WHERE did = $1`, followed[2]) // the stream has just reported it as active
 
 	// Ten failures in a row would have the client leave the service alone for a while.
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "app.bsky.actor.getProfiles", Count: 8}))
@@ -246,7 +250,7 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	r.becomes(2, `SELECT count(*) FROM watches WHERE problem <> ''`)
 	require.Equal(t, len(followed)+1, r.count(`SELECT count(*) FROM watch_members`))
 	require.Zero(t, r.count(`SELECT count(*) FROM accounts WHERE status <> 'active'`))
-	r.net.MendCalls()
+	r.net.ClearCallFaults()
 
 	sync()
 	require.Equal(t, "hidden", status(followed[0]))
@@ -263,8 +267,8 @@ func TestSyncNoticesWhoIsHidden(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM listing_members`))
 }
 
-// TestMissingTargetIsNoDeadLetter, however often it is read: the watch holds the
-// problem, and the sync ends well.
+// TestMissingTargetIsNoDeadLetter, however often it is read: the watch stores
+// the problem, and the job succeeds.
 func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -277,15 +281,15 @@ func TestMissingTargetIsNoDeadLetter(t *testing.T) {
 	require.Zero(t, r.count(`SELECT count(*) FROM watch_members`))
 	report, err := health.Read(t.Context(), r.pool, time.Now(), health.Limits{})
 	require.NoError(t, err)
-	require.EqualValues(t, 4, report.UnreadWatches, "weir status says so")
+	require.EqualValues(t, 4, report.UnreadWatches, "weir status reports it")
 }
 
-// TestAccountIsFollowedWithoutAppView by its DID, as plain SQL adds it. A later
-// sync that fails keeps it, and says so.
-func TestAccountIsFollowedWithoutAppView(t *testing.T) {
+// TestAccountIsFollowedWithoutAnAppView by its DID, as SQL adds it. A later sync
+// that fails keeps it, and records the error.
+func TestAccountIsFollowedWithoutAnAppView(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	working(t, pool) // whose AppView nobody can reach
+	working(t, pool) // with an unreachable AppView
 	execute(t, pool, `INSERT INTO watches (target, kind) VALUES ($1, 'account'), ('alice.example', 'account'), ($1, 'follows')`, alice)
 	followed := func() (dids []string) {
 		now, err := schema.FollowedAccounts(t.Context(), pool)
@@ -304,4 +308,23 @@ func TestAccountIsFollowedWithoutAppView(t *testing.T) {
 		return failed == 3
 	}, time.Minute, 5*time.Millisecond)
 	require.Equal(t, []string{alice}, followed())
+}
+
+// TestListingOfAWrongClockDoesNotKeepLaterOnesOut: a listing that was taken over
+// with a date in the future is replaced by the next one.
+func TestListingOfAWrongClockDoesNotKeepLaterOnesOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub := r.net.Hub()
+	r.execute(`INSERT INTO watches (target) VALUES ($1)`, hub.Handle)
+	r.becomes(1, `SELECT count(*) FROM watches WHERE synced_at <= now()`)
+	r.execute(`UPDATE watches SET synced_at = now() + interval '3 days'`)
+	did, _ := r.busiest()
+	for _, followed := range r.net.Follows(hub.DID) {
+		if followed == did {
+			require.NoError(t, r.net.Unfollow(hub.DID, did))
+		}
+	}
+	r.execute(`SELECT enqueue_job('sync_follows', 'network', jsonb_build_object('watch', id)) FROM watches`)
+	r.becomes(1, `SELECT count(*) FROM watches WHERE synced_at <= now()`)
 }

@@ -39,8 +39,8 @@ func tagsOf(t *testing.T, pool *pgxpool.Pool, job int64) (tags []string) {
 	return tags
 }
 
-// TestTagsOfJobs, of every kind, are such as River accepts. The SQL function tag
-// makes the same of a text.
+// TestTagsOfJobs: River accepts the tags of every kind. The SQL function tag
+// makes the same tag of a text.
 func TestTagsOfJobs(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -89,7 +89,7 @@ func TestTagsOfJobs(t *testing.T) {
 	require.Len(t, covered, len(kinds(t)))
 }
 
-// TestTagsOfJobsFromSQL: of triggers and of functions that people call.
+// TestTagsOfJobsFromSQL, from triggers and from functions for operators.
 func TestTagsOfJobsFromSQL(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -108,8 +108,8 @@ func TestTagsOfJobsFromSQL(t *testing.T) {
 	}
 }
 
-// TestTagsFollowTheReason: a backfill that is promoted is one of the better
-// reason, stays one job, and keeps the tags that others gave it.
+// TestTagsFollowTheReason: a promoted backfill gets the tag of the better
+// reason, stays one job, and keeps its other tags.
 func TestTagsFollowTheReason(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -15,14 +15,14 @@ import (
 )
 
 // traced writes the span that enqueues a job into the job's metadata, under
-// traceparent, and works the job in a span of its own below it. A job that SQL
-// enqueued begins a trace. Without traces it writes nothing.
+// traceparent, and processes the job in a child span. A job enqueued by SQL
+// begins a new trace. Without a tracer it writes nothing.
 type traced struct {
 	river.MiddlewareDefaults
 	tracer trace.Tracer
 }
 
-// newTraced works jobs in tracer's spans; nil: in none.
+// newTraced creates spans with tracer; nil: none.
 func newTraced(tracer trace.Tracer) *traced {
 	return &traced{tracer: cmp.Or[trace.Tracer](tracer, noop.Tracer{})}
 }
@@ -32,7 +32,7 @@ var (
 	_ rivertype.WorkerMiddleware    = &traced{}
 )
 
-// InsertMany is River's: it stands around every insert.
+// InsertMany is River's middleware around every insert.
 func (m *traced) InsertMany(ctx context.Context, jobs []*rivertype.JobInsertParams, inner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
@@ -44,8 +44,8 @@ func (m *traced) InsertMany(ctx context.Context, jobs []*rivertype.JobInsertPara
 	return inner(ctx)
 }
 
-// withTrace is a job's metadata, a JSON object, with a span in it. What is no
-// object stays as it is.
+// withTrace adds a span to a job's metadata, a JSON object. Other values stay
+// unchanged.
 func withTrace(metadata []byte, span map[string]string) []byte {
 	fields := map[string]any{}
 	if len(metadata) > 0 && json.Unmarshal(metadata, &fields) != nil {
@@ -61,7 +61,7 @@ func withTrace(metadata []byte, span map[string]string) []byte {
 	return added
 }
 
-// Work is River's: it stands around the job.
+// Work is River's middleware around a job.
 func (m *traced) Work(ctx context.Context, job *rivertype.JobRow, inner func(context.Context) error) error {
 	ctx = propagation.TraceContext{}.Extract(ctx, carrierOf(job.Metadata))
 	ctx, span := m.tracer.Start(ctx, "job "+job.Kind, trace.WithSpanKind(trace.SpanKindConsumer))
@@ -78,7 +78,7 @@ func (m *traced) Work(ctx context.Context, job *rivertype.JobRow, inner func(con
 	return err
 }
 
-// carrierOf is what a job's metadata says of the span that enqueued it.
+// carrierOf returns the span in a job's metadata.
 func carrierOf(metadata []byte) propagation.MapCarrier {
 	var span struct {
 		Parent string `json:"traceparent"`

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-social/weir/jobs"
 )
 
-// Webhook is where alerts are sent. Its address is a secret: whoever knows it can
-// write there. No error of this package contains it.
+// Webhook is where alerts are sent. Its address is a secret, because anyone who
+// knows it can post there. No error of this package contains it.
 type Webhook struct {
 	url    string
 	format string
@@ -27,15 +27,15 @@ const (
 	FormatJSON    = "json"
 )
 
-// sendWithin bounds a message: a webhook that hangs holds one worker of the
-// alerts' queue for so long, and nobody else.
+// sendWithin bounds a request: a hanging webhook blocks one worker of the alerts
+// queue for this long, and no other job.
 const sendWithin = 10 * time.Second
 
-// NewWebhook checks an address. Without a format, the host decides.
+// NewWebhook validates an address. Without a format, the host decides.
 func NewWebhook(address, format string) (*Webhook, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return nil, errors.New("the webhook's address is no URL: expected https://host/path")
+		return nil, errors.New("the webhook's address is not a URL: expected https://host/path")
 	}
 	switch host := strings.ToLower(u.Hostname()); {
 	case format != "":
@@ -53,21 +53,21 @@ func NewWebhook(address, format string) (*Webhook, error) {
 	return &Webhook{url: address, format: format, client: client}, nil
 }
 
-// body is a message in the webhook's format. Slack's and Discord's markup cannot
-// be written by whoever writes the error texts of a stream.
+// body encodes a message in the webhook's format. It escapes Slack's and
+// Discord's markup, which error texts from a stream could contain.
 func (h *Webhook) body(a jobs.SendAlert) ([]byte, error) {
 	switch h.format {
 	case FormatSlack:
 		return json.Marshal(map[string]any{"text": strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(sentences(a))})
 	case FormatDiscord:
-		const most = 2000 // characters; more is refused
+		const most = 2000 // characters; Discord refuses more
 		content := []rune(sentences(a))
 		return json.Marshal(map[string]any{"content": string(content[:min(len(content), most)]), "allowed_mentions": map[string]any{"parse": []string{}}})
 	}
 	return json.Marshal(a)
 }
 
-// sentences are a message for a person.
+// sentences returns a message as text for people.
 func sentences(a jobs.SendAlert) string {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 	if a.Resolved {

@@ -27,11 +27,11 @@ func deadletterCommand() *cobra.Command {
 
 // filterFlags adds the flags --stage and --class. The function that it returns reads
 // them.
-func filterFlags(cmd *cobra.Command) func() (schema.LetterFilter, error) {
-	var f schema.LetterFilter
+func filterFlags(cmd *cobra.Command) func() (schema.DeadLetterFilter, error) {
+	var f schema.DeadLetterFilter
 	cmd.Flags().StringVar(&f.Stage, "stage", "", "only dead letters of a stage: "+strings.Join(schema.Stages(), ", "))
 	cmd.Flags().StringVar(&f.Class, "class", "", "only dead letters of a class: "+strings.Join(schema.Classes(), ", "))
-	return func() (schema.LetterFilter, error) {
+	return func() (schema.DeadLetterFilter, error) {
 		if err := oneOf(cmd, "stage", f.Stage, schema.Stages()); err != nil {
 			return f, err
 		}
@@ -73,12 +73,12 @@ func deadletterListCommand() *cobra.Command {
 	}
 	filter := filterFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 50, "the maximum number of dead letters")
-	cmd.Flags().StringVar(&state, "state", "", "only dead letters in a state, instead of open and retrying: "+strings.Join(schema.LetterStates(), ", "))
+	cmd.Flags().StringVar(&state, "state", "", "only dead letters in a state, instead of open and retrying: "+strings.Join(schema.DeadLetterStates(), ", "))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := filter()
 		if err == nil {
-			err = oneOf(cmd, "state", state, schema.LetterStates())
+			err = oneOf(cmd, "state", state, schema.DeadLetterStates())
 		}
 		switch {
 		case err != nil:
@@ -88,7 +88,7 @@ func deadletterListCommand() *cobra.Command {
 		}
 		f.State = state
 		return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-			found, err := schema.Letters(ctx, p.Pool(), f, limit)
+			found, err := schema.ListDeadLetters(ctx, p.Pool(), f, limit)
 			if err != nil {
 				return err
 			}
@@ -101,7 +101,7 @@ func deadletterListCommand() *cobra.Command {
 	return cmd
 }
 
-func printDeadLetters(w io.Writer, all []schema.Letter, now time.Time) error {
+func printDeadLetters(w io.Writer, all []schema.StoredDeadLetter, now time.Time) error {
 	if len(all) == 0 {
 		fmt.Fprintln(w, "no dead letter")
 		return nil
@@ -121,7 +121,7 @@ func printDeadLetters(w io.Writer, all []schema.Letter, now time.Time) error {
 }
 
 // subject returns the record or the kind of job of a dead letter.
-func subject(l *schema.Letter) string {
+func subject(l *schema.StoredDeadLetter) string {
 	switch {
 	case l.Kind != "":
 		return web.Plain(l.Kind)
@@ -158,7 +158,7 @@ func deadletterShowCommand() *cobra.Command {
 				limit = 1 << 30
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				l, err := schema.FindLetter(ctx, p.Pool(), ids[0], limit)
+				l, err := schema.FindDeadLetter(ctx, p.Pool(), ids[0], limit)
 				switch {
 				case errors.Is(err, schema.ErrNoRows):
 					return fmt.Errorf("there is no dead letter %d", ids[0])
@@ -176,7 +176,7 @@ func deadletterShowCommand() *cobra.Command {
 	return cmd
 }
 
-func printDeadLetter(w io.Writer, l *schema.Letter) error {
+func printDeadLetter(w io.Writer, l *schema.StoredDeadLetter) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, value string) {
 		if value = web.Plain(value); value != "" {
@@ -218,7 +218,7 @@ func printDeadLetter(w io.Writer, l *schema.Letter) error {
 
 // selecting completes a command that acts on dead letters: it calls one for each number
 // among the arguments, or all with the filter of the flags.
-func selecting(cmd *cobra.Command, one func(ctx context.Context, p app.App, id int64) error, all func(context.Context, app.App, schema.LetterFilter) error) *cobra.Command {
+func selecting(cmd *cobra.Command, one func(ctx context.Context, p app.App, id int64) error, all func(context.Context, app.App, schema.DeadLetterFilter) error) *cobra.Command {
 	every := cmd.Flags().Bool("all", false, "every open dead letter, or those of --stage and --class")
 	filter := filterFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -253,13 +253,13 @@ func selecting(cmd *cobra.Command, one func(ctx context.Context, p app.App, id i
 func deadletterRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "retry ID…", Short: "Retry dead letters, by a worker"}
 	return selecting(cmd, func(ctx context.Context, p app.App, id int64) error {
-		job, err := schema.RetryLetter(ctx, p.Pool(), id)
+		job, err := schema.RetryDeadLetter(ctx, p.Pool(), id)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "job %d retries dead letter %d: `weir deadletter show %d` shows the result\n", job, id, id)
 		}
 		return err
-	}, func(ctx context.Context, p app.App, f schema.LetterFilter) error {
-		n, err := schema.RetryLetters(ctx, p.Pool(), f)
+	}, func(ctx context.Context, p app.App, f schema.DeadLetterFilter) error {
+		n, err := schema.RetryDeadLetters(ctx, p.Pool(), f)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s retrying: `weir deadletter list` shows the rest\n", counts(int64(n), "dead letter", "dead letters"))
 		}
@@ -270,13 +270,13 @@ func deadletterRetryCommand() *cobra.Command {
 func deadletterDismissCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "dismiss ID…", Short: "Mark dead letters as dismissed: they need no action"}
 	return selecting(cmd, func(ctx context.Context, p app.App, id int64) error {
-		err := schema.DismissLetter(ctx, p.Pool(), id)
+		err := schema.DismissDeadLetter(ctx, p.Pool(), id)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "dead letter %d dismissed\n", id)
 		}
 		return err
-	}, func(ctx context.Context, p app.App, f schema.LetterFilter) error {
-		n, err := schema.DismissLetters(ctx, p.Pool(), f)
+	}, func(ctx context.Context, p app.App, f schema.DeadLetterFilter) error {
+		n, err := schema.DismissDeadLetters(ctx, p.Pool(), f)
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s dismissed\n", counts(int64(n), "dead letter", "dead letters"))
 		}

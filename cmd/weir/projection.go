@@ -43,7 +43,7 @@ func projectionListCommand() *cobra.Command {
 	return cmd
 }
 
-func printProjections(w io.Writer, found []schema.Registered) error {
+func printProjections(w io.Writer, found []schema.RegisteredProjection) error {
 	if len(found) == 0 {
 		fmt.Fprintln(w, "no projection: `weir serve` registers them at its start")
 		return nil

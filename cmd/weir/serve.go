@@ -33,12 +33,12 @@ func appCommand(use, short string, run func(context.Context, app.App) error) *co
 }
 
 func serveCommand() *cobra.Command {
-	return appCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.PartConsumer, app.PartWorkers, app.PartPage))
+	return appCommand("serve", "Run the consumer, the workers and the page on DATABASE_URL", app.WithSystemd(func(ctx context.Context, p app.App) error { return p.Run(ctx) }, app.RoleConsumer, app.RoleWorkers, app.RolePage))
 }
 
 func consumeCommand() *cobra.Command {
 	return appCommand("consume", "Run only the consumers; a second process waits until the first one stops",
-		app.WithSystemd(func(ctx context.Context, p app.App) error { return p.WithOps(ctx, true, p.Consume) }, app.PartConsumer))
+		app.WithSystemd(func(ctx context.Context, p app.App) error { return p.WithOps(ctx, true, p.Consume) }, app.RoleConsumer))
 }
 
 func workCommand() *cobra.Command {
@@ -46,7 +46,7 @@ func workCommand() *cobra.Command {
 	cmd := appCommand("work", "Run only the workers; start as many processes as you need",
 		app.WithSystemd(func(ctx context.Context, p app.App) error {
 			return p.WithOps(ctx, false, func(ctx context.Context) error { return p.Work(ctx, queues...) })
-		}, app.PartWorkers))
+		}, app.RoleWorkers))
 	cmd.Flags().StringSliceVar(&queues, "queues", nil, "the queues to process, separated by commas: process, network, backfill, maintenance, alerts (default: all)")
 	return cmd
 }
@@ -56,7 +56,7 @@ func webCommand() *cobra.Command {
 		return p.WithListener(func(l net.Listener) error {
 			return p.WithOps(ctx, false, func(ctx context.Context) error { return p.Serve(ctx, l) })
 		})
-	}, app.PartPage))
+	}, app.RolePage))
 }
 
 func migrateCommand() *cobra.Command {

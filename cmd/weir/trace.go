@@ -96,7 +96,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 		say("share", "%s %s of %s: %s", s.How, s.URL, at(s.SharedAt), verdicts(s.Windows))
 	}
 	for _, j := range r.Jobs {
-		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.Most, j.Records, at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
+		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.MaxAttempts, j.Records, at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
 		for _, e := range j.Errors {
 			say("  error", "%s", e)
 		}

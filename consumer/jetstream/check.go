@@ -9,7 +9,7 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// check looks at what an event says of itself, and takes over its record.
+// check checks the fields of an event and takes over its record.
 func (d *decoder) check(ev *consumer.Event) error {
 	switch d.kind {
 	case "":
@@ -42,15 +42,15 @@ func (d *decoder) check(ev *consumer.Event) error {
 	return d.checkAccount(ev)
 }
 
-// checkTime refuses times that would lead the stream's position astray. An
-// event of an unknown kind may have none.
+// checkTime rejects times that would corrupt the stream's position. An event of an
+// unknown kind may have none.
 func (d *decoder) checkTime(kind consumer.Kind) error {
 	seq, timeUS := d.m.Seq, d.m.TimeUS
 	if seq < 0 || seq > maxSeq {
 		return d.refuse("not a sequence number", "/cursor", "a number from 0, below 1e15", strconv.FormatInt(seq, 10))
 	}
 	if (timeUS <= 0 || timeUS > maxTimeUS) && !(kind == consumer.KindOther && timeUS == 0) {
-		return d.refuse("missing or absurd time", "/time_us", "microseconds since 1970, up to the year 9999", strconv.FormatInt(timeUS, 10))
+		return d.refuse("the time is missing or out of range", "/time_us", "microseconds since 1970, up to the year 9999", strconv.FormatInt(timeUS, 10))
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ func (d *decoder) checkCommit(ev *consumer.Event) error {
 	case d.record == nil:
 		return d.refuse("the record is missing", "/commit/record", "an object", "nothing")
 	case d.record.Kind() != '{':
-		return d.refuse("wrong type", "/commit/record", "an object", string(d.record[:min(len(d.record), 2*shown)]))
+		return d.refuse("wrong type", "/commit/record", "an object", string(d.record[:min(len(d.record), 2*maxQuoted)]))
 	case ev.CID != "" && !isCID(ev.CID):
 		return d.refuse("not a CID", "/commit/cid", "a CID", ev.CID)
 	}
@@ -91,7 +91,7 @@ func (d *decoder) checkIdentity(ev *consumer.Event) error {
 	return nil
 }
 
-// maxStatus bounds an account's status, in bytes: the known ones are words.
+// maxStatus bounds an account's status, in bytes: the known ones are single words.
 const maxStatus = 64
 
 func (d *decoder) checkAccount(ev *consumer.Event) error {
@@ -106,8 +106,8 @@ func (d *decoder) checkAccount(ev *consumer.Event) error {
 	return nil
 }
 
-// isDID and its siblings answer what the library answers, without its regular
-// expressions for what is usual.
+// isDID and the functions below return what the library returns, but check common
+// values without its regular expressions.
 func isDID(s string) bool {
 	_, err := syntax.ParseDID(s)
 	return err == nil
@@ -146,8 +146,8 @@ func isNSID(s string) bool {
 	return err == nil
 }
 
-// usualNSID answers true for NSIDs of three or more short parts of letters: a
-// part of the truth, at the price of one look at each byte.
+// usualNSID reports whether s is an NSID of three or more short alphabetic parts.
+// It reads each byte once. Other NSIDs may exist.
 func usualNSID(s string) bool {
 	if len(s) > 253 {
 		return false
@@ -185,12 +185,12 @@ func isAlphanumeric(c byte) bool {
 	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
 }
 
-// isPattern answers whether a server takes s as a wanted collection: an NSID,
-// or the beginning of one followed by ".*".
+// isPattern reports whether a server accepts s as a wanted collection: an NSID, or
+// a prefix followed by ".*".
 func isPattern(s string) bool {
 	head, prefix := strings.CutSuffix(s, ".*")
 	if !prefix {
 		return isNSID(s)
 	}
-	return isNSID(head + ".x") // a beginning may have two parts, an NSID has three
+	return isNSID(head + ".x") // a prefix may have two parts, an NSID has three
 }

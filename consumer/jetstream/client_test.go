@@ -111,7 +111,7 @@ func held(ctx context.Context, ws *websocket.Conn) {
 	_, _, _ = ws.Read(ctx) //nolint:errcheck // the end is what we wait for
 }
 
-func TestReadsWhatTheServerSays(t *testing.T) {
+func TestReadsFrames(t *testing.T) {
 	t.Parallel()
 	for _, generation := range []simnet.Generation{simnet.V1, simnet.V2} {
 		for _, compress := range []bool{false, true} {
@@ -165,12 +165,12 @@ func TestFramesArePlainWithoutTheDictionary(t *testing.T) {
 		conn.Close() //nolint:errcheck // never fails
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "plain_frames"), "said once")
-	require.Contains(t, log.String(), "is another one: expected SHA-256 0000")
+	require.Contains(t, log.String(), "has changed: expected SHA-256 0000")
 }
 
-// TestAnotherDictionaryIsNoPoison: frames that our dictionary cannot open are
-// asked for again, plain; none is parked.
-func TestAnotherDictionaryIsNoPoison(t *testing.T) {
+// TestOtherDictionaryDeadLettersNothing checks that plain frames are requested if
+// our dictionary cannot decode the server's; no frame is dead-lettered.
+func TestOtherDictionaryDeadLettersNothing(t *testing.T) {
 	t.Parallel()
 	n, other := network(t, simnet.Config{History: 10}), network(t, simnet.Config{History: 0})
 	cfg := everyone(n.URL())
@@ -228,10 +228,11 @@ func TestFailsOverToTheNextEndpoint(t *testing.T) {
 	require.Equal(t, host(t, up.URL()), conn.Host())
 	require.Len(t, tried, 1)
 	require.Equal(t, 1, tried[0].Failed)
-	require.ErrorContains(t, tried[0].Err, host(t, down.URL())+": the server answered 503: service not ready")
+	require.ErrorContains(t, tried[0].Err, host(t, down.URL())+": the server responded with status 503: service not ready")
 }
 
-// TestComesBackToTheSameEndpoint: there the cursor is exact.
+// TestComesBackToTheSameEndpoint checks that a reconnect prefers the endpoint for
+// which the cursor is exact.
 func TestComesBackToTheSameEndpoint(t *testing.T) {
 	t.Parallel()
 	first, second := network(t, simnet.Config{History: 5}), network(t, simnet.Config{History: 5})
@@ -245,7 +246,7 @@ func TestComesBackToTheSameEndpoint(t *testing.T) {
 }
 
 // TestBackoffIsResetByAnEventNotByADial counts the failures of a server that
-// accepts every connection and says nothing.
+// accepts every connection and sends nothing.
 func TestBackoffIsResetByAnEventNotByADial(t *testing.T) {
 	t.Parallel()
 	dials := atomic.Int64{}
@@ -287,8 +288,8 @@ func TestManyFailuresAreAnError(t *testing.T) {
 	require.Contains(t, log.String(), "connection refused")
 }
 
-// TestSilentServerIsDead: one that answers pings is quiet, one that does not is
-// left.
+// TestSilentServerIsDead checks that a silent server that answers pings is quiet,
+// and that one that does not is disconnected.
 func TestSilentServerIsDead(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{History: 5})
@@ -309,10 +310,10 @@ func TestSilentServerIsDead(t *testing.T) {
 	default:
 	}
 	require.NoError(t, n.Do(simnet.Stall))
-	require.ErrorContains(t, <-ended, "does not answer a ping")
+	require.ErrorContains(t, <-ended, "does not reply to a ping")
 }
 
-func TestLongFrameIsParkedAndTheNextOneRead(t *testing.T) {
+func TestTooLongFrameIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
 		require.NoError(t, ws.Write(ctx, websocket.MessageText, append([]byte(`{"did":"`), bytes.Repeat([]byte("x"), 17<<20)...)))
@@ -331,7 +332,7 @@ func TestLongFrameIsParkedAndTheNextOneRead(t *testing.T) {
 	require.Equal(t, "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", events(t, conn, 1)[0].Author)
 }
 
-func TestBrokenZstdIsParked(t *testing.T) {
+func TestBrokenZstdIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{})
 	address := server(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
@@ -354,7 +355,7 @@ func TestBrokenZstdIsParked(t *testing.T) {
 	events(t, conn, 1)
 }
 
-func TestCloseCodeIsSaid(t *testing.T) {
+func TestCloseCodeIsReported(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{History: 1})
 	conn := connect(t, client(t, everyone(n.URL())), oldest)
@@ -384,10 +385,10 @@ func TestConfigurationIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]jetstream.Config{
 		"name at least one":     {},
-		"is no Jetstream":       {Endpoints: []string{"jetstream"}},
+		"is not a Jetstream":    {Endpoints: []string{"jetstream"}},
 		"received ftp":          {Endpoints: []string{"ftp://example.com"}},
-		`"post" is no coll`:     {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Collections: []string{"post"}}},
-		`"x" is no DID`:         {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Accounts: []string{"x"}}},
+		`"post" is not a coll`:  {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Collections: []string{"post"}}},
+		`"x" is not a DID`:      {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Accounts: []string{"x"}}},
 		"100 collections at mo": {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Collections: make([]string, 101)}},
 	} {
 		_, err := jetstream.New(cfg)
@@ -419,7 +420,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// TestLargestRecordIsRead: a record of 1 MiB is six times as long in JSON.
+// TestLargestRecordIsRead covers a record of 1 MiB, which may be six times as long
+// in JSON.
 func TestLargestRecordIsRead(t *testing.T) {
 	t.Parallel()
 	record := `{"text":"` + strings.Repeat(`\u0001`, 1<<20) + `"}`

@@ -14,30 +14,30 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// kept is how much of a frame beyond the read limit is kept, in bytes.
-const kept = 16 << 10
+// maxKept is how many bytes are kept of a frame beyond the read limit.
+const maxKept = 16 << 10
 
-// slabBytes is what frames are read into: many share one allocation.
+// slabBytes is the size of an allocation that many frames share.
 const slabBytes = 256 << 10
 
-// conn is one connection. Next belongs to one goroutine, Decode to another; a
-// third watches that the server lives.
+// conn is one connection. One goroutine calls Next, another Decode, and a third
+// checks that the server is alive.
 type conn struct {
 	client *Client
 	host   string
 	ws     *websocket.Conn
 	zip    *zstd.Decoder // nil: frames are plain
 
-	once  sync.Once
-	done  chan struct{}
-	cause error // why it was closed from this side; set before done closes
+	once     sync.Once
+	done     chan struct{}
+	closeErr error // why this side closed it; set before done closes
 
-	lastFrame consumer.Moment
-	proven    consumer.Moment
+	lastFrame consumer.MonotonicTime
+	proven    consumer.MonotonicTime
 
 	// Of the reading goroutine.
 	slab     []byte
-	received bool        // an event came
+	received bool        // an event has arrived
 	stop     func() bool // ends the wait for the context of Next
 
 	// Of the decoding goroutine.
@@ -54,10 +54,10 @@ func newConn(c *Client, host string, ws *websocket.Conn, zip *zstd.Decoder) *con
 	return k
 }
 
-// Host is the host and port dialled.
+// Host returns the host and port of the server.
 func (k *conn) Host() string { return k.host }
 
-// Proven is when the connection was last known to be alive.
+// Proven returns when the connection was last known to be alive.
 func (k *conn) Proven() time.Time { return k.proven.At() }
 
 // Close ends the connection at once.
@@ -66,17 +66,17 @@ func (k *conn) Close() error {
 	return nil
 }
 
-// fail ends the connection, for a reason that Next answers.
-func (k *conn) fail(cause error) {
+// fail ends the connection with the error that Next returns.
+func (k *conn) fail(closeErr error) {
 	k.once.Do(func() {
-		k.cause = cause
+		k.closeErr = closeErr
 		close(k.done)
-		k.client.forget(k)
+		k.client.forgetConn(k)
 		k.ws.CloseNow() //nolint:errcheck // it is over either way
 	})
 }
 
-func (c *Client) forget(k *conn) {
+func (c *Client) forgetConn(k *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.live == k {
@@ -84,8 +84,8 @@ func (c *Client) forget(k *conn) {
 	}
 }
 
-// ask replaces the filter of the connection.
-func (k *conn) ask(ctx context.Context, f filter) error {
+// setFilter replaces the filter of the connection.
+func (k *conn) setFilter(ctx context.Context, f filter) error {
 	message, err := f.update()
 	if err != nil {
 		return err
@@ -109,37 +109,37 @@ func (k *conn) Next(ctx context.Context) (consumer.Frame, error) {
 	k.client.metrics.bytes.Add(float64(len(f.Data)))
 	if !k.received {
 		k.received = true
-		k.client.fruitful()
+		k.client.resetFailures()
 	}
 	return f, nil
 }
 
-// ended says why the connection is over.
+// ended returns why the connection ended.
 func (k *conn) ended(ctx context.Context, err error) error {
-	k.fail(nil) // the watch ends too
+	k.fail(nil) // ends watch too
 	k.stop()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	<-k.done
-	if k.cause != nil {
-		err = k.cause
+	if k.closeErr != nil {
+		err = k.closeErr
 	}
 	var closed websocket.CloseError
 	switch {
 	case errors.As(err, &closed):
 		err = fmt.Errorf("the server closed the connection: %d %s", closed.Code, shorten(closed.Reason))
 	case errors.Is(err, io.EOF):
-		err = errors.New("the connection broke off")
+		err = errors.New("the connection was lost")
 	}
 	if !k.received {
-		k.client.fruitless(fmt.Errorf("no event arrived: %w", err))
+		k.client.recordFailure(fmt.Errorf("no event arrived: %w", err))
 	}
 	return err
 }
 
-// read reads one message into memory that nothing else uses. The reads have no
-// context of their own: one that ends closes the connection, see Next.
+// read reads one message into memory of its own. The reads have no context: a
+// context that ends closes the connection, see Next.
 func (k *conn) read() (consumer.Frame, error) {
 	kind, message, err := k.ws.Reader(context.Background())
 	if err != nil {
@@ -151,7 +151,7 @@ func (k *conn) read() (consumer.Frame, error) {
 	}
 	start := len(k.slab)
 	for {
-		if len(k.slab) == cap(k.slab) { // the frame goes on in a larger slab
+		if len(k.slab) == cap(k.slab) { // the frame continues in a larger slab
 			larger := make([]byte, len(k.slab)-start, max(slabBytes, 2*(len(k.slab)-start)))
 			copy(larger, k.slab[start:])
 			k.slab, start = larger, 0
@@ -165,7 +165,7 @@ func (k *conn) read() (consumer.Frame, error) {
 		case err != nil:
 			return consumer.Frame{}, err
 		case int64(len(k.slab)-start) > k.client.cfg.ReadLimit:
-			f.Data = append([]byte(nil), k.slab[start:start+int(min(kept, k.client.cfg.ReadLimit))]...)
+			f.Data = append([]byte(nil), k.slab[start:start+int(min(maxKept, k.client.cfg.ReadLimit))]...)
 			f.Truncated, k.slab = true, nil
 			if err := k.discard(message); err != nil {
 				return consumer.Frame{}, err
@@ -176,8 +176,8 @@ func (k *conn) read() (consumer.Frame, error) {
 	}
 }
 
-// discard reads a message to its end. It may be of any length: each part of it
-// shows that the server lives.
+// discard reads a message of any length to its end. Each part of it shows that the
+// server is alive.
 func (k *conn) discard(message io.Reader) error {
 	part := make([]byte, 64<<10)
 	for {
@@ -192,8 +192,8 @@ func (k *conn) discard(message io.Reader) error {
 	}
 }
 
-// watch asks a server that has been silent whether it lives, and ends the
-// connection when it does not answer.
+// watch pings a server that has been silent, and ends the connection if it does not
+// reply.
 func (k *conn) watch() {
 	quiet := k.client.cfg.QuietAfter
 	timer := time.NewTimer(quiet)
@@ -217,19 +217,19 @@ func (k *conn) watch() {
 		case err == nil:
 			k.proven.Set(sent)
 		case time.Since(k.lastFrame.At()) >= k.client.cfg.PongWithin:
-			k.fail(fmt.Errorf("the server has been silent for %s and does not answer a ping", time.Since(sent.Add(-idle)).Round(time.Second)))
+			k.fail(fmt.Errorf("the server has been silent for %s and does not reply to a ping", time.Since(sent.Add(-idle)).Round(time.Second)))
 			return
 		}
 		timer.Reset(quiet)
 	}
 }
 
-// Decode reads a frame.
+// Decode decodes a frame.
 func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	data := f.Data
 	switch {
 	case f.Truncated:
-		k.decode.beginning(f, &consumer.Malformed{Cause: "the frame is too long",
+		k.decode.readBeginning(f, &consumer.Malformed{Cause: "the frame is too long",
 			Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more", Raw: f.Data}, m)
 		return nil
 	case f.Compressed:
@@ -248,9 +248,9 @@ func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	return nil
 }
 
-// beginning reads what is left of a frame that is too long: where it stands,
-// if it is not compressed.
-func (d *decoder) beginning(f consumer.Frame, bad *consumer.Malformed, m *consumer.Message) {
+// readBeginning reads the place of a frame that is too long, if it is not
+// compressed.
+func (d *decoder) readBeginning(f consumer.Frame, bad *consumer.Malformed, m *consumer.Message) {
 	m.Reset(f.Data, f.Arrived)
 	if f.Compressed {
 		m.Refuse(bad)

@@ -15,10 +15,10 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// Connect dials one endpoint after another until one accepts or ctx ends. After
-// a connection that brought events the same endpoint comes first: its cursor is
-// the exact one. Waits double until an event arrives; a server that accepts and
-// says nothing counts as failed. A long wait ends early, see wait.
+// Connect dials one endpoint after another until one accepts or ctx ends. After a
+// connection that brought events, it starts with the same endpoint, for which the
+// cursor is exact. Waits double until an event arrives: a server that accepts and
+// sends nothing counts as failed. A long wait may end early, see wait.
 func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
 	if report == nil {
 		report = func(consumer.Attempt) {}
@@ -40,31 +40,32 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 			return nil, ctx.Err()
 		}
 		c.metrics.connects.WithLabelValues(e.host, "failed").Inc()
-		c.fruitless(err)
+		c.recordFailure(err)
 	}
 }
 
-// fruitless counts a try that brought no event; the next one goes elsewhere.
-func (c *Client) fruitless(err error) {
+// recordFailure counts an attempt that brought no event. The next one goes to
+// another endpoint.
+func (c *Client) recordFailure(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed++
 	c.last = c.at
-	c.because = fmt.Errorf("%s: %w", c.endpoints[c.at].host, err)
+	c.lastErr = fmt.Errorf("%s: %w", c.endpoints[c.at].host, err)
 	c.metrics.failed.Set(float64(c.failed))
 	c.at = (c.at + 1) % len(c.endpoints)
 }
 
-// fruitful forgets the failures: an event has arrived.
-func (c *Client) fruitful() {
+// resetFailures resets the failures after an event has arrived.
+func (c *Client) resetFailures() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failed, c.because = 0, nil
+	c.failed, c.lastErr = 0, nil
 	c.retries.Reset()
 	c.metrics.failed.Set(0)
 }
 
-// dial makes one connection, and says what is wanted on it.
+// dial makes one connection and sets its filter.
 func (c *Client) dial(ctx context.Context, e *endpoint, from consumer.Cursor) (*conn, error) {
 	zip := c.decoder(ctx)
 	c.mu.Lock()
@@ -91,34 +92,34 @@ func (c *Client) dial(ctx context.Context, e *endpoint, from consumer.Cursor) (*
 	ws, response, err := websocket.Dial(traced, u.String(), &websocket.DialOptions{HTTPClient: c.cfg.HTTPClient, HTTPHeader: header,
 		CompressionMode: websocket.CompressionDisabled})
 	e.unreachable = !reached.Load()
-	c.answered(e, response)
+	c.recordResponse(e, response)
 	if err != nil {
 		return nil, refusal(err, response)
 	}
-	ws.SetReadLimit(-1) // bounded where frames are read: a long one is parked, not fatal
+	ws.SetReadLimit(-1) // read bounds frames: a long one is dead-lettered, not fatal
 	conn := newConn(c, e.host, ws, zip)
 	if !filter.inURL() {
-		if err := conn.ask(dialing, filter); err != nil {
-			conn.Close() //nolint:errcheck // it failed already
-			return nil, fmt.Errorf("say hello: %w", err)
+		if err := conn.setFilter(dialing, filter); err != nil {
+			conn.Close() //nolint:errcheck // the error is returned
+			return nil, fmt.Errorf("send the filter: %w", err)
 		}
 	}
-	c.asking.Lock()
-	defer c.asking.Unlock()
+	c.filterMu.Lock()
+	defer c.filterMu.Unlock()
 	c.mu.Lock()
 	c.live = conn
 	latest := c.filter
 	c.mu.Unlock()
-	if latest.hash() != filter.hash() { // it changed while we dialled
-		if err := conn.ask(dialing, latest); err != nil {
-			conn.Close() //nolint:errcheck // it failed already
+	if latest.hash() != filter.hash() { // it changed during the dial
+		if err := conn.setFilter(dialing, latest); err != nil {
+			conn.Close() //nolint:errcheck // the error is returned
 			return nil, fmt.Errorf("change the filter: %w", err)
 		}
 	}
 	return conn, nil
 }
 
-// refusal says why a dial failed, in the server's words where it has some.
+// refusal returns why a dial failed, with the server's message if it has one.
 func refusal(err error, response *http.Response) error {
 	if response == nil {
 		return unwrapDial(err)
@@ -133,10 +134,10 @@ func refusal(err error, response *http.Response) error {
 	if response.StatusCode == http.StatusSwitchingProtocols {
 		return unwrapDial(err)
 	}
-	return fmt.Errorf("the server answered %d%s", response.StatusCode, words)
+	return fmt.Errorf("the server responded with status %d%s", response.StatusCode, words)
 }
 
-// unwrapDial leaves out what a dial's error repeats: the URL with every DID.
+// unwrapDial removes the URL, which may contain many DIDs, from a dial's error.
 func unwrapDial(err error) error {
 	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
 		if deeper := errors.Unwrap(inner); deeper == nil || strings.HasPrefix(inner.Error(), "dial ") {

@@ -15,22 +15,25 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxDictionary bounds a dictionary, in bytes; the v1 one has 112,640.
+// maxDictionary bounds the size of a dictionary, in bytes; the v1 dictionary has
+// 112,640.
 const maxDictionary = 4 << 20
 
-// againAfter is how long a dictionary that could not be had is not asked for.
-const againAfter = 10 * time.Minute
+// retryDictionaryAfter is how long to wait before a failed dictionary is requested
+// again.
+const retryDictionaryAfter = 10 * time.Minute
 
-// dictionaryState is what is known of the dictionary, for the goroutine that connects.
+// dictionaryState is the state of the dictionary, used by the goroutine that
+// connects.
 type dictionaryState struct {
 	decoder *zstd.Decoder
-	asked   time.Time // when it could not be had
-	said    bool      // that frames are plain
-	refused bool      // the server compresses with another one
+	asked   time.Time // when a request last failed
+	said    bool      // plain frames have been logged
+	refused bool      // the server uses another dictionary
 }
 
-// Dictionary fetches the zstd dictionary at url. One that does not have the
-// given SHA-256, in hexadecimal, is refused.
+// Dictionary fetches the zstd dictionary at url. It rejects one with another
+// SHA-256, in hexadecimal, than the given one.
 func Dictionary(ctx context.Context, client *http.Client, url, sum string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -44,19 +47,19 @@ func Dictionary(ctx context.Context, client *http.Client, url, sum string) ([]by
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("fetch the zstd dictionary from %s: the server answered %d", url, response.StatusCode)
+		return nil, fmt.Errorf("fetch the zstd dictionary from %s: the server responded with status %d", url, response.StatusCode)
 	}
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxDictionary))
 	if err != nil {
 		return nil, fmt.Errorf("fetch the zstd dictionary: %w", err)
 	}
 	if got := sha256.Sum256(data); hex.EncodeToString(got[:]) != sum {
-		return nil, fmt.Errorf("the zstd dictionary at %s is another one: expected SHA-256 %s, received %x", url, sum, got)
+		return nil, fmt.Errorf("the zstd dictionary at %s has changed: expected SHA-256 %s, received %x", url, sum, got)
 	}
 	return data, nil
 }
 
-// decoder is what reads compressed frames; nil where frames are to be plain.
+// decoder returns the decoder of compressed frames; nil if frames are to be plain.
 func (c *Client) decoder(ctx context.Context) *zstd.Decoder {
 	z := &c.zip
 	switch {
@@ -64,7 +67,7 @@ func (c *Client) decoder(ctx context.Context) *zstd.Decoder {
 		return nil
 	case z.decoder != nil:
 		return z.decoder
-	case !z.asked.IsZero() && time.Since(z.asked) < againAfter:
+	case !z.asked.IsZero() && time.Since(z.asked) < retryDictionaryAfter:
 		return nil
 	}
 	dictionary, err := c.cfg.Dictionary(ctx)
@@ -89,10 +92,10 @@ func (c *Client) dictionaryRefused() bool {
 	return c.zip.refused
 }
 
-// unzip decompresses a frame into memory that nothing else uses.
+// unzip decompresses a frame into memory of its own.
 func (k *conn) unzip(data []byte) ([]byte, error) {
 	if k.zip == nil {
-		return nil, &consumer.Malformed{Cause: "a compressed frame where none was asked for", Raw: data}
+		return nil, &consumer.Malformed{Cause: "the frame is compressed, but plain frames were requested", Raw: data}
 	}
 	if cap(k.unzipped)-len(k.unzipped) < max(4<<10, 4*len(data)) {
 		k.unzipped = make([]byte, 0, max(slabBytes, 8*len(data)))
@@ -105,15 +108,15 @@ func (k *conn) unzip(data []byte) ([]byte, error) {
 		c.mu.Lock()
 		c.zip.refused = true
 		c.mu.Unlock()
-		c.log.Warn("plain_frames", "error", "the server compresses with another dictionary than ours", "host", k.host)
-		return nil, errors.New("the server compresses with another dictionary: reconnect for plain frames")
+		c.log.Warn("plain_frames", "error", "the server compresses with another dictionary", "host", k.host)
+		return nil, errors.New("the server compresses with another dictionary: reconnecting for plain frames")
 	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
 		return nil, &consumer.Malformed{Cause: "the frame is too long", Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more",
-			Raw: data[:min(len(data), kept)]}
+			Raw: data[:min(len(data), maxKept)]}
 	case err != nil:
 		return nil, &consumer.Malformed{Cause: shorten("the frame cannot be decompressed: " + err.Error()), Raw: data}
 	}
-	if slab := k.unzipped[start:cap(k.unzipped)]; len(out) > 0 && &out[0] == &slab[0] { // else it did not fit
+	if slab := k.unzipped[start:cap(k.unzipped)]; len(out) > 0 && &out[0] == &slab[0] { // else a larger slab was allocated
 		k.unzipped = k.unzipped[:start+len(out)]
 	}
 	return out[:len(out):len(out)], nil

@@ -14,48 +14,48 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxTimeUS is the last microsecond of the year 9999, more or less: what
-// Postgres and RFC 3339 can both write down.
+// maxTimeUS is about the last microsecond of the year 9999: Postgres and RFC 3339
+// can both represent it.
 const maxTimeUS = 253402300799000000
 
-// maxSeq is the highest sequence number: servers take a larger cursor for a time.
+// maxSeq is the highest sequence number: servers treat a larger cursor as a time.
 const maxSeq = 1e15 - 1
 
 // wireName is stored with dead letters.
 const wireName = "jetstream-v1"
 
-// Wire is the v1 wire: a frame is a JSON object and one event, or none. A
-// refused frame keeps the place that it names. The strings and bytes of what is
-// decoded are parts of the frame, which must not be written to afterwards.
-// Records of collections that are not wanted are left out, and the syntax of
-// their identity is not checked; nil wants all.
+// Wire returns the v1 wire: a frame is a JSON object with one event, or none. A
+// malformed frame keeps its place if that is readable. Strings and bytes of decoded
+// messages are parts of the frame, which must not be modified afterwards. For
+// collections that are not wanted, the record is omitted and the syntax of its
+// identity is not checked; nil wants all.
 //
-// Unknown fields are ignored and an unknown kind is no error, but a name that
-// occurs twice in one object is: two readers of it would not read the same.
+// Unknown fields and unknown kinds are ignored. A duplicate name in an object is an
+// error, because two decoders could read it differently.
 func Wire(wanted func(collection string) bool) consumer.Wire {
 	d := &decoder{wanted: wanted}
 	return consumer.Wire{Name: wireName, Decode: d.decode}
 }
 
-// decoder reads one event after another. It is used by one goroutine.
+// decoder decodes one event after another. It is used by one goroutine.
 type decoder struct {
-	wanted func(collection string) bool // nil: every collection is
+	wanted func(collection string) bool // nil: all are wanted
 
 	json   jsontext.Decoder
 	buf    bytes.Buffer
 	m      *consumer.Message
 	raw    []byte
 	kind   string
-	body   map[string]jsontext.Value // bodies met before the kind was
-	found  bool                      // the body of this kind was read
+	body   map[string]jsontext.Value // bodies that came before the kind
+	found  bool                      // the body of the kind was read
 	record jsontext.Value
-	active bool // the account's field active was there
+	active bool // the account has the field active
 
-	repeated string // the DID in the body, met before the frame's own
-	repeats  bool   // there was one
+	repeated string // the DID in a body that came before the frame's DID
+	repeats  bool   // a body has a DID
 }
 
-// decode reads data into m, see Wire.
+// decode decodes data into m, see Wire.
 func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) {
 	data = data[:len(data):len(data)]
 	m.Reset(data, arrived)
@@ -78,7 +78,7 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) {
 	d.refused(bad)
 }
 
-// identity names the frame of an event: anchors are made of it.
+// identity returns the identity of an event's frame, of which anchors are made.
 func identity(ev *consumer.Event) consumer.Identity {
 	switch ev.Kind {
 	case consumer.KindCommit:
@@ -91,15 +91,15 @@ func identity(ev *consumer.Event) consumer.Identity {
 	return consumer.Identity{Kind: "other", Author: ev.Author}
 }
 
-// refused leaves of a frame where it stands, why it is refused, whose event it
-// is and of which record, as far as that can be read.
+// refused reduces a malformed frame to its place, the error, and the account and
+// record as far as they are readable.
 func (d *decoder) refused(bad *consumer.Malformed) {
 	m := d.m
 	m.Refuse(bad)
 	m.Seq, m.TimeUS = 0, 0
 	var did, rkey, rev string
 	d.read(d.raw)
-	d.object("", func(name string) error { //nolint:errcheck // the frame is refused already
+	d.object("", func(name string) error { //nolint:errcheck // the frame is malformed anyway
 		switch name {
 		case "time_us":
 			return d.integer("/time_us", &m.TimeUS)
@@ -126,7 +126,7 @@ func (d *decoder) refused(bad *consumer.Malformed) {
 		m.Seq, m.TimeUS = 0, 0
 	}
 	if !utf8.Valid(d.raw) {
-		bad.Collection = "" // these are no texts
+		bad.Collection = "" // not valid strings
 		return
 	}
 	if !isDID(did) {
@@ -154,7 +154,7 @@ func (d *decoder) frame(ev *consumer.Event) error {
 		return err
 	}
 	if _, err := d.json.ReadToken(); !errors.Is(err, io.EOF) {
-		return &consumer.Malformed{Cause: "something follows the event in its frame", Raw: d.raw}
+		return &consumer.Malformed{Cause: "the frame has data after the event", Raw: d.raw}
 	}
 	if body, ok := d.body[d.kind]; ok && !d.found {
 		d.read(body)
@@ -163,14 +163,14 @@ func (d *decoder) frame(ev *consumer.Event) error {
 	return nil
 }
 
-// read starts reading JSON that is known to be UTF-8. Surrogates that stand
-// alone pass here: in a record they are replaced, elsewhere refused.
+// read starts decoding JSON that is known to be UTF-8. Lone surrogates pass here:
+// in a record they are replaced, elsewhere rejected.
 func (d *decoder) read(data []byte) {
 	d.buf = *bytes.NewBuffer(data)
 	d.json.Reset(&d.buf, jsontext.AllowInvalidUTF8(true))
 }
 
-// envelope reads the value of one field of the frame.
+// envelope decodes one field of the frame.
 func (d *decoder) envelope(name string, ev *consumer.Event) error {
 	switch name {
 	case "did":
@@ -197,7 +197,7 @@ func (d *decoder) envelope(name string, ev *consumer.Event) error {
 	return d.skip()
 }
 
-// content reads the object that is named after the event's kind.
+// content decodes the object named after the event's kind.
 func (d *decoder) content(kind string, ev *consumer.Event) error {
 	d.found = true
 	switch kind {
@@ -271,8 +271,7 @@ func operation(word string) consumer.Operation {
 	return 0
 }
 
-// alias is b as a string in the same memory: no frame is written to after it
-// was read, neither by its owner nor here.
+// alias returns b as a string that shares its memory: frames are never modified.
 func alias(b []byte) string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }

@@ -82,7 +82,7 @@ func decode(t testing.TB, frame []byte) (consumer.Event, *consumer.Malformed) {
 	require.True(t, bad.Path == "" || bad.Path[0] == '/', "%q is no JSON pointer", bad.Path)
 	for _, s := range []string{bad.Cause, bad.Path, bad.Expected, bad.Received} {
 		require.True(t, utf8.ValidString(s) && !strings.Contains(s, "\x00"), "%q cannot be stored", s)
-		require.LessOrEqual(t, len(s), 3*shown)
+		require.LessOrEqual(t, len(s), 3*maxQuoted)
 	}
 	return ev, bad
 }
@@ -201,7 +201,7 @@ func TestUnknownKindIsNoError(t *testing.T) {
 	}
 	require.Equal(t, consumer.KindOther, accepted(t, `{"kind":"info"}`).Kind)
 	require.Equal(t, consumer.KindOther, accepted(t, `{"commit":7,"identity":null,"account":[{}],"kind":"info","did":"not checked"}`).Kind)
-	refused(t, `{"kind":"info","time_us":-1}`, "missing or absurd time", "/time_us")
+	refused(t, `{"kind":"info","time_us":-1}`, "the time is missing or out of range", "/time_us")
 	refused(t, `{"kind":"info","did":7}`, "wrong type", "/did")
 }
 
@@ -260,7 +260,7 @@ func TestUnwantedCollectionHasNoRecord(t *testing.T) {
 	require.Equal(t, "com.example.never-seen.thing", ev.Collection, "without a filter every collection is wanted")
 }
 
-func TestWhatIsNoEventIsRefused(t *testing.T) {
+func TestInvalidEventIsRejected(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ frame, cause, path string }{
 		"empty":             {"", "the frame is empty", ""},
@@ -288,10 +288,10 @@ func TestWhatIsNoEventIsRefused(t *testing.T) {
 		"bad escape":        {with(t, frameCreate, `"hi"`, `"h\x00i"`), "not JSON", "/commit/record/text"},
 		"bad number":        {with(t, frameCreate, `5860`, `05860`), "not JSON", ""},
 		"bad literal":       {with(t, frameStatus, `false`, `flase`), "not JSON", "/account/active"},
-		"a second event":    {frameCreate + frameCreate, "something follows", ""},
-		"a second line":     {frameCreate + "\n" + frameCreate, "something follows", ""},
-		"a stray bracket":   {frameCreate + "}", "something follows", ""},
-		"a NUL at the end":  {frameCreate + "\x00", "something follows", ""},
+		"a second event":    {frameCreate + frameCreate, "data after the event", ""},
+		"a second line":     {frameCreate + "\n" + frameCreate, "data after the event", ""},
+		"a stray bracket":   {frameCreate + "}", "data after the event", ""},
+		"a NUL at the end":  {frameCreate + "\x00", "data after the event", ""},
 		"invalid in record": {with(t, frameCreate, `"hi"`, "\"h\xffi\""), "not UTF-8", ""},
 		"raw surrogate":     {with(t, frameCreate, `"hi"`, "\"\xed\xa0\x80\""), "not UTF-8", ""},
 		"overlong NUL":      {with(t, frameCreate, `"hi"`, "\"\xc0\x80\""), "not UTF-8", ""},
@@ -317,8 +317,8 @@ func TestEveryTruncationIsRefused(t *testing.T) {
 	}
 }
 
-// Two readers of a name that occurs twice would not read the same.
-func TestNameThatOccursTwiceIsRefused(t *testing.T) {
+// Two decoders could read an object with a duplicate name differently.
+func TestDuplicateNameIsRejected(t *testing.T) {
 	t.Parallel()
 	const cause = "a name occurs twice"
 	for _, c := range []struct{ part, by, path string }{
@@ -337,8 +337,8 @@ func TestNameThatOccursTwiceIsRefused(t *testing.T) {
 	accepted(t, with(t, frameCreate, `"text":"hi"`, `"a":{"a":{"a":[{"a":1},{"a":1}]}},"A":1`))
 }
 
-// The recordings are of real servers; where there are none, and besides, the
-// simulated network is read.
+// The recordings are from real servers. Events of the simulated network are decoded
+// in any case.
 func TestRecordedStreamsAreRead(t *testing.T) {
 	t.Parallel()
 	recordings := map[string][]byte{}

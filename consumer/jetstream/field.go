@@ -15,10 +15,10 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// shown is how much of an offending value a Malformed quotes, in bytes.
-const shown = 80
+// maxQuoted is how many bytes of an invalid value a Malformed quotes.
+const maxQuoted = 80
 
-// object reads an object and calls field with each name, to read its value.
+// object decodes an object and calls field for each name, to decode its value.
 func (d *decoder) object(path string, field func(name string) error) error {
 	if k := d.json.PeekKind(); k != '{' {
 		return d.wrongType(path, "an object")
@@ -36,18 +36,19 @@ func (d *decoder) object(path string, field func(name string) error) error {
 			if err != nil {
 				return d.syntax(err)
 			}
-			word, _ := unquote(name) // a name that cannot be read is of no known field
+			word, _ := unquote(name) // an unreadable name is no known field
 			if err := field(word); err != nil {
 				return err
 			}
 		default:
-			_, err := d.json.ReadToken() // says what is wrong
+			_, err := d.json.ReadToken() // returns the error
 			return d.syntax(err)
 		}
 	}
 }
 
-// text reads a string into s: part of the frame where nothing is escaped.
+// text decodes a string into s, which shares the frame's memory if nothing is
+// escaped.
 func (d *decoder) text(path string, s *string) error {
 	if d.json.PeekKind() != '"' {
 		return d.wrongType(path, "a string")
@@ -63,8 +64,8 @@ func (d *decoder) text(path string, s *string) error {
 	return nil
 }
 
-// unquote is the content of a JSON string. It answers false where that is no
-// text: it holds a NUL or half of a surrogate pair.
+// unquote returns the content of a JSON string. It returns false if that has a NUL
+// or a lone surrogate.
 func unquote(v jsontext.Value) (string, bool) {
 	inside := v[1 : len(v)-1]
 	if bytes.IndexByte(inside, '\\') < 0 {
@@ -74,7 +75,7 @@ func unquote(v jsontext.Value) (string, bool) {
 	return string(b), err == nil && bytes.IndexByte(b, 0) < 0
 }
 
-// integer reads a number that is written without fraction and exponent.
+// integer decodes a number without fraction and exponent.
 func (d *decoder) integer(path string, n *int64) error {
 	if d.json.PeekKind() != '0' {
 		return d.wrongType(path, "an integer")
@@ -102,8 +103,8 @@ func (d *decoder) boolean(path string, b *bool) error {
 	return d.refuse("wrong type", path, "true or false", t.Kind().String())
 }
 
-// datetime reads a time as the network writes it, or in the looser forms that
-// it tolerates.
+// datetime decodes a time in the network's format, or in the looser formats that it
+// tolerates.
 func (d *decoder) datetime(path string, at *time.Time) error {
 	var s string
 	if err := d.text(path, &s); err != nil {
@@ -121,13 +122,13 @@ func (d *decoder) datetime(path string, at *time.Time) error {
 	return nil
 }
 
-// sameDID reads the DID that a body repeats. A frame may name only one.
+// sameDID checks the DID that a body repeats: a frame may name only one.
 func (d *decoder) sameDID(path string, ev *consumer.Event) error {
 	var did string
 	if err := d.text(path, &did); err != nil {
 		return err
 	}
-	if ev.Author == "" { // the frame's own comes later, or is missing
+	if ev.Author == "" { // the frame's DID comes later, or is missing
 		d.repeated, d.repeats = did, true
 		return nil
 	}
@@ -141,7 +142,7 @@ func (d *decoder) agree(path, did, repeated string) error {
 	return nil
 }
 
-// value reads any JSON value as it stands in the frame.
+// value decodes any JSON value, unchanged.
 func (d *decoder) value() (jsontext.Value, error) {
 	v, err := d.json.ReadValue()
 	return v[:len(v):len(v)], d.syntax(err)
@@ -149,8 +150,7 @@ func (d *decoder) value() (jsontext.Value, error) {
 
 func (d *decoder) skip() error { return d.syntax(d.json.SkipValue()) }
 
-// wrongType says that the next value is not what the field must hold, or that
-// it is not even JSON.
+// wrongType returns the error of a value that has the wrong type or is not JSON.
 func (d *decoder) wrongType(path, expected string) error {
 	v, err := d.value()
 	if err != nil {
@@ -160,14 +160,14 @@ func (d *decoder) wrongType(path, expected string) error {
 	if path == "" {
 		cause = "the frame is not an event"
 	}
-	return d.refuse(cause, path, expected, string(v[:min(len(v), 2*shown)]))
+	return d.refuse(cause, path, expected, string(v[:min(len(v), 2*maxQuoted)]))
 }
 
 func (d *decoder) refuse(cause, path, expected, received string) *consumer.Malformed {
 	return &consumer.Malformed{Cause: cause, Path: path, Expected: expected, Received: shorten(received), Raw: d.raw}
 }
 
-// syntax turns what the JSON reader says into a Malformed.
+// syntax turns an error of the JSON decoder into a Malformed.
 func (d *decoder) syntax(err error) error {
 	var wrong *jsontext.SyntacticError
 	switch {
@@ -185,10 +185,10 @@ func (d *decoder) syntax(err error) error {
 	return &consumer.Malformed{Cause: shorten(err.Error()), Raw: d.raw}
 }
 
-// shorten makes a stranger's text fit to be shown and stored.
+// shorten makes text from the network fit to be shown and stored.
 func shorten(s string) string {
-	if len(s) > shown {
-		s = s[:shown] + "…"
+	if len(s) > maxQuoted {
+		s = s[:maxQuoted] + "…"
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

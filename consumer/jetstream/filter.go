@@ -16,41 +16,41 @@ import (
 const (
 	maxCollections = 100    // the server's limit
 	maxAccounts    = 10_000 // the server's limit
-	maxDIDsInURL   = 100    // proxies cut longer URLs; the rest is said after the dial
+	maxDIDsInURL   = 100    // proxies reject longer URLs; more DIDs are sent after the dial
 )
 
-// nobody is sent in place of an empty list of DIDs, which a server takes for
-// the whole network: a DID that nothing can ever resolve.
-const nobody = "did:web:nobody.invalid"
+// nobodyDID replaces an empty list of DIDs, which a server treats as the whole
+// network. Nothing resolves it.
+const nobodyDID = "did:web:nobody.invalid"
 
 // filter is what the server is asked to send.
 type filter struct{ consumer.Filter }
 
-// check says what a server would refuse.
+// check returns an error if a server would reject the filter.
 func (f filter) check() error {
 	if len(f.Collections) > maxCollections {
-		return fmt.Errorf("a stream can ask for %d collections at most, not %d: use a pattern such as app.bsky.feed.*", maxCollections, len(f.Collections))
+		return fmt.Errorf("a stream can request %d collections at most, not %d: use a pattern such as app.bsky.feed.*", maxCollections, len(f.Collections))
 	}
 	for _, c := range f.Collections {
 		if !isPattern(c) {
-			return fmt.Errorf("%q is no collection: expected an NSID such as app.bsky.feed.post, or a pattern such as app.bsky.feed.*", c)
+			return fmt.Errorf("%q is not a collection: expected an NSID such as app.bsky.feed.post, or a pattern such as app.bsky.feed.*", c)
 		}
 	}
 	if f.Everyone {
 		return nil
 	}
 	if len(f.Accounts) > maxAccounts {
-		return fmt.Errorf("a stream can ask for %d DIDs at most, not %d: split them over several streams, or ask for everyone", maxAccounts, len(f.Accounts))
+		return fmt.Errorf("a stream can request %d DIDs at most, not %d: split them over several streams, or request everyone", maxAccounts, len(f.Accounts))
 	}
 	for _, did := range f.Accounts {
 		if !isDID(did) {
-			return fmt.Errorf("%q is no DID", did)
+			return fmt.Errorf("%q is not a DID", did)
 		}
 	}
 	return nil
 }
 
-// sorted is a copy in which everything comes once and in order.
+// sorted returns a copy, sorted and without duplicates.
 func (f filter) sorted() filter {
 	f.Collections = slices.Compact(slices.Sorted(slices.Values(f.Collections)))
 	f.Accounts = slices.Compact(slices.Sorted(slices.Values(f.Accounts)))
@@ -60,18 +60,18 @@ func (f filter) sorted() filter {
 	return f
 }
 
-// wantedDIDs is the list to send: never empty unless everyone is meant.
+// wantedDIDs returns the list to send. It is empty only if everyone is requested.
 func (f filter) wantedDIDs() []string {
 	if !f.Everyone && len(f.Accounts) == 0 {
-		return []string{nobody}
+		return []string{nobodyDID}
 	}
 	return f.Accounts
 }
 
-// inURL answers whether the filter fits into the URL of the dial.
+// inURL reports whether the filter fits into the URL.
 func (f filter) inURL() bool { return len(f.Accounts) <= maxDIDsInURL }
 
-// query is the filter and the cursor as parameters.
+// query returns the filter and the cursor as URL parameters.
 func (f filter) query(from consumer.Cursor, compress bool) url.Values {
 	q := url.Values{}
 	if from.Kind != consumer.CursorNone {
@@ -89,7 +89,7 @@ func (f filter) query(from consumer.Cursor, compress bool) url.Values {
 	return q
 }
 
-// update is the message that replaces the filter of a connection.
+// update returns the message that replaces a connection's filter.
 func (f filter) update() ([]byte, error) {
 	type payload struct {
 		Collections []string `json:"wantedCollections"`
@@ -102,7 +102,7 @@ func (f filter) update() ([]byte, error) {
 	}{"options_update", payload{Collections: append([]string{}, f.Collections...), DIDs: append([]string{}, f.wantedDIDs()...)}})
 }
 
-// hash names the filter: equal filters have equal names.
+// hash returns a hash of the filter: equal filters have equal hashes.
 func (f filter) hash() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%t", f.Everyone)
@@ -115,36 +115,36 @@ func (f filter) hash() string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// Capabilities are those of a server of either generation.
+// Capabilities returns the capabilities of a Jetstream server of either generation.
 func Capabilities() consumer.Capabilities {
 	return consumer.Capabilities{Wire: Wire(nil), TimeCursor: true, Anchors: 1, Filters: true, Accounts: maxAccounts}
 }
 
-// Capabilities are those of its servers.
+// Capabilities returns the capabilities of its servers.
 func (c *Client) Capabilities() consumer.Capabilities {
 	can := Capabilities()
 	can.Wire = Wire(c.cfg.Wanted)
 	return can
 }
 
-// FilterHash names what the client asks for. A cursor holds for one filter.
+// FilterHash returns a hash of the filter. A cursor is valid for one filter.
 func (c *Client) FilterHash() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.filter.hash()
 }
 
-// SetFilter changes what the client asks for: on the connection at work without
-// a new dial, and on those to come. An error of the connection ends it, and the
-// next one has the new filter.
+// SetFilter changes the filter of the current connection, without a new dial, and
+// of later ones. If that fails, the connection ends, and the next one has the new
+// filter.
 func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 	f := filter{wanted}
 	if err := f.check(); err != nil {
 		return err
 	}
 	f = f.sorted()
-	c.asking.Lock()
-	defer c.asking.Unlock()
+	c.filterMu.Lock()
+	defer c.filterMu.Unlock()
 	c.mu.Lock()
 	same := f.hash() == c.filter.hash()
 	c.filter = f
@@ -153,7 +153,7 @@ func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 	if live == nil || same {
 		return nil
 	}
-	if err := live.ask(ctx, f); err != nil {
+	if err := live.setFilter(ctx, f); err != nil {
 		live.fail(fmt.Errorf("change the filter: %w", err))
 	}
 	return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// TestManyDIDsAreSaidAfterTheDial, and few in the URL.
-func TestManyDIDsAreSaidAfterTheDial(t *testing.T) {
+// TestManyDIDsAreSentAfterDial checks that few DIDs are sent in the URL.
+func TestManyDIDsAreSentAfterDial(t *testing.T) {
 	t.Parallel()
 	type hello struct {
 		query   url.Values
@@ -58,8 +58,9 @@ func TestManyDIDsAreSaidAfterTheDial(t *testing.T) {
 	require.ErrorContains(t, err, "10000 DIDs at most, not 10001")
 }
 
-// TestNobodyIsNotEverybody: a server takes an empty list for the whole network.
-func TestNobodyIsNotEverybody(t *testing.T) {
+// TestEmptyFilterIsNotEveryone matters because a server treats an empty list as the
+// whole network.
+func TestEmptyFilterIsNotEveryone(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{History: 100})
 	someone := n.Log().Entries()[0].DID
@@ -71,12 +72,12 @@ func TestNobodyIsNotEverybody(t *testing.T) {
 
 	// The last one is unfollowed: what comes afterwards is not for us.
 	require.NoError(t, c.SetFilter(t.Context(), consumer.Filter{}))
-	nobody := connect(t, c, oldest)
+	nobodyDID := connect(t, c, oldest)
 	arrived := make(chan consumer.Event, 1)
 	go func() {
-		f, err := nobody.Next(t.Context())
+		f, err := nobodyDID.Next(t.Context())
 		if err == nil {
-			ev, _ := decoded(nobody, f) //nolint:errcheck // then it is none of those waited for
+			ev, _ := decoded(nobodyDID, f) //nolint:errcheck // then it is none of those waited for
 			arrived <- ev
 		}
 	}()
@@ -124,7 +125,7 @@ func TestFilterChangesWithoutANewDial(t *testing.T) {
 		dids(2)[0], dids(2)[1]), string(<-updates))
 	require.NotEqual(t, before, c.FilterHash())
 	require.EqualValues(t, 1, dials.Load())
-	require.ErrorContains(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: []string{"nobody"}}), `"nobody" is no DID`)
+	require.ErrorContains(t, c.SetFilter(t.Context(), consumer.Filter{Accounts: []string{"nobody"}}), `"nobody" is not a DID`)
 	conn.Close() //nolint:errcheck // never fails
 	require.Error(t, <-ended)
 }

@@ -164,7 +164,7 @@ func reads(in map[string]json.RawMessage, name string, v any) bool {
 	return in[name] != nil && string(in[name]) != "null" && json.Unmarshal(in[name], v) == nil
 }
 
-// FuzzSyntax compares the shortcuts with the library they stand for.
+// FuzzSyntax compares the fast checks with the library.
 func FuzzSyntax(f *testing.F) {
 	for _, c := range syntaxCases() {
 		f.Add(c.text)
@@ -183,9 +183,8 @@ func sameSyntax(t testing.TB, s string) {
 		[]bool{isDID(s), isTID(s), isRecordKey(s), isNSID(s), isCID(s)}, "DID, TID, record key, NSID, CID: %q", s)
 }
 
-// Every byte in every place of what is usual, and every length, is a corpus of
-// its own.
-func TestSyntaxIsTheLibrarys(t *testing.T) {
+// The corpus has every byte at every place of common values, and every length.
+func TestSyntaxMatchesLibrary(t *testing.T) {
 	t.Parallel()
 	for _, c := range syntaxCases() {
 		sameSyntax(t, c.text)

@@ -1,6 +1,6 @@
-// Package jetstream reads a Jetstream server's v1 wire, as both generations of
-// servers speak it. It dials, fails over, decompresses and decodes. It knows no
-// database: where to start is told to it, and what it reads it hands on.
+// Package jetstream is a source that reads a Jetstream server's v1 wire, which both
+// generations of servers speak. It dials, fails over, decompresses and decodes. It
+// has no access to the database.
 package jetstream
 
 import (
@@ -21,34 +21,34 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// Config is what a client needs. Zero durations and sizes take the defaults.
+// Config configures a client. Zero durations and sizes take the defaults.
 type Config struct {
 	Endpoints []string        // URLs of subscribe endpoints, ws or wss, in order of preference
-	Filter    consumer.Filter // what to ask for at first
+	Filter    consumer.Filter // the first filter
 
-	Compress bool // ask for zstd frames
-	// Dictionary answers the zstd dictionary. When it cannot, frames are plain.
+	Compress bool // request zstd frames
+	// Dictionary returns the zstd dictionary. If it fails, frames are plain.
 	Dictionary func(context.Context) ([]byte, error)
 
-	ReadLimit    int64         // 8 MiB: of a longer frame only the beginning is kept; 1 MiB of CBOR is at most 6 MiB of JSON
-	MinWait      time.Duration // 500 ms: before the first new try
+	ReadLimit    int64         // 8 MiB: only the beginning of a longer frame is kept; 1 MiB of CBOR is at most 6 MiB of JSON
+	MinWait      time.Duration // 500 ms: the first wait before a retry
 	MaxWait      time.Duration // 30 s: the waits double up to this
 	ProbeEvery   time.Duration // 2 s: how often, during a longer wait, unreachable hosts are probed
 	StartingWait time.Duration // 5 s: the longest wait after 502, 503 or 504: the server is starting
-	AlertAfter   int           // 10: from this many failures in a row on, they are errors in the log
-	QuietAfter   time.Duration // 5 s without a frame: ask the server whether it lives
-	PongWithin   time.Duration // 10 s: how long its answer may take
+	AlertAfter   int           // 10: from this many failures in a row on, failures are logged as errors
+	QuietAfter   time.Duration // 5 s: ping the server after this time without a frame
+	PongWithin   time.Duration // 10 s: how long the pong may take
 	DialTimeout  time.Duration // 10 s: for one endpoint
 
-	Wanted     func(collection string) bool // of which collections records are read; nil: of all
+	Wanted     func(collection string) bool // the collections whose records are decoded; nil: all
 	HTTPClient *http.Client                 // nil: http.DefaultClient
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
 	UserAgent  string
 }
 
-// Client connects to one of several servers. Connect and the connection it
-// made are used by one goroutine at a time, SetFilter by any.
+// Client connects to one of several servers. One goroutine at a time uses Connect
+// and the connection. SetFilter is safe for concurrent use.
 type Client struct {
 	cfg       Config
 	log       *slog.Logger
@@ -59,18 +59,18 @@ type Client struct {
 	// Of the goroutine that connects and reads.
 	at       int                         // the endpoint to try next
 	last     int                         // the endpoint that failed last
-	dialed   bool                        // some try was made
-	retries  *backoff.ExponentialBackOff // the waits between tries
-	starting bool                        // the last try was answered 502, 503 or 504
-	refused  bool                        // the last try was answered 4xx
+	dialed   bool                        // an attempt was made
+	retries  *backoff.ExponentialBackOff // the waits between attempts
+	starting bool                        // the last response was 502, 503 or 504
+	refused  bool                        // the last response was 4xx
 
-	asking sync.Mutex // held while a filter is said on a connection: the latest is said last
+	filterMu sync.Mutex // held while a filter is sent, so that the latest is sent last
 
 	mu      sync.Mutex // guards what follows
 	filter  filter
-	live    *conn // the connection at work; nil between connections
-	failed  int   // tries since the last event arrived
-	because error // why the last one failed
+	live    *conn // the current connection; nil between connections
+	failed  int   // attempts since the last event
+	lastErr error // why the last one failed
 }
 
 type endpoint struct {
@@ -78,8 +78,8 @@ type endpoint struct {
 	host string
 
 	// Of the goroutine that connects and reads.
-	unreachable bool      // the last try made no TCP connection
-	notBefore   time.Time // it asked to be left alone until then
+	unreachable bool      // the last attempt made no TCP connection
+	notBefore   time.Time // from its Retry-After header
 }
 
 type metrics struct {
@@ -88,7 +88,7 @@ type metrics struct {
 	bytes    prometheus.Counter
 }
 
-// New checks the configuration and fills in the defaults.
+// New checks the configuration and sets the defaults.
 func New(cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("no Jetstream endpoint is configured: name at least one")
@@ -118,11 +118,11 @@ func New(cfg Config) (*Client, error) {
 	f := promauto.With(cfg.Registerer)
 	c.metrics = metrics{
 		connects: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_jetstream_connects_total",
-			Help: "Tries to connect, by host and outcome."}, []string{"host", "outcome"}),
+			Help: "Attempts to connect, by host and outcome."}, []string{"host", "outcome"}),
 		failed: f.NewGauge(prometheus.GaugeOpts{Name: "weir_jetstream_failed_tries",
-			Help: "Tries to connect that failed since the last event arrived. Alert from 10 on."}),
+			Help: "Failed attempts to connect since the last event. Alert from 10 on."}),
 		bytes: f.NewCounter(prometheus.CounterOpts{Name: "weir_jetstream_received_bytes_total",
-			Help: "Bytes of frames as they came over the wire."}),
+			Help: "Bytes of frames received, as compressed on the wire."}),
 	}
 	return c, nil
 }
@@ -135,12 +135,12 @@ func parseEndpoint(raw string) (endpoint, error) {
 		raw = u.Redacted()
 	}
 	if err != nil || u.Host == "" || u.User != nil {
-		return endpoint{}, fmt.Errorf("%q is no Jetstream endpoint: expected a URL such as wss://jetstream2.us-west.bsky.network/subscribe", raw)
+		return endpoint{}, fmt.Errorf("%q is not a Jetstream endpoint: expected a URL such as wss://jetstream2.us-west.bsky.network/subscribe", raw)
 	}
 	switch u.Scheme {
 	case "ws", "wss", "http", "https":
 	default:
-		return endpoint{}, fmt.Errorf("%q is no Jetstream endpoint: expected ws or wss, received %s", raw, u.Scheme)
+		return endpoint{}, fmt.Errorf("%q is not a Jetstream endpoint: expected ws or wss, received %s", raw, u.Scheme)
 	}
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/subscribe"

@@ -13,8 +13,8 @@ import (
 // maxDepth bounds the nesting of a record, in levels.
 const maxDepth = 200
 
-// tooDeep answers whether a record in the frame is nested deeper than maxDepth.
-// Most frames have too few brackets for that, which is fast to see.
+// tooDeep reports whether a record in the frame is nested deeper than maxDepth.
+// Most frames have too few brackets for that, which is a fast check.
 func tooDeep(frame []byte) bool {
 	const above = 2 // the frame and its commit
 	if bytes.Count(frame, []byte("{"))+bytes.Count(frame, []byte("[")) <= maxDepth+above {
@@ -40,16 +40,15 @@ func tooDeep(frame []byte) bool {
 	return false
 }
 
-// maxExponent bounds the exponents of a record's numbers: what a double holds.
-// Postgres would take more, up to a limit, but writes such a number out in full:
-// a record of 60 kB becomes a gigabyte when it is read.
+// maxExponent bounds the exponents of a record's numbers: the range of a double.
+// Postgres accepts more, but writes such numbers out in full: a record of 60 kB
+// becomes a gigabyte when it is read.
 const maxExponent = 324
 
-// takeRecord gives the event its record, without the characters that jsonb
-// refuses.
+// takeRecord sets the event's record, without the characters that jsonb rejects.
 func (d *decoder) takeRecord(ev *consumer.Event) error {
 	if n := absurdNumber(d.record); n != nil {
-		return d.refuse("a number that no double holds", "/commit/record", "exponents up to "+strconv.Itoa(maxExponent), string(n[:min(len(n), 2*shown)]))
+		return d.refuse("a number is out of the range of a double", "/commit/record", "exponents up to "+strconv.Itoa(maxExponent), string(n[:min(len(n), 2*maxQuoted)]))
 	}
 	ev.Record = d.record
 	if !bytes.Contains(d.record, []byte(`\u`)) {
@@ -59,21 +58,21 @@ func (d *decoder) takeRecord(ev *consumer.Event) error {
 	if ev.Replaced == 0 {
 		return nil
 	}
-	// Names that differed in what was replaced may have become the same.
+	// Names that differed only in replaced characters may now be equal.
 	if !jsontext.Value(ev.Record).IsValid() {
 		return d.refuse("two names differ only in characters that cannot be stored", "/commit/record", "names that differ", "the same name twice")
 	}
 	return nil
 }
 
-// absurdNumber is the first number of a record whose exponent is beyond
-// maxExponent, from its "e" on. It jumps over strings, most of a record.
+// absurdNumber returns the first number of a record whose exponent is beyond
+// maxExponent, from its "e" on. It skips strings, most of a record.
 func absurdNumber(record []byte) []byte {
 	for i := 0; i < len(record); i++ {
 		switch c := record[i]; {
 		case c == '"':
 			i = closing(record, i)
-		case c|0x20 == 'e' && record[i-1] <= '9': // not that of true and false
+		case c|0x20 == 'e' && record[i-1] <= '9': // not the e of true and false
 			exponent, n := record[i+1:], 0
 			if exponent[0] == '+' || exponent[0] == '-' {
 				exponent = exponent[1:]
@@ -91,7 +90,7 @@ func absurdNumber(record []byte) []byte {
 	return nil
 }
 
-// closing is where the string ends that begins at i.
+// closing returns the index of the end of the string that begins at i.
 func closing(record []byte, i int) int {
 	for {
 		length := bytes.IndexByte(record[i+1:], '"')
@@ -109,9 +108,8 @@ func closing(record []byte, i int) int {
 	}
 }
 
-// replaced writes U+FFFD in place of every escaped NUL and every escaped
-// surrogate that has no other half, and answers how many it wrote. Where there
-// are none it answers the record itself, else a copy.
+// replaced replaces every escaped NUL and every escaped lone surrogate by U+FFFD,
+// and returns how many. Without any it returns the record itself, else a copy.
 func replaced(record []byte) ([]byte, int) {
 	out, n := record, 0
 	replace := func(at int) {
@@ -148,7 +146,7 @@ func replaced(record []byte) ([]byte, int) {
 	return out, n
 }
 
-// hex4 reads the four hexadecimal digits of an escape that is known to be valid.
+// hex4 decodes the four hexadecimal digits of a valid escape.
 func hex4(b []byte) rune {
 	var r rune
 	for _, c := range b[:4] {

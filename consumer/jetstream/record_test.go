@@ -88,7 +88,7 @@ func TestNamesThatCollideAfterReplacementAreRefused(t *testing.T) {
 	require.Equal(t, 2, accepted(t, record(t, `{"\u0000":1,"x\u0000":2,"a":{"\ufffd":1}}`)).Replaced)
 }
 
-func TestRecordSharesNoRoomWithTheFrame(t *testing.T) {
+func TestRecordSharesNoMemoryWithFrame(t *testing.T) {
 	t.Parallel()
 	for _, r := range []string{`{"text":"ho"}`, `{"text":"\u0000"}`} {
 		frame := []byte(record(t, r))
@@ -152,13 +152,13 @@ func TestNumbersOfARecordAreKept(t *testing.T) {
 	}
 }
 
-// Postgres writes a number out in full, whatever its exponent: a small record
-// must not become a large one when it is read.
-func TestNumbersThatNoDoubleHoldsAreRefused(t *testing.T) {
+// Postgres writes numbers out in full, whatever their exponents: a small record
+// must not become large when it is read.
+func TestNumbersBeyondDoubleAreRejected(t *testing.T) {
 	t.Parallel()
 	for _, n := range []string{"1e400000", "-1E-400000", "1e131071", "1e131072", "1e+325", "0.1e-16383", "0e325", "1e" + strings.Repeat("9", 1000), "1e0000000325"} {
 		for _, r := range []string{`{"a":%s}`, `{"a":[1e1,%s,2]}`, `{"a":["\\",%s]}`, `{"\"":{"b":%s }}`, `{"a":[true,%s]}`} {
-			refused(t, record(t, fmt.Sprintf(r, n)), "a number that no double holds", "/commit/record")
+			refused(t, record(t, fmt.Sprintf(r, n)), "a number is out of the range of a double", "/commit/record")
 		}
 	}
 	accepted(t, with(t, frameCreate, `"cursor":5860`, `"x":1e400000`))

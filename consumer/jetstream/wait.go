@@ -14,29 +14,29 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxRetryAfter bounds what a Retry-After header can ask for.
+// maxRetryAfter bounds the wait that a Retry-After header can request.
 const maxRetryAfter = 5 * time.Minute
 
-// probeTimeout bounds one probe of a host: it is a TCP handshake and nothing else.
+// probeTimeout bounds one probe of a host, which is only a TCP handshake.
 const probeTimeout = 2 * time.Second
 
-// wait reports the last failure and waits before the next try. A long wait ends
-// early when a host that was unreachable accepts TCP connections again: that
-// host is tried at once, and the waits start at the shortest again. A host that
-// answers and refuses is not probed.
+// wait reports the last failure and waits before the next attempt. A long wait ends
+// early if an unreachable host accepts TCP connections again: that host is tried at
+// once, and the waits restart at the shortest. A host that responds with an error
+// is not probed.
 func (c *Client) wait(ctx context.Context, report func(consumer.Attempt)) error {
 	c.mu.Lock()
-	failed, because := c.failed, c.because
+	failed, lastErr := c.failed, c.lastErr
 	c.mu.Unlock()
 	pause := c.pause()
-	if because != nil {
+	if lastErr != nil {
 		next := c.endpoints[c.at].url.String()
-		report(consumer.Attempt{Endpoint: next, Failed: failed, Err: because, Wait: pause})
+		report(consumer.Attempt{Endpoint: next, Failed: failed, Err: lastErr, Wait: pause})
 		level := slog.LevelWarn
 		if failed >= c.cfg.AlertAfter {
 			level = slog.LevelError
 		}
-		c.log.Log(ctx, level, "not_connected", "failed", failed, "cause", because, "next", next, "wait", pause)
+		c.log.Log(ctx, level, "not_connected", "failed", failed, "error", lastErr, "next", next, "wait", pause)
 	}
 	end := time.Now().Add(pause)
 	for {
@@ -61,8 +61,8 @@ func (c *Client) wait(ctx context.Context, report func(consumer.Attempt)) error 
 	}
 }
 
-// pause is how long to wait before the next try, and moves c.at past the hosts
-// that asked to be left alone for longer than another one.
+// pause returns the wait before the next attempt, and moves c.at past hosts whose
+// Retry-After is later than that of another host.
 func (c *Client) pause() time.Duration {
 	now := time.Now()
 	longest := c.cfg.MaxWait
@@ -72,7 +72,7 @@ func (c *Client) pause() time.Duration {
 	pause := min(c.retries.NextBackOff(), longest)
 	last := &c.endpoints[c.last]
 	if c.refused && last.notBefore.Before(now.Add(pause)) {
-		last.notBefore = now.Add(pause) // even if another host makes the waits short again
+		last.notBefore = now.Add(pause) // even if another host resets the waits
 	}
 	best := c.at
 	for i := range c.endpoints {
@@ -89,15 +89,15 @@ func (c *Client) pause() time.Duration {
 	return max(pause, c.endpoints[best].notBefore.Sub(now))
 }
 
-// newRetries are the waits after failures: doubled after each, from the shortest
-// to the longest, and shortened by up to half, so that many clients do not come
-// back in step.
+// newRetries returns the waits after failures: doubled after each, from the
+// shortest to the longest, and reduced at random by up to half, so that many
+// clients do not reconnect in step.
 func newRetries(shortest, longest time.Duration) *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{InitialInterval: shortest * 3 / 4, MaxInterval: longest * 3 / 4, Multiplier: 2, RandomizationFactor: 1.0 / 3}
 }
 
-// probe opens a TCP connection to each host that the last try did not reach. It
-// returns the first one, in the order of failover, that accepts.
+// probe opens a TCP connection to each host that the last attempt did not reach. It
+// returns the first, in the order of failover, that accepts.
 func (c *Client) probe(ctx context.Context) (at int, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -124,7 +124,7 @@ func (c *Client) probe(ctx context.Context) (at int, ok bool) {
 	return 0, false
 }
 
-// address is the host and port to open a TCP connection to.
+// address returns the host and port for a TCP connection.
 func (e *endpoint) address() string {
 	port := e.url.Port()
 	if port == "" {
@@ -136,9 +136,9 @@ func (e *endpoint) address() string {
 	return net.JoinHostPort(e.url.Hostname(), port)
 }
 
-// answered keeps what an answer says about when to try this host again. A server
-// that is starting, or a proxy before one, answers 502, 503 or 504.
-func (c *Client) answered(e *endpoint, response *http.Response) {
+// recordResponse records when a response allows the next attempt at this host. A
+// server that is starting, or a proxy before one, responds with 502, 503 or 504.
+func (c *Client) recordResponse(e *endpoint, response *http.Response) {
 	c.starting, c.refused = false, false
 	if response == nil {
 		return
@@ -152,7 +152,7 @@ func (c *Client) answered(e *endpoint, response *http.Response) {
 	e.notBefore = time.Now().Add(min(retryAfter(response.Header.Get("Retry-After")), maxRetryAfter))
 }
 
-// retryAfter reads the header: seconds, or a date.
+// retryAfter parses the header: seconds, or a date.
 func retryAfter(header string) time.Duration {
 	if seconds, err := strconv.Atoi(header); err == nil {
 		return time.Duration(min(max(0, seconds), 1e6)) * time.Second

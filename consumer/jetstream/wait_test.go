@@ -2,10 +2,13 @@ package jetstream_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,19 +26,22 @@ func patient(endpoints ...string) jetstream.Config {
 	return cfg
 }
 
-// away is an address that refuses connections, and what serves on it.
+// away is an address that refuses connections until serve is called. Its socket is
+// bound from the start, so no other socket can take the port.
 func away(t *testing.T) (address string, serve func(http.HandlerFunc)) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	require.NoError(t, err)
-	address = l.Addr().String()
-	require.NoError(t, l.Close())
+	socket := os.NewFile(uintptr(fd), "away")
+	t.Cleanup(func() { socket.Close() }) //nolint:errcheck // the test is over
+	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	name, err := syscall.Getsockname(fd)
+	require.NoError(t, err)
+	address = fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
 	return address, func(h http.HandlerFunc) {
-		var l net.Listener
-		require.Eventually(t, func() bool {
-			l, err = net.Listen("tcp", address)
-			return err == nil
-		}, 10*time.Second, time.Millisecond)
+		require.NoError(t, syscall.Listen(fd, 128))
+		l, err := net.FileListener(socket)
+		require.NoError(t, err)
 		s := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
 		s.Start()
 		t.Cleanup(s.Close)
@@ -51,8 +57,9 @@ func accept(w http.ResponseWriter, r *http.Request) {
 	held(r.Context(), ws)
 }
 
-// TestReturningServerEndsTheWait: a server that restarts refuses connections,
-// answers 503 for a while, and is ready. The client is to wait half an hour.
+// TestReturningServerEndsTheWait restarts a server, which refuses connections,
+// responds with 503 for a while, and is then ready. The client would otherwise wait
+// half an hour.
 func TestReturningServerEndsTheWait(t *testing.T) {
 	t.Parallel()
 	address, serve := away(t)
@@ -87,8 +94,8 @@ func TestReturningServerEndsTheWait(t *testing.T) {
 	require.Equal(t, int64(6), refused.Load())
 }
 
-// TestRefusingServerIsNotProbed: whoever answers 429 is left alone until the
-// wait is over.
+// TestRefusingServerIsNotProbed checks that a server that responds with 429 gets no
+// request until the wait is over.
 func TestRefusingServerIsNotProbed(t *testing.T) {
 	t.Parallel()
 	connections := atomic.Int64{}
@@ -109,9 +116,9 @@ func TestRefusingServerIsNotProbed(t *testing.T) {
 	require.Equal(t, int64(1), connections.Load())
 }
 
-// TestRetryAfterIsKept: another host is tried meanwhile, as often as the waits
-// allow.
-func TestRetryAfterIsKept(t *testing.T) {
+// TestRetryAfterIsRespected checks that another host is tried in the meantime, as
+// often as the waits allow.
+func TestRetryAfterIsRespected(t *testing.T) {
 	t.Parallel()
 	asked := atomic.Int64{}
 	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

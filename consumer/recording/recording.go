@@ -1,6 +1,6 @@
-// Package recording is a stream read from a file: one event of a wire per line,
-// as a server sent it. It starts at its first line and ends at its last; it
-// cannot be resumed, and knows no database.
+// Package recording is a source that reads a file with one event of a wire per
+// line, as a server sent it. It starts at the first line and ends at the last. It
+// cannot be resumed, and has no access to the database.
 package recording
 
 import (
@@ -15,25 +15,25 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// maxLine bounds one line, in bytes; a longer one is delivered truncated.
+// maxLine bounds a line, in bytes. A longer line is truncated.
 const maxLine = 16 << 20
 
-// kept is how much of a line that is too long is delivered.
-const kept = 64 << 10
+// keptBytes is how many bytes of a line that is too long are kept.
+const keptBytes = 64 << 10
 
 // Source is a recorded stream.
 type Source struct {
-	// Name stands where a live stream has its host.
+	// Name is used as the host of the stream.
 	Name string
 	// Lines is read once, to its end.
 	Lines io.Reader
-	// Wire reads one line.
+	// Wire decodes the lines.
 	Wire consumer.Wire
 
-	broken error // why reading ended before the last line
+	broken error // the error that ended reading early
 }
 
-// Capabilities are the wire's alone: nothing can be asked of a file.
+// Capabilities returns the wire only: a file has no other capabilities.
 func (s *Source) Capabilities() consumer.Capabilities { return consumer.Capabilities{Wire: s.Wire} }
 
 // Connect starts at the first line.
@@ -42,7 +42,7 @@ func (s *Source) Connect(context.Context, func(host string) consumer.Cursor, fun
 		return nil, s.broken
 	}
 	if s.Lines == nil {
-		return nil, errors.New("a recording is read once")
+		return nil, errors.New("a recording can be read only once")
 	}
 	c := &conn{source: s, lines: bufio.NewReaderSize(s.Lines, 1<<20)}
 	s.Lines = nil
@@ -60,7 +60,7 @@ func (c *conn) Host() string      { return c.source.Name }
 func (c *conn) Proven() time.Time { return time.Time{} }
 func (c *conn) Close() error      { return nil }
 
-// Next is the next line that is not blank; consumer.ErrEnd after the last.
+// Next returns the next line that is not blank; consumer.ErrEnd after the last.
 func (c *conn) Next(ctx context.Context) (consumer.Frame, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -96,7 +96,7 @@ func (c *conn) line() (line []byte, truncated bool, err error) {
 		case long != nil || truncated:
 			long = append(long, part...)
 			if len(long) > maxLine || truncated {
-				return long[:min(len(long), kept)], true, err
+				return long[:min(len(long), keptBytes)], true, err
 			}
 			return bytes.TrimSpace(long), false, err
 		}
@@ -104,7 +104,7 @@ func (c *conn) line() (line []byte, truncated bool, err error) {
 	}
 }
 
-// keep copies a line into a slab shared by many: one allocation for hundreds.
+// keep copies a line into a slab that many lines share, to save allocations.
 func (c *conn) keep(line []byte) []byte {
 	if len(c.slab)+len(line) > cap(c.slab) {
 		c.slab = make([]byte, 0, max(256<<10, len(line)))
@@ -114,7 +114,7 @@ func (c *conn) keep(line []byte) []byte {
 	return c.slab[at:len(c.slab):len(c.slab)]
 }
 
-// Decode reads a line.
+// Decode decodes a line.
 func (c *conn) Decode(f consumer.Frame, m *consumer.Message) error {
 	if f.Truncated {
 		m.Reset(f.Data, f.Arrived)

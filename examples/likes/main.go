@@ -1,5 +1,5 @@
-// Command likes is Weir with one more projection: with app.bsky.feed.like among
-// WEIR_COLLECTIONS, it keeps what each like likes in a table of its own. It
+// Command likes is Weir with one more projection: if WEIR_COLLECTIONS includes
+// app.bsky.feed.like, it stores the subject of each like in its own table. It
 // replaces the weir binary for its database.
 package main
 
@@ -32,7 +32,7 @@ func (w *worker) Work(ctx context.Context, job *river.Job[storeLikes]) error {
 	return w.Project(ctx, job.JobRow, job.Args.Records, func(ctx context.Context, tx pgx.Tx, records []schema.Record) (err error) {
 		for i := 0; i < len(records) && err == nil; i++ {
 			var like struct{ Subject struct{ URI string } }
-			if err = json.Unmarshal(records[i].Record, &like); err == nil { // else this record becomes a dead letter
+			if err = json.Unmarshal(records[i].Record, &like); err == nil { // otherwise this record becomes a dead letter
 				_, err = tx.Exec(ctx, `INSERT INTO likes VALUES ($1, $2, $3, $4) ON CONFLICT (did, collection, rkey) DO UPDATE SET subject = excluded.subject`,
 					records[i].DID, records[i].Collection, records[i].Rkey, like.Subject.URI)
 			}

@@ -271,7 +271,7 @@ func snapshots(ctx context.Context, pool *pgxpool.Pool) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	seesAll, err := schema.SeesSessions(ctx, pool)
+	seesAll, err := schema.CanSeeSessions(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
@@ -353,7 +353,7 @@ func (d Database) pooler(ctx context.Context, pool *pgxpool.Pool) ([]Finding, er
 	}
 	waiting, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	err = schema.Notified(waiting, conn, pool, "weir_doctor_"+strings.ToLower(rand.Text()))
+	err = schema.CheckNotifications(waiting, conn, pool, "weir_doctor_"+strings.ToLower(rand.Text()))
 	switch {
 	case err != nil && pooled:
 		return []Finding{fail("pooler", "set WEIR_POOLER=transaction, or point DATABASE_URL at Postgres itself or at a pooler in session mode",

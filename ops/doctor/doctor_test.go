@@ -206,7 +206,7 @@ func TestHiddenSessions(t *testing.T) {
 	server, err := schema.ReadServer(t.Context(), tx)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, server.Others, 3, "its own session, the writer's and that of the index")
-	seesAll, err := schema.SeesSessions(t.Context(), tx)
+	seesAll, err := schema.CanSeeSessions(t.Context(), tx)
 	require.NoError(t, err)
 	require.False(t, seesAll)
 	require.NoError(t, held.Rollback(t.Context()))

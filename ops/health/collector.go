@@ -12,11 +12,11 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// Collector reads the metrics that are about the database rather than about one
-// process: whoever is scraped tells them. Labels are streams, queues, stages,
-// tables and our own processes: none of them is a stranger's word. While the database does not answer,
-// weir_database_up is 0 and the others are missing, which is the truth. The limits
-// are this process's own, and are always told.
+// Collector exports the metrics that describe the database rather than one process,
+// so every process exports the same values. Labels are streams, queues, stages,
+// tables and Weir's own processes, never text from the network. While the database
+// does not respond, weir_database_up is 0 and the other metrics are missing. The
+// limits of this process are always exported.
 type Collector struct {
 	db     schema.DB
 	now    func() time.Time
@@ -24,63 +24,64 @@ type Collector struct {
 	within time.Duration
 
 	mu    sync.Mutex
-	sizes []prometheus.Metric // read seldom: it asks the file system
+	sizes []prometheus.Metric // cached: reading them accesses the file system
 	sized time.Time
 }
 
-// NewCollector reads from db, each time it is asked, for no longer than within.
+// NewCollector returns a collector that reads from db at each scrape, for at most
+// the time within.
 func NewCollector(db schema.DB, limits Limits, within time.Duration) *Collector {
 	return &Collector{db: db, now: time.Now, limits: limits.withDefaults(), within: within}
 }
 
-// sizesEvery is how long the sizes of tables are good for.
-const sizesEvery = time.Minute
+// sizesInterval is how long the sizes of tables are cached.
+const sizesInterval = time.Minute
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("weir_"+name, help, labels, nil)
 }
 
 var (
-	databaseUp     = desc("database_up", "1 where the database answered this scrape.")
+	databaseUp     = desc("database_up", "1 if the database responded to this scrape.")
 	connected      = desc("stream_connected", "1 while a consumer is connected and reads. Its average over a day is the uptime.", "stream")
 	leased         = desc("stream_leased", "1 while a consumer holds the stream's lease.", "stream")
-	state          = desc("stream_state", "1 for the state that holds: live, quiet, catching_up, reconnecting, never_connected, stalled, paused_by_backpressure, no_consumer_is_running.", "stream", "state")
-	stateSeconds   = desc("stream_state_seconds", "For how long the state has held.", "stream")
-	lastEventAge   = desc("stream_last_event_age_seconds", "Since the last event committed happened. Grows while the network is quiet: look at the caught-up age.", "stream")
-	caughtUpAge    = desc("stream_caught_up_age_seconds", "Since the stream was last known to have nothing unread.", "stream")
-	lag            = desc("stream_lag_seconds", "How far behind the stream what is stored may be: the smaller of the last event's age and the caught-up age. Grows while nothing is read.", "stream")
-	failedTries    = desc("stream_failed_tries", "Tries to connect that failed since the last event.", "stream")
-	epoch          = desc("stream_epoch", "The epoch of the lease: how often it changed hands.", "stream")
-	leaseInfo      = desc("stream_lease_info", "1, labelled with the process that holds the stream's lease now; none while nobody does.", "stream", "holder")
-	follows        = desc("follows", "Accounts followed; 0 with the whole network.")
-	queueJobs      = desc("queue_jobs", "Jobs by queue and state, those available and retryable counted up to 50,001, the others up to 10,001, which mean as many or more.", "queue", "state")
-	queueOldest    = desc("queue_oldest_seconds", "For how long the job that waits longest could have been worked; 0 with none.", "queue")
+	state          = desc("stream_state", "1 for the current state: live, quiet, catching_up, reconnecting, never_connected, stalled, paused_by_backpressure, no_consumer_is_running.", "stream", "state")
+	stateSeconds   = desc("stream_state_seconds", "How long the stream has been in its state.", "stream")
+	lastEventAge   = desc("stream_last_event_age_seconds", "Time since the last committed event happened. Grows while the network is quiet: see weir_stream_caught_up_age_seconds.", "stream")
+	caughtUpAge    = desc("stream_caught_up_age_seconds", "Time since the stream last had nothing unread.", "stream")
+	lag            = desc("stream_lag_seconds", "How far the stored data is behind the stream: the smaller of the last event's age and the caught-up age. Grows while nothing is read.", "stream")
+	failedTries    = desc("stream_failed_tries", "Failed attempts to connect since the last event.", "stream")
+	epoch          = desc("stream_epoch", "The epoch of the lease: how many times it has been taken.", "stream")
+	leaseInfo      = desc("stream_lease_info", "1, labelled with the process that holds the stream's lease. Absent while no process holds it.", "stream", "holder")
+	follows        = desc("follows", "Followed accounts; 0 if the whole network is followed.")
+	queueJobs      = desc("queue_jobs", "Jobs by queue and state. Counting stops at 50,001 for available and retryable jobs, and at 10,001 for the others.", "queue", "state")
+	queueOldest    = desc("queue_oldest_seconds", "How long the oldest available job has been waiting; 0 if there is none.", "queue")
 	queuePaused    = desc("queue_paused", "1 while the queue is paused, in River UI for example.", "queue")
-	gapsOpen       = desc("gaps_open", "Intervals of a stream that may have been missed and are not closed. Expect zero.")
-	gapsUnclosable = desc("gaps_unclosable", "Of the open gaps, those that cannot be closed, as where the whole network is followed. Expect zero.")
-	gapSeconds     = desc("gaps_open_seconds", "How long the open gaps are, together. Expect zero.")
-	lettersNew     = desc("dead_letters_new", "Dead letters of the last ten minutes. Expect zero.")
-	letters        = desc("dead_letters", "Dead letters that were neither replayed nor dismissed, by stage. Expect zero.", "stage")
-	databaseBytes  = desc("database_bytes", "The database on disk.")
-	tableBytes     = desc("table_bytes", "A table on disk, with its indexes and partitions.", "table")
-	tableDeadRows  = desc("table_dead_rows", "Rows of a table that wait for vacuum. Without end: something holds an old snapshot open.", "table")
-	auditAge       = desc("audit_age_seconds", "Since the last audit ended, or since there could have been one.")
-	auditScore     = desc("audit_score", "The part of the posts that the last audit found as their authors have them. Expect one.")
+	gapsOpen       = desc("gaps_open", "Open gaps: intervals of a stream that may have been missed. Expect zero.")
+	gapsUnclosable = desc("gaps_unclosable", "Open gaps that cannot be closed, for example because the whole network is followed. Expect zero.")
+	gapSeconds     = desc("gaps_open_seconds", "The total length of the open gaps. Expect zero.")
+	deadLettersNew = desc("dead_letters_new", "Dead letters of the last ten minutes. Expect zero.")
+	deadLetters    = desc("dead_letters", "Dead letters that were neither retried nor dismissed, by stage. Expect zero.", "stage")
+	databaseBytes  = desc("database_bytes", "The size of the database on disk.")
+	tableBytes     = desc("table_bytes", "The size of a table on disk, with its indexes and partitions.", "table")
+	tableDeadRows  = desc("table_dead_rows", "Dead rows of a table that wait for vacuum. If they only grow, a transaction holds an old snapshot open.", "table")
+	auditAge       = desc("audit_age_seconds", "Time since the last audit ended or, before the first, since one was possible.")
+	auditScore     = desc("audit_score", "The share of the audited posts that match their authors' repositories. Expect one.")
 	auditFaults    = desc("audit_faults", "Posts that the last audit found missing, extra or stale. Expect zero.", "fault")
 	auditRecords   = desc("audit_records", "Posts that the last audit compared.")
-	auditAccounts  = desc("audit_accounts", "Accounts that the last audit was to compare.")
+	auditAccounts  = desc("audit_accounts", "Accounts in the last audit.")
 	auditFailures  = desc("audit_failures", "Accounts that the last audit could not read.")
-	lagLimit       = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: a stream further behind is critical.")
-	queueLimit     = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: so many jobs of a queue may wait.")
-	databaseLimit  = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: so large may the database be.")
-	auditLimit     = desc("audit_limit_seconds", "So old may the last audit be, by WEIR_AUDIT_INTERVAL of this process; +Inf where nobody audits.")
-	conditionHolds = desc("condition", "1 while something is not well, by the words of /health.", "name", "severity")
+	lagLimit       = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: the lag at which a stream is critical.")
+	queueLimit     = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: how many jobs of a queue may wait.")
+	databaseLimit  = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: how large the database may be.")
+	auditLimit     = desc("audit_limit_seconds", "How old the last audit may be, by WEIR_AUDIT_INTERVAL of this process; +Inf if audits are off.")
+	conditionHolds = desc("condition", "1 for each condition that /health reports.", "name", "severity")
 )
 
-// Describe says nothing beforehand: which streams and queues there are is data.
+// Describe sends nothing: the streams and queues are known only at the scrape.
 func (c *Collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect reads and sends.
+// Collect reads the database and sends the metrics.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.within)
 	defer cancel()
@@ -89,8 +90,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.sendLimits(gauge)
 	r, err := Read(ctx, c.db, c.now(), c.limits)
-	byStage, lettersErr := schema.CountLetters(ctx, c.db)
-	if err != nil || lettersErr != nil {
+	byStage, deadLettersErr := schema.CountDeadLetters(ctx, c.db)
+	if err != nil || deadLettersErr != nil {
 		gauge(databaseUp, 0)
 		return
 	}
@@ -98,7 +99,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for _, s := range r.Streams {
 		gauge(connected, bit(s.Connected), s.Name)
 		gauge(leased, bit(s.Holder != ""), s.Name)
-		for _, word := range byWorth() {
+		for _, word := range states() {
 			gauge(state, bit(s.State == word), s.Name, strings.ReplaceAll(word, " ", "_"))
 		}
 		gauge(stateSeconds, s.StateSince, s.Name)
@@ -129,17 +130,17 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	gauge(gapsOpen, float64(r.OpenGaps))
 	gauge(gapsUnclosable, float64(r.Unclosable))
 	gauge(gapSeconds, r.GapSeconds)
-	gauge(lettersNew, float64(r.NewLetters))
+	gauge(deadLettersNew, float64(r.NewDeadLetters))
 	for _, s := range byStage {
-		gauge(letters, float64(s.Count), s.Stage)
+		gauge(deadLetters, float64(s.Count), s.Stage)
 	}
 	gauge(databaseBytes, float64(r.DatabaseBytes))
 	sendAudit(r, gauge)
 	seen := map[[2]string]bool{}
-	for _, held := range r.Conditions {
-		if key := [2]string{held.Name, held.Severity}; !seen[key] {
+	for _, condition := range r.Conditions {
+		if key := [2]string{condition.Name, condition.Severity}; !seen[key] {
 			seen[key] = true
-			gauge(conditionHolds, 1, held.Name, held.Severity)
+			gauge(conditionHolds, 1, condition.Name, condition.Severity)
 		}
 	}
 	for _, m := range c.tables(ctx) {
@@ -147,7 +148,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// sendLimits tells where well ends, for the rules to compare with.
+// sendLimits exports the limits, for the rules to compare with.
 func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(lagLimit, c.limits.LagCritical.Seconds())
 	gauge(queueLimit, float64(c.limits.Jobs))
@@ -159,7 +160,7 @@ func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string))
 	gauge(auditLimit, age)
 }
 
-// sendAudit tells what the last audit came to.
+// sendAudit exports the result of the last audit.
 func sendAudit(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(auditAge, r.AuditSecondsAgo)
 	a := r.Audit
@@ -177,11 +178,11 @@ func sendAudit(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(auditFailures, float64(a.Failures))
 }
 
-// tables are the sizes, as they were a minute ago at most.
+// tables returns the sizes of the tables, at most a minute old.
 func (c *Collector) tables(ctx context.Context) []prometheus.Metric {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now().Sub(c.sized) < sizesEvery {
+	if c.now().Sub(c.sized) < sizesInterval {
 		return c.sizes
 	}
 	sizes, err := schema.TableSizes(ctx, c.db)

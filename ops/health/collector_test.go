@@ -11,9 +11,10 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestLeaseInfoNamesThePresentHolder and nobody else: a stream has one series of
-// it, however often the lease changes hands, and none while nobody holds it.
-func TestLeaseInfoNamesThePresentHolder(t *testing.T) {
+// TestLeaseInfoNamesHolder checks that a stream has one series of
+// weir_stream_lease_info, however often the lease changes hands, and none while no
+// process holds it.
+func TestLeaseInfoNamesHolder(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	registry := prometheus.NewRegistry()

@@ -12,24 +12,24 @@ import (
 
 // Severities of a condition.
 const (
-	Warning  = "warning"  // somebody should look, soon
-	Critical = "critical" // Weir does not do its work
+	Warning  = "warning"  // needs attention soon
+	Critical = "critical" // Weir does not do its job
 )
 
-// Condition is something that is not well. Its name is that of the alert in
+// Condition is a problem that exists now. Its name is that of the alert in
 // deploy/prometheus/weir.rules.yml, and of the entry in docs/operations.md.
 type Condition struct {
 	Name     string `json:"name"`
 	Severity string `json:"severity"`
-	Subject  string `json:"subject,omitempty"` // the stream or queue; empty: the whole
-	Message  string `json:"message"`           // what holds
-	Do       string `json:"do"`                // what to look at first
+	Subject  string `json:"subject,omitempty"` // the stream or queue; empty: all of Weir
+	Message  string `json:"message"`           // what is wrong
+	Do       string `json:"do"`                // what to do or read first
 }
 
-// judge finds what is not well.
-func (r *Report) judge(limits Limits) {
-	add := func(name, severity, about, do, says string, args ...any) {
-		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, Subject: about, Message: fmt.Sprintf(says, args...), Do: do})
+// addConditions adds the conditions that the report shows, and sets the status.
+func (r *Report) addConditions(limits Limits) {
+	add := func(name, severity, subject, do, message string, args ...any) {
+		r.Conditions = append(r.Conditions, Condition{Name: name, Severity: severity, Subject: subject, Message: fmt.Sprintf(message, args...), Do: do})
 	}
 	if len(r.Streams) == 0 {
 		add("WeirNoConsumer", Critical, "", "weir serve, or weir consume", "no consumer has ever run on this database")
@@ -38,16 +38,16 @@ func (r *Report) judge(limits Limits) {
 		since := seconds(s.StateSince)
 		switch {
 		case s.State == schema.StateNoConsumer:
-			add("WeirNoConsumer", Critical, s.Name, "weir serve, or weir consume", "nobody reads stream %s", s.Name)
+			add("WeirNoConsumer", Critical, s.Name, "weir serve, or weir consume", "no consumer reads stream %s", s.Name)
 		case s.State == StateStalled:
-			add("WeirNoEvents", Critical, s.Name, "weir status, and the log of "+s.Holder, "stream %s is connected, and nothing was committed for %s", s.Name, since)
+			add("WeirNoEvents", Critical, s.Name, "weir status, and the log of "+s.Holder, "stream %s is connected, but nothing was committed for %s", s.Name, since)
 		case (s.State == StateReconnecting || s.State == StateNever) && since > limits.Disconnected:
-			add("WeirDisconnected", Critical, s.Name, "weir doctor", "stream %s has had no connection for %s: %s", s.Name, since, cmp.Or(s.Detail, "no cause is known"))
+			add("WeirDisconnected", Critical, s.Name, "weir doctor", "stream %s has had no connection for %s: %s", s.Name, since, cmp.Or(s.Detail, "the cause is unknown"))
 		}
 		if s.Failed > limits.Tries {
-			add("WeirReconnectsFail", Warning, s.Name, "weir doctor", "%d tries to connect stream %s have failed", s.Failed, s.Name)
+			add("WeirReconnectsFail", Warning, s.Name, "weir doctor", "%d attempts to connect stream %s have failed in a row", s.Failed, s.Name)
 		}
-		if s.Lag != nil && s.State != schema.StateNoConsumer { // which is said above, and is all there is to do
+		if s.Lag != nil && s.State != schema.StateNoConsumer { // WeirNoConsumer covers it
 			switch lag := seconds(*s.Lag); {
 			case lag > limits.LagCritical:
 				add("WeirLagCritical", Critical, s.Name, "weir status: the queues, the state, the database", "stream %s is %s behind", s.Name, lag)
@@ -57,23 +57,23 @@ func (r *Report) judge(limits Limits) {
 		}
 	}
 	for _, q := range r.Queues {
-		if q.Available+q.Retryable > limits.Jobs { // scheduled ones are for later: a snooze, a feed to be read when the stream brings its posts
-			says, do := fmt.Sprintf("%s jobs wait in queue %s", counted(q.Available+q.Retryable, max(q.Available, q.Retryable) > schema.CountedJobs), q.Name), "start more weir work processes"
+		if q.Available+q.Retryable > limits.Jobs { // scheduled jobs wait by design, such as a snoozed job or a feed to be read later
+			message, do := fmt.Sprintf("%s jobs wait in queue %s", atLeast(q.Available+q.Retryable, max(q.Available, q.Retryable) > schema.CountedJobs), q.Name), "start more weir work processes"
 			if q.Retryable > 0 {
-				says += fmt.Sprintf(", %s of them failed and are to be tried again", counted(q.Retryable, q.Retryable > schema.CountedJobs))
+				message += fmt.Sprintf(", %s of them failed and will be retried", atLeast(q.Retryable, q.Retryable > schema.CountedJobs))
 				do += "; SELECT id, kind, errors[array_upper(errors, 1)] FROM river_job WHERE state = 'retryable' LIMIT 5"
 			}
-			add("WeirQueueDeep", Warning, q.Name, do, "%s", says)
+			add("WeirQueueDeep", Warning, q.Name, do, "%s", message)
 		}
 		if q.Paused {
-			add("WeirQueuePaused", Warning, q.Name, "resume it in River UI when you are done", "queue %s was paused by somebody", q.Name)
+			add("WeirQueuePaused", Warning, q.Name, "resume it in River UI when you are done", "queue %s is paused", q.Name)
 		}
 	}
 	if r.BackfillQueueDepth > limits.Backfills {
-		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; a first start reads every feed, and ends", "%s feeds wait to be read", counted(r.BackfillQueueDepth, r.BackfillQueueDepth > schema.CountedOthers))
+		add("WeirBackfillsWait", Warning, jobs.QueueBackfill, "weir backfill status; after a first start, wait until every feed is read", "%s feeds are waiting to be read", atLeast(r.BackfillQueueDepth, r.BackfillQueueDepth > schema.CountedOthers))
 	}
-	if r.NewLetters > limits.Letters {
-		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewLetters, letterWindow)
+	if r.NewDeadLetters > limits.DeadLetters {
+		add("WeirDeadLetters", Warning, "", "weir deadletter list", "%d dead letters within %s", r.NewDeadLetters, newWithin)
 	}
 	if r.OpenGaps > 0 {
 		add("WeirGapOpen", Warning, "", "SELECT * FROM gaps WHERE closed_at IS NULL", "%s", r.gaps())
@@ -81,7 +81,7 @@ func (r *Report) judge(limits Limits) {
 	if r.DatabaseBytes > limits.Bytes {
 		add("WeirDatabaseLarge", Warning, "", "WEIR_RETENTION, WEIR_COLLECTIONS, WEIR_DATABASE_LIMIT", "the database has %.1f GB, more than %.1f GB", float64(r.DatabaseBytes)/(1<<30), float64(limits.Bytes)/(1<<30))
 	}
-	r.judgeAudit(limits, add)
+	r.addAuditConditions(limits, add)
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
 	switch {
 	case len(r.Conditions) > 0 && r.Conditions[0].Severity == Critical:
@@ -93,23 +93,23 @@ func (r *Report) judge(limits Limits) {
 	}
 }
 
-// gaps says how many gaps are open, how far their closing is, and why those that
-// cannot be closed stay so.
+// gaps describes the open gaps: how many there are, how many accounts have been
+// compared, and why some cannot be closed.
 func (r *Report) gaps() string {
-	says := fmt.Sprintf("%s open, over %s", many(r.OpenGaps, "gap is", "gaps are"), seconds(r.GapSeconds))
+	message := fmt.Sprintf("%s open, over %s", plural(r.OpenGaps, "gap is", "gaps are"), seconds(r.GapSeconds))
 	if r.GapAccounts > 0 {
-		says += fmt.Sprintf("; %d of %d accounts are compared", r.GapAccounts-r.GapWaiting, r.GapAccounts)
+		message += fmt.Sprintf("; %d of %d accounts have been compared", r.GapAccounts-r.GapWaiting, r.GapAccounts)
 	}
 	if r.Unclosable > 0 {
-		says += fmt.Sprintf("; %d cannot be closed: %s", r.Unclosable, r.GapProblem)
+		message += fmt.Sprintf("; %d cannot be closed: %s", r.Unclosable, r.GapProblem)
 	}
-	return says
+	return message
 }
 
-// judgeAudit finds what is not well with the audits, and with what they found.
-func (r *Report) judgeAudit(limits Limits, add func(name, severity, about, do, says string, args ...any)) {
+// addAuditConditions adds the conditions about the audits and their results.
+func (r *Report) addAuditConditions(limits Limits, add func(name, severity, subject, do, message string, args ...any)) {
 	if limits.AuditAge >= 0 && seconds(r.AuditSecondsAgo) > limits.AuditAge {
-		add("WeirAuditOld", Warning, "", "weir audit, and the log of the workers", "nobody has compared the posts with their authors' repositories for %s", seconds(r.AuditSecondsAgo))
+		add("WeirAuditOld", Warning, "", "weir audit, and the log of the workers", "the posts have not been compared with their authors' repositories for %s", seconds(r.AuditSecondsAgo))
 	}
 	a := r.Audit
 	if a == nil {
@@ -119,13 +119,13 @@ func (r *Report) judgeAudit(limits Limits, add func(name, severity, about, do, s
 		add("WeirAuditFails", Warning, "", "SELECT * FROM audit_faults WHERE fault = 'unread'", "the last audit could not read %d of %d accounts", a.Failures, a.Accounts)
 	}
 	if a.Score != nil && *a.Score < limits.AuditScore {
-		add("WeirAuditScore", Warning, "", "weir audit --repair, and SELECT * FROM audit_faults", "%d of %d posts are not as their authors have them: %d missing, %d extra, %d stale",
+		add("WeirAuditScore", Warning, "", "weir audit --repair, and SELECT * FROM audit_faults", "%d of %d posts do not match their authors' repositories: %d missing, %d extra, %d stale",
 			a.Missing+a.Extra+a.Stale, a.Records, a.Missing, a.Extra, a.Stale)
 	}
 }
 
-// many is a number of things, in the singular where there is one.
-func many(n int64, one, more string) string {
+// plural returns a count with its noun and verb, in the singular if n is 1.
+func plural(n int64, one, more string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -136,8 +136,8 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-// counted is a count as a person reads it, where counting stopped: more.
-func counted(n int64, more bool) string {
+// atLeast formats a count; if counting stopped at a bound, with "or more".
+func atLeast(n int64, more bool) string {
 	if more {
 		return fmt.Sprintf("%d or more", n)
 	}

@@ -1,7 +1,7 @@
-// Package health says how Weir is doing, in the words that the endpoints, the
-// command, the metrics and the alerts share. It judges what the database holds
-// alone, so that every process of a deployment gives the same answer: the page
-// of one host tells that the consumer of another has fallen silent.
+// Package health reports the state of Weir in the terms that the endpoints, the
+// command, the metrics and the alerts share. It reads the database only, so every
+// process of a deployment reports the same: the page on one host shows that the
+// consumer on another has stopped.
 package health
 
 import (
@@ -15,29 +15,30 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// The states a deployment can be in, worst last, beside those of a stream that
-// need no other word: live, quiet, catching up and paused by backpressure.
+// The states of a deployment that are not states of a stream, from better to worse.
+// The stream's states live, quiet, catching up and paused by backpressure are in
+// package schema.
 const (
 	StateReconnecting = "reconnecting"
-	StateNever        = "never connected"       // since the stream began, there was no connection
-	StateStalled      = "stalled"               // connected, and nothing moves
-	StateWaiting      = "waiting for the lease" // of one process only: another one does the work
-	StateUnknown      = "unknown"               // the database does not answer
+	StateNever        = "never connected"       // the stream has never had a connection
+	StateStalled      = "stalled"               // connected, but nothing is committed
+	StateWaiting      = "waiting for the lease" // of one process only: another process reads the stream
+	StateUnknown      = "unknown"               // the database does not respond
 )
 
-// Limits is where well ends. Zero fields take the defaults.
+// Limits are the thresholds of the conditions. Zero fields take the defaults.
 type Limits struct {
 	Disconnected time.Duration // 5 min: without a connection
-	NoEvents     time.Duration // 2 min: connected, not quiet, and nothing was committed
+	NoEvents     time.Duration // 2 min: connected, not quiet, nothing committed
 	LagWarning   time.Duration // 60 s: behind the stream
-	LagCritical  time.Duration // 5 min: and here a process is not ready any more
-	Tries        int           // 10: tries to connect that failed
-	Backfills    int64         // 50: feeds that wait to be read
-	Jobs         int64         // 10,000: jobs of any queue that wait to be worked
-	Letters      int64         // 10: dead letters new within ten minutes
-	Bytes        int64         // 3 GB: of the database
-	AuditAge     time.Duration // 50 h: since the last audit ended, or could have; negative: nobody audits
-	AuditScore   float64       // 0.999: of the last audit
+	LagCritical  time.Duration // 5 min: a process is no longer ready
+	Tries        int           // 10: failed attempts to connect
+	Backfills    int64         // 50: feeds that are waiting to be read
+	Jobs         int64         // 10,000: jobs of any queue that are waiting
+	DeadLetters  int64         // 10: new dead letters within ten minutes
+	Bytes        int64         // 3 GB: size of the database
+	AuditAge     time.Duration // 50 h: since the last audit ended, or since one was possible; negative: audits are off
+	AuditScore   float64       // 0.999: score of the last audit
 }
 
 func (l Limits) withDefaults() Limits {
@@ -48,50 +49,50 @@ func (l Limits) withDefaults() Limits {
 	l.Tries = cmp.Or(l.Tries, 10)
 	l.Backfills = cmp.Or(l.Backfills, 50)
 	l.Jobs = cmp.Or(l.Jobs, 10_000)
-	l.Letters = cmp.Or(l.Letters, 10)
+	l.DeadLetters = cmp.Or(l.DeadLetters, 10)
 	l.Bytes = cmp.Or(l.Bytes, 3<<30)
 	l.AuditAge = cmp.Or(l.AuditAge, 50*time.Hour)
 	l.AuditScore = cmp.Or(l.AuditScore, 0.999)
 	return l
 }
 
-// Status is a report in one word.
+// The statuses of a report.
 const (
-	Healthy   = "healthy"   // nothing to do
-	Degraded  = "degraded"  // it works, and somebody should look
-	Unhealthy = "unhealthy" // it does not do its work
+	Healthy   = "healthy"   // no action is needed
+	Degraded  = "degraded"  // Weir works, but needs attention
+	Unhealthy = "unhealthy" // Weir does not do its job
 )
 
-// Report is how Weir is doing. Ages are in seconds; null where nothing has
+// Report is the state of Weir. Ages are in seconds, and null if nothing has
 // happened yet.
 type Report struct {
 	Status string `json:"status"` // healthy, degraded or unhealthy
-	State  string `json:"state"`  // of the stream that does worst
+	State  string `json:"state"`  // of the stream in the worst state
 
 	WebsocketConnected  bool     `json:"websocket_connected"`
-	LastEventSecondsAgo *float64 `json:"last_event_seconds_ago"` // quiet is no fault: see caught_up_seconds_ago
-	CaughtUpSecondsAgo  *float64 `json:"caught_up_seconds_ago"`  // since the stream was last known to have nothing unread
-	CursorTimeUS        *int64   `json:"cursor_time_us"`         // when the last event committed happened, in microseconds since 1970
+	LastEventSecondsAgo *float64 `json:"last_event_seconds_ago"` // large while the network is quiet: see caught_up_seconds_ago
+	CaughtUpSecondsAgo  *float64 `json:"caught_up_seconds_ago"`  // since the stream last had nothing unread
+	CursorTimeUS        *int64   `json:"cursor_time_us"`         // time of the last committed event, in microseconds since 1970
 	FollowsCount        int64    `json:"follows_count"`          // 0: the whole network
-	UnreadWatches       int64    `json:"unread_watches"`         // whose last sync failed: weir watch list says why
+	UnreadWatches       int64    `json:"unread_watches"`         // watches whose last sync failed: weir watch list shows why
 	BackfillQueueDepth  int64    `json:"backfill_queue_depth"`
 
-	Conditions []Condition    `json:"conditions"` // what is not well, the worst first
+	Conditions []Condition    `json:"conditions"` // the problems, worst first
 	Streams    []Stream       `json:"streams"`
 	Queues     []schema.Queue `json:"queues"`
 
-	OpenGaps      int64   `json:"open_gaps"`
-	GapSeconds    float64 `json:"gap_seconds"`
-	GapAccounts   int64   `json:"gap_accounts"`    // that are compared with their repositories before the open ones close
-	GapWaiting    int64   `json:"gap_waiting"`     // of these, those still to be compared
-	Unclosable    int64   `json:"unclosable_gaps"` // of the open ones
-	GapProblem    string  `json:"gap_problem"`     // why they cannot be closed; empty where all can
-	DeadLetters   int64   `json:"dead_letters"`
-	NewLetters    int64   `json:"new_dead_letters"` // of the last ten minutes
-	DatabaseBytes int64   `json:"database_bytes"`
+	OpenGaps       int64   `json:"open_gaps"`
+	GapSeconds     float64 `json:"gap_seconds"`
+	GapAccounts    int64   `json:"gap_accounts"`    // accounts to compare with their repositories before the open gaps close
+	GapWaiting     int64   `json:"gap_waiting"`     // of these, the accounts not compared yet
+	Unclosable     int64   `json:"unclosable_gaps"` // open gaps that cannot be closed
+	GapProblem     string  `json:"gap_problem"`     // why they cannot be closed; empty if all can be
+	DeadLetters    int64   `json:"dead_letters"`
+	NewDeadLetters int64   `json:"new_dead_letters"` // of the last ten minutes
+	DatabaseBytes  int64   `json:"database_bytes"`
 
-	Audit           *schema.Audit `json:"audit"`             // the last one; null: there was none
-	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since there could have been one
+	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
+	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
 }
 
 // Stream is one stream of a report.
@@ -99,19 +100,19 @@ type Stream struct {
 	Name       string   `json:"name"`
 	State      string   `json:"state"`
 	Detail     string   `json:"detail,omitempty"`
-	StateSince float64  `json:"state_seconds"` // for how long
+	StateSince float64  `json:"state_seconds"` // how long the state has lasted
 	Connected  bool     `json:"connected"`
 	Host       string   `json:"host"`
 	LastEvent  *float64 `json:"last_event_seconds_ago"`
 	CaughtUp   *float64 `json:"caught_up_seconds_ago"`
-	Lag        *float64 `json:"lag_seconds"` // behind the stream: nothing unread was known this long ago
+	Lag        *float64 `json:"lag_seconds"` // how far the stored data is behind the stream
 	CursorTime *int64   `json:"cursor_time_us"`
-	Failed     int      `json:"failed_tries"` // to connect, since the last event
+	Failed     int      `json:"failed_tries"` // failed attempts to connect since the last event
 	Holder     string   `json:"lease_holder,omitempty"`
 	Epoch      int64    `json:"epoch"`
 }
 
-// Read asks the database how Weir is doing.
+// Read reads the state of Weir from the database.
 func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Report, error) {
 	limits = limits.withDefaults()
 	statuses, err := schema.StreamStatuses(ctx, db)
@@ -122,14 +123,14 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	if err != nil {
 		return Report{}, err
 	}
-	totals, err := schema.ReadTotals(ctx, db, now.Add(-letterWindow))
+	totals, err := schema.ReadTotals(ctx, db, now.Add(-newWithin))
 	if err != nil {
 		return Report{}, err
 	}
 	r := Report{
-		Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.Unread, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
-		GapAccounts: totals.GapWaits, GapWaiting: totals.GapWaiting, Unclosable: totals.Unclosable, GapProblem: totals.GapProblem,
-		DeadLetters: totals.Letters, NewLetters: totals.NewLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
+		Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
+		GapAccounts: totals.GapAccounts, GapWaiting: totals.GapAccountsLeft, Unclosable: totals.StuckGaps, GapProblem: totals.GapProblem,
+		DeadLetters: totals.DeadLetters, NewDeadLetters: totals.NewDeadLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
 	}
 	for _, st := range statuses {
 		r.Streams = append(r.Streams, stream(st, now, limits))
@@ -142,12 +143,12 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	if err := r.readAudit(ctx, db, now); err != nil {
 		return Report{}, err
 	}
-	r.sum()
-	r.judge(limits)
+	r.summarize()
+	r.addConditions(limits)
 	return r, nil
 }
 
-// readAudit reads what the last audit came to.
+// readAudit reads the result of the last audit.
 func (r *Report) readAudit(ctx context.Context, db schema.DB, now time.Time) error {
 	last, err := schema.LastAudit(ctx, db)
 	at := last.Ended
@@ -165,11 +166,11 @@ func (r *Report) readAudit(ctx context.Context, db schema.DB, now time.Time) err
 	return nil
 }
 
-// liveWithin is how far behind a stream counts as live.
+// liveWithin is the lag below which a stream counts as live.
 const liveWithin = 10 * time.Second
 
-// letterWindow is how long a dead letter counts as new.
-const letterWindow = 10 * time.Minute
+// newWithin is how long a dead letter counts as new.
+const newWithin = 10 * time.Minute
 
 func stream(st schema.StreamStatus, now time.Time, limits Limits) Stream {
 	s := Stream{Name: st.Name, State: st.Current(), Host: st.Host, Failed: st.Failed, Epoch: st.Epoch,
@@ -191,10 +192,10 @@ func stream(st schema.StreamStatus, now time.Time, limits Limits) Stream {
 	case schema.StateLive, schema.StateCatchingUp:
 		s.Connected = true
 		if s.Lag != nil && *s.Lag > liveWithin.Seconds() {
-			s.State = schema.StateCatchingUp // what was read is live, what is stored is not yet
+			s.State = schema.StateCatchingUp // the connection is live, but the stored data is behind
 		}
 		moved := later(st.Advanced, st.StateSince)
-		if now.Sub(moved) > limits.NoEvents && st.Detail != schema.DetailScanning { // which ends as quiet, or brings events
+		if now.Sub(moved) > limits.NoEvents && st.Detail != schema.DetailScanning { // a scan ends in a quiet state or with events
 			s.State, s.StateSince = StateStalled, now.Sub(moved).Seconds()
 		}
 	case schema.StateQuiet:
@@ -202,8 +203,8 @@ func stream(st schema.StreamStatus, now time.Time, limits Limits) Stream {
 	case schema.StateConnecting, schema.StateNoNetwork:
 		switch {
 		case !st.Leased:
-			s.State = schema.StateNoConsumer // it fell silent without a word
-		case st.CaughtUp == nil && st.LastEvent == nil: // a first connection writes one of them
+			s.State = schema.StateNoConsumer // the consumer ended without giving back the lease
+		case st.CaughtUp == nil && st.LastEvent == nil: // the first connection writes one of them
 			s.State = StateNever
 		default:
 			s.State = StateReconnecting
@@ -227,18 +228,18 @@ func ago(t *time.Time, now time.Time) *float64 {
 	return &s
 }
 
-// byWorth are the states, the best first.
-func byWorth() []string {
+// states returns the states, best first.
+func states() []string {
 	return []string{schema.StateLive, schema.StateQuiet, schema.StateCatchingUp, schema.StateDraining, StateReconnecting, StateNever, StateStalled, schema.StateNoConsumer}
 }
 
-// sum makes the figures of the whole of those of the streams: the worst of each.
-func (r *Report) sum() {
+// summarize sets the totals from the streams: the worst value of each.
+func (r *Report) summarize() {
 	if len(r.Streams) == 0 {
 		r.State = schema.StateNoConsumer
 		return
 	}
-	order := byWorth()
+	order := states()
 	worst := -1
 	r.WebsocketConnected = true
 	for _, s := range r.Streams {
@@ -268,16 +269,16 @@ func most(a, b *float64) *float64 {
 	return a
 }
 
-// Unreachable is the report when the database does not answer: nothing else is
-// known.
-func Unreachable(cause error) Report {
+// Unreachable returns the report for a database that does not respond: nothing else
+// is known.
+func Unreachable(err error) Report {
 	return Report{Status: Unhealthy, State: StateUnknown, Streams: []Stream{}, Queues: []schema.Queue{}, Conditions: []Condition{
-		{Name: "WeirDatabaseDown", Severity: Critical, Message: "the database does not answer: " + cause.Error(), Do: "weir doctor"},
+		{Name: "WeirDatabaseDown", Severity: Critical, Message: "the database does not respond: " + err.Error(), Do: "weir doctor"},
 	}}
 }
 
-// SeenBy makes it the report of one process that runs a consumer: where others
-// hold all the leases, it waits for one.
+// SeenBy turns the report into that of one process that runs a consumer: if other
+// processes hold all leases, its state is "waiting for the lease".
 func (r *Report) SeenBy(owner string) {
 	for _, s := range r.Streams {
 		if s.Holder == "" || s.Holder == owner {
@@ -289,5 +290,5 @@ func (r *Report) SeenBy(owner string) {
 	}
 }
 
-// Verdict is the status and the state in a few words, such as "healthy: live".
+// Verdict returns the status and the state, such as "healthy: live".
 func (r Report) Verdict() string { return r.Status + ": " + r.State }

@@ -20,18 +20,19 @@ func before(d time.Duration) *time.Time {
 	return &t
 }
 
-// never is the lag of a stream that has read nothing.
-const never = time.Duration(-1)
+// neverRead is the lag of a stream that has never been read.
+const neverRead = time.Duration(-1)
 
-// TestOneGapIsOpen, and two gaps are.
-func TestOneGapIsOpen(t *testing.T) {
+// TestGapsMessage checks the singular and the plural.
+func TestGapsMessage(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "1 gap is open, over 1m0s", (&Report{OpenGaps: 1, GapSeconds: 60}).gaps())
 	require.Equal(t, "2 gaps are open, over 1m0s", (&Report{OpenGaps: 2, GapSeconds: 60}).gaps())
 }
 
-// TestStreamStates: a stream that has never been connected is not healthy; quiet is not stalled, a dead holder is not connected, and
-// what has moved within two minutes has not stalled.
+// TestStreamStates checks the states: a stream that has never been connected is not
+// healthy, a quiet stream is not stalled, a dead holder is not connected, and a
+// stream that moved within two minutes is not stalled.
 func TestStreamStates(t *testing.T) {
 	t.Parallel()
 	hour := *before(time.Hour)
@@ -44,25 +45,25 @@ func TestStreamStates(t *testing.T) {
 	}{
 		"live": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second), Advanced: before(time.Second)},
 			"live", true, time.Second, nil},
-		"quiet for long": {schema.StreamStatus{State: "quiet", StateSince: hour, Leased: true, LastEvent: before(time.Hour), CaughtUp: before(3 * time.Second), Advanced: before(time.Hour)},
+		"quiet for an hour": {schema.StreamStatus{State: "quiet", StateSince: hour, Leased: true, LastEvent: before(time.Hour), CaughtUp: before(3 * time.Second), Advanced: before(time.Hour)},
 			"quiet", true, 3 * time.Second, nil},
 		"stalled": {schema.StreamStatus{State: "live", StateSince: hour, Leased: true, LastEvent: before(3 * time.Minute), CaughtUp: before(3 * time.Minute), Advanced: before(3 * time.Minute)},
 			StateStalled, true, 3 * time.Minute, []string{"WeirNoEvents", "WeirLag"}},
-		"just connected after a long time": {schema.StreamStatus{State: "live", StateSince: *before(time.Second), Leased: true, LastEvent: before(30 * time.Second), Advanced: before(time.Hour)},
+		"just reconnected after an hour": {schema.StreamStatus{State: "live", StateSince: *before(time.Second), Leased: true, LastEvent: before(30 * time.Second), Advanced: before(time.Hour)},
 			"catching up", true, 30 * time.Second, nil},
 		"far behind and moving": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Minute), Advanced: before(time.Second)},
 			"catching up", true, 6 * time.Minute, []string{"WeirLagCritical"}},
-		"a server that looks through its past": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Hour), Advanced: before(time.Hour), Detail: schema.DetailScanning},
+		"scanning server": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(6 * time.Hour), Advanced: before(time.Hour), Detail: schema.DetailScanning},
 			"catching up", true, 6 * time.Hour, []string{"WeirLagCritical"}},
-		"a little behind": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(2 * time.Minute), Advanced: before(time.Second)},
+		"slightly behind": {schema.StreamStatus{State: "catching up", StateSince: hour, Leased: true, LastEvent: before(2 * time.Minute), Advanced: before(time.Second)},
 			"catching up", true, 2 * time.Minute, []string{"WeirLag"}},
 		"a blip": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Advanced: before(time.Minute)},
 			StateReconnecting, false, time.Minute, nil},
 		"disconnected": {schema.StreamStatus{State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, LastEvent: before(6 * time.Minute), Detail: "refused", Failed: 5},
 			StateReconnecting, false, 6 * time.Minute, []string{"WeirDisconnected", "WeirLagCritical"}},
-		"a disconnection that is not yet long": {schema.StreamStatus{State: "not connected", StateSince: *before(2 * time.Minute), Leased: true, LastEvent: before(2 * time.Minute)},
+		"disconnected for two minutes": {schema.StreamStatus{State: "not connected", StateSince: *before(2 * time.Minute), Leased: true, LastEvent: before(2 * time.Minute)},
 			StateReconnecting, false, 2 * time.Minute, []string{"WeirLag"}},
-		"disconnected, and the last that was known is that nothing was unread": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Hour), CaughtUp: before(time.Minute)},
+		"disconnected after a quiet state": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Hour), CaughtUp: before(time.Minute)},
 			StateReconnecting, false, time.Minute, nil},
 		"a short pause by backpressure": {schema.StreamStatus{State: "paused by backpressure", StateSince: *before(50 * time.Second), Leased: true, LastEvent: before(50 * time.Second), CaughtUp: before(50 * time.Second)},
 			schema.StateDraining, false, 50 * time.Second, nil},
@@ -70,39 +71,39 @@ func TestStreamStates(t *testing.T) {
 			schema.StateDraining, false, 2 * time.Minute, []string{"WeirLag"}},
 		"paused by backpressure for days": {schema.StreamStatus{State: "paused by backpressure", StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour), CaughtUp: before(48 * time.Hour)},
 			schema.StateDraining, false, 48 * time.Hour, []string{"WeirLagCritical"}},
-		"nobody has read for days": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(48 * time.Hour)},
+		"no consumer for days": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(48 * time.Hour)},
 			schema.StateNoConsumer, false, 48 * time.Hour, []string{"WeirNoConsumer"}},
 		"no connection yet": {schema.StreamStatus{State: "connecting", StateSince: *before(time.Minute), Leased: true},
-			StateNever, false, never, nil},
-		"no connection for long": {schema.StreamStatus{State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, Detail: "refused"},
-			StateNever, false, never, []string{"WeirDisconnected"}},
-		"many tries": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Failed: 11},
+			StateNever, false, neverRead, nil},
+		"no connection for minutes": {schema.StreamStatus{State: "not connected", StateSince: *before(6 * time.Minute), Leased: true, Detail: "refused"},
+			StateNever, false, neverRead, []string{"WeirDisconnected"}},
+		"many failed attempts": {schema.StreamStatus{State: "not connected", StateSince: *before(time.Minute), Leased: true, LastEvent: before(time.Minute), Failed: 11},
 			StateReconnecting, false, time.Minute, []string{"WeirReconnectsFail"}},
-		"a dead holder's last word": {schema.StreamStatus{State: "live", StateSince: hour, Owner: "dead", LastEvent: before(time.Minute)},
+		"dead holder": {schema.StreamStatus{State: "live", StateSince: hour, Owner: "dead", LastEvent: before(time.Minute)},
 			schema.StateNoConsumer, false, time.Minute, []string{"WeirNoConsumer"}},
-		"given back": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(time.Minute)},
+		"lease given back": {schema.StreamStatus{State: "stopped", StateSince: hour, LastEvent: before(time.Minute)},
 			schema.StateNoConsumer, false, time.Minute, []string{"WeirNoConsumer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limits := Limits{}.withDefaults()
 			r := Report{Streams: []Stream{stream(c.status, noon, limits)}}
-			r.sum()
-			r.judge(limits)
+			r.summarize()
+			r.addConditions(limits)
 			require.Equal(t, c.state, r.State)
 			require.Equal(t, c.connected, r.WebsocketConnected)
-			if c.lag == never {
+			if c.lag == neverRead {
 				require.Nil(t, r.Streams[0].Lag)
 			} else {
 				require.InDelta(t, c.lag.Seconds(), *r.Streams[0].Lag, 0.001)
 			}
 			require.Equal(t, c.condition, names(r))
-			require.Equal(t, len(c.condition) == 0 && c.lag != never, r.Status == Healthy)
+			require.Equal(t, len(c.condition) == 0 && c.lag != neverRead, r.Status == Healthy)
 		})
 	}
 }
 
-// names are those of what is not well.
+// names returns the names of the conditions.
 func names(r Report) (all []string) {
 	for _, c := range r.Conditions {
 		all = append(all, c.Name)
@@ -110,73 +111,74 @@ func names(r Report) (all []string) {
 	return all
 }
 
-// TestDeadWorkersAreSaid: a stream that was paused by backpressure stays paused
-// while more than half of the limit waits, and no queue is too deep then.
-func TestDeadWorkersAreSaid(t *testing.T) {
+// TestDeadWorkersAlert checks that a stream paused by backpressure alerts although
+// no queue is too deep: it stays paused until half of the limit is processed.
+func TestDeadWorkersAlert(t *testing.T) {
 	t.Parallel()
 	limits := Limits{}.withDefaults()
 	paused := schema.StreamStatus{Name: "s", State: schema.StateDraining, StateSince: *before(48 * time.Hour), Leased: true, LastEvent: before(48 * time.Hour)}
 	r := Report{Streams: []Stream{stream(paused, noon, limits)}, Queues: []schema.Queue{{Name: jobs.QueueProcess, Available: 9000}}}
-	r.judge(limits)
+	r.addConditions(limits)
 	require.Equal(t, []string{"WeirLagCritical"}, names(r))
 	require.Equal(t, Unhealthy, r.Status)
-	require.NotEmpty(t, r.NotReady(limits), "the probe and the alert say the same")
+	require.NotEmpty(t, r.NotReady(limits), "the readiness probe must agree with the alert")
 }
 
-// TestTheWorstStreamSpeaks for all.
-func TestTheWorstStreamSpeaks(t *testing.T) {
+// TestWorstStreamDecides checks that the report has the state of the worst stream.
+func TestWorstStreamDecides(t *testing.T) {
 	t.Parallel()
 	limits := Limits{}.withDefaults()
 	r := Report{}
 	for name, state := range map[string]string{"a": "live", "b": "not connected", "c": "quiet"} {
 		r.Streams = append(r.Streams, stream(schema.StreamStatus{Name: name, State: state, StateSince: noon, Leased: true, LastEvent: before(time.Second), CaughtUp: before(time.Second), Advanced: before(time.Second)}, noon, limits))
 	}
-	r.sum()
+	r.summarize()
 	require.Equal(t, StateReconnecting, r.State)
 	require.False(t, r.WebsocketConnected)
-	r.judge(limits)
-	require.Equal(t, Healthy, r.Status, "a blip is no condition: %+v", r.Conditions)
+	r.addConditions(limits)
+	require.Equal(t, Healthy, r.Status, "a blip must not be a condition: %+v", r.Conditions)
 	require.Empty(t, r.NotReady(limits))
 }
 
-// TestDeepQueues: jobs that failed wait as those do that nobody has begun; those
-// that are for later by design do not.
+// TestDeepQueues checks that available and failed jobs count as waiting, and
+// scheduled ones do not.
 func TestDeepQueues(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		queue schema.Queue
-		says  string
+		queue   schema.Queue
+		message string
 	}{
 		"at the limit":             {schema.Queue{Available: 10_000}, ""},
-		"could be worked":          {schema.Queue{Available: 10_001}, "10001 jobs wait in queue q"},
-		"failed":                   {schema.Queue{Retryable: 10_001}, "10001 jobs wait in queue q, 10001 of them failed and are to be tried again"},
+		"available":                {schema.Queue{Available: 10_001}, "10001 jobs wait in queue q"},
+		"failed":                   {schema.Queue{Retryable: 10_001}, "10001 jobs wait in queue q, 10001 of them failed and will be retried"},
 		"at the limit, together":   {schema.Queue{Available: 5000, Retryable: 5000}, ""},
-		"together":                 {schema.Queue{Available: 5000, Retryable: 5001}, "10001 jobs wait in queue q, 5001 of them failed and are to be tried again"},
-		"for later, and under way": {schema.Queue{Available: 1, Scheduled: schema.CountedJobs, Running: schema.CountedJobs}, ""},
-		"as many as are counted":   {schema.Queue{Available: schema.CountedJobs + 1}, "50001 or more jobs wait in queue q"},
-		"more than are counted of each": {schema.Queue{Available: 1, Retryable: schema.CountedJobs + 1},
-			"50002 or more jobs wait in queue q, 50001 or more of them failed and are to be tried again"},
-		"more, and each was counted": {schema.Queue{Available: 30_000, Retryable: 30_000},
-			"60000 jobs wait in queue q, 30000 of them failed and are to be tried again"},
+		"together":                 {schema.Queue{Available: 5000, Retryable: 5001}, "10001 jobs wait in queue q, 5001 of them failed and will be retried"},
+		"scheduled and running":    {schema.Queue{Available: 1, Scheduled: schema.CountedJobs, Running: schema.CountedJobs}, ""},
+		"at the bound of counting": {schema.Queue{Available: schema.CountedJobs + 1}, "50001 or more jobs wait in queue q"},
+		"beyond the bound of counting": {schema.Queue{Available: 1, Retryable: schema.CountedJobs + 1},
+			"50002 or more jobs wait in queue q, 50001 or more of them failed and will be retried"},
+		"below the bound, together above it": {schema.Queue{Available: 30_000, Retryable: 30_000},
+			"60000 jobs wait in queue q, 30000 of them failed and will be retried"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limits := Limits{}.withDefaults()
 			c.queue.Name = "q"
 			r := Report{Queues: []schema.Queue{c.queue}, Streams: []Stream{{Name: "s", State: schema.StateLive, Connected: true}}}
-			r.judge(limits)
-			if c.says == "" {
+			r.addConditions(limits)
+			if c.message == "" {
 				require.Empty(t, r.Conditions)
 				return
 			}
 			require.Equal(t, []string{"WeirQueueDeep"}, names(r))
-			require.Equal(t, c.says, r.Conditions[0].Message)
+			require.Equal(t, c.message, r.Conditions[0].Message)
 		})
 	}
 }
 
-// TestReadOfARealDatabase counts what waits, and stops counting at a bound.
-func TestReadOfARealDatabase(t *testing.T) {
+// TestReadCounts checks the counts of jobs, gaps and dead letters, and that
+// counting stops at its bound.
+func TestReadCounts(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	r, err := Read(t.Context(), pool, time.Now(), Limits{})
@@ -203,7 +205,7 @@ INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), 
 	require.Equal(t, map[string]string{"WeirNoConsumer": "", "WeirQueueDeep": "process", "WeirQueuePaused": "network", "WeirBackfillsWait": "backfill", "WeirGapOpen": "", "WeirDatabaseLarge": ""}, names)
 	require.EqualValues(t, 51, r.BackfillQueueDepth)
 	require.EqualValues(t, 21, r.DeadLetters)
-	require.EqualValues(t, 10, r.NewLetters)
+	require.EqualValues(t, 10, r.NewDeadLetters)
 	require.InDelta(t, 120, r.GapSeconds, 1)
 	for _, q := range r.Queues {
 		if q.Name == jobs.QueueProcess {
@@ -213,7 +215,7 @@ INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('network', now(), 
 	}
 }
 
-// TestUnreachable says so, and nothing it cannot know.
+// TestUnreachable checks the report for a database that does not respond.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)

@@ -42,8 +42,9 @@ func rules(t *testing.T) map[string]rule {
 	return found
 }
 
-// judged are the severities of the conditions as this package's source has them.
-func judged(t *testing.T) map[string]string {
+// conditionSeverities returns the severities of the conditions in this package's
+// source.
+func conditionSeverities(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, file := range []string{"conditions.go", "health.go"} {
@@ -53,34 +54,35 @@ func judged(t *testing.T) map[string]string {
 			found[m[1]] = map[string]string{"Warning": Warning, "Critical": Critical}[m[2]]
 		}
 		for _, name := range regexp.MustCompile(`"Weir\w+"`).FindAllString(string(source), -1) {
-			require.Contains(t, found, name[1:len(name)-1], "a condition is named in a way that this test does not read")
+			require.Contains(t, found, name[1:len(name)-1], "this test cannot parse how the condition is named")
 		}
 	}
 	return found
 }
 
-// TestEveryConditionHasItsRule of the same name, severity and patience, and an
-// entry in the runbook; and every rule has its condition.
-func TestEveryConditionHasItsRule(t *testing.T) {
+// TestConditionsMatchRules checks that every condition has a rule with the same
+// name, severity and delay, and an entry in the runbook; and that every rule has a
+// condition.
+func TestConditionsMatchRules(t *testing.T) {
 	t.Parallel()
-	conditions, held := judged(t), Held()
+	conditions, fireAfter := conditionSeverities(t), FireAfter()
 	want, got := map[string]string{}, map[string]string{}
 	for name, severity := range conditions {
-		want[name] = fmt.Sprint(severity, " after ", held[name])
+		want[name] = fmt.Sprint(severity, " after ", fireAfter[name])
 	}
 	runbook, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
 	for name, r := range rules(t) {
 		got[name] = fmt.Sprint(r.Labels["severity"], " after ", r.For)
-		require.Equal(t, GoneFor, r.KeepFiringFor, name)
+		require.Equal(t, ResolveAfter, r.KeepFiringFor, name)
 		require.NotEmpty(t, r.Annotations["summary"], name)
 		require.NotEmpty(t, r.Annotations["description"], name)
 		require.Regexp(t, `/docs/operations\.md#`+strings.ToLower(name)+`$`, r.Annotations["runbook_url"])
 		require.Regexp(t, `(?m)^### `+name+`$`, string(runbook))
 	}
 	require.Equal(t, want, got)
-	for name := range held {
+	for name := range fireAfter {
 		require.Contains(t, conditions, name)
 	}
-	require.Len(t, held, len(conditions))
+	require.Len(t, fireAfter, len(conditions))
 }

@@ -100,17 +100,17 @@ func newShare(s ranking.TracedShare, now time.Time) Share {
 
 // Record holds everything known about a record.
 type Record struct {
-	URI       string                `json:"uri"`
-	Stored    *schema.StoredRecord  `json:"stored"`
-	Tombstone *schema.Tombstone     `json:"tombstone"`
-	Account   schema.Standing       `json:"account"`
-	Streams   []schema.StreamStatus `json:"streams"`
-	Shares    []Share               `json:"shares"`
-	Jobs      []schema.TracedJob    `json:"jobs"` // completed ones are removed after an hour
-	Letters   []schema.TracedLetter `json:"dead_letters"`
-	Gaps      []schema.TracedGap    `json:"gaps"`
-	Faults    []schema.TracedFault  `json:"audit_faults"`
-	Message   string                `json:"message"` // why it counts or does not
+	URI       string                    `json:"uri"`
+	Stored    *schema.StoredRecord      `json:"stored"`
+	Tombstone *schema.Tombstone         `json:"tombstone"`
+	Account   schema.AccountStanding    `json:"account"`
+	Streams   []schema.StreamStatus     `json:"streams"`
+	Shares    []Share                   `json:"shares"`
+	Jobs      []schema.TracedJob        `json:"jobs"` // completed ones are removed after an hour
+	Letters   []schema.TracedDeadLetter `json:"dead_letters"`
+	Gaps      []schema.TracedGap        `json:"gaps"`
+	Faults    []schema.TracedFault      `json:"audit_faults"`
+	Message   string                    `json:"message"` // why it counts or does not
 }
 
 // Rule is the configuration of a record's collection.
@@ -128,7 +128,7 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 	if r.Tombstone, err = optional(schema.FindTombstone(ctx, db, key)); err != nil {
 		return r, err
 	}
-	if r.Account, err = schema.FindStanding(ctx, db, key.DID); err != nil {
+	if r.Account, err = schema.FindAccountStanding(ctx, db, key.DID); err != nil {
 		return r, err
 	}
 	if r.Streams, err = schema.StreamStatuses(ctx, db); err != nil {
@@ -144,7 +144,7 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 	if r.Jobs, err = schema.JobsOf(ctx, db, key); err != nil {
 		return r, err
 	}
-	if r.Letters, err = schema.LettersOf(ctx, db, key); err != nil {
+	if r.Letters, err = schema.DeadLettersOf(ctx, db, key); err != nil {
 		return r, err
 	}
 	if r.Faults, err = schema.FaultsOf(ctx, db, key); err != nil {
@@ -237,7 +237,7 @@ func (r *Record) explainShares() string {
 func (r *Record) explainNoShares() string {
 	for _, j := range r.Jobs {
 		if j.Records > 0 && j.FinalizedAt == nil {
-			return fmt.Sprintf("It does not count yet: job %d is %s, at attempt %d of %d.", j.ID, j.State, j.Attempt, j.Most)
+			return fmt.Sprintf("It does not count yet: job %d is %s, at attempt %d of %d.", j.ID, j.State, j.Attempt, j.MaxAttempts)
 		}
 	}
 	if len(r.Letters) > 0 {

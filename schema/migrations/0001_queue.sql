@@ -126,7 +126,7 @@ BEGIN
     wait := at - now_at;
 END $$;
 
-COMMENT ON FUNCTION take_api_slot IS 'Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then ask again. Both waits begin at now_at.';
+COMMENT ON FUNCTION take_api_slot IS 'Reserves the start of a call: wait for `wait`, then call. If slot is NULL, all slots are taken: wait for `wait`, then try again. Both waits begin at now_at.';
 
 CREATE FUNCTION release_api_slot(p_holder text, p_slot int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

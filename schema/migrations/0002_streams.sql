@@ -107,7 +107,7 @@ CREATE INDEX gaps_closed ON gaps (closed_at) WHERE closed_at IS NOT NULL;
 
 COMMENT ON TABLE  gaps IS 'Intervals that a stream may have missed, because a resume could not be shown to cover them.';
 COMMENT ON COLUMN gaps.reason IS 'Why the interval may have been missed.';
-COMMENT ON COLUMN gaps.accounts IS 'How many accounts must be compared with their repositories before the gap closes. checked and unchecked are done, the others are left.';
+COMMENT ON COLUMN gaps.accounts IS 'How many accounts must be compared with their repositories before the gap closes. Those in checked and unchecked are done.';
 COMMENT ON COLUMN gaps.checked IS 'How many of these accounts were compared.';
 COMMENT ON COLUMN gaps.unchecked IS 'How many of these accounts could not be compared. They are read when that becomes possible.';
 COMMENT ON COLUMN gaps.later IS 'How many other accounts were not active. They are read when they become active.';
@@ -244,15 +244,15 @@ BEGIN
     RETURN enqueue_retries();
 END $$;
 
-COMMENT ON FUNCTION retry_dead_letter IS 'Has a dead letter retried, whatever its state. Returns the id of the job that does it.';
+COMMENT ON FUNCTION retry_dead_letter IS 'Requests a retry of a dead letter, whatever its state. Returns the id of the job.';
 
 CREATE FUNCTION check_dead_letter_filter(stage text, class text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is no stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
-        RAISE EXCEPTION '% is no class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
+        RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
     END IF;
 END $$;
 
@@ -260,7 +260,7 @@ COMMENT ON FUNCTION check_dead_letter_filter IS 'Refuses a stage or class that d
 
 CREATE FUNCTION retry_dead_letters(stage text DEFAULT NULL, class text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    answer bigint;
+    n bigint;
 BEGIN
     PERFORM check_dead_letter_filter(stage, class);
     WITH chosen AS MATERIALIZED (
@@ -270,14 +270,14 @@ BEGIN
         FOR UPDATE
     )
     UPDATE dead_letters AS d SET state = 'retrying', state_at = now(), job = NULL FROM chosen AS c WHERE d.id = c.id;
-    GET DIAGNOSTICS answer = ROW_COUNT;
-    IF answer > 0 THEN
+    GET DIAGNOSTICS n = ROW_COUNT;
+    IF n > 0 THEN
         PERFORM enqueue_retries();
     END IF;
-    RETURN answer;
+    RETURN n;
 END $$;
 
-COMMENT ON FUNCTION retry_dead_letters IS 'Has every open dead letter retried, or those of a stage or class. Returns how many.';
+COMMENT ON FUNCTION retry_dead_letters IS 'Requests a retry of all open dead letters, or of those of a stage or class. Returns how many.';
 
 CREATE FUNCTION dismiss_dead_letter(letter bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -287,11 +287,11 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION dismiss_dead_letter IS 'Marks a dead letter as needing nothing. It is kept, and no longer listed or retried with the others.';
+COMMENT ON FUNCTION dismiss_dead_letter IS 'Marks a dead letter as needing no action. It is kept, but no longer listed or retried with the others.';
 
 CREATE FUNCTION dismiss_dead_letters(stage text DEFAULT NULL, class text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    answer bigint;
+    n bigint;
 BEGIN
     PERFORM check_dead_letter_filter(stage, class);
     WITH chosen AS MATERIALIZED (
@@ -301,8 +301,8 @@ BEGIN
         FOR UPDATE
     )
     UPDATE dead_letters AS d SET state = 'dismissed', state_at = now() FROM chosen AS c WHERE d.id = c.id;
-    GET DIAGNOSTICS answer = ROW_COUNT;
-    RETURN answer;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    RETURN n;
 END $$;
 
-COMMENT ON FUNCTION dismiss_dead_letters IS 'Dismisses every open dead letter, or those of a stage or class. Returns how many.';
+COMMENT ON FUNCTION dismiss_dead_letters IS 'Dismisses all open dead letters, or those of a stage or class. Returns how many.';

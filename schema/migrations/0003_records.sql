@@ -41,14 +41,14 @@ COMMENT ON TABLE tombstones IS 'The newest deletion of each record. A write at o
 
 CREATE FUNCTION tid_floor(at timestamptz) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
-    n      bigint := (extract(epoch FROM at) * 1000000)::bigint << 10;
-    answer text := '';
+    n   bigint := (extract(epoch FROM at) * 1000000)::bigint << 10;
+    tid text := '';
 BEGIN
     FOR i IN 1..13 LOOP
-        answer := substr('234567abcdefghijklmnopqrstuvwxyz', (n & 31)::int + 1, 1) || answer;
+        tid := substr('234567abcdefghijklmnopqrstuvwxyz', (n & 31)::int + 1, 1) || tid;
         n := n >> 5;
     END LOOP;
-    RETURN answer;
+    RETURN tid;
 END $$;
 
 COMMENT ON FUNCTION tid_floor IS 'The first TID of a moment. The TIDs of later moments sort after it.';

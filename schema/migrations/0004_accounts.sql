@@ -34,7 +34,7 @@ COMMENT ON COLUMN accounts.feed_newest IS 'The newest post seen in a complete ba
 COMMENT ON COLUMN accounts.feed_read_at IS 'When the feed was last read to the end of a window.';
 COMMENT ON COLUMN accounts.feed_problem IS 'Why the feed could not be read the last time. Empty: it could.';
 COMMENT ON COLUMN accounts.reread_since IS 'Posts since then may be missing, because the account could not be read. It is read again when it is active. NULL: nothing is missing.';
-COMMENT ON COLUMN accounts.reread_asked IS 'How often a second read was asked for. A read that began earlier does not settle it.';
+COMMENT ON COLUMN accounts.reread_asked IS 'How many rereads were requested. A read that began before the latest request does not fulfil it.';
 COMMENT ON COLUMN accounts.reread_at IS 'When to try again, if the account is active and could not be read.';
 COMMENT ON COLUMN accounts.purged_for IS 'The status_at of the deletion after which the account was purged.';
 COMMENT ON COLUMN accounts.purge_at IS 'When the account is purged once more, of what a replay stored in the meantime.';
@@ -102,7 +102,7 @@ CREATE INDEX purge_queue_queued_at ON purge_queue (queued_at);
 
 COMMENT ON TABLE purge_queue IS 'Accounts that a watch has lost. They are purged after a grace period, unless another watch has them.';
 
--- Consumers listen, and change what they ask the server for.
+-- Consumers listen, and change the accounts that they request.
 
 CREATE FUNCTION follows_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -121,7 +121,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION sync_watch IS 'Has the members of a new or changed watch read at once.';
+COMMENT ON FUNCTION sync_watch IS 'Adds a job that reads the members of a new or changed watch.';
 
 CREATE TRIGGER watch_added AFTER INSERT ON watches FOR EACH ROW EXECUTE FUNCTION sync_watch();
 CREATE TRIGGER watch_updated AFTER UPDATE OF target, kind, at_least ON watches FOR EACH ROW
@@ -170,7 +170,7 @@ CREATE FUNCTION enqueue_request(p_args jsonb) RETURNS bigint LANGUAGE sql AS $$
                              CASE WHEN p_args ? 'all' THEN 'every-account' ELSE 'one-account' END])
 $$;
 
-COMMENT ON FUNCTION enqueue_request IS 'Adds a job that asks for backfills, and wakes a worker.';
+COMMENT ON FUNCTION enqueue_request IS 'Adds a job that requests backfills, and wakes a worker.';
 
 CREATE FUNCTION enqueue_backfill(account text, back interval DEFAULT '24 hours', priority int DEFAULT 2) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
@@ -180,7 +180,7 @@ BEGIN
             USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_backfill(''alice.example'', interval ''24 hours'')';
     END IF;
     IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
-        RAISE EXCEPTION 'a backfill goes back more than nothing and 10 years at most, not %', back USING ERRCODE = '22023';
+        RAISE EXCEPTION 'a backfill goes back more than 0 and at most 10 years, not %', back USING ERRCODE = '22023';
     END IF;
     IF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
         RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
@@ -188,12 +188,12 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('account', ltrim(account, '@'), 'since', now() - back, 'priority', priority));
 END $$;
 
-COMMENT ON FUNCTION enqueue_backfill IS 'Asks for the records of one account, in every stored collection, by handle or DID, as far back as given. Returns the id of the job.';
+COMMENT ON FUNCTION enqueue_backfill IS 'Requests a backfill of one account, by handle or DID: its records in every stored collection, as far back as given. Returns the id of the job.';
 
 CREATE FUNCTION enqueue_backfill_all(back interval DEFAULT '24 hours', priority int DEFAULT 4) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     IF back IS NULL OR back <= interval '0' OR back > interval '10 years' THEN
-        RAISE EXCEPTION 'a backfill goes back more than nothing and 10 years at most, not %', back USING ERRCODE = '22023';
+        RAISE EXCEPTION 'a backfill goes back more than 0 and at most 10 years, not %', back USING ERRCODE = '22023';
     END IF;
     IF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
         RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
@@ -201,7 +201,7 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $$;
 
-COMMENT ON FUNCTION enqueue_backfill_all IS 'Asks for the records of every followed account, in every stored collection, as far back as given. Returns the id of the job.';
+COMMENT ON FUNCTION enqueue_backfill_all IS 'Requests a backfill of every followed account: its records in every stored collection, as far back as given. Returns the id of the job.';
 
 -- The stream, a sync or a person makes an account active again. In each case its posts are read again.
 CREATE FUNCTION enqueue_reread() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -221,12 +221,12 @@ BEGIN
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION enqueue_reread IS 'Has an account that is active again read, if posts of it may be missing.';
+COMMENT ON FUNCTION enqueue_reread IS 'Requests a backfill of an account that is active again, if posts of it may be missing.';
 
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW
     WHEN (NEW.status = 'active' AND OLD.status <> 'active' AND (NEW.reread_since IS NOT NULL OR OLD.status = 'deleted')) EXECUTE FUNCTION enqueue_reread();
 
--- A stream asks for a limited number of accounts. Shards of it, streams of their own, follow the others.
+-- A stream requests a limited number of accounts. Its shards, which are streams too, follow the others.
 
 CREATE TABLE sharding (
     root     text PRIMARY KEY REFERENCES streams ON DELETE CASCADE,
@@ -237,7 +237,7 @@ CREATE TABLE sharding (
 
 COMMENT ON TABLE  sharding IS 'How the followed accounts are divided among a stream and its shards. The last consumer started decides for all.';
 COMMENT ON COLUMN sharding.mode IS 'What happens above `accounts`. shards: more streams; network: one stream that reads everyone''s events; auto: shards while they are few.';
-COMMENT ON COLUMN sharding.accounts IS 'The most accounts that one stream asks for.';
+COMMENT ON COLUMN sharding.accounts IS 'The most accounts that one stream requests.';
 COMMENT ON COLUMN sharding.made IS 'The number of the latest shard. No number is used twice: an epoch is valid for one stream.';
 
 CREATE TABLE stream_accounts (
@@ -252,5 +252,5 @@ CREATE INDEX stream_accounts_stream ON stream_accounts (stream);
 COMMENT ON TABLE  stream_accounts IS 'Which stream follows which account. An account stays where it is while there is room. Only Weir writes here: moving an account takes more than a new name.';
 COMMENT ON COLUMN stream_accounts.assigned_at IS 'When the stream got the account. The stream had begun before that, if another one had the account.';
 
--- Every consumer looks again when the division changes.
+-- Notify the consumers when the division changes.
 CREATE TRIGGER sharding_changed AFTER INSERT OR UPDATE ON sharding FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();

@@ -55,7 +55,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION note_lost_share IS 'Has expiry check the link of a share that is gone, or is dated earlier than before.';
+COMMENT ON FUNCTION note_lost_share IS 'Makes expiry check the link of a share that was deleted, or that has an earlier date than before.';
 
 -- Links that expiry itself deletes need no second check.
 CREATE TRIGGER share_deleted AFTER DELETE ON shares FOR EACH ROW
@@ -107,10 +107,10 @@ BEGIN
                CASE WHEN t.n < many OR cardinality(t.dids) >= p_keep THEN t.dids
                     ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = t.id) END AS dids
         FROM latest AS t
-    ), noted AS (
+    ), taken AS (
         DELETE FROM lost_shares AS s WHERE s.link_id = ANY (due) RETURNING s.link_id, s.did
     ), lost AS MATERIALIZED (
-        SELECT n.link_id AS id, array_agg(DISTINCT n.did) AS dids FROM noted AS n GROUP BY n.link_id
+        SELECT n.link_id AS id, array_agg(DISTINCT n.did) AS dids FROM taken AS n GROUP BY n.link_id
     ), fallen AS MATERIALIZED (
         SELECT f.id, f.first_seen, f.last, cardinality(f.dids) >= p_keep AS held,
                CASE WHEN cardinality(f.dids) >= p_keep THEN NULL
@@ -118,20 +118,20 @@ BEGIN
                     ELSE f.fell_at END AS fell_at
         FROM found AS f
         LEFT JOIN lost AS s ON s.id = f.id
-    ), judged AS MATERIALIZED (
+    ), decided AS MATERIALIZED (
         SELECT f.id, f.fell_at,
                CASE WHEN f.held THEN 'infinity'
                     ELSE greatest(f.last + p_window, f.fell_at + p_grace, f.first_seen + p_window) END AS check_at
         FROM fallen AS f
     ), kept AS (
         UPDATE links AS l SET check_at = j.check_at, fell_at = j.fell_at
-        FROM judged AS j
+        FROM decided AS j
         WHERE l.id = j.id AND j.check_at > p_now
     ), unshared AS (
-        DELETE FROM shares AS s USING judged AS j WHERE s.link_id = j.id AND j.check_at <= p_now
+        DELETE FROM shares AS s USING decided AS j WHERE s.link_id = j.id AND j.check_at <= p_now
         RETURNING 1
     ), gone AS (
-        DELETE FROM links AS l USING judged AS j WHERE l.id = j.id AND j.check_at <= p_now
+        DELETE FROM links AS l USING decided AS j WHERE l.id = j.id AND j.check_at <= p_now
         RETURNING 1
     )
     SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)

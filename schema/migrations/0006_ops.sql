@@ -31,7 +31,7 @@ COMMENT ON COLUMN audits.missing IS 'Records in a repository that are not stored
 COMMENT ON COLUMN audits.extra IS 'Stored records that are not in the repository.';
 COMMENT ON COLUMN audits.stale IS 'Records that are stored in another version than the repository''s.';
 COMMENT ON COLUMN audits.score IS 'The fraction of the records that agree, from 0 to 1. NULL: no record was compared.';
-COMMENT ON COLUMN audits.repaired IS 'Whether the faults were repaired, or their repair was asked for.';
+COMMENT ON COLUMN audits.repaired IS 'Whether the faults were repaired, or a repair was requested.';
 
 CREATE TABLE audit_faults (
     audit_id   bigint           NOT NULL REFERENCES audits ON DELETE CASCADE,

@@ -9,7 +9,7 @@ CREATE TABLE projections (
     registered_at timestamptz NOT NULL DEFAULT now()
 );
 
-COMMENT ON TABLE  projections IS 'The projections of this database, as the process registered them that started last. A process whose binary lacks one refuses to start.';
+COMMENT ON TABLE  projections IS 'The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.';
 COMMENT ON COLUMN projections.collections IS 'The collections whose records it reads: names, and prefixes such as pub.layers.*';
 COMMENT ON COLUMN projections.kind IS 'The kind of its jobs: a commit adds one for the records it wrote.';
 COMMENT ON COLUMN projections.queue IS 'The queue of its jobs.';
@@ -39,4 +39,4 @@ BEGIN
     RETURN enqueue_job('run_projection', 'maintenance', jsonb_build_object('name', name), ARRAY[tag(name)]);
 END $$;
 
-COMMENT ON FUNCTION run_projection IS 'Has every stored record of a projection''s collections projected again, in the background; returns the id of the job that does it.';
+COMMENT ON FUNCTION run_projection IS 'Adds a job that projects all stored records of a projection''s collections again. Returns the id of the job.';

@@ -1,6 +1,6 @@
-// Package schematest gives every test a database of its own with Weir's schema:
-// a copy of a template that is migrated once. The server is the one that
-// WEIR_TEST_DATABASE_URL names, or one that devpg starts for this test process.
+// Package schematest gives every test its own database with Weir's schema: a copy of a
+// template that is migrated once. The server is the one in WEIR_TEST_DATABASE_URL, or
+// one that devpg starts for this test process.
 package schematest
 
 import (
@@ -21,15 +21,15 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// started is the server of this test process. It is kept here because it ends
-// when nothing refers to it, at the latest with the process.
+// started starts the server of this test process. The variable keeps the server alive:
+// it stops when nothing refers to it.
 var started = sync.OnceValues(func() (*devpg.Server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return devpg.Start(ctx, devpg.Options{})
 })
 
-// shared is the URL of the server that the tests share.
+// shared returns the URL of the server that the tests share.
 func shared() (string, error) {
 	if given := os.Getenv("WEIR_TEST_DATABASE_URL"); given != "" {
 		return given, nil
@@ -41,7 +41,7 @@ func shared() (string, error) {
 	return server.URL("postgres"), nil
 }
 
-// template is the name of the migrated database on the shared server.
+// template returns the name of the migrated database on the shared server.
 var template = sync.OnceValues(func() (string, error) {
 	admin, err := shared()
 	if err != nil {
@@ -51,8 +51,8 @@ var template = sync.OnceValues(func() (string, error) {
 	return name, makeTemplate(admin, name)
 })
 
-// makeTemplate migrates a database once, however many test processes ask for it
-// on one server.
+// makeTemplate makes and migrates a database, once for all test processes that share
+// a server.
 func makeTemplate(admin, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -60,13 +60,13 @@ func makeTemplate(admin, name string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing left to say
+	defer conn.Close(ctx) //nolint:errcheck // the connection is no longer needed
 	const lock = 0x7765697274657374
 	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, int64(lock)); err != nil {
 		return err
 	}
-	var there bool
-	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, name).Scan(&there); err != nil || there {
+	var exists bool
+	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, name).Scan(&exists); err != nil || exists {
 		return err
 	}
 	unfinished := name + "_unfinished"
@@ -88,8 +88,8 @@ func makeTemplate(admin, name string) error {
 	return err
 }
 
-// NewURL makes a database for the test and answers where it is. It is dropped
-// when the test has passed, else kept and named in the log.
+// NewURL makes a database for the test and returns its URL. The database is dropped if
+// the test passes, and otherwise kept and logged.
 func NewURL(t testing.TB) string {
 	t.Helper()
 	from, err := template()
@@ -118,8 +118,8 @@ func New(t testing.TB) *pgxpool.Pool {
 	return pool
 }
 
-// Server starts a server that is the test's alone, to be stopped and restarted.
-// It has an empty database named weir.
+// Server starts a server for one test, which can stop and restart it. It has an empty
+// database named weir.
 func Server(t testing.TB) *devpg.Server {
 	t.Helper()
 	server, err := devpg.Start(context.Background(), devpg.Options{})
@@ -132,12 +132,12 @@ func execute(t testing.TB, admin, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(context.Background(), admin)
 	require.NoError(t, err)
-	defer conn.Close(context.Background()) //nolint:errcheck // nothing left to say
+	defer conn.Close(context.Background()) //nolint:errcheck // the connection is no longer needed
 	_, err = conn.Exec(context.Background(), sql)
 	require.NoError(t, err)
 }
 
-// in is the URL of another database of the same server.
+// in returns the URL of another database on the same server.
 func in(admin, database string) string {
 	u, err := url.Parse(admin)
 	if err != nil {

@@ -15,55 +15,56 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// judge ends the fleet, compares, and answers what came of the round.
-func (c *chaos) judge() roundReport {
+// compare stops the fleet, compares the tables with the oracle, and returns the
+// report of the round.
+func (c *chaos) compare() roundReport {
 	c.t.Helper()
 	c.end()
 	r := roundReport{chaos: c, length: time.Since(c.began), events: len(c.net.Log().Entries())}
 	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
 	require.NoError(c.t, pgx.BeginFunc(c.t.Context(), c.pool, func(tx pgx.Tx) (err error) {
 		var all []string
-		if c.kind == ofFollowed {
-			all, r.posts, r.shares, err = c.judgeFollowed(c.t.Context(), tx, end)
+		if c.kind == followedAccounts {
+			all, r.posts, r.shares, err = c.compareFollowed(c.t.Context(), tx, end)
 		} else {
-			all, r.posts, r.shares, err = c.judgeEveryone(c.t.Context(), tx, end)
+			all, r.posts, r.shares, err = c.compareEveryone(c.t.Context(), tx, end)
 		}
 		if err != nil {
 			return err
 		}
-		r.lost, r.doubled = amiss(all)
+		r.lost, r.doubled = lostAndDoubled(all)
 		c.problems = append(c.problems, shorten(byTable(all))...)
-		gaps, err := holeProblems(c.t.Context(), tx, c.holes, c.kind == ofFollowed)
+		gaps, err := holeProblems(c.t.Context(), tx, c.holes, c.kind == followedAccounts)
 		c.problems = append(c.problems, gaps...)
 		return err
 	}))
-	c.problems = slices.Concat(c.problems, c.answers.wrong, c.answers.silent)
+	c.problems = slices.Concat(c.problems, c.responses.wrong, c.responses.silent)
 	r.problems = len(c.problems)
 	return r
 }
 
-// require fails the test when the judge has found anything.
+// require fails the test if the comparison found a problem.
 func (c *chaos) require() {
 	c.t.Helper()
 	require.Empty(c.t, c.problems, strings.Join(c.problems, "\n"))
-	require.NotEmpty(c.t, c.answers.statuses)
-	require.Greater(c.t, count(c.t, c.pool, `SELECT max(epoch) FROM streams`), 1, "the lease went from one to the next")
+	require.NotEmpty(c.t, c.responses.statuses)
+	require.Greater(c.t, count(c.t, c.pool, `SELECT max(epoch) FROM streams`), 1, "the lease never moved")
 }
 
-// judgeEveryone compares the tables with the fold of what the server has not
-// forgotten.
-func (c *chaos) judgeEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
-	told := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return c.lost[e] })
-	truth := fold(told, schema.PostCollection)
-	truth.parkedExpected = c.parked()
-	truth.gapsExpected = len(c.holes)
-	problems, err = truth.compareAll(ctx, tx, end)
-	return append(problems, c.rankingProblems(truth, end)...), len(truth.records), len(truth.shares), err
+// compareEveryone compares the tables with the fold of every event that the
+// server has not forgotten.
+func (c *chaos) compareEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
+	sent := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return c.lost[e] })
+	oracle := fold(sent, schema.PostCollection)
+	oracle.deadLettersExpected = c.deadLetters()
+	oracle.gapsExpected = len(c.holes)
+	problems, err = oracle.compareAll(ctx, tx, end)
+	return append(problems, c.rankingProblems(oracle, end)...), len(oracle.records), len(oracle.shares), err
 }
 
-// parked is how many dead letters there must be: one for each kind of poison,
-// however often it came.
-func (c *chaos) parked() (kinds int) {
+// deadLetters is the number of dead letters there must be: one for each kind of
+// poison, however often it was sent.
+func (c *chaos) deadLetters() (kinds int) {
 	for name := range c.fired {
 		if slices.ContainsFunc(poisons(), func(p poison) bool { return name == p.name() }) {
 			kinds++
@@ -72,10 +73,10 @@ func (c *chaos) parked() (kinds int) {
 	return kinds
 }
 
-// rankingProblems asks the program itself.
-func (c *chaos) rankingProblems(truth truth, end time.Time) (problems []string) {
+// rankingProblems compares the rankings that `weir trending` prints.
+func (c *chaos) rankingProblems(oracle oracle, end time.Time) (problems []string) {
 	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
-		want := truth.ranking(end, window, 1000)
+		want := oracle.ranking(end, window, 1000)
 		got := rankedLinks(c.t, c.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
 		require.NotEmpty(c.t, want)
 		found := make([]ranked, len(got))
@@ -92,8 +93,9 @@ func (c *chaos) rankingProblems(truth truth, end time.Time) (problems []string) 
 	return problems
 }
 
-// holeProblems asks for one gap over each hole, and for no other: closed ones
-// where somebody's posts could be read elsewhere, else open ones.
+// holeProblems requires one gap over each hole, and no other gap. Gaps must be
+// closed in a round of followed accounts, whose feeds can be read, and open
+// otherwise.
 func holeProblems(ctx context.Context, tx pgx.Tx, holes []hole, closed bool) (problems []string, err error) {
 	const sql = `SELECT from_at, to_at, closed_at IS NOT NULL, concat_ws(' ', stream, from_at, to_at, reason, problem, how_closed) FROM gaps ORDER BY id`
 	type gap struct {
@@ -132,7 +134,7 @@ func holeProblems(ctx context.Context, tx pgx.Tx, holes []hole, closed bool) (pr
 	return problems, nil
 }
 
-// byTable groups problems by what stands before their first colon.
+// byTable groups problems by the table, which is the text before the first colon.
 func byTable(problems []string) (found [][]string) {
 	at := map[string]int{}
 	for _, line := range problems {
@@ -148,9 +150,9 @@ func byTable(problems []string) (found [][]string) {
 	return found
 }
 
-// amiss counts the rows of records, tombstones and shares that are missing, and
-// those that should not be there.
-func amiss(problems []string) (lost, doubled int) {
+// lostAndDoubled counts the rows of records, tombstones and shares that are
+// missing, and those that must not be there.
+func lostAndDoubled(problems []string) (lost, doubled int) {
 	for _, line := range problems {
 		if table, _, _ := strings.Cut(line, ": "); table != "records" && table != "tombstones" && table != "shares" {
 			continue

@@ -29,18 +29,18 @@ type recordRow struct {
 	rev, cid  string
 	createdAt time.Time
 	record    []byte   // JSON
-	links     []string // of the truth only
+	links     []string // of the oracle only
 }
 
 type tombstoneRow struct{ rev string }
 
 type accountRow struct {
-	handle string // "" while none is known
+	handle string // "" if unknown
 	status string
 
-	// stranger: nothing of it was stored when it last told its handle, as far as
-	// the log shows. Whether it has a row, and a handle in it, depends on how the
-	// events were cut into batches.
+	// stranger: as far as the log shows, no record of it was stored when it last
+	// announced its handle. Whether it has a row with a handle depends on how the
+	// events were batched.
 	stranger bool
 }
 
@@ -49,13 +49,13 @@ type shareRow struct {
 	at  time.Time
 }
 
-type linkRow struct{} // all there is to a link is its key
+type linkRow struct{} // a link has nothing but its key
 
-// row is what a table holds under a key: it can say how it differs from what was
-// found there.
+// row is what a table must hold under a key. unlike returns its differences from
+// the row that was found.
 type row[R any] interface{ unlike(found R) []string }
 
-// compareTable reads a table and answers, sorted, where it differs from want.
+// compareTable reads a table and returns its differences from want, sorted.
 func compareTable[K comparable, R row[R]](
 	ctx context.Context, tx pgx.Tx, table string, want map[K]R, sql string, scan func(pgx.Rows) (K, R, error),
 ) ([]string, error) {
@@ -116,7 +116,7 @@ func (r recordRow) unlike(found recordRow) []string {
 func (r tombstoneRow) unlike(found tombstoneRow) []string { return unequal("rev", r.rev, found.rev) }
 func (r accountRow) unlike(found accountRow) []string {
 	if (r.stranger || r.status == "deleted") && found.handle == "" {
-		r.handle = "" // it may have come before the account's row, and the purge takes the profile
+		r.handle = "" // it may precede the account's row, and the purge clears the profile
 	}
 	return append(unequal("handle", r.handle, found.handle), unequal("status", r.status, found.status)...)
 }
@@ -136,7 +136,7 @@ func unequalTime(column string, expected, found time.Time) []string {
 	return unequal(column, expected.UTC().Format(time.RFC3339Nano), found.UTC().Format(time.RFC3339Nano))
 }
 
-// unequalJSON names the fields of two records that do not mean the same.
+// unequalJSON names the fields in which two records differ in meaning.
 func unequalJSON(expected, found []byte) (lines []string) {
 	a, b := fields(expected), fields(found)
 	names := maps.Clone(a)
@@ -150,7 +150,7 @@ func unequalJSON(expected, found []byte) (lines []string) {
 	return lines
 }
 
-// fields are those of an object; what is none is one field without a name.
+// fields returns the fields of an object; any other value is one nameless field.
 func fields(object []byte) map[string]json.RawMessage {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(object, &all); err != nil || all == nil {
@@ -159,7 +159,7 @@ func fields(object []byte) map[string]json.RawMessage {
 	return all
 }
 
-// meaning is JSON without its spelling; nil when there is none.
+// meaning is a JSON value regardless of its spelling; nil if there is none.
 func meaning(value json.RawMessage) any {
 	if value == nil {
 		return nil
@@ -168,17 +168,17 @@ func meaning(value json.RawMessage) any {
 	decoder.UseNumber()
 	var v any
 	if err := decoder.Decode(&v); err != nil {
-		return "no JSON: " + string(value)
+		return "not JSON: " + string(value)
 	}
-	return []any{exact(v)} // so that null is not none
+	return []any{exact(v)} // null differs from a missing value
 }
 
-// exact replaces numbers by a form in which 1.0 and 1 are one.
+// exact replaces numbers with a form in which 1.0 equals 1.
 func exact(v any) any {
 	switch v := v.(type) {
 	case json.Number:
 		if n, ok := new(big.Rat).SetString(v.String()); ok {
-			return json.Number(n.RatString()) // no string equals it
+			return json.Number(n.RatString()) // of a type that no string equals
 		}
 		return v
 	case []any:

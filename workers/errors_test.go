@@ -26,8 +26,8 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestEveryErrorHasOneEnding: what a job's error calls for, however it is wrapped.
-func TestEveryErrorHasOneEnding(t *testing.T) {
+// TestEveryErrorHasOneClass, however it is wrapped.
+func TestEveryErrorHasOneClass(t *testing.T) {
 	t.Parallel()
 	const cancel, retry = "cancel", "retry"
 	snoozed := func(d time.Duration) string { return "snooze " + d.String() }
@@ -47,8 +47,8 @@ func TestEveryErrorHasOneEnding(t *testing.T) {
 		"the job took too long":       {context.DeadlineExceeded, retry},
 		"a bug":                       {errors.New("a bug"), retry},
 		"the worker gives up":         {nonRetryable(errors.New("x")), cancel},
-		"the worker waits":            {later(time.Hour), snoozed(time.Hour)},
-		"somebody cancels the job":    {river.JobCancel(errors.New("x")), cancel},
+		"the worker waits":            {snooze(time.Hour), snoozed(time.Hour)},
+		"an operator cancels the job": {river.JobCancel(errors.New("x")), cancel},
 		"the webhook is busy":         {&webhookError{status: 429, retryAfter: time.Minute}, snoozed(time.Minute)},
 		"the webhook is gone":         {&webhookError{status: 404}, cancel},
 		"the webhook has moved":       {&webhookError{status: 302}, cancel},
@@ -59,7 +59,7 @@ func TestEveryErrorHasOneEnding(t *testing.T) {
 		for _, err := range []error{c.err, fmt.Errorf("read a page: %w", c.err)} {
 			var cancelled *river.JobCancelError
 			var snooze *river.JobSnoozeError
-			got, ended := retry, ending(err)
+			got, ended := retry, riverError(err)
 			switch {
 			case errors.As(ended, &snooze):
 				got = snoozed(snooze.Duration)
@@ -72,12 +72,12 @@ func TestEveryErrorHasOneEnding(t *testing.T) {
 			}
 		}
 	}
-	require.NoError(t, ending(nil))
+	require.NoError(t, riverError(nil))
 }
 
-// TestEndingsAreMadeInOnePlace: no other file of the package has River cancel or
-// snooze a job.
-func TestEndingsAreMadeInOnePlace(t *testing.T) {
+// TestJobsAreCancelledAndSnoozedInOnePlace: only errors.go uses River's cancel
+// and snooze errors.
+func TestJobsAreCancelledAndSnoozedInOnePlace(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestEndingsAreMadeInOnePlace(t *testing.T) {
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		require.NoError(t, err)
-		river := map[string]bool{} // by what names the file knows River's packages
+		river := map[string]bool{} // River's packages that the file imports
 		for _, imported := range file.Imports {
 			if path := strings.Trim(imported.Path.Value, `"`); strings.HasPrefix(path, "github.com/riverqueue/river") {
 				river[filepath.Base(path)] = true
@@ -112,10 +112,10 @@ func TestEndingsAreMadeInOnePlace(t *testing.T) {
 			return true
 		})
 	}
-	require.Equal(t, map[string][]string{"ending.go": {"JobSnooze", "JobSnooze", "JobCancel"}}, made)
+	require.Equal(t, map[string][]string{"errors.go": {"JobSnooze", "JobSnooze", "JobCancel"}}, made)
 }
 
-// ender ends as it is told.
+// ender returns its error.
 type ender struct {
 	river.WorkerDefaults[jobs.CloseGap]
 	err error
@@ -123,9 +123,9 @@ type ender struct {
 
 func (w *ender) Work(context.Context, *river.Job[jobs.CloseGap]) error { return w.err }
 
-// TestLettersOfJobsHaveTheClassOfTheirErrors: the database, which writes them,
-// says the same of every class.
-func TestLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
+// TestDeadLettersOfJobsHaveTheClassOfTheirErrors: the database, which writes the
+// dead letters, classifies errors in the same way.
+func TestDeadLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	for _, c := range []struct {
@@ -137,23 +137,23 @@ func TestLettersOfJobsHaveTheClassOfTheirErrors(t *testing.T) {
 		{nonRetryable(errors.New("x")), permanent, []string{schema.ClassPermanent}},
 		{&webhookError{status: 404}, permanent, []string{schema.ClassPermanent}},
 		{&pgconn.PgError{Code: "22003"}, permanent, []string{schema.ClassPermanent}},
-		{&bluesky.Error{Class: bluesky.RateLimited}, notYet, nil},
+		{&bluesky.Error{Class: bluesky.RateLimited}, postponed, nil},
 	} {
 		t.Run(c.err.Error(), func(t *testing.T) {
 			require.Equal(t, c.class, classify(c.err))
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(t.Context()) //nolint:errcheck // only looked
+			defer tx.Rollback(t.Context()) //nolint:errcheck // read only
 			var log bytes.Buffer
-			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{}, ruled[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil)), nil})
+			worker := rivertest.NewWorker[jobs.CloseGap](t, &riverDriver{}, &river.Config{}, classifiedWorker[jobs.CloseGap]{&ender{err: c.err}, slog.New(slog.NewTextHandler(&log, nil)), nil})
 			_, err = worker.Work(t.Context(), t, tx, jobs.CloseGap{}, &river.InsertOpts{MaxAttempts: 1})
-			require.Equal(t, c.class == retryable, err != nil, "what cancels or snoozes is no error to River: %v", err)
+			require.Equal(t, c.class == retryable, err != nil, "River treats a cancellation or a snooze as no error: %v", err)
 			rows, err := tx.Query(t.Context(), `SELECT class FROM dead_letters`)
 			require.NoError(t, err)
 			classes, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)
 			require.ElementsMatch(t, c.letter, classes, "%v", c.err)
-			require.Equal(t, len(c.letter) > 0, strings.Contains(log.String(), "msg=job_given_up kind=close_gap"), "the process logs what is given up: %s", log.String())
+			require.Equal(t, len(c.letter) > 0, strings.Contains(log.String(), "msg=job_given_up kind=close_gap"), "the process logs a job that is given up: %s", log.String())
 		})
 	}
 }

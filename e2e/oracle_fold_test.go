@@ -13,18 +13,18 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// wrote is a post that was written some time before judgedEnd.
+// wrote is a post that was written some time before oracleEnd.
 func wrote(did, rkey, rev string, before time.Duration, urls ...string) *simnet.Entry {
-	at := judgedEnd.Add(-before)
-	return &simnet.Entry{Kind: "commit", Operation: "create", Collection: judgedPost, DID: did, Rkey: rkey, Rev: rev, CID: "cid-" + rev,
+	at := oracleEnd.Add(-before)
+	return &simnet.Entry{Kind: "commit", Operation: "create", Collection: oraclePost, DID: did, Rkey: rkey, Rev: rev, CID: "cid-" + rev,
 		Record: []byte(`{"text":"` + rev + `"}`), CreatedAt: at, TimeUS: at.Add(time.Second).UnixMicro(), Links: urls}
 }
 
 func removed(did, rkey, rev string) *simnet.Entry {
-	return &simnet.Entry{Kind: "commit", Operation: "delete", Collection: judgedPost, DID: did, Rkey: rkey, Rev: rev}
+	return &simnet.Entry{Kind: "commit", Operation: "delete", Collection: oraclePost, DID: did, Rkey: rkey, Rev: rev}
 }
 
-func TestJudgeFoldsTheLatestRevisionAndWhatItShares(t *testing.T) {
+func TestOracleFoldsTheLatestRevisionAndItsShares(t *testing.T) {
 	t.Parallel()
 	edited := wrote("a", "1", "r2", time.Hour, "https://b.example/")
 	edited.Operation = "update"
@@ -32,30 +32,30 @@ func TestJudgeFoldsTheLatestRevisionAndWhatItShares(t *testing.T) {
 	like := wrote("a", "4", "r5", 0)
 	like.Collection = "app.bsky.feed.like"
 	early := wrote("a", "5", "r6", 0)
-	early.CreatedAt = judgedEnd.Add(time.Hour) // but it arrived an hour sooner
+	early.CreatedAt = oracleEnd.Add(time.Hour) // the event came an hour earlier
 	tr := fold([]*simnet.Entry{
 		wrote("a", "1", "r1", time.Hour, "https://a.example/"), edited,
 		wrote("a", "2", "r3", time.Hour, "https://c.example/"), removed("a", "2", "r4"),
 		removed("a", "3", "r4"), wrote("a", "3", "r5", time.Hour, "https://d.example/"),
 		like, early,
 	})
-	key := func(rkey string) recordKey { return recordKey{judgedPost, "a", rkey} }
+	key := func(rkey string) recordKey { return recordKey{oraclePost, "a", rkey} }
 	require.Len(t, tr.records, 3)
 	require.Equal(t, "r2", tr.records[key("1")].rev)
 	require.Equal(t, "cid-r2", tr.records[key("1")].cid)
 	require.Equal(t, "r5", tr.records[key("3")].rev)
-	require.Equal(t, judgedEnd.Add(time.Second), tr.records[key("5")].createdAt.UTC())
+	require.Equal(t, oracleEnd.Add(time.Second), tr.records[key("5")].createdAt.UTC())
 	require.Equal(t, map[recordKey]tombstoneRow{key("2"): {"r4"}, key("3"): {"r4"}}, tr.tombstones)
-	at := judgedEnd.Add(-time.Hour)
+	at := oracleEnd.Add(-time.Hour)
 	require.Equal(t, map[shareKey]shareRow{
 		{key("1"), "https://b.example/"}: {"quote", at},
 		{key("3"), "https://d.example/"}: {"post", at},
 	}, tr.shares)
 	require.Len(t, tr.everShared, 4)
-	require.Len(t, fold([]*simnet.Entry{like, early}, judgedPost, "app.bsky.feed.like").records, 2)
+	require.Len(t, fold([]*simnet.Entry{like, early}, oraclePost, "app.bsky.feed.like").records, 2)
 }
 
-func TestJudgeFoldsTheLastWordOfAnAccount(t *testing.T) {
+func TestOracleFoldsTheLatestStateOfAnAccount(t *testing.T) {
 	t.Parallel()
 	tr := fold([]*simnet.Entry{
 		{Kind: "identity", DID: "a", Handle: "old.example"}, {Kind: "identity", DID: "a", Handle: "new.example"}, {Kind: "identity", DID: "a"},
@@ -68,7 +68,7 @@ func TestJudgeFoldsTheLastWordOfAnAccount(t *testing.T) {
 		"d": {"d.example", "active", false}, "e": {"e.example", "active", true}}, tr.accounts)
 }
 
-func TestJudgeRanksBySharersThenByTheLastShareThenByURL(t *testing.T) {
+func TestOracleRanksBySharersThenLastShareThenURL(t *testing.T) {
 	t.Parallel()
 	const many, late, end = "https://many.example/", "https://late.example/", "https://end.example/"
 	tied := []string{"https://g.example/", "https://b.example/", "https://e.example/", "https://a.example/", "https://f.example/"}
@@ -77,7 +77,7 @@ func TestJudgeRanksBySharersThenByTheLastShareThenByURL(t *testing.T) {
 		wrote("c", "1", "r", time.Minute, late), wrote("c", "2", "r", 2*time.Minute, late), // one account counts once
 		wrote("d", "1", "r", 5*time.Minute, tied...), // at the same moment
 		wrote("e", "1", "r", 0, end),
-		wrote("e", "2", "r", time.Hour, "https://out.example/"), // the window does not hold its beginning
+		wrote("e", "2", "r", time.Hour, "https://out.example/"), // the window excludes its start
 		wrote("e", "3", "r", -time.Microsecond, "https://future.example/"),
 		wrote("f", "1", "r", time.Minute, many, "https://hidden.example/"), {Kind: "account", DID: "f", Status: "deactivated"},
 	}
@@ -86,52 +86,52 @@ func TestJudgeRanksBySharersThenByTheLastShareThenByURL(t *testing.T) {
 	for _, url := range slices.Sorted(slices.Values(tied)) {
 		want = append(want, ranked{url, 1})
 	}
-	require.Equal(t, want, tr.ranking(judgedEnd, time.Hour, 0))
-	require.Equal(t, want[:3], tr.ranking(judgedEnd, time.Hour, 3))
+	require.Equal(t, want, tr.ranking(oracleEnd, time.Hour, 0))
+	require.Equal(t, want[:3], tr.ranking(oracleEnd, time.Hour, 3))
 
-	// The judge's query ranks the same, its own way.
+	// The oracle's query returns the same ranking.
 	pool := schematest.New(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		found, err := foundRanking(t.Context(), tx, judgedEnd, time.Hour)
+		found, err := foundRanking(t.Context(), tx, oracleEnd, time.Hour)
 		require.Equal(t, want, found)
 		return err
 	}))
 }
 
-func TestJudgeExpectsLettersAndGapsWhereItIsTold(t *testing.T) {
+func TestOracleExpectsDeadLettersAndGaps(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	tr := fold(nil)
-	tr.parkedExpected, tr.gapsExpected = 1, 1
-	problems, err := tr.problems(t.Context(), pool, judgedEnd)
+	tr.deadLettersExpected, tr.gapsExpected = 1, 1
+	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	requireProblems(t, []string{"dead_letters: rows: expected 1, found 0", "gaps: rows: expected 1, found 0"}, problems)
-	for _, sql := range []string{putLetter, putGap} {
+	for _, sql := range []string{putDeadLetter, putGap} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
-	problems, err = tr.problems(t.Context(), pool, judgedEnd)
+	problems, err = tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	require.Empty(t, problems)
 }
 
-func TestJudgeAllowsALinkThatOutlivesItsShares(t *testing.T) {
+func TestOracleAllowsALinkThatOutlivesItsShares(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example/"), removed("a", "1", "r2")})
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
-	problems, err := tr.problems(t.Context(), pool, judgedEnd)
+	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	require.Empty(t, problems)
 	_, err = pool.Exec(t.Context(), `INSERT INTO links (url, site, first_seen) VALUES ('https://a.example/', '', now())`)
 	require.NoError(t, err)
-	problems, err = tr.problems(t.Context(), pool, judgedEnd)
+	problems, err = tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	require.Empty(t, problems)
 }
 
-func TestJudgeSeesALinkTwice(t *testing.T) {
+func TestOracleReportsADuplicateLink(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example/")})
@@ -143,12 +143,12 @@ func TestJudgeSeesALinkTwice(t *testing.T) {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
-	problems, err := tr.problems(t.Context(), pool, judgedEnd)
+	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	require.Equal(t, []string{"links: https://a.example/: expected one row, found another"}, problems)
 }
 
-func TestJudgeReadsWhatJSONMeans(t *testing.T) {
+func TestOracleComparesTheMeaningOfJSON(t *testing.T) {
 	t.Parallel()
 	for _, same := range []string{`{"a":[1.50,{"b":100,"c":null}],"d":"é"}`, `{"d":"\u00e9", "a":[1.5, {"c":null, "b":1e2}]}`} {
 		require.Empty(t, unequalJSON([]byte(`{"a":[1.5,{"b":100,"c":null}],"d":"é"}`), []byte(same)))
@@ -158,11 +158,11 @@ func TestJudgeReadsWhatJSONMeans(t *testing.T) {
 	}
 }
 
-func TestJudgeOfAnEmptyDatabaseNamesEveryTableInTwentyLines(t *testing.T) {
+func TestOracleNamesEveryTableOfAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: judgedEnd})
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: oracleEnd})
 	require.NoError(t, err)
-	problems, err := fold(n.Log().Entries()).problems(t.Context(), schematest.New(t), judgedEnd)
+	problems, err := fold(n.Log().Entries()).problems(t.Context(), schematest.New(t), oracleEnd)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(problems), 20)
 	requireProblems(t, []string{"records: ... more like it", "tombstones: ", "accounts: ", "shares: ", "links: ", "ranking: "}, problems)

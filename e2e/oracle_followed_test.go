@@ -14,33 +14,32 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// followedTruth is what the tables must hold of a network of which some accounts
-// are followed, after every gap is closed:
+// followedOracle is what the tables must hold if only some accounts are followed,
+// after every gap is closed:
 //
-//   - of whoever is followed and shown at the end, every post that stands and was
-//     written since the moment from which on the account is read, and of the
-//     older ones those that stand, if any; each as it was edited last, whether
-//     the stream told so or not, with its shares. A post that was read from a
-//     listing bears a revision before its first one, or another one of its
-//     author's repository: an edit may fall between the moment when a comparison
-//     asks for the revision and the one when it lists the posts. It may bear the
-//     time of its first version;
-//   - of whoever is hidden, deleted or no longer followed: nothing that nobody
-//     wrote; nothing of it counts;
-//   - followed are those whom the network says, and whom a row names; who is
-//     hidden may be missing. Whether they are shown is right.
-type followedTruth struct {
-	truth                                // the fold of the whole log
-	since  map[string]time.Time          // who is followed, and from when on the posts are asked for
+//   - Accounts that are followed and shown at the end: every existing post written
+//     since the account is read, in its last version, with its shares, whether or
+//     not the stream delivered it. Older posts are optional, but must exist. A post
+//     that was read from a listing has a revision before its first one, or another
+//     revision of its author's repository, since an edit may fall between reading
+//     the revision and listing the posts. It may have the time of its first
+//     version.
+//   - Accounts that are hidden, deleted or no longer followed: any version that was
+//     ever written, or nothing. None of it counts.
+//   - watch_members: the accounts that the network's follows and the watches name.
+//     Hidden accounts may be missing. The status says correctly which are shown.
+type followedOracle struct {
+	oracle                               // the fold of the whole log
+	since  map[string]time.Time          // the followed accounts, and the time since when each is read
 	ever   map[recordKey]map[string]bool // the CIDs of every version
-	shared map[shareKey]bool             // by every version
-	first  map[recordKey]recordRow       // the first version of what stands
+	shared map[shareKey]bool             // the shares of every version
+	first  map[recordKey]recordRow       // the first version of each post
 	revs   map[recordKey]bool            // every revision of each repository, as the key's rkey
 }
 
-// foldFollowed folds the whole log, also what the server forgot.
-func foldFollowed(entries []*simnet.Entry, since map[string]time.Time) followedTruth {
-	tr := followedTruth{truth: fold(entries, schema.PostCollection), since: since, ever: map[recordKey]map[string]bool{},
+// foldFollowed folds the whole log, forgotten events included.
+func foldFollowed(entries []*simnet.Entry, since map[string]time.Time) followedOracle {
+	tr := followedOracle{oracle: fold(entries, schema.PostCollection), since: since, ever: map[recordKey]map[string]bool{},
 		shared: map[shareKey]bool{}, first: map[recordKey]recordRow{}, revs: map[recordKey]bool{}}
 	for _, e := range entries {
 		tr.revs[recordKey{did: e.DID, rkey: e.Rev}] = true
@@ -62,22 +61,23 @@ func foldFollowed(entries []*simnet.Entry, since map[string]time.Time) followedT
 	return tr
 }
 
-// shown says whether an account is followed, and its posts can be read.
-func (tr followedTruth) shown(did string) bool {
+// shown reports whether an account is followed and its posts can be read.
+func (tr followedOracle) shown(did string) bool {
 	_, followed := tr.since[did]
 	account, known := tr.accounts[accountKey(did)]
 	return followed && (!known || account.status == "active")
 }
 
-// expected is what must be stored; also what may be, in the rows found.
-func (tr followedTruth) expected(found map[recordKey]recordRow) map[recordKey]recordRow {
+// expected returns the records that must be stored, and those optional ones that
+// were found.
+func (tr followedOracle) expected(found map[recordKey]recordRow) map[recordKey]recordRow {
 	want := map[recordKey]recordRow{}
 	for key, r := range tr.records {
 		at, stored := found[key]
 		if !tr.shown(key.did) || !stored && r.createdAt.Before(tr.since[key.did]) {
 			continue
 		}
-		if stored && (at.rev < tr.first[key].rev || at.cid == r.cid && tr.revs[recordKey{did: key.did, rkey: at.rev}]) { // from a listing, which does not tell the revision
+		if stored && (at.rev < tr.first[key].rev || at.cid == r.cid && tr.revs[recordKey{did: key.did, rkey: at.rev}]) { // from a listing, which has no revisions
 			r.rev = at.rev
 			if !at.createdAt.Before(tr.first[key].createdAt) && at.createdAt.Before(r.createdAt) {
 				r.createdAt = at.createdAt
@@ -87,22 +87,22 @@ func (tr followedTruth) expected(found map[recordKey]recordRow) map[recordKey]re
 	}
 	for key, at := range found {
 		if !tr.shown(key.did) && tr.ever[key][at.cid] {
-			want[key] = at // it may stay, but must not count
+			want[key] = at // optional, but must not count
 		}
 	}
 	return want
 }
 
-// differences are those between the tables and the truth; ranked is what must
-// count.
-func (tr followedTruth) differences(ctx context.Context, tx pgx.Tx) (problems []string, ranked truth, err error) {
+// differences compares the tables with the oracle; ranked holds the shares that
+// must count.
+func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems []string, ranked oracle, err error) {
 	found, err := foundRecords(ctx, tx)
 	if err != nil {
-		return nil, truth{}, err
+		return nil, oracle{}, err
 	}
-	want := tr.truth
+	want := tr.oracle
 	want.records, want.shares = tr.expected(found), map[shareKey]shareRow{}
-	ranked = truth{accounts: tr.accounts, shares: map[shareKey]shareRow{}}
+	ranked = oracle{accounts: tr.accounts, shares: map[shareKey]shareRow{}}
 	for key, r := range want.records {
 		for _, url := range r.links {
 			want.shares[shareKey{key, url}] = shareRow{how: howShared(r.record), at: r.createdAt}
@@ -116,12 +116,12 @@ func (tr followedTruth) differences(ctx context.Context, tx pgx.Tx) (problems []
 	checks := []func(context.Context, pgx.Tx) ([]string, error){
 		want.compareRecords,
 		func(ctx context.Context, tx pgx.Tx) ([]string, error) { return tr.compareShares(ctx, tx, want.shares) },
-		tr.compareTombstones, tr.compareWatched, tr.compareStatuses, unfinishedJobs, want.compareLetters,
+		tr.compareTombstones, tr.compareMembers, tr.compareStatuses, unfinishedJobs, want.compareDeadLetters,
 	}
 	for _, check := range checks {
 		lines, err := check(ctx, tx)
 		if err != nil {
-			return nil, truth{}, err
+			return nil, oracle{}, err
 		}
 		problems = append(problems, lines...)
 	}
@@ -146,9 +146,9 @@ func foundRecords(ctx context.Context, tx pgx.Tx) (map[recordKey]recordRow, erro
 	return found, rows.Err()
 }
 
-// compareShares asks for the shares of whoever is shown; of the others there may
-// be any that ever were.
-func (tr followedTruth) compareShares(ctx context.Context, tx pgx.Tx, want map[shareKey]shareRow) ([]string, error) {
+// compareShares requires the shares of accounts that are shown. Of other accounts
+// it allows any share that ever existed.
+func (tr followedOracle) compareShares(ctx context.Context, tx pgx.Tx, want map[shareKey]shareRow) ([]string, error) {
 	const sql = `
 SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
 FROM shares AS s
@@ -162,10 +162,10 @@ LEFT JOIN links AS l ON l.id = s.link_id`
 	})
 }
 
-// compareTombstones refuses those of what was never deleted. What was deleted
-// in a hole need not have one.
-func (tr followedTruth) compareTombstones(ctx context.Context, tx pgx.Tx) (problems []string, err error) {
-	lines, err := tr.truth.compareTombstones(ctx, tx)
+// compareTombstones refuses tombstones of records that were never deleted. A
+// record that was deleted in a hole may have none.
+func (tr followedOracle) compareTombstones(ctx context.Context, tx pgx.Tx) (problems []string, err error) {
+	lines, err := tr.oracle.compareTombstones(ctx, tx)
 	for _, line := range lines {
 		if _, _, invented := strings.Cut(line, ": expected no row, found"); invented {
 			problems = append(problems, line)
@@ -174,28 +174,28 @@ func (tr followedTruth) compareTombstones(ctx context.Context, tx pgx.Tx) (probl
 	return problems, err
 }
 
-// compareWatched asks who is followed.
-func (tr followedTruth) compareWatched(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	found, err := describe(ctx, tx, "watched", `SELECT DISTINCT did FROM watch_members`)
+// compareMembers compares the followed accounts.
+func (tr followedOracle) compareMembers(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	found, err := describe(ctx, tx, "watch_members", `SELECT DISTINCT did FROM watch_members`)
 	if err != nil {
 		return nil, err
 	}
 	var lines []string
 	for _, did := range found {
 		if _, ok := tr.since[did]; !ok {
-			lines = append(lines, "watched: "+did+": expected no row, found one")
+			lines = append(lines, "watch_members: "+did+": expected no row, found one")
 		}
 	}
 	for _, did := range slices.Sorted(maps.Keys(tr.since)) {
 		if tr.shown(did) && !slices.Contains(found, did) {
-			lines = append(lines, "watched: "+did+": expected one, found no row")
+			lines = append(lines, "watch_members: "+did+": expected one, found no row")
 		}
 	}
 	return lines, nil
 }
 
-// compareStatuses asks whether the followed accounts are shown or not.
-func (tr followedTruth) compareStatuses(ctx context.Context, tx pgx.Tx) ([]string, error) {
+// compareStatuses compares which of the followed accounts are shown.
+func (tr followedOracle) compareStatuses(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT w.did || ' ' || coalesce(a.status, 'active') FROM (SELECT DISTINCT did FROM watch_members) AS w LEFT JOIN accounts AS a USING (did)`
 	found, err := describe(ctx, tx, "accounts", sql)
 	if err != nil {
@@ -211,14 +211,14 @@ func (tr followedTruth) compareStatuses(ctx context.Context, tx pgx.Tx) ([]strin
 	return lines, nil
 }
 
-// judgeFollowed compares the tables with what holds of the followed accounts.
-func (c *chaos) judgeFollowed(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
+// compareFollowed compares the tables with the oracle of the followed accounts.
+func (c *chaos) compareFollowed(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
 	since := map[string]time.Time{}
 	for _, did := range c.followed() {
-		since[did] = c.began.Add(-24 * time.Hour) // WEIR_BACKFILL_WINDOW; nothing is older here
+		since[did] = c.began.Add(-24 * time.Hour) // WEIR_BACKFILL_WINDOW; no post is older here
 	}
 	tr := foldFollowed(c.net.Log().Entries(), since)
-	tr.parkedExpected = c.parked()
+	tr.deadLettersExpected = c.deadLetters()
 	problems, ranked, err := tr.differences(ctx, tx)
 	if err != nil {
 		return nil, 0, 0, err

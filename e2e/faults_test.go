@@ -17,46 +17,46 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// blow is one thing that goes wrong. It returns when that has been seen to have
-// happened, by what is not Weir's own word where that is possible, and fails the
-// test otherwise.
-type blow struct {
+// fault is one thing that goes wrong. It returns once something has shown that
+// it happened, where possible something other than Weir itself. Otherwise it
+// fails the test.
+type fault struct {
 	name string
 	do   func(c *chaos)
 }
 
-// plan is a round: each blow once, in the order of chance.
-func (c *chaos) plan() []blow {
-	plan := c.blows()
+// plan is a round: each fault once, in random order.
+func (c *chaos) plan() []fault {
+	plan := c.allFaults()
 	c.random.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
 	return plan
 }
 
-// planned are some blows, in the order given.
-func (c *chaos) planned(wanted ...string) (plan []blow) {
+// planned returns the faults with these names, in this order.
+func (c *chaos) planned(wanted ...string) (plan []fault) {
 	c.t.Helper()
-	all := c.blows()
+	all := c.allFaults()
 	for _, name := range wanted {
-		at := slices.IndexFunc(all, func(b blow) bool { return b.name == name })
-		require.GreaterOrEqual(c.t, at, 0, "no blow is called %q: expected one of %s", name, names(all))
+		at := slices.IndexFunc(all, func(b fault) bool { return b.name == name })
+		require.GreaterOrEqual(c.t, at, 0, "no fault is named %q: expected one of %s", name, names(all))
 		plan = append(plan, all[at])
 	}
 	return plan
 }
 
-// blows are all that can be done in such a round.
-func (c *chaos) blows() []blow {
-	all := slices.Concat(endings(), ways(), faults(), clocks(), holes())
-	if c.kind == ofFollowed {
-		all = append(all, followings()...)
+// allFaults returns every fault that this kind of round can inject.
+func (c *chaos) allFaults() []fault {
+	all := slices.Concat(processFaults(), networkFaults(), streamFaults(), clockFaults(), retentionFaults())
+	if c.kind == followedAccounts {
+		all = append(all, followFaults()...)
 	}
 	if c.disk != nil {
-		all = append(all, blow{"full disk of Postgres", (*chaos).fullDisk})
+		all = append(all, fault{"full disk of Postgres", (*chaos).fullDisk})
 	}
 	return all
 }
 
-func names(plan []blow) string {
+func names(plan []fault) string {
 	all := make([]string, len(plan))
 	for i, b := range plan {
 		all[i] = b.name
@@ -64,15 +64,15 @@ func names(plan []blow) string {
 	return strings.Join(all, ", ")
 }
 
-// endings are those of processes.
-func endings() []blow {
-	return []blow{
-		{"SIGKILL of the consumer that reads", func(c *chaos) {
+// processFaults kill, stop and pause processes, Postgres among them.
+func processFaults() []fault {
+	return []fault{
+		{"SIGKILL of the active consumer", func(c *chaos) {
 			reading, _ := c.reader()
 			c.kill(reading)
 			c.relaunch(reading)
 		}},
-		{"SIGKILL of the consumer that waits", func(c *chaos) {
+		{"SIGKILL of the standby consumer", func(c *chaos) {
 			_, waiting := c.reader()
 			c.kill(waiting)
 			c.relaunch(waiting)
@@ -81,7 +81,7 @@ func endings() []blow {
 		{"SIGKILL of the web process", func(c *chaos) { c.killAll("web 1") }},
 		{"SIGKILL of both consumers", func(c *chaos) { c.killAll("consume 1", "consume 2") }},
 		{"SIGKILL of everything", func(c *chaos) { c.killAll(fleet()...) }},
-		{"SIGTERM of the consumer that reads", func(c *chaos) {
+		{"SIGTERM of the active consumer", func(c *chaos) {
 			reading, _ := c.reader()
 			c.terminate(reading)
 		}},
@@ -89,7 +89,7 @@ func endings() []blow {
 		{"SIGSTOP of the consumer beyond its lease", (*chaos).pauseReader},
 		{"SIGSTOP of the workers until the queue is full", (*chaos).pauseWorkers},
 		{"crash of Postgres", func(c *chaos) { c.crash(func() {}) }},
-		{"SIGKILL of the consumer while Postgres is away", func(c *chaos) {
+		{"SIGKILL of the consumer while Postgres is down", func(c *chaos) {
 			reading, _ := c.reader()
 			c.crash(func() { c.kill(reading) })
 			c.relaunch(reading)
@@ -97,9 +97,9 @@ func endings() []blow {
 	}
 }
 
-// ways are what goes wrong between the processes and their servers.
-func ways() []blow {
-	var all []blow
+// networkFaults are those of the connections to Jetstream and Postgres.
+func networkFaults() []fault {
+	var all []fault
 	for _, to := range []string{"Jetstream", "Postgres"} {
 		at := func(c *chaos) *proxy {
 			if to == "Postgres" {
@@ -108,30 +108,30 @@ func ways() []blow {
 			return c.stream
 		}
 		all = append(all,
-			blow{"connections to " + to + " cut", func(c *chaos) {
+			fault{"connections to " + to + " cut", func(c *chaos) {
 				p := at(c)
 				p.cut()
 				p.returned(p.accepted.Load())
 			}},
-			blow{"no way to " + to, func(c *chaos) {
+			fault{"no connection to " + to, func(c *chaos) {
 				p := at(c)
 				p.down()
-				time.Sleep(time.Duration(300+c.random.IntN(1000)) * time.Millisecond) // as long as it lasts
+				time.Sleep(time.Duration(300+c.random.IntN(1000)) * time.Millisecond) // the length of the outage
 				p.up()
 				p.returned(p.accepted.Load())
 			}},
-			blow{"slow way to " + to, func(c *chaos) {
+			fault{"slow connection to " + to, func(c *chaos) {
 				p := at(c)
 				p.renew(`{"type":"latency","attributes":{"latency":80,"jitter":40}}`) // ms
 				defer p.renew()
-				c.takes(p, 40*time.Millisecond)
+				c.requireSlow(p, 40*time.Millisecond)
 				c.progress(3)
 			}},
-			blow{"narrow way to " + to, func(c *chaos) {
+			fault{"narrow connection to " + to, func(c *chaos) {
 				p := at(c)
 				p.renew(`{"type":"bandwidth","attributes":{"rate":100}}`) // KB/s
 				defer p.renew()
-				c.takes(p, 300*time.Millisecond)
+				c.requireSlow(p, 300*time.Millisecond)
 				c.progress(3)
 			}},
 		)
@@ -139,30 +139,30 @@ func ways() []blow {
 	return all
 }
 
-// faults are those of the simulated Jetstream.
-func faults() []blow {
-	var all []blow
+// streamFaults are those of the simulated Jetstream.
+func streamFaults() []fault {
+	var all []fault
 	for _, f := range []simnet.Fault{simnet.Duplicate, simnet.Stale, simnet.Renumber, simnet.Restart, simnet.Stall} {
-		all = append(all, blow{"Jetstream: " + string(f), func(c *chaos) { c.fault(f) }})
+		all = append(all, fault{"Jetstream: " + string(f), func(c *chaos) { c.inject(f) }})
 	}
 	for _, p := range poisons() {
-		all = append(all, blow{p.name(), func(c *chaos) { c.poison(p) }})
+		all = append(all, fault{p.name(), func(c *chaos) { c.poison(p) }})
 	}
 	return append(all,
-		blow{"Jetstream: refuse", func(c *chaos) {
+		fault{"Jetstream: refuse", func(c *chaos) {
 			c.refuse()
 			require.NoError(c.t, c.net.Do(simnet.Accept))
 		}},
-		blow{"Jetstream: too-old", (*chaos).forget},
-		blow{"Jetstream: clock ahead, and right again", (*chaos).clockStep},
-		blow{"flood, ten times as much", (*chaos).flood},
+		fault{"Jetstream: too-old", (*chaos).forgetUnread},
+		fault{"Jetstream: clock ahead, then right again", (*chaos).clockStep},
+		fault{"flood, ten times the rate", (*chaos).flood},
 	)
 }
 
-// poison is what nobody can read.
+// poison is a frame that cannot be read.
 type poison struct {
 	fault simnet.Fault
-	like  string // of the dead letter's cause, or of what was received
+	like  string // part of the dead letter's cause, or of the received value
 }
 
 func poisons() []poison {
@@ -171,7 +171,7 @@ func poisons() []poison {
 
 func (p poison) name() string { return "Jetstream: " + string(p.fault) }
 
-// killAll kills some of the fleet at once, and starts them again.
+// killAll kills members of the fleet at once, and starts them again.
 func (c *chaos) killAll(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
@@ -189,31 +189,30 @@ func (c *chaos) terminate(name string) {
 	c.relaunch(name)
 }
 
-// pauseReader stops the consumer until the other one has taken over, and lets it
-// learn that it has lost its lease.
+// pauseReader stops the active consumer until the other one has taken over, then
+// resumes it and waits until it learns that it lost its lease.
 func (c *chaos) pauseReader() {
 	c.t.Helper()
 	reading, waiting := c.reader()
 	c.member(reading).signal(syscall.SIGSTOP)
-	require.Eventually(c.t, func() bool { return c.holder() == waiting }, time.Minute, 20*time.Millisecond, "nobody takes over")
-	before := c.told("lease_lost")
+	require.Eventually(c.t, func() bool { return c.holder() == waiting }, time.Minute, 20*time.Millisecond, "the standby does not take over")
+	before := c.logged("lease_lost")
 	c.member(reading).signal(syscall.SIGCONT)
-	require.Eventually(c.t, func() bool { return c.told("lease_lost") > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged("lease_lost") > before }, time.Minute, 20*time.Millisecond)
 }
 
-// pauseWorkers lets the queue grow until the stream is left alone.
+// pauseWorkers stops the workers until the full queue pauses the stream.
 func (c *chaos) pauseWorkers() {
 	c.t.Helper()
-	before := c.told("paused_by_backpressure")
+	before := c.logged("paused_by_backpressure")
 	for _, name := range []string{"work 1", "work 2"} {
 		c.member(name).signal(syscall.SIGSTOP)
 		defer c.member(name).signal(syscall.SIGCONT)
 	}
-	require.Eventually(c.t, func() bool { return c.told("paused_by_backpressure") > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged("paused_by_backpressure") > before }, time.Minute, 20*time.Millisecond)
 }
 
-// crash ends Postgres without order, does something while it is away, and starts
-// it again.
+// crash kills Postgres, calls while, and starts Postgres again.
 func (c *chaos) crash(while func()) {
 	c.t.Helper()
 	started := func() (at time.Time) {
@@ -228,8 +227,9 @@ func (c *chaos) crash(while func()) {
 	require.True(c.t, started().After(before))
 }
 
-// takes has something pass through the proxy, and asks that it takes as long.
-func (c *chaos) takes(p *proxy, least time.Duration) {
+// requireSlow sends a request of its own through the proxy and requires that it
+// takes at least this long.
+func (c *chaos) requireSlow(p *proxy, least time.Duration) {
 	c.t.Helper()
 	began := time.Now()
 	if p == c.database {
@@ -245,10 +245,10 @@ func (c *chaos) takes(p *proxy, least time.Duration) {
 		require.NoError(c.t, err)
 		require.NoError(c.t, response.Body.Close())
 	}
-	require.Greater(c.t, time.Since(began), least, "%s is as fast as ever", p.Name)
+	require.Greater(c.t, time.Since(began), least, "the connection to %s is not slower", p.Name)
 }
 
-// through is the database as the fleet sees it.
+// through is the URL of the database that the fleet uses, by way of the proxy.
 func (c *chaos) through() string {
 	for _, pair := range c.env {
 		if at, ok := strings.CutPrefix(pair, "DATABASE_URL="); ok {
@@ -265,26 +265,26 @@ func hostOf(t *testing.T, raw string) string {
 	return u.Host
 }
 
-// fault does one of the network's until it has reached somebody.
-func (c *chaos) fault(f simnet.Fault) {
+// inject repeats a fault of the network until it has reached a client.
+func (c *chaos) inject(f simnet.Fault) {
 	c.t.Helper()
 	before := c.net.Fired()[f]
 	require.Eventually(c.t, func() bool {
 		require.NoError(c.t, c.net.Do(f))
 		return c.net.Fired()[f] > before
-	}, time.Minute, 50*time.Millisecond, "%s reaches nobody", f)
+	}, time.Minute, 50*time.Millisecond, "%s reaches no client", f)
 }
 
-// refuse ends the connections and turns away who comes back.
+// refuse ends the connections and refuses new ones.
 func (c *chaos) refuse() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Refuse]
 	require.NoError(c.t, c.net.Do(simnet.Refuse))
-	c.fault(simnet.Cut)
+	c.inject(simnet.Cut)
 	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Refuse] > before }, time.Minute, 10*time.Millisecond)
 }
 
-// poison sends what cannot be read until it lies among the dead letters.
+// poison sends an unreadable frame until it is among the dead letters.
 func (c *chaos) poison(p poison) {
 	c.t.Helper()
 	seen := func() int {
@@ -296,19 +296,19 @@ func (c *chaos) poison(p poison) {
 	}
 	before := seen()
 	require.Eventually(c.t, func() bool {
-		c.fault(p.fault)
+		c.inject(p.fault)
 		for range 500 {
 			if seen() > max(before, 0) {
 				return true
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		return false // nobody was connected when it came, and it comes only once
-	}, time.Minute, 10*time.Millisecond, "%s is set aside by nobody", p.fault)
+		return false // no client was connected when the server sent it, once
+	}, time.Minute, 10*time.Millisecond, "%s does not become a dead letter", p.fault)
 }
 
-// clockStep sets the server's clock ahead until a consumer has been told of the
-// future, and right again.
+// clockStep sets the server's clock ahead until a consumer has received events
+// from the future, then right again.
 func (c *chaos) clockStep() {
 	c.t.Helper()
 	before := c.net.Fired()[simnet.Ahead]
@@ -317,20 +317,18 @@ func (c *chaos) clockStep() {
 	c.net.StepClock(0)
 }
 
-// flood has ten times as much happen for two seconds.
+// flood generates, at ten times the rate, the events of twenty seconds.
 func (c *chaos) flood() {
 	c.t.Helper()
-	const span = 2 * time.Second
-	before := c.net.Log().Last().Seq
+	until := c.net.Log().Last().Seq + 20*chaosRate
 	stop := live(c.t, c.net, 9*chaosRate)
-	time.Sleep(span)
-	stop()
-	require.Greater(c.t, c.net.Log().Last().Seq-before, int64(5*chaosRate*span.Seconds()), "the machine cannot make a flood")
+	defer stop()
+	require.Eventually(c.t, func() bool { return c.net.Log().Last().Seq >= until }, time.Minute, 10*time.Millisecond)
 }
 
-// fullDisk leaves the server no room until a process has been told so. The log
-// of Postgres gets a fresh segment before: without room for the next one the
-// server ends, which the other blows are for.
+// fullDisk fills the server's disk until a process receives the error. Before, it
+// starts a new WAL segment: without space for the next one Postgres would crash,
+// which is another fault.
 func (c *chaos) fullDisk() {
 	c.t.Helper()
 	_, err := c.pool.Exec(c.t.Context(), `SELECT pg_switch_wal()`)
@@ -338,9 +336,9 @@ func (c *chaos) fullDisk() {
 	_, err = c.pool.Exec(c.t.Context(), `SELECT pg_logical_emit_message(true, 'weir', 'a fresh segment')`)
 	require.NoError(c.t, err)
 	const full = "SQLSTATE 53100"
-	before := c.told(full)
+	before := c.logged(full)
 	c.disk.fill()
-	require.Eventually(c.t, func() bool { return c.told(full) > before }, time.Minute, 20*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged(full) > before }, time.Minute, 20*time.Millisecond)
 	c.disk.free()
 	for range 100 {
 		if _, err := tryCount(c.pool, `SELECT 1`); err == nil {
@@ -348,7 +346,7 @@ func (c *chaos) fullDisk() {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	c.t.Log("Postgres has ended for want of room: it is started again")
+	c.t.Log("Postgres crashed on the full disk: it is started again")
 	require.NoError(c.t, c.server.Crash(c.t.Context()))
 	require.NoError(c.t, c.server.Resume(c.t.Context()))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStartOutlastsABrokenConnection, and ends for what a person has to correct.
-func TestStartOutlastsABrokenConnection(t *testing.T) {
+// TestStartRetriesBrokenConnection checks that only transient errors are retried.
+func TestStartRetriesBrokenConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := App{log: slog.New(slog.DiscardHandler)}
@@ -24,8 +24,8 @@ func TestStartOutlastsABrokenConnection(t *testing.T) {
 			}
 			return nil
 		}
-		require.NoError(t, p.outlast(t.Context(), step))
+		require.NoError(t, p.retryTransient(t.Context(), step))
 		require.Equal(t, 3, tries)
-		require.ErrorIs(t, p.outlast(t.Context(), func(context.Context) error { return wrong }), wrong)
+		require.ErrorIs(t, p.retryTransient(t.Context(), func(context.Context) error { return wrong }), wrong)
 	})
 }

@@ -19,23 +19,24 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-const judgedPost = "app.bsky.feed.post"
+const oraclePost = "app.bsky.feed.post"
 
-var judgedEnd = time.Date(2026, 7, 4, 15, 0, 0, 0, time.UTC)
+var oracleEnd = time.Date(2026, 7, 4, 15, 0, 0, 0, time.UTC)
 
-// judged is a truth of a few thousand events, and a database that holds it.
-func judged(t *testing.T) (truth, *pgxpool.Pool) {
+// oracleDatabase returns an oracle of two thousand events, and a database that
+// holds what it expects.
+func oracleDatabase(t *testing.T) (oracle, *pgxpool.Pool) {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: judgedEnd})
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: oracleEnd})
 	require.NoError(t, err)
-	tr := fold(n.Log().Entries(), judgedPost)
+	tr := fold(n.Log().Entries(), oraclePost)
 	pool := schematest.New(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	return tr, pool
 }
 
-// store makes a database hold the truth, with a job that is done.
-func (tr truth) store(ctx context.Context, tx pgx.Tx) error {
+// store stores what the oracle expects, and a completed job.
+func (tr oracle) store(ctx context.Context, tx pgx.Tx) error {
 	q := &pgx.Batch{}
 	for k, r := range tr.records {
 		q.Queue(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
@@ -60,26 +61,26 @@ const (
 	putJob = `
 INSERT INTO river_job (kind, state, args, max_attempts, finalized_at)
 VALUES ($1, $2::river_job_state, '{}', 25, CASE WHEN $2 IN ('completed', 'discarded', 'cancelled') THEN now() END)`
-	putLetter = `
+	putDeadLetter = `
 INSERT INTO dead_letters (key, stage, did, rkey, cause, raw, raw_bytes, first_seen, last_seen)
 VALUES ('\x00', 'process', 'did:plc:a', 'r', 'it is broken', '', 0, now(), now())`
 	putGap = `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ('s', now() - interval '1 h', now(), 'too old', now(), now())`
 )
 
-func TestJudgeFindsNoProblemInTheTruth(t *testing.T) {
+func TestOracleFindsNoProblemInACorrectDatabase(t *testing.T) {
 	t.Parallel()
-	tr, pool := judged(t)
-	problems, err := tr.problems(t.Context(), pool, judgedEnd)
+	tr, pool := oracleDatabase(t)
+	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	require.Empty(t, problems)
 	require.Greater(t, len(tr.records), 1500)
 	require.Greater(t, len(tr.tombstones), 50)
 	require.Greater(t, len(tr.accounts), 10)
 	require.Greater(t, len(tr.shares), 400)
-	require.Greater(t, len(tr.ranking(judgedEnd, time.Hour, 0)), 5)
+	require.Greater(t, len(tr.ranking(oracleEnd, time.Hour, 0)), 5)
 }
 
-// breakage is one row of a database made wrong.
+// breakage changes one row of a correct database.
 type breakage struct {
 	name string
 	sql  string
@@ -87,21 +88,21 @@ type breakage struct {
 	want []string // the problems, as requireProblems takes them
 }
 
-// TestJudgeReportsWhatIsBroken breaks one thing at a time, and asks that the
-// judge names it, and complains of no other table.
-func TestJudgeReportsWhatIsBroken(t *testing.T) {
+// TestOracleReportsEveryBreakage breaks one row at a time, and requires that the
+// oracle names it and no other table.
+func TestOracleReportsEveryBreakage(t *testing.T) {
 	t.Parallel()
-	tr, pool := judged(t)
+	tr, pool := oracleDatabase(t)
 	for _, b := range slices.Concat(brokenRecords(t, tr), brokenShares(t, tr), brokenAccounts(t, tr), brokenWork()) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(context.Background()) //nolint:errcheck // what was broken is not kept
+			defer tx.Rollback(context.Background()) //nolint:errcheck // the breakage is discarded
 			tag, err := tx.Exec(t.Context(), b.sql, b.args...)
 			require.NoError(t, err)
-			require.EqualValues(t, 1, tag.RowsAffected(), "one thing is broken")
-			problems, err := tr.compare(t.Context(), tx, judgedEnd)
+			require.EqualValues(t, 1, tag.RowsAffected(), "one row is broken")
+			problems, err := tr.compare(t.Context(), tx, oracleEnd)
 			require.NoError(t, err)
 			requireProblems(t, b.want, problems)
 		})
@@ -114,7 +115,7 @@ func keyArgs(k recordKey, more ...any) []any {
 	return append([]any{k.collection, k.did, k.rkey}, more...)
 }
 
-func brokenRecords(t *testing.T, tr truth) []breakage {
+func brokenRecords(t *testing.T, tr oracle) []breakage {
 	t.Helper()
 	record := first(t, tr.records, func(_ recordKey, r recordRow) bool { return len(r.links) > 0 })
 	deleted := first(t, tr.tombstones, func(recordKey, tombstoneRow) bool { return true })
@@ -123,15 +124,15 @@ func brokenRecords(t *testing.T, tr truth) []breakage {
 	return []breakage{
 		{"a record is missing", `DELETE FROM records` + whereKey, keyArgs(record),
 			[]string{in + ": expected rev " + of.rev + ", cid " + of.cid + "..., found no row"}},
-		{"a record is of an old revision", update + `rev = '222'` + whereKey, keyArgs(record),
+		{"a record has an old revision", update + `rev = '222'` + whereKey, keyArgs(record),
 			[]string{in + `: rev: expected "` + of.rev + `", found "222"`}},
 		{"a record has another cid", update + `cid = 'bafy'` + whereKey, keyArgs(record),
 			[]string{in + `: cid: expected "` + of.cid + `", found "bafy"`}},
-		{"a record was made at another time", update + `created_at = created_at + interval '1 ms'` + whereKey, keyArgs(record),
+		{"a record has another creation time", update + `created_at = created_at + interval '1 ms'` + whereKey, keyArgs(record),
 			[]string{in + `: created_at: expected "` + of.createdAt.UTC().Format(time.RFC3339Nano) + `", found "`}},
 		{"a record has another text", update + `record = jsonb_set(record, '{text}', '"not this"')` + whereKey, keyArgs(record),
 			[]string{in + `: record.text: expected "...", found "not this"`}},
-		{"a record has a field too many", update + `record = record || '{"more": null}'` + whereKey, keyArgs(record),
+		{"a record has an additional field", update + `record = record || '{"more": null}'` + whereKey, keyArgs(record),
 			[]string{in + `: record.more: expected none, found null`}},
 		{"a record lost a field", update + `record = record - 'langs'` + whereKey, keyArgs(record),
 			[]string{in + `: record.langs: expected ["en"], found none`}},
@@ -142,14 +143,14 @@ func brokenRecords(t *testing.T, tr truth) []breakage {
 			[]string{in + ": expected rev", "records: app.bsky.feed.like/" + record.did + "/" + record.rkey + ": expected no row"}},
 		{"a tombstone is missing", `DELETE FROM tombstones` + whereKey, keyArgs(deleted),
 			[]string{gone + ": expected rev " + tr.tombstones[deleted].rev + ", found no row"}},
-		{"a tombstone is of another revision", bury + `rev = '222'` + whereKey, keyArgs(deleted),
+		{"a tombstone has another revision", bury + `rev = '222'` + whereKey, keyArgs(deleted),
 			[]string{gone + `: rev: expected "` + tr.tombstones[deleted].rev + `", found "222"`}},
-		{"a tombstone lies on a record", `INSERT INTO tombstones VALUES ($1, $2, $3, '222', now())`, keyArgs(record),
+		{"a tombstone covers a record", `INSERT INTO tombstones VALUES ($1, $2, $3, '222', now())`, keyArgs(record),
 			[]string{"tombstones: " + record.String() + ": expected no row, found rev 222"}},
 	}
 }
 
-func brokenShares(t *testing.T, tr truth) []breakage {
+func brokenShares(t *testing.T, tr oracle) []breakage {
 	t.Helper()
 	lone := first(t, tr.shares, tr.countsAlone)
 	other := first(t, tr.shares, func(k shareKey, _ shareRow) bool { return k.url != lone.url })
@@ -163,24 +164,24 @@ func brokenShares(t *testing.T, tr truth) []breakage {
 	return []breakage{
 		{"a share is missing", `DELETE FROM shares` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + ": expected how " + how + ", shared_at " + at + ", found no row", "ranking: 24 h to"}},
-		{"a share too many", `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, 'post', $4 FROM links WHERE url = $5`,
-			keyArgs(bare, judgedEnd.Add(-time.Minute), lone.url),
+		{"an additional share", `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, 'post', $4 FROM links WHERE url = $5`,
+			keyArgs(bare, oracleEnd.Add(-time.Minute), lone.url),
 			[]string{"shares: " + bare.String() + " of " + lone.url + ": expected no row, found how post",
 				"ranking: 1 h to", "ranking: 3 h to", "ranking: 6 h to", "ranking: 12 h to", "ranking: 24 h to"}},
 		{"a share of another link", update + `link_id = (SELECT id FROM links WHERE url = $4)` + whereKey, keyArgs(lone.recordKey, other.url),
 			[]string{in + ": expected", "shares: " + lone.recordKey.String() + " of " + other.url + ": expected no row", "ranking: 24 h to"}},
-		{"a share is of another kind", update + `how = $4` + whereKey, keyArgs(lone.recordKey, otherHow),
+		{"a share has another kind", update + `how = $4` + whereKey, keyArgs(lone.recordKey, otherHow),
 			[]string{in + `: how: expected "` + how + `", found "` + otherHow}},
-		{"a share is of another time", update + `shared_at = shared_at - interval '2 days'` + whereKey, keyArgs(lone.recordKey),
+		{"a share has another time", update + `shared_at = shared_at - interval '2 days'` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + `: shared_at: expected "` + at + `", found`, "ranking: 24 h to"}},
-		{"a link is missing, and its shares", `DELETE FROM links WHERE url = $1`, []any{lone.url},
+		{"a link and its shares are missing", `DELETE FROM links WHERE url = $1`, []any{lone.url},
 			[]string{"links: " + lone.url + ": expected a row, found no row", "shares: ", "ranking: "}},
 		{"a link that nobody ever shared", `INSERT INTO links (url, site, first_seen) VALUES ('https://invented.example/', '', now())`, nil,
 			[]string{"links: https://invented.example/: expected no row, found a row"}},
 	}
 }
 
-func brokenAccounts(t *testing.T, tr truth) []breakage {
+func brokenAccounts(t *testing.T, tr oracle) []breakage {
 	t.Helper()
 	hidden := accountKey(first(t, tr.shares, func(k shareKey, _ shareRow) bool { return !tr.visible(k.did) }).did)
 	named := first(t, tr.accounts, func(k accountKey, a accountRow) bool { return a.handle != "" && !a.stranger && tr.visible(string(k)) })
@@ -202,8 +203,8 @@ func brokenAccounts(t *testing.T, tr truth) []breakage {
 func brokenWork() []breakage {
 	all := []breakage{
 		{"a job of another kind waits", putJob, []any{"expire", "available"}, nil},
-		{"a dead letter", putLetter, nil, []string{"dead_letters: rows: expected 0, found 1...process did:plc:a/r it is broken"}},
-		{"a gap, though it was closed", putGap, nil, []string{"gaps: rows: expected 0, found 1...too old"}},
+		{"a dead letter", putDeadLetter, nil, []string{"dead_letters: rows: expected 0, found 1...process did:plc:a/r it is broken"}},
+		{"a closed gap", putGap, nil, []string{"gaps: rows: expected 0, found 1...too old"}},
 	}
 	for _, state := range []string{"available", "pending", "scheduled", "running", "retryable", "discarded", "cancelled"} {
 		all = append(all, breakage{"a job is " + state, putJob, []any{"process_posts", state},
@@ -212,8 +213,8 @@ func brokenWork() []breakage {
 	return all
 }
 
-// requireProblems asks for a problem of every description, in which "..." is
-// anything, and for none about another table.
+// requireProblems requires a problem for every description, in which "..." is
+// any text, and none about another table.
 func requireProblems(t *testing.T, want, problems []string) {
 	t.Helper()
 	tables := map[string]bool{}
@@ -226,11 +227,11 @@ func requireProblems(t *testing.T, want, problems []string) {
 	}
 	for _, p := range problems {
 		table, _, _ := strings.Cut(p, ": ")
-		require.True(t, tables[table], "the table was not touched: %s", p)
+		require.True(t, tables[table], "a problem in a table that was not changed: %s", p)
 	}
 }
 
-func (tr truth) hasShared(did, url string) bool {
+func (tr oracle) hasShared(did, url string) bool {
 	for k := range tr.shares {
 		if k.did == did && k.url == url {
 			return true
@@ -239,14 +240,14 @@ func (tr truth) hasShared(did, url string) bool {
 	return false
 }
 
-func (tr truth) visible(did string) bool {
+func (tr oracle) visible(did string) bool {
 	a, ok := tr.accounts[accountKey(did)]
 	return !ok || a.status == "active"
 }
 
-// countsAlone says whether a share is the only one of its post, by an account
-// that shared its link in no other, so that the ranking cannot be right without it.
-func (tr truth) countsAlone(key shareKey, _ shareRow) bool {
+// countsAlone reports whether a share is the only one of its post, by an account
+// that shared the link in no other post: without it the ranking is wrong.
+func (tr oracle) countsAlone(key shareKey, _ shareRow) bool {
 	for k := range tr.shares {
 		if k != key && (k.recordKey == key.recordKey || k.did == key.did && k.url == key.url) {
 			return false
@@ -255,7 +256,7 @@ func (tr truth) countsAlone(key shareKey, _ shareRow) bool {
 	return tr.visible(key.did)
 }
 
-// first is the first key, by its name, of a row that was asked for.
+// first returns the first key, in the order of their texts, of a wanted row.
 func first[K comparable, R any](t *testing.T, rows map[K]R, wanted func(K, R) bool) K {
 	t.Helper()
 	keys := slices.SortedFunc(maps.Keys(rows), func(a, b K) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
@@ -264,6 +265,6 @@ func first[K comparable, R any](t *testing.T, rows map[K]R, wanted func(K, R) bo
 			return key
 		}
 	}
-	require.Fail(t, "the network has no such thing: take another seed")
+	require.Fail(t, "the network has no such row: choose another seed")
 	panic("unreachable")
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// judgedFollowed is a network of which two accounts are followed, a who is shown
-// and b who is hidden, and a database that holds what it must.
-func judgedFollowed(t *testing.T) (followedTruth, *pgxpool.Pool) {
+// followedDatabase returns the oracle of a network in which a, which is shown, and
+// b, which is hidden, are followed, and a database that holds what it expects.
+func followedDatabase(t *testing.T) (followedOracle, *pgxpool.Pool) {
 	t.Helper()
 	edited := wrote("a", "1", "r2", time.Hour, "https://b.example/")
 	edited.Operation = "update"
@@ -27,7 +27,7 @@ func judgedFollowed(t *testing.T) (followedTruth, *pgxpool.Pool) {
 		wrote("b", "1", "r1", time.Hour, "https://d.example/"), {Kind: "account", DID: "b", Status: "deactivated"},
 		wrote("c", "1", "r1", time.Hour, "https://d.example/"),
 	}
-	day := judgedEnd.Add(-24 * time.Hour)
+	day := oracleEnd.Add(-24 * time.Hour)
 	tr := foldFollowed(entries, map[string]time.Time{"a": day, "b": day})
 	pool := schematest.New(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -44,81 +44,81 @@ INSERT INTO watch_members (watch_id, did) SELECT id, did FROM w, (VALUES ('a'), 
 
 const ofA3 = `collection = 'app.bsky.feed.post' AND did = 'a' AND rkey = '3'`
 
-func TestJudgeOfTheFollowedAllowsWhatMayBe(t *testing.T) {
+func TestOracleOfFollowedAccountsAllowsOptionalRows(t *testing.T) {
 	t.Parallel()
-	tr, pool := judgedFollowed(t)
+	tr, pool := followedDatabase(t)
 	for name, sql := range map[string]string{
-		"everything as the stream tells it":            `SELECT 1`,
-		"a post from a listing":                        `UPDATE records SET rev = '222' WHERE ` + ofA3,
-		"an edit at the revision before it":            `UPDATE records SET rev = 'r1' WHERE did = 'a' AND rkey = '1'`,
-		"a post at a later revision of its repository": `UPDATE records SET rev = 'r5' WHERE did = 'a' AND rkey = '1'`,
-		"an edit from a listing, of the first version's time": `WITH r AS (UPDATE records SET rev = '222', created_at = created_at - interval '1 h' WHERE did = 'a' AND rkey = '1' RETURNING created_at)
+		"everything as in the stream":                    `SELECT 1`,
+		"a post from a listing":                          `UPDATE records SET rev = '222' WHERE ` + ofA3,
+		"an edit with the revision before it":            `UPDATE records SET rev = 'r1' WHERE did = 'a' AND rkey = '1'`,
+		"a post with a later revision of its repository": `UPDATE records SET rev = 'r5' WHERE did = 'a' AND rkey = '1'`,
+		"an edit from a listing, with the first version's time": `WITH r AS (UPDATE records SET rev = '222', created_at = created_at - interval '1 h' WHERE did = 'a' AND rkey = '1' RETURNING created_at)
 UPDATE shares SET shared_at = r.created_at FROM r WHERE did = 'a' AND rkey = '1'`,
-		"nothing of before the window":                      `WITH s AS (DELETE FROM shares WHERE did = 'a' AND rkey = '0') DELETE FROM records WHERE did = 'a' AND rkey = '0'`,
-		"nothing of who is hidden":                          `WITH s AS (DELETE FROM shares WHERE did = 'b') DELETE FROM records WHERE did = 'b'`,
-		"nothing of who is not followed":                    `WITH s AS (DELETE FROM shares WHERE did = 'c') DELETE FROM records WHERE did = 'c'`,
-		"no tombstone of what was deleted in a hole":        `DELETE FROM tombstones`,
-		"who is hidden was in no listing, and is not known": `DELETE FROM watch_members WHERE did = 'b'`,
+		"no post from before the window":             `WITH s AS (DELETE FROM shares WHERE did = 'a' AND rkey = '0') DELETE FROM records WHERE did = 'a' AND rkey = '0'`,
+		"nothing of a hidden account":                `WITH s AS (DELETE FROM shares WHERE did = 'b') DELETE FROM records WHERE did = 'b'`,
+		"nothing of an account that is not followed": `WITH s AS (DELETE FROM shares WHERE did = 'c') DELETE FROM records WHERE did = 'c'`,
+		"no tombstone of a post deleted in a hole":   `DELETE FROM tombstones`,
+		"a hidden account that no listing named":     `DELETE FROM watch_members WHERE did = 'b'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			problems, ranked := judgedAfter(t, tr, pool, sql)
+			problems, ranked := differencesAfter(t, tr, pool, sql)
 			require.Empty(t, problems)
 			shared := map[string]bool{}
 			for key := range ranked.shares {
 				shared[key.did] = true
 			}
-			require.Equal(t, map[string]bool{"a": true}, shared, "only those who are followed and shown count")
+			require.Equal(t, map[string]bool{"a": true}, shared, "only accounts that are followed and shown count")
 		})
 	}
 }
 
-func TestJudgeOfTheFollowedReportsWhatIsBroken(t *testing.T) {
+func TestOracleOfFollowedAccountsReportsEveryBreakage(t *testing.T) {
 	t.Parallel()
-	tr, pool := judgedFollowed(t)
+	tr, pool := followedDatabase(t)
 	const insert = `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', `
 	for _, b := range []breakage{
 		{name: "a post is lost", sql: `DELETE FROM records WHERE ` + ofA3, want: []string{"records: app.bsky.feed.post/a/3: expected rev r5...found no row"}},
 		{name: "a post is doubled", sql: insert + `'a', '9', 'r5', 'cid-r5', now(), '{}')`, want: []string{"records: app.bsky.feed.post/a/9: expected no row, found"}},
 		{name: "a deleted post is back", sql: insert + `'a', '2', 'r3', 'cid-r3', now(), '{}')`, want: []string{"records: app.bsky.feed.post/a/2: expected no row, found"}},
-		{name: "a post is as before its edit", sql: `UPDATE records SET rev = 'r1', cid = 'cid-r1' WHERE did = 'a' AND rkey = '1'`,
+		{name: "a post lacks its edit", sql: `UPDATE records SET rev = 'r1', cid = 'cid-r1' WHERE did = 'a' AND rkey = '1'`,
 			want: []string{`records: app.bsky.feed.post/a/1: rev: expected "r2", found "r1"`, `records: app.bsky.feed.post/a/1: cid: expected "cid-r2", found "cid-r1"`}},
-		{name: "a post from a listing is as before its edit", sql: `UPDATE records SET rev = '222', cid = 'cid-r1' WHERE did = 'a' AND rkey = '1'`,
+		{name: "a post from a listing lacks its edit", sql: `UPDATE records SET rev = '222', cid = 'cid-r1' WHERE did = 'a' AND rkey = '1'`,
 			want: []string{`records: app.bsky.feed.post/a/1: cid: expected "cid-r2", found "cid-r1"`}},
-		{name: "a post has the text of before its edit", sql: `UPDATE records SET record = '{"text":"r1"}' WHERE did = 'a' AND rkey = '1'`,
+		{name: "a post has the text from before its edit", sql: `UPDATE records SET record = '{"text":"r1"}' WHERE did = 'a' AND rkey = '1'`,
 			want: []string{`records: app.bsky.feed.post/a/1: record.text: expected "r2", found "r1"`}},
 		{name: "a listed post outlives its deletion", sql: `UPDATE records SET rev = 'r6' WHERE ` + ofA3, want: []string{`records: app.bsky.feed.post/a/3: rev: expected "r5", found "r6"`}},
-		{name: "an old post is of another text", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'a' AND rkey = '0'`, want: []string{`records: app.bsky.feed.post/a/0: cid: expected`}},
+		{name: "an old post has another version", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'a' AND rkey = '0'`, want: []string{`records: app.bsky.feed.post/a/0: cid: expected`}},
 		{name: "a share is lost", sql: `DELETE FROM shares WHERE ` + ofA3, want: []string{"shares: app.bsky.feed.post/a/3 of https://d.example/: expected how post...found no row"}},
 		{name: "a share is doubled", sql: `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT 'app.bsky.feed.post', 'a', '3', id, 'post', now() FROM links WHERE url = 'https://b.example/'`,
 			want: []string{"shares: app.bsky.feed.post/a/3 of https://b.example/: expected no row, found"}},
-		{name: "a share of who is not followed, which never was", sql: `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT 'app.bsky.feed.post', 'c', '1', id, 'post', now() FROM links WHERE url = 'https://b.example/'`,
+		{name: "an invented share of an account that is not followed", sql: `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT 'app.bsky.feed.post', 'c', '1', id, 'post', now() FROM links WHERE url = 'https://b.example/'`,
 			want: []string{"shares: app.bsky.feed.post/c/1 of https://b.example/: expected no row, found"}},
-		{name: "a post of who is not followed, which never was", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'c'`, want: []string{"records: app.bsky.feed.post/c/1: expected no row, found"}},
-		{name: "a post of who is hidden, which never was", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'b'`, want: []string{"records: app.bsky.feed.post/b/1: expected no row, found"}},
-		{name: "a tombstone of what stands", sql: `INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ('app.bsky.feed.post', 'a', '3', 'r5', now())`,
+		{name: "an invented post of an account that is not followed", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'c'`, want: []string{"records: app.bsky.feed.post/c/1: expected no row, found"}},
+		{name: "an invented post of a hidden account", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'b'`, want: []string{"records: app.bsky.feed.post/b/1: expected no row, found"}},
+		{name: "a tombstone of an existing post", sql: `INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ('app.bsky.feed.post', 'a', '3', 'r5', now())`,
 			want: []string{"tombstones: app.bsky.feed.post/a/3: expected no row, found"}},
-		{name: "somebody is not followed", sql: `DELETE FROM watch_members WHERE did = 'a'`, want: []string{"watched: a: expected one, found no row"}},
-		{name: "a stranger is followed", sql: `INSERT INTO watch_members (watch_id, did) SELECT id, 'c' FROM watches`, want: []string{"watched: c: expected no row, found one"}},
-		{name: "who is hidden is shown", sql: `UPDATE accounts SET status = 'active' WHERE did = 'b'`, want: []string{"accounts: b: expected it to be shown: false, found it active"}},
-		{name: "who is shown is hidden", sql: `INSERT INTO accounts (did, status) VALUES ('a', 'hidden')`, want: []string{"accounts: a: expected it to be shown: true, found it hidden"}},
-		{name: "a dead letter", sql: putLetter, want: []string{"dead_letters: rows: expected 0, found 1"}},
+		{name: "an account is not followed", sql: `DELETE FROM watch_members WHERE did = 'a'`, want: []string{"watch_members: a: expected one, found no row"}},
+		{name: "a stranger is followed", sql: `INSERT INTO watch_members (watch_id, did) SELECT id, 'c' FROM watches`, want: []string{"watch_members: c: expected no row, found one"}},
+		{name: "a hidden account is shown", sql: `UPDATE accounts SET status = 'active' WHERE did = 'b'`, want: []string{"accounts: b: expected it to be shown: false, found it active"}},
+		{name: "a shown account is hidden", sql: `INSERT INTO accounts (did, status) VALUES ('a', 'hidden')`, want: []string{"accounts: a: expected it to be shown: true, found it hidden"}},
+		{name: "a dead letter", sql: putDeadLetter, want: []string{"dead_letters: rows: expected 0, found 1"}},
 	} {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			problems, _ := judgedAfter(t, tr, pool, b.sql)
+			problems, _ := differencesAfter(t, tr, pool, b.sql)
 			requireProblems(t, b.want, problems)
 		})
 	}
 }
 
-// judgedAfter is what the judge says when a statement has been run, which is not
-// kept.
-func judgedAfter(t *testing.T, tr followedTruth, pool *pgxpool.Pool, sql string) (problems []string, ranked truth) {
+// differencesAfter returns what the oracle finds after a statement, which is then
+// rolled back.
+func differencesAfter(t *testing.T, tr followedOracle, pool *pgxpool.Pool, sql string) (problems []string, ranked oracle) {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // it is not kept
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it is rolled back
 	tag, err := tx.Exec(t.Context(), sql)
 	require.NoError(t, err)
 	require.Positive(t, tag.RowsAffected())
@@ -127,10 +127,10 @@ func judgedAfter(t *testing.T, tr followedTruth, pool *pgxpool.Pool, sql string)
 	return problems, ranked
 }
 
-func TestJudgeAsksForAGapOverEachHole(t *testing.T) {
+func TestOracleExpectsAGapOverEachHole(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	at := func(minutes int) time.Time { return judgedEnd.Add(time.Duration(minutes) * time.Minute) }
+	at := func(minutes int) time.Time { return oracleEnd.Add(time.Duration(minutes) * time.Minute) }
 	holes := []hole{{at(1), at(2)}, {at(11), at(12)}}
 	both := [][2]int{{0, 3}, {11, 12}}
 	for _, c := range []struct {
@@ -139,18 +139,18 @@ func TestJudgeAsksForAGapOverEachHole(t *testing.T) {
 		closed bool
 		want   []string
 	}{
-		{"they are there", both, true, nil},
+		{"both are recorded", both, true, nil},
 		{"one is missing", both[:1], true, []string{"gaps: expected one over what the server forgot, 2026-07-04T15:11:00Z to 2026-07-04T15:12:00Z, found 0"}},
 		{"one is too short", [][2]int{{0, 3}, {10, 11}}, true, []string{"gaps: expected one over...found 0", "gaps: one where nothing was forgotten: s 2026-07-04 15:10:00"}},
 		{"one is invented", append(both, [2]int{20, 21}), true, []string{"gaps: one where nothing was forgotten: s 2026-07-04 15:20:00"}},
-		{"one is there twice", append(both, [2]int{10, 12}), true, []string{"gaps: expected one over...found 2"}},
+		{"one is recorded twice", append(both, [2]int{10, 12}), true, []string{"gaps: expected one over...found 2"}},
 		{"they are open", both, false, []string{"gaps: expected closed to be true: s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			defer tx.Rollback(context.Background()) //nolint:errcheck // nothing is kept
+			defer tx.Rollback(context.Background()) //nolint:errcheck // it is rolled back
 			for _, g := range c.gaps {
 				_, err := tx.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ('s', $1, $2, 'too old', now(), CASE WHEN $3 THEN now() END)`, at(g[0]), at(g[1]), c.closed)
 				require.NoError(t, err)

@@ -10,43 +10,43 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// postgresClock stands for the database among those whose clock is stepped.
+// postgresClock names the database among the processes whose clocks are stepped.
 const postgresClock = "Postgres"
 
-// clocks are the steps of wall clocks: of the processes, and of Postgres.
-func clocks() []blow {
+// clockFaults step the wall clocks of the processes and of Postgres.
+func clockFaults() []fault {
 	everything := append(fleet(), postgresClock)
-	var all []blow
+	var all []fault
 	for _, of := range []struct {
 		whose string
 		names []string
 	}{{"the consumers", fleet()[:2]}, {"the workers", fleet()[2:4]}, {"Postgres", everything[5:]}, {"the machine", everything}} {
 		for _, step := range []struct {
-			says string
+			name string
 			by   time.Duration
-		}{{"an hour ahead", time.Hour}, {"an hour back", -time.Hour}, {"three days ahead", 72 * time.Hour}} {
-			all = append(all, blow{fmt.Sprintf("clock of %s %s, and right again", of.whose, step.says), func(c *chaos) {
+		}{{"an hour ahead", time.Hour}, {"an hour behind", -time.Hour}, {"three days ahead", 72 * time.Hour}} {
+			all = append(all, fault{fmt.Sprintf("clock of %s %s, then right again", of.whose, step.name), func(c *chaos) {
 				c.step(step.by, of.names...)
-				c.works()
+				c.waitForWork()
 				c.step(0, of.names...)
 			}})
 		}
 	}
 	return append(all,
-		blow{"clock of the consumers an hour back, after a stall", func(c *chaos) {
-			c.fault(simnet.Stall)
+		fault{"clock of the consumers an hour behind, after a stall", func(c *chaos) {
+			c.inject(simnet.Stall)
 			c.step(-time.Hour, fleet()[:2]...)
-			c.works()
+			c.waitForWork()
 			c.step(0, fleet()[:2]...)
 		}},
-		blow{"clock of the consumers an hour back, and too-old", func(c *chaos) {
+		fault{"clock of the consumers an hour behind, and too-old", func(c *chaos) {
 			c.step(-time.Hour, fleet()[:2]...)
-			c.forget()
+			c.forgetUnread()
 			c.step(0, fleet()[:2]...)
 		}},
-		blow{"clock of the consumers an hour ahead in silence, right again, and too-old", func(c *chaos) { c.silence(fleet()[:2]...) }},
-		blow{"clock of Postgres an hour ahead in silence, right again, and too-old", func(c *chaos) { c.silence(postgresClock) }},
-		blow{"clock of Postgres an hour back, after SIGKILL of the consumers", func(c *chaos) {
+		fault{"clock of the consumers an hour ahead in silence, right again, and too-old", func(c *chaos) { c.silence(fleet()[:2]...) }},
+		fault{"clock of Postgres an hour ahead in silence, right again, and too-old", func(c *chaos) { c.silence(postgresClock) }},
+		fault{"clock of Postgres an hour behind, after SIGKILL of the consumers", func(c *chaos) {
 			c.reader()
 			for _, name := range fleet()[:2] {
 				c.kill(name)
@@ -55,28 +55,28 @@ func clocks() []blow {
 			for _, name := range fleet()[:2] {
 				c.relaunch(name)
 			}
-			c.works()
+			c.waitForWork()
 			c.step(0, postgresClock)
 		}},
-		blow{"clock of the workers three days ahead, and SIGKILL", func(c *chaos) {
+		fault{"clock of the workers three days ahead, and SIGKILL", func(c *chaos) {
 			c.step(72*time.Hour, fleet()[2:4]...)
 			c.killAll(fleet()[2:4]...)
-			c.works()
+			c.waitForWork()
 			p := c.database
-			p.cut() // what was at work is tried again
+			p.cut() // running jobs are retried
 			p.returned(p.accepted.Load())
-			c.works()
+			c.waitForWork()
 			c.step(0, fleet()[2:4]...)
 			require.Eventually(c.t, func() bool {
 				late, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE finalized_at IS NULL AND scheduled_at > now() + interval '1 hour'`)
 				return err == nil && late == 0
-			}, time.Minute, 20*time.Millisecond, "jobs wait for the time that the clock told")
+			}, time.Minute, 20*time.Millisecond, "jobs wait for the time of the wrong clock")
 		}},
 	)
 }
 
-// steppableDatabase puts clocks of its own before those of Postgres: they are
-// wrong by what a table says. Only what a column's default says is always right.
+// steppableDatabase shadows now() and clock_timestamp() with functions that add
+// the interval stored in a table. Column defaults keep the right time.
 func (c *chaos) steppableDatabase() {
 	c.t.Helper()
 	const sql = `
@@ -91,7 +91,7 @@ DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, stepped,
 	c.pool.Reset()
 }
 
-// step makes clocks wrong by so much, and sees them tell the wrong time.
+// step sets clocks ahead by this much, and checks that they show the wrong time.
 func (c *chaos) step(by time.Duration, names ...string) {
 	c.t.Helper()
 	for _, name := range names {
@@ -107,46 +107,46 @@ func (c *chaos) step(by time.Duration, names ...string) {
 			require.Equal(c.t, by, c.member(name).wrong(c.t), "the clock of %s", name)
 			continue
 		}
-		var told time.Time
-		require.NoError(c.t, c.pool.QueryRow(context.Background(), `SELECT clock_timestamp()`).Scan(&told))
-		require.Equal(c.t, by, time.Until(told).Round(time.Minute))
+		var shown time.Time
+		require.NoError(c.t, c.pool.QueryRow(context.Background(), `SELECT clock_timestamp()`).Scan(&shown))
+		require.Equal(c.t, by, time.Until(shown).Round(time.Minute))
 	}
 }
 
-// works waits until something has been stored that happened after this moment,
-// and a job been done that was added after it.
-func (c *chaos) works() {
+// waitForWork waits until an event from after this moment is stored, and a job
+// added after it is completed.
+func (c *chaos) waitForWork() {
 	c.t.Helper()
 	last := count(c.t, c.pool, `SELECT coalesce(max(id), 0) FROM river_job`)
-	c.recover("a step of a clock")
+	c.recover("a clock step")
 	require.Eventually(c.t, func() bool {
 		done, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state = 'completed' AND id > %d`, last))
 		return err == nil && done > 0
-	}, time.Minute, 10*time.Millisecond, "no job is done")
+	}, time.Minute, 10*time.Millisecond, "no job is completed")
 }
 
-// silence lets the consumer know, by clocks that are ahead, that nothing is
-// unread. What the server forgets later must be missed all the same: what is
-// longer than WEIR_GAP_THRESHOLD, which is a short one here, since nothing else
-// tells a silence from a hole.
+// silence stops the events and sets clocks ahead until the stream counts as
+// quiet, with nothing unread. If the server later forgets more than
+// WEIR_GAP_THRESHOLD, a gap must still be recorded. The threshold is short here:
+// nothing else tells a silence from a hole.
 func (c *chaos) silence(names ...string) {
 	c.t.Helper()
 	c.consumersWith("WEIR_GAP_THRESHOLD=1s")
 	defer c.consumersWith()
-	c.recover("another threshold")
+	c.recover("a new threshold")
 	c.stop()
 	last := c.drain()
 	c.step(time.Hour, names...)
 	require.Eventually(c.t, func() bool {
 		quiet, err := tryCount(c.pool, `SELECT count(*) FROM streams WHERE state = 'quiet'`)
 		return err == nil && quiet > 0
-	}, 3*time.Minute, 20*time.Millisecond, "silence is not noticed") // an hour's thirtieth, where the step gives the lease to the other consumer
+	}, 3*time.Minute, 20*time.Millisecond, "the stream does not become quiet") // two minutes if the step moves the lease to the other consumer
 	c.step(0, names...)
 	c.hole(last, c.refuse, c.accept)
 	c.recover("a hole in silence")
 }
 
-// consumersWith starts the consumers again, with more in their environment.
+// consumersWith restarts the consumers with more variables in their environment.
 func (c *chaos) consumersWith(more ...string) {
 	c.t.Helper()
 	c.more = more

@@ -10,11 +10,11 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// holes are what a server with a short retention does to who is away for a few
-// seconds: shorter than WEIR_GAP_THRESHOLD, by far.
-func holes() []blow {
+// retentionFaults have a server with a short retention forget events while the
+// consumers are away for a few seconds, far less than WEIR_GAP_THRESHOLD.
+func retentionFaults() []fault {
 	consumers := fleet()[:2]
-	return []blow{
+	return []fault{
 		{"short retention, after SIGKILL of the consumers", func(c *chaos) {
 			c.away(func() {
 				for _, name := range consumers {
@@ -32,7 +32,7 @@ func holes() []blow {
 				}
 			}, func() { c.relaunchAll(consumers...) })
 		}},
-		{"short retention, after no way to Jetstream", func(c *chaos) { c.away(c.stream.down, c.stream.up) }},
+		{"short retention, after no connection to Jetstream", func(c *chaos) { c.away(c.stream.down, c.stream.up) }},
 	}
 }
 
@@ -43,25 +43,25 @@ func (c *chaos) relaunchAll(names ...string) {
 	}
 }
 
-// forget has the server forget what happened while it let nobody in.
-func (c *chaos) forget() {
+// forgetUnread has the server forget events from while it refused connections.
+func (c *chaos) forgetUnread() {
 	c.t.Helper()
 	c.away(c.refuse, c.accept)
 }
 
 func (c *chaos) accept() { require.NoError(c.t, c.net.Do(simnet.Accept)) }
 
-// away has nobody read for a while, of which the server then remembers the end
-// at most. One account hides before, and shows itself again meanwhile.
+// away leaves the stream unread for a while, most of which the server then
+// forgets. One account hides before it and returns during it.
 func (c *chaos) away(leave, back func()) {
 	c.t.Helper()
 	c.stop()
-	c.show(c.friends[1])
-	require.NoError(c.t, c.net.Deactivate(c.friends[1]))
-	c.hole(c.caught(), leave, back)
+	c.show(c.scripted[1])
+	require.NoError(c.t, c.net.Deactivate(c.scripted[1]))
+	c.hole(c.waitCommitted(), leave, back)
 }
 
-// show makes an account an active one.
+// show reactivates an account that is not active.
 func (c *chaos) show(did string) {
 	c.t.Helper()
 	if a, _ := c.net.Account(did); a.Status != "" {
@@ -69,15 +69,15 @@ func (c *chaos) show(did string) {
 	}
 }
 
-// hole has nobody read from an event on, the last one that was committed. What
-// happens then is of every kind, by chance and by hand, and the server forgets
-// it. That a gap is recorded is for the judge to see.
+// hole leaves the stream unread after the last committed event. Events of every
+// kind happen, random and scripted, and the server forgets them. The oracle
+// checks that a gap is recorded.
 func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	c.t.Helper()
-	away, between := c.friends[1], c.friends[2]
+	away, between := c.scripted[1], c.scripted[2]
 	leave()
 	c.stop = live(c.t, c.net, chaosRate)
-	time.Sleep(max(0, time.Until(time.UnixMicro(after.TimeUS)))) // where the server's clock was ahead
+	time.Sleep(max(0, time.Until(time.UnixMicro(after.TimeUS)))) // if the server's clock was ahead
 	c.post("nobody will read this")
 	c.show(away)
 	require.NoError(c.t, c.net.Deactivate(between))
@@ -92,14 +92,14 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	clamped := c.net.Fired()[simnet.TooOld]
-	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // so that in a silence more is forgotten than the threshold there
+	first := c.net.Forget(time.Duration(c.random.IntN(300)) * time.Millisecond) // in a silence, still longer than the threshold there
 	var h hole
 	for _, e := range c.net.Log().Entries() {
 		if e.Seq <= after.Seq || e.Seq >= first {
 			continue
 		}
 		c.lost[e] = true
-		if e.DID == c.friends[0] {
+		if e.DID == c.scripted[0] {
 			h.to = time.UnixMicro(e.TimeUS)
 			if h.from.IsZero() {
 				h.from = h.to
@@ -109,20 +109,20 @@ func (c *chaos) hole(after *simnet.Entry, leave, back func()) {
 	require.False(c.t, h.from.IsZero(), "the server has forgotten nothing")
 	c.holes = append(c.holes, h)
 	back()
-	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, time.Minute, 20*time.Millisecond, "nobody asks for what the server has forgotten")
+	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.TooOld] > clamped }, time.Minute, 20*time.Millisecond, "no client requests the forgotten events")
 }
 
-// post has the first friend post, with a link.
+// post adds a post with a link, by the first scripted account.
 func (c *chaos) post(text string) *simnet.Entry {
 	c.t.Helper()
-	e, err := c.net.PostNow(c.friends[0], text, fmt.Sprintf("https://forgotten.example/%d", len(c.posted)))
+	e, err := c.net.PostNow(c.scripted[0], text, fmt.Sprintf("https://forgotten.example/%d", len(c.posted)))
 	require.NoError(c.t, err)
 	c.posted = append(c.posted, e)
 	return e
 }
 
-// change edits and deletes posts: of before the hole, where there are any, and
-// of inside it.
+// change edits and deletes posts: some from before the hole, if there are any,
+// and some from inside it.
 func (c *chaos) change() {
 	c.t.Helper()
 	for range 2 {

@@ -11,25 +11,25 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// followings are what happens to those who are followed.
-func followings() []blow {
-	return []blow{
+// followFaults follow, unfollow and hide accounts.
+func followFaults() []fault {
+	return []fault{
 		{"followed and unfollowed, in SQL", func(c *chaos) {
 			c.followSomebody(1)
 			c.unfollow(c.byHand[0])
 		}},
 		{"followed and unfollowed on the network", (*chaos).followOnTheNetwork},
-		{"accounts hidden, and shown again", func(c *chaos) {
-			for _, did := range c.friends[3:] {
+		{"accounts hidden, then shown again", func(c *chaos) {
+			for _, did := range c.scripted[3:] {
 				c.show(did)
 				require.NoError(c.t, c.net.Deactivate(did))
 			}
 			c.recover("accounts were hidden")
-			for _, did := range c.friends[3:] {
+			for _, did := range c.scripted[3:] {
 				require.NoError(c.t, c.net.Reactivate(did))
 			}
 		}},
-		{"the AppView fails while somebody is followed", func(c *chaos) {
+		{"the AppView fails while accounts are followed", func(c *chaos) {
 			failed := func() int { return c.net.CallsFired()[simnet.Unavailable] + c.net.CallsFired()[simnet.Severed] }
 			before := failed()
 			for _, kind := range []simnet.CallFaultKind{simnet.Unavailable, simnet.Severed} {
@@ -41,26 +41,26 @@ func followings() []blow {
 	}
 }
 
-// settleIn waits until the first follows are followed and their feeds read, and
-// follows some more.
+// settleIn waits until the first accounts are followed and their feeds read, then
+// follows two more.
 func (c *chaos) settleIn() {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
 		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind IN ('sync_follows', 'backfill_account') AND finalized_at IS NULL`)
 		return err == nil && left == 0
-	}, 5*time.Minute, 20*time.Millisecond, "the first follows are not settled")
+	}, 5*time.Minute, 20*time.Millisecond, "the first follow syncs and backfills do not end")
 	c.followSomebody(2)
 }
 
-// follow adds a watch, as a person does in psql.
+// follow adds a watch in SQL.
 func (c *chaos) follow(target, kind string) {
 	c.t.Helper()
 	_, err := c.pool.Exec(context.Background(), `INSERT INTO watches (target, kind) VALUES ($1, $2)`, target, kind)
 	require.NoError(c.t, err)
 }
 
-// followSomebody follows accounts that have never been followed, and waits until
-// their feeds have been read.
+// followSomebody follows accounts that were never followed before, and waits
+// until their feeds have been read.
 func (c *chaos) followSomebody(many int) {
 	c.t.Helper()
 	var dids []string
@@ -73,19 +73,19 @@ func (c *chaos) followSomebody(many int) {
 	c.read(dids...)
 }
 
-// read waits until those who are new are followed, and their feeds read.
+// read waits until new accounts are followed and their feeds read.
 func (c *chaos) read(dids ...string) {
 	c.t.Helper()
 	for _, did := range dids {
 		require.Eventually(c.t, func() bool {
 			read, err := tryCount(c.pool, fmt.Sprintf(`SELECT count(*) FROM watch_members AS w JOIN accounts AS a USING (did) WHERE w.did = '%s' AND (a.feed_read_at IS NOT NULL OR a.feed_problem <> '')`, did))
 			return err == nil && read > 0
-		}, 5*time.Minute, 20*time.Millisecond, "nobody reads the feed of %s", did)
+		}, 5*time.Minute, 20*time.Millisecond, "the feed of %s is not read", did)
 	}
 }
 
-// stranger is an active account that nobody here has ever followed, and that has
-// posted. Chance hides it no more.
+// stranger is an active account that was never followed here, and that has
+// posted. The simulation no longer hides it at random.
 func (c *chaos) stranger() string {
 	c.t.Helper()
 	hub := c.net.Hub().DID
@@ -98,7 +98,7 @@ func (c *chaos) stranger() string {
 		c.known[a.DID] = true
 		return a.DID
 	}
-	require.Fail(c.t, "everybody is followed already")
+	require.Fail(c.t, "every account is followed already")
 	return ""
 }
 
@@ -109,13 +109,13 @@ func (c *chaos) unfollow(did string) {
 	c.byHand = slices.DeleteFunc(c.byHand, func(other string) bool { return other == did })
 }
 
-// followOnTheNetwork has the hub follow somebody, and somebody no more.
+// followOnTheNetwork has the hub follow one account and unfollow another.
 func (c *chaos) followOnTheNetwork() {
 	c.t.Helper()
 	hub, did := c.net.Hub().DID, c.stranger()
 	leaves := ""
 	for _, other := range c.net.Follows(hub) {
-		if a, _ := c.net.Account(other); a.Status == "" && !slices.Contains(c.friends, other) {
+		if a, _ := c.net.Account(other); a.Status == "" && !slices.Contains(c.scripted, other) {
 			leaves = other
 		}
 		c.known[other] = true
@@ -124,12 +124,12 @@ func (c *chaos) followOnTheNetwork() {
 	require.NoError(c.t, c.net.Unfollow(hub, leaves))
 	c.sync()
 	c.read(did)
-	if a, _ := c.net.Account(leaves); a.Status == "" { // else nobody can tell
+	if a, _ := c.net.Account(leaves); a.Status == "" { // a hidden account may stay
 		require.NotContains(c.t, watched(c.t, c.pool), leaves)
 	}
 }
 
-// sync has every listing read again, and waits for it.
+// sync enqueues a sync of every watch, and waits until it is done.
 func (c *chaos) sync() {
 	c.t.Helper()
 	var asked time.Time
@@ -140,11 +140,11 @@ func (c *chaos) sync() {
 	}, 5*time.Minute, 20*time.Millisecond, "the listings are not read")
 }
 
-// anHourLater lets everything come to rest. Whoever hides comes back, but for
-// those whom others hide. What a hole has swallowed of the accounts' statuses, a
-// sync finds out when the stream has told nothing of them for an hour: that time
-// is taken off what the stream has told. Whoever could not be read then is read
-// again.
+// anHourLater brings the round to rest. Followed accounts that are deactivated
+// or suspended return; deleted ones and those taken down stay hidden. A sync
+// corrects the status changes lost in a hole once the stream has reported nothing
+// about an account for an hour, so the statuses are made two hours older first.
+// Feeds that could not be read are read again.
 func (c *chaos) anHourLater() {
 	c.t.Helper()
 	for _, did := range c.followed() {
@@ -152,7 +152,7 @@ func (c *chaos) anHourLater() {
 			require.NoError(c.t, c.net.Reactivate(did))
 		}
 	}
-	c.caught()
+	c.waitCommitted()
 	began := time.Now()
 	c.settle()
 	settled := time.Now()
@@ -165,8 +165,8 @@ func (c *chaos) anHourLater() {
 	c.t.Logf("at rest after %s, and after a sync an hour later in %s", settled.Sub(began).Round(10*time.Millisecond), time.Since(settled).Round(10*time.Millisecond))
 }
 
-// settle waits until every gap is closed and every job done, but for those that
-// wait for a time to come. What does not end is for the judge to say.
+// settle waits until every gap is closed and every job that is due has ended.
+// What does not end is a problem in the report.
 func (c *chaos) settle() {
 	c.t.Helper()
 	var left string
@@ -180,7 +180,7 @@ SELECT concat_ws('; ',
 			return
 		}
 	}
-	c.problems = append(c.problems, fmt.Sprintf("it does not come to rest: %.1000s", left))
+	c.problems = append(c.problems, fmt.Sprintf("gaps or jobs do not end: %.1000s", left))
 }
 
 // followed are the accounts that Weir must follow now.

@@ -16,34 +16,34 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
-// truth is what the tables must hold after a log of the simulated network. It
-// shares no code with what it judges: the rules are written here once more, from
-// the comments of the migrations.
-type truth struct {
+// oracle is what the tables must hold after a log of the simulated network. It
+// shares no code with Weir: the rules are written here a second time, from the
+// comments of the migrations.
+type oracle struct {
 	records    map[recordKey]recordRow
 	tombstones map[recordKey]tombstoneRow
 	accounts   map[accountKey]accountRow
 	shares     map[shareKey]shareRow
-	everShared map[string]bool // the URLs of every revision, also of those no longer there
+	everShared map[string]bool // the URLs of every revision, deleted ones too
 
-	parkedExpected int // rows of dead_letters
-	gapsExpected   int // rows of gaps, closed ones too
+	deadLettersExpected int // rows of dead_letters
+	gapsExpected        int // rows of gaps, closed ones included
 }
 
-// rankedLinks is one line of the ranking.
+// ranked is one line of the ranking.
 type ranked struct {
 	URL     string
 	Sharers int // distinct accounts
 }
 
-// fold reads a log, which holds everything that happened once and in its true
-// order. Records of the collections are stored, app.bsky.feed.post where none is
-// given; handles and statuses are of every account of the stream.
-func fold(entries []*simnet.Entry, collections ...string) truth {
+// fold reads a log, which holds every event once and in order. Records of the
+// given collections are stored, by default of app.bsky.feed.post; handles and
+// statuses are those of every account.
+func fold(entries []*simnet.Entry, collections ...string) oracle {
 	if len(collections) == 0 {
 		collections = []string{"app.bsky.feed.post"}
 	}
-	tr := truth{
+	tr := oracle{
 		records:    map[recordKey]recordRow{},
 		tombstones: map[recordKey]tombstoneRow{},
 		accounts:   map[accountKey]accountRow{},
@@ -59,7 +59,7 @@ func fold(entries []*simnet.Entry, collections ...string) truth {
 		case "account", "identity":
 			tr.account(e)
 		default:
-			panic(fmt.Sprintf("entry %d is of kind %q, which the judge does not know", e.Seq, e.Kind))
+			panic(fmt.Sprintf("entry %d has the kind %q, which the oracle does not know", e.Seq, e.Kind))
 		}
 	}
 	tr.strangers(entries)
@@ -71,11 +71,11 @@ func fold(entries []*simnet.Entry, collections ...string) truth {
 	return tr
 }
 
-func (tr truth) commit(e *simnet.Entry) {
+func (tr oracle) commit(e *simnet.Entry) {
 	key := recordKey{e.Collection, e.DID, e.Rkey}
 	switch e.Operation {
 	case "create", "update":
-		at := e.CreatedAt // the author's claim, never later than the event that brought it
+		at := e.CreatedAt // claimed by the author, at most the time of the event
 		if event := time.UnixMicro(e.TimeUS); at.After(event) {
 			at = event
 		}
@@ -85,13 +85,13 @@ func (tr truth) commit(e *simnet.Entry) {
 		}
 	case "delete":
 		delete(tr.records, key)
-		tr.tombstones[key] = tombstoneRow{e.Rev} // it stays when the record comes back
+		tr.tombstones[key] = tombstoneRow{e.Rev} // kept if the record returns
 	default:
-		panic(fmt.Sprintf("entry %d is the operation %q, which the judge does not know", e.Seq, e.Operation))
+		panic(fmt.Sprintf("entry %d has the operation %q, which the oracle does not know", e.Seq, e.Operation))
 	}
 }
 
-func (tr truth) account(e *simnet.Entry) {
+func (tr oracle) account(e *simnet.Entry) {
 	row, ok := tr.accounts[accountKey(e.DID)]
 	if !ok {
 		row.status = "active"
@@ -107,11 +107,11 @@ func (tr truth) account(e *simnet.Entry) {
 	tr.accounts[accountKey(e.DID)] = row
 }
 
-// strangers marks the accounts of which nothing that is stored still was written
-// before they told their handle.
-func (tr truth) strangers(entries []*simnet.Entry) {
+// strangers marks the accounts that had written no record that is still stored
+// when they last announced their handle.
+func (tr oracle) strangers(entries []*simnet.Entry) {
 	stored, known := map[recordKey]bool{}, map[accountKey]bool{}
-	wrote := map[accountKey]int{} // records that are never deleted again
+	wrote := map[accountKey]int{} // records that still exist at the end
 	for _, e := range entries {
 		key := recordKey{e.Collection, e.DID, e.Rkey}
 		if _, ok := tr.records[key]; ok && e.Kind == "commit" && e.Collection == "app.bsky.feed.post" {
@@ -134,7 +134,7 @@ func (tr truth) strangers(entries []*simnet.Entry) {
 	}
 }
 
-// howShared tells a post of its own from one that quotes another.
+// howShared tells a plain post from a quote.
 func howShared(record []byte) string {
 	var post struct {
 		Embed struct {
@@ -142,7 +142,7 @@ func howShared(record []byte) string {
 		} `json:"embed"`
 	}
 	if err := json.Unmarshal(record, &post); err != nil {
-		panic(fmt.Sprintf("the network made a post that is no JSON: %v", err))
+		panic(fmt.Sprintf("the network created a post that is not JSON: %v", err))
 	}
 	if strings.HasPrefix(post.Embed.Type, "app.bsky.embed.record") { // or recordWithMedia
 		return "quote"
@@ -150,10 +150,10 @@ func howShared(record []byte) string {
 	return "post"
 }
 
-// ranking ranks the links shared after end-window and not after end: by how many
-// visible accounts shared them, then by the last of these shares, then by URL.
-// At most limit lines; all of them when limit is 0.
-func (tr truth) ranking(end time.Time, window time.Duration, limit int) []ranked {
+// ranking ranks the links shared after end-window and not after end: by the
+// number of visible accounts that shared them, then by the last of these shares,
+// then by URL. It returns at most limit lines, or all if limit is 0.
+func (tr oracle) ranking(end time.Time, window time.Duration, limit int) []ranked {
 	end = end.Truncate(time.Microsecond) // as Postgres does
 	sharers, last := map[string]map[string]bool{}, map[string]time.Time{}
 	for key, s := range tr.shares {
@@ -182,12 +182,12 @@ func (tr truth) ranking(end time.Time, window time.Duration, limit int) []ranked
 	return lines
 }
 
-// problems compares the database with the truth, rankings at end included, and
-// answers the differences in words, about twenty at most; none when it holds
-// what it must. The error is for a database that could not be read.
-func (tr truth) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time) ([]string, error) {
+// problems compares the database with the oracle, rankings at end included, and
+// returns about twenty differences at most. The error is that of a database that
+// could not be read.
+func (tr oracle) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time) ([]string, error) {
 	var problems []string
-	// One snapshot: a worker that still writes must not look like a difference
+	// In one snapshot, concurrent writes of a worker cannot look like a difference
 	// between two tables.
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, pool, snapshot, func(tx pgx.Tx) (err error) {
@@ -197,23 +197,23 @@ func (tr truth) problems(ctx context.Context, pool *pgxpool.Pool, end time.Time)
 	return problems, err
 }
 
-func (tr truth) compare(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+func (tr oracle) compare(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
 	found, err := tr.differences(ctx, tx, end)
 	return shorten(found), err
 }
 
-// compareAll leaves nothing out.
-func (tr truth) compareAll(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+// compareAll returns every difference.
+func (tr oracle) compareAll(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
 	found, err := tr.differences(ctx, tx, end)
 	return slices.Concat(found...), err
 }
 
-// differences are those of each table that has any.
-func (tr truth) differences(ctx context.Context, tx pgx.Tx, end time.Time) (found [][]string, err error) {
+// differences returns those of each table that has any.
+func (tr oracle) differences(ctx context.Context, tx pgx.Tx, end time.Time) (found [][]string, err error) {
 	checks := []func(context.Context, pgx.Tx) ([]string, error){
 		tr.compareRecords, tr.compareTombstones, tr.compareAccounts, tr.compareShares, tr.compareLinks,
 		func(ctx context.Context, tx pgx.Tx) ([]string, error) { return tr.compareRankings(ctx, tx, end) },
-		unfinishedJobs, tr.compareLetters, tr.compareGaps,
+		unfinishedJobs, tr.compareDeadLetters, tr.compareGaps,
 	}
 	for _, check := range checks {
 		lines, err := check(ctx, tx)
@@ -227,8 +227,8 @@ func (tr truth) differences(ctx context.Context, tx pgx.Tx, end time.Time) (foun
 	return found, nil
 }
 
-// shorten gives every table an equal part of twenty lines, so that a table full
-// of differences hides no other.
+// shorten gives every table an equal part of twenty lines, so that a table with
+// many differences hides no other.
 func shorten(found [][]string) []string {
 	var all []string
 	for _, lines := range found {
@@ -242,31 +242,31 @@ func shorten(found [][]string) []string {
 	return all
 }
 
-func (tr truth) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT collection, did, rkey, rev, cid, created_at, record::text FROM records`
 	want := maps.Clone(tr.records)
 	maps.DeleteFunc(want, func(k recordKey, _ recordRow) bool { return tr.gone(k.did) })
 	return compareTable(ctx, tx, "records", want, sql, func(rows pgx.Rows) (k recordKey, r recordRow, err error) {
 		err = rows.Scan(&k.collection, &k.did, &k.rkey, &r.rev, &r.cid, &r.createdAt, &r.record)
 		if _, ok := tr.records[k]; ok && tr.gone(k.did) {
-			want[k] = r // an edit that came with the deletion in one batch was never stored
+			want[k] = r // an edit in the batch that deleted the account was never stored
 		}
 		return k, r, err
 	})
 }
 
-// gone is true of an account that is deleted at the end. Its records stay until
-// the purge; those that came with the deletion in one batch were never stored.
-func (tr truth) gone(did string) bool { return tr.accounts[accountKey(did)].status == "deleted" }
+// gone reports whether an account is deleted at the end. Its records stay until
+// the purge; those of the batch that deleted it were never stored.
+func (tr oracle) gone(did string) bool { return tr.accounts[accountKey(did)].status == "deleted" }
 
-// allow adds a row that may be there, for it is.
+// allow expects an optional row that was found.
 func allow[K comparable, R any](want, all map[K]R, key K) {
 	if r, ok := all[key]; ok {
 		want[key] = r
 	}
 }
 
-func (tr truth) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT collection, did, rkey, rev FROM tombstones`
 	return compareTable(ctx, tx, "tombstones", tr.tombstones, sql, func(rows pgx.Rows) (k recordKey, r tombstoneRow, err error) {
 		err = rows.Scan(&k.collection, &k.did, &k.rkey, &r.rev)
@@ -274,7 +274,7 @@ func (tr truth) compareTombstones(ctx context.Context, tx pgx.Tx) ([]string, err
 	})
 }
 
-func (tr truth) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT did, coalesce(handle, ''), status FROM accounts`
 	want := maps.Clone(tr.accounts)
 	maps.DeleteFunc(want, func(_ accountKey, r accountRow) bool { return r.stranger && r.status == "active" })
@@ -285,7 +285,7 @@ func (tr truth) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, error
 	})
 }
 
-func (tr truth) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
 SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
 FROM shares AS s
@@ -301,9 +301,9 @@ LEFT JOIN links AS l ON l.id = s.link_id`
 	})
 }
 
-// compareLinks asks for a link of every share. A link may outlive its last share,
-// or never have had a row where the post was gone before it was processed.
-func (tr truth) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
+// compareLinks requires a link for every share. A link may outlive its last
+// share, and has no row if the post was deleted before it was processed.
+func (tr oracle) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	want := map[linkKey]linkRow{}
 	for key := range tr.shares {
 		if !tr.gone(key.did) {
@@ -314,13 +314,13 @@ func (tr truth) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	return compareTable(ctx, tx, "links", want, sql, func(rows pgx.Rows) (k linkKey, r linkRow, err error) {
 		err = rows.Scan(&k)
 		if tr.everShared[string(k)] {
-			want[k] = r // allowed, and here it is
+			want[k] = r // optional
 		}
 		return k, r, err
 	})
 }
 
-func (tr truth) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+func (tr oracle) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
 	var lines []string
 	for _, hours := range []int{1, 3, 6, 12, 24} {
 		window := time.Duration(hours) * time.Hour
@@ -329,7 +329,7 @@ func (tr truth) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) (
 			return nil, err
 		}
 		want := tr.ranking(end, window, 0)
-		for i := range max(len(want), len(found)) { // the first difference moves what is below it
+		for i := range max(len(want), len(found)) { // the first difference shifts the places below it
 			expected, actual := place(want, i), place(found, i)
 			if expected != actual {
 				lines = append(lines, fmt.Sprintf("ranking: %d h to %s, place %d: expected %s, found %s",
@@ -364,17 +364,16 @@ ORDER BY count(*) DESC, max(each.at) DESC, each.url COLLATE "C"`
 	end = end.Truncate(time.Microsecond)
 	rows, err := tx.Query(ctx, sql, end.Add(-window), end)
 	if err != nil {
-		return nil, fmt.Errorf("rank the links for the judge: %w", err)
+		return nil, fmt.Errorf("rank the links for the oracle: %w", err)
 	}
 	lines, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ranked])
 	if err != nil {
-		return nil, fmt.Errorf("rank the links for the judge: %w", err)
+		return nil, fmt.Errorf("rank the links for the oracle: %w", err)
 	}
 	return lines, nil
 }
 
-// unfinishedJobs names the jobs that still have to be worked, and those that
-// were given up.
+// unfinishedJobs names the jobs that are not completed, discarded ones included.
 func unfinishedJobs(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
 SELECT 'queue: job ' || id || ': expected completed, found ' || state || ' after ' || attempt || ' attempts'
@@ -385,17 +384,17 @@ ORDER BY id`
 	return describe(ctx, tx, "river_job", sql)
 }
 
-func (tr truth) compareLetters(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareDeadLetters(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT concat_ws(' ', stage, concat_ws('/', collection, did, rkey), cause, nullif(path, '')) FROM dead_letters ORDER BY id`
-	return compareCount(ctx, tx, "dead_letters", tr.parkedExpected, sql)
+	return compareCount(ctx, tx, "dead_letters", tr.deadLettersExpected, sql)
 }
 
-func (tr truth) compareGaps(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (tr oracle) compareGaps(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `SELECT concat_ws(' ', stream, from_at, to_at, reason) FROM gaps ORDER BY id`
 	return compareCount(ctx, tx, "gaps", tr.gapsExpected, sql)
 }
 
-// compareCount asks for a number of rows, whatever is in them.
+// compareCount requires a number of rows, whatever they hold.
 func compareCount(ctx context.Context, tx pgx.Tx, table string, want int, sql string) ([]string, error) {
 	rows, err := describe(ctx, tx, table, sql)
 	if err != nil || len(rows) == want {
@@ -404,7 +403,7 @@ func compareCount(ctx context.Context, tx pgx.Tx, table string, want int, sql st
 	return []string{fmt.Sprintf("%s: rows: expected %d, found %d, such as %.500q", table, want, len(rows), rows[:min(len(rows), 3)])}, nil
 }
 
-// describe reads rows that are a line of text each.
+// describe reads rows of one text column.
 func describe(ctx context.Context, tx pgx.Tx, table, sql string) ([]string, error) {
 	rows, err := tx.Query(ctx, sql)
 	if err != nil {
