@@ -207,3 +207,21 @@ func TestDismissedDeadLetterStaysDismissed(t *testing.T) {
 	}
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM dead_letters`))
 }
+
+// TestRetryOfAnOutdatedProgramDeletesNothing: it does not know the tables of a
+// projection that another program has registered meanwhile.
+func TestRetryOfAnOutdatedProgramDeletesNothing(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	require.NoError(t, played(t, pool, []string{line(1, `{"text":"x"}`)}, nil).Run(t.Context()))
+	_, err := pool.Exec(t.Context(), `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{app.bsky.feed.post}', 'k', 'q', '{}')`)
+	require.NoError(t, err)
+	wire := jetstream.Wire(nil)
+	r := consumer.Retry{Wires: map[string]consumer.Wire{wire.Name: wire}, Config: consumer.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler),
+		Wanted: func(string) bool { return true }}}
+	deletion := fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000002,"kind":"commit","commit":{"rev":%q,"operation":"delete",`+
+		`"collection":"app.bsky.feed.post","rkey":"r1"}}`, rev(2))
+	err = r.Run(t.Context(), []schema.Letter{{ID: 1, Wire: wire.Name, Raw: []byte(deletion), RawBytes: int64(len(deletion)), RawKept: int64(len(deletion)), FirstSeen: time.Now()}})
+	require.ErrorAs(t, err, new(*schema.OutdatedError))
+	require.Len(t, stored(t, pool), 1)
+}

@@ -111,13 +111,17 @@ type ExpiredAccounts struct {
 }
 
 // ExpireAccounts checks at most limit account rows that are due, and deletes those
-// that are not needed. A row is needed while the account is followed or has posts or
+// that are not needed. A row is needed while the account is followed or has records or
 // projected rows. The row of an inactive account is also needed while its status is
 // newer than before, because a replay could bring its records back, and until a
 // deleted account is purged. If Checked is 0, no row is due.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
-WITH due AS MATERIALIZED (
+WITH RECURSIVE kinds (collection) AS (
+    SELECT min(collection) FROM records_other
+    UNION ALL
+    SELECT (SELECT min(r.collection) FROM records_other AS r WHERE r.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
+), due AS MATERIALIZED (
     SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at FROM accounts AS a
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4
@@ -126,7 +130,8 @@ WITH due AS MATERIALIZED (
     SELECT s.did,
            s.status <> 'active' AND NOT (coalesce(s.status_at, '-infinity') <= $2
                AND (s.status <> 'deleted' OR s.purge_at IS NULL AND s.purged_for IS NOT DISTINCT FROM coalesce(s.status_at, '-infinity')))
-           OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0) AS needed
+           OR EXISTS (SELECT FROM (` + projections.neededAccount() + `) AS any_of_it OFFSET 0)
+           OR EXISTS (SELECT FROM kinds AS k JOIN records_other AS r ON r.collection = k.collection AND r.did = s.did OFFSET 0) AS needed
     FROM due AS s
 ), kept AS (
     UPDATE accounts AS a SET check_at = $1 + $3::interval FROM checked AS c WHERE a.did = c.did AND c.needed

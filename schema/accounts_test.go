@@ -106,6 +106,17 @@ func expireAccounts(t *testing.T, pool *pgxpool.Pool, now time.Time) (gone int) 
 	}
 }
 
+// TestHiddenAccountStaysWhileAnyOfItsRecordsDo: without its row it would be active.
+func TestHiddenAccountStaysWhileAnyOfItsRecordsDo(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := noon()
+	execute(t, pool, `INSERT INTO accounts (did, status, status_at, check_at) SELECT 'did:plc:' || n, 'deactivated', '2020-01-01', '2020-01-01' FROM generate_series(1, 2) AS n`)
+	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.example.other', 'did:plc:1', '1', '1', 'c', now(), '{}')`)
+	require.Equal(t, 1, expireAccounts(t, pool, now))
+	require.Equal(t, []string{"did:plc:1"}, column(t, pool, `SELECT did FROM accounts`))
+}
+
 // TestUnneededAccountsGetNoRows: the stream of the whole network reports every
 // account.
 func TestUnneededAccountsGetNoRows(t *testing.T) {

@@ -220,6 +220,7 @@ func EndStalled(ctx context.Context, db DB, stream string, after time.Duration) 
 SELECT coalesce(bool_or(pg_terminate_backend(l.pid)), false)
 FROM streams AS s
 JOIN pg_locks AS l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.granted
+JOIN pg_stat_activity AS a ON a.pid = l.pid AND a.xact_start < clock_timestamp() - $2::interval -- else it came for a moment
 WHERE s.name = $1 AND s.lease_expires_at < clock_timestamp() - $2::interval`
 	return one(ctx, db, "end the stalled holder of stream "+stream, pgx.RowTo[bool], sql, stream, after)
 }

@@ -64,6 +64,21 @@ FROM (VALUES ('sync_follows', '{"watch": 1}'::jsonb, 'available', 3, 3),
 	require.Contains(t, cause, "the process died, or the job never returned, 20 times")
 }
 
+// TestJobWithFewAttemptsHasThem: one whose inserter knows nothing of deaths.
+func TestJobWithFewAttemptsHasThem(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example')`)
+	execute(t, pool, `INSERT INTO river_job (kind, args, queue, max_attempts) VALUES ('sync_follows', '{"watch": 1}', 'network', 3)`)
+	working(t, pool)
+	require.Eventually(t, func() bool {
+		var state string
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT state FROM river_job WHERE args ->> 'watch' = '1'`).Scan(&state))
+		require.NotEqual(t, "discarded", state)
+		return state == "retryable"
+	}, 30*time.Second, 5*time.Millisecond, "the first failure of three")
+}
+
 // TestRiverRebuildsIndexesThatExist, all of them: at midnight River warns about
 // each missing one.
 func TestRiverRebuildsIndexesThatExist(t *testing.T) {

@@ -291,3 +291,18 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 		require.ErrorContains(t, older.With(bad).Register(t.Context(), pool, log), want)
 	}
 }
+
+// TestOutdatedProgramDeletesNothing: it does not know the tables of a projection that
+// another program has registered meanwhile, and their rows would stay.
+func TestOutdatedProgramDeletesNothing(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	r := &repository{pool: pool, did: "did:plc:a", projections: registered(t, pool)}
+	execute(t, pool, `INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.example.x', 'did:plc:a', '1', '1', 'c', now(), '{}')`)
+	execute(t, pool, `INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('later', '{app.example.x}', 'k', 'process', '{}')`)
+	err := r.repair(t.Context(), nil, "2", compared{faults: []schema.Fault{{Collection: "app.example.x", Rkey: "1", Fault: schema.FaultExtra, Rev: "1"}}}, nil)
+	require.ErrorAs(t, err, new(*schema.OutdatedError))
+	var left int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM records`).Scan(&left))
+	require.Equal(t, 1, left)
+}

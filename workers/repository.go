@@ -286,7 +286,12 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 	}
 	// Deletions have their own transaction: each transaction locks its rows in order.
 	if len(deletions) > 0 {
-		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return schema.DeleteRecords(ctx, tx, deletions, r.projections.Rows()) }); err != nil {
+		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+			if err := schema.DeleteRecords(ctx, tx, deletions, r.projections.Rows()); err != nil {
+				return err
+			}
+			return schema.LockProjections(ctx, tx, r.projections.Rows()) // the tables of others would keep their rows
+		}); err != nil {
 			return err
 		}
 	}

@@ -80,7 +80,7 @@ func progress(r io.Reader, size int64) io.Reader {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		return r
 	}
-	bar := progressbar.DefaultBytes(size, "retrying")
+	bar := progressbar.DefaultBytes(size, "ingesting")
 	reader := progressbar.NewReader(r, bar)
 	return &reader
 }

@@ -1,0 +1,34 @@
+package schema_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestWhoLocksAStreamForAMomentIsNotEnded though its lease ended long ago: nobody was
+// there for a while, and somebody has begun to divide its accounts, or to take it.
+func TestWhoLocksAStreamForAMomentIsNotEnded(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	take(t, pool, "dead")
+	execute(t, pool, `UPDATE streams SET lease_expires_at = clock_timestamp() - interval '1 hour'`)
+	for _, sql := range []string{`SELECT FROM streams FOR NO KEY UPDATE`, `UPDATE streams SET epoch = epoch + 1, lease_expires_at = clock_timestamp() + interval '10 seconds'`} {
+		tx, err := pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // rolled back, or the test has failed
+		_, err = tx.Exec(t.Context(), sql)
+		require.NoError(t, err)
+		_, ok, err := schema.TakeLease(t.Context(), pool, "s", "wire", "other", ttl)
+		require.NoError(t, err)
+		require.False(t, ok)
+		ended, err := schema.EndStalled(t.Context(), pool, "s", schema.StalledAfter)
+		require.NoError(t, err)
+		require.False(t, ended)
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+}
