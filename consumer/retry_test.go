@@ -221,7 +221,7 @@ func TestRetryOfAnOutdatedProgramDeletesNothing(t *testing.T) {
 		Wanted: func(string) bool { return true }}}
 	deletion := fmt.Sprintf(`{"did":"did:plc:aaaaaaaaaaaaaaaaaaaaaaaa","time_us":1783175888000002,"kind":"commit","commit":{"rev":%q,"operation":"delete",`+
 		`"collection":"app.bsky.feed.post","rkey":"r1"}}`, rev(2))
-	err = r.Run(t.Context(), []schema.Letter{{ID: 1, Wire: wire.Name, Raw: []byte(deletion), RawBytes: int64(len(deletion)), RawKept: int64(len(deletion)), FirstSeen: time.Now()}})
+	err = r.Run(t.Context(), []schema.StoredDeadLetter{{ID: 1, Wire: wire.Name, Raw: []byte(deletion), RawBytes: int64(len(deletion)), RawKept: int64(len(deletion)), FirstSeen: time.Now()}})
 	require.ErrorAs(t, err, new(*schema.OutdatedError))
 	require.Len(t, stored(t, pool), 1)
 }
