@@ -199,7 +199,7 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 	require.Equal(t, current(n, active(n, followed)), slices.DeleteFunc(stored(t, pool), func(post string) bool {
 		return !slices.Contains(current(n, active(n, followed)), post)
 	}))
-	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM gaps WHERE how_closed LIKE 'the posts of % accounts were compared%' AND accounts > 0`))
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM gaps WHERE how_closed LIKE 'the records of % accounts were compared%' AND accounts > 0`))
 	serve.signal(syscall.SIGTERM)
 	require.Zero(t, serve.wait(t, time.Minute))
 }
