@@ -171,7 +171,7 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 		"WEIR_BATCH_INTERVAL cannot be read":                                 {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_INTERVAL=fast"}, "consume"},
 		"something that is no URL":                                           {[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve"},
 		"is not a Jetstream endpoint":                                        {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
-		"the webhook's address is not a URL":                                   {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve"},
+		"the webhook's address is not a URL":                                 {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve"},
 		`the webhook's format is "smoke"`:                                    {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=https://hooks.example/secret", "WEIR_ALERT_FORMAT=smoke"}, "work"},
 		"WEIR_ALERT_INTERVAL must be 1s to 1m":                               {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_INTERVAL=1h"}, "work"},
 		"WEIR_BUFFER_BYTES":                                                  {[]string{"DATABASE_URL=" + database, "WEIR_BUFFER_BYTES=1"}, "consume"},
