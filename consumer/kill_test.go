@@ -37,7 +37,7 @@ func TestKilledAtAnyCommitLosesNothing(t *testing.T) {
 		killed := errors.New("killed")
 		random := rand.New(rand.NewPCG(7, 7))
 		for kills := 0; ; kills++ {
-			lives := 1 + random.IntN(25)
+			lives := 1 + random.IntN(10)
 			ended, cancel := s.start(func(cfg *consumer.Config) {
 				cfg.BatchEvents, cfg.BatchInterval = 60, 50*time.Millisecond
 				cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
