@@ -39,7 +39,7 @@ func layers() map[string][]string {
 		"devpg":             {},
 		"jobs":              {},
 		"link":              {},
-		"schema":            {},
+		"schema":            {"collection"},
 		"schema/schematest": {"devpg", "schema"},
 		"simnet":            {},
 	}

@@ -57,8 +57,8 @@ func owner() string {
 // userAgent identifies Weir to the services.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
-// sourceCapabilities are those of the source in this binary, see source.
-var sourceCapabilities = jetstream.Capabilities()
+// sourceCapabilities returns those of the source in this binary, see source.
+func sourceCapabilities() consumer.Capabilities { return jetstream.Capabilities() }
 
 // source returns the source that reads the stream.
 func (p App) source(filter consumer.Filter, log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
@@ -278,6 +278,7 @@ func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler
 	return nil
 }
 
+// ListenPage returns the listener of the page, on WEIR_LISTEN.
 func (c Config) ListenPage() (net.Listener, error) {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {

@@ -170,6 +170,7 @@ func otherVariables() []string {
 		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
 }
 
+// ReadConfig reads the configuration from the environment and checks it.
 func ReadConfig() (Config, error) {
 	c, err := env.ParseAs[Config]()
 	if err != nil {
@@ -194,8 +195,8 @@ func ReadConfig() (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
 	case c.Sharding != schema.ShardsAuto && c.Sharding != schema.ShardsAlways && c.Sharding != schema.ShardsNetwork:
 		return Config{}, fmt.Errorf("WEIR_SHARDING is %q: expected auto, shards or network", c.Sharding)
-	case c.ShardAccounts < 1 || sourceCapabilities.Accounts > 0 && c.ShardAccounts > sourceCapabilities.Accounts:
-		return Config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to %d, the most that a server filters by", c.ShardAccounts, sourceCapabilities.Accounts)
+	case c.ShardAccounts < 1 || sourceCapabilities().Accounts > 0 && c.ShardAccounts > sourceCapabilities().Accounts:
+		return Config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to %d, the most that a server filters by", c.ShardAccounts, sourceCapabilities().Accounts)
 	case c.LogFormat != "json" && c.LogFormat != "text":
 		return Config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
 	case c.BatchEvents < 1 || c.BatchInterval <= 0:

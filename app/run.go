@@ -23,6 +23,7 @@ func (c Config) Connections() int32 {
 	return int32(c.Workers+c.BackfillWorkers) + 16 + schema.AutoShards
 }
 
+// New returns a process on a database, with Weir's own projections.
 func New(cfg Config, pool *pgxpool.Pool) App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -70,10 +70,10 @@ func (p App) retryTransient(ctx context.Context, step func(context.Context) erro
 
 func (p App) setSharding(ctx context.Context) error {
 	mode := p.cfg.Sharding
-	if sourceCapabilities.Accounts == 0 { // every shard would read everything
+	if sourceCapabilities().Accounts == 0 { // every shard would read everything
 		mode = schema.ShardsNetwork
 	}
-	return schema.SetSharding(ctx, p.pool, p.cfg.Stream, sourceCapabilities.Wire.Name, schema.Sharding{Mode: mode, Accounts: p.cfg.ShardAccounts})
+	return schema.SetSharding(ctx, p.pool, p.cfg.Stream, sourceCapabilities().Wire.Name, schema.Sharding{Mode: mode, Accounts: p.cfg.ShardAccounts})
 }
 
 // watchFollows updates the accounts of the streams after every change, until ctx

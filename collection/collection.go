@@ -24,10 +24,11 @@ type Entry struct {
 // IsPrefix reports whether the entry covers all collections with a prefix.
 func (e Entry) IsPrefix() bool { return strings.HasSuffix(e.Pattern, "*") }
 
-// covers reports whether a prefix covers a name or another pattern.
-func (e Entry) covers(name string) bool {
-	prefix, ok := strings.CutSuffix(e.Pattern, "*")
-	return ok && len(name) > len(prefix) && strings.HasPrefix(name, prefix)
+// Match reports whether a pattern, which is a collection's name or a prefix such as
+// pub.layers.*, covers a name or another pattern.
+func Match(pattern, name string) bool {
+	prefix, ok := strings.CutSuffix(pattern, "*")
+	return pattern == name || ok && len(name) > len(prefix) && strings.HasPrefix(name, prefix)
 }
 
 // Registry is the set of stored collections. The zero value stores none.
@@ -122,7 +123,7 @@ func (r Registry) Find(name string) (Entry, bool) {
 		return e, true
 	}
 	for _, e := range r.prefixes {
-		if e.covers(name) {
+		if Match(e.Pattern, name) {
 			return e, true
 		}
 	}
@@ -179,7 +180,7 @@ func (r Registry) Prefixes() []string {
 func (r Registry) Filter() []string {
 	var patterns []string
 	for _, e := range r.Entries() {
-		if !slices.ContainsFunc(r.prefixes, func(p Entry) bool { return p.covers(e.Pattern) && p.Pattern != e.Pattern }) {
+		if !slices.ContainsFunc(r.prefixes, func(p Entry) bool { return Match(p.Pattern, e.Pattern) && p.Pattern != e.Pattern }) {
 			patterns = append(patterns, e.Pattern)
 		}
 	}

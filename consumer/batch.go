@@ -103,8 +103,8 @@ func (b *batch) deadLetter(ev *Event, now time.Time) schema.DeadLetter {
 	}
 }
 
-// malformed adds a dead letter for an input that cannot be decoded. id is the dead
-// letter being retried, or 0.
+// malformed adds a dead letter for an input that cannot be decoded. id is that of
+// the dead letter being retried, or 0.
 func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
 	deadLetter := schema.DeadLetter{ID: id, Stage: schema.StageDecode, Wire: b.wire.Name, Key: schema.Key{DID: bad.Author}, Cause: bad.Cause, Path: bad.Path,
 		Expected: bad.Expected, Received: bad.Received, Raw: bad.Raw, At: at}

@@ -255,7 +255,7 @@ func TestStopCommitsReadEvents(t *testing.T) {
 // TestSecondConsumerWaitsAndTakesOver checks that one lease has one writer.
 func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	dead, ok, err := schema.TakeLease(t.Context(), pool, "s", "recording", "dead", 2*time.Second)
 	require.NoError(t, err)
@@ -273,7 +273,7 @@ func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 // while a recording is ingested.
 func TestPostgresRestartIsTransient(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	server := schematest.Server(t)
 	pool, err := pgxpool.New(t.Context(), server.URL("weir"))
 	require.NoError(t, err)

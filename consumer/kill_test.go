@@ -23,8 +23,8 @@ import (
 const refusing = `ALTER TABLE posts ADD CONSTRAINT refusing CHECK (hashtext(rkey) % 8 <> 0)`
 
 // TestKilledAtAnyCommitLosesNothing ends the process in a transaction, again and
-// again, while batches are being split. Nothing is lost, and no event has two dead
-// letters. After the constraint is dropped, a retry stores all events.
+// again, while batches are being split. Nothing is lost, and no event has two
+// dead letters. After the constraint is dropped, a retry stores all events.
 //
 // The test fails if the first part of a split frame moves the position, if an
 // excerpt has all of a frame's events, or if the rest of a frame counts as known as

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -22,7 +23,7 @@ const day = 24 * time.Hour
 // of posts while the last partition ends.
 func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	readerAtTheEnd(t, func(s *stream) (end func()) {
 		tx, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 		require.NoError(t, err)
@@ -36,7 +37,7 @@ func TestReaderAtPartitionEndBlocksNothing(t *testing.T) {
 // not read.
 func TestPgDumpAtPartitionEndBlocksNothing(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	readerAtTheEnd(t, func(s *stream) (end func()) {
 		_, err := s.pool.Exec(t.Context(), `INSERT INTO dictionaries SELECT 'x', 'x', convert_to(repeat('x', 1 << 20), 'UTF8'), now()`) // more than a pipe holds
 		require.NoError(t, err)

@@ -1,6 +1,10 @@
 package consumer
 
-import "time"
+import (
+	"time"
+
+	"github.com/weir-social/weir/schema"
+)
 
 // happened returns when a frame's events happened: the server's time, but never
 // later than the frame's arrival. A server with a wrong clock therefore cannot move
@@ -15,15 +19,12 @@ func happened(timeUS int64, arrived time.Time) time.Time {
 
 func (p *Place) happened() time.Time { return happened(p.TimeUS, p.Arrived) }
 
-// maxClockSkew is how far ahead of our clocks a server's clock may be.
-const maxClockSkew = 24 * time.Hour
-
 // storedTime returns the time to store for an event: the server's time, even if our
 // clocks are wrong, because the tables are the fold of the stream. A time beyond
-// maxClockSkew in the future is cut off.
+// schema.MaxServerAhead in the future is cut off.
 func storedTime(timeUS int64, arrived time.Time) time.Time {
 	at := time.UnixMicro(timeUS)
-	if most := arrived.Add(maxClockSkew); !arrived.IsZero() && at.After(most) {
+	if most := arrived.Add(schema.MaxServerAhead); !arrived.IsZero() && at.After(most) {
 		return most
 	}
 	return at

@@ -19,7 +19,7 @@ import (
 // its message. The next process sends it again, about the same state. No log
 // holds the webhook's URL.
 func TestKillBetweenAlertStateAndWebhook(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 10)
 	database := schematest.NewURL(t)

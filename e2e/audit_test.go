@@ -68,7 +68,7 @@ func someoneBusy(t *testing.T, n *simnet.Net, pool *pgxpool.Pool, posts int) (di
 // TestAuditFindsAndRepairs changes made by hand: a post removed, one added, one
 // altered, one with another version, one hidden by a tombstone.
 func TestAuditFindsAndRepairs(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, pool, env, serve := followedForLong(t)
 	sum, faults := audited(t, env, "--all")
@@ -124,7 +124,7 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 // TestAuditOfFailingServers: such an audit reports the failures and no faults in
 // posts, and there is an alert when no audit has run for long.
 func TestAuditOfFailingServers(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	someoneBusy(t, n, pool, 1)

@@ -40,7 +40,7 @@ func runs(t *testing.T, program string, args ...string) {
 //
 // With the lost database's cursor in the restored one, the test fails.
 func TestRestoredBackupResumesWithoutLoss(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	lost, fresh := schematest.Server(t), schematest.Server(t)
 	withRoles(t, lost.URL("weir"))

@@ -40,7 +40,7 @@ const (
 // an odd one follows accounts. A seed repeats the plan and the network, but not
 // the timing. WEIR_REPORT names a file for the report.
 func TestChaos(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	began, s := time.Now(), seed(t)
 	var all chaosReport
@@ -63,7 +63,7 @@ func TestChaos(t *testing.T) {
 // TestFollowedRound is a short round of followed accounts: accounts are followed
 // and unfollowed, the server forgets events, and a worker is killed.
 func TestFollowedRound(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	c := newChaos(t, seed(t), followedAccounts)
 	c.play(c.planned("followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"))

@@ -18,7 +18,7 @@ import (
 // that the database refused are stored by a retry. Metrics count them by their
 // entry in WEIR_COLLECTIONS, and trace and doctor know them.
 func TestAnyCollection(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 12, Accounts: 10, History: 50, HistorySpan: time.Hour})
 	require.NoError(t, err)

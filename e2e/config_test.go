@@ -16,7 +16,7 @@ import (
 
 // TestNoSecretIsPrinted, in whatever variable it is and whatever is wrong.
 func TestNoSecretIsPrinted(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 20)
 	good := append(follower(n, schematest.NewURL(t)), "WEIR_IDENTIFIER="+n.Hub().Handle, "WEIR_PDS="+n.PDSURL(), "WEIR_APP_PASSWORD=s3cret-app", "WEIR_OPS_TOKEN=s3cret-token")

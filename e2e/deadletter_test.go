@@ -21,9 +21,9 @@ import (
 // listed returns the dead letters that `weir deadletter list` prints.
 func listed(t *testing.T, env []string, args ...string) []schema.StoredDeadLetter {
 	t.Helper()
-	var letters []schema.StoredDeadLetter
-	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, append([]string{"deadletter", "list", "--json"}, args...)...)), &letters))
-	return letters
+	var deadLetters []schema.StoredDeadLetter
+	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, append([]string{"deadletter", "list", "--json"}, args...)...)), &deadLetters))
+	return deadLetters
 }
 
 // retriesEnd waits until no dead letter is being retried.
@@ -62,7 +62,7 @@ func poisoned(t *testing.T) (pool *pgxpool.Pool, env []string) {
 // kind is listed and shown. Before the fix a retry dead-letters it again; after
 // it, valid records are stored and count, and the rest stays.
 func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	pool, env := poisoned(t)
 	decode, commit := listed(t, env, "--stage", "decode"), listed(t, env, "--stage", "commit")
@@ -122,9 +122,9 @@ func TestDeadLettersAreRetriedAfterTheFix(t *testing.T) {
 	require.Contains(t, work.stderr.String(), `"msg":"stopped"`)
 }
 
-func deadLetterIn(t *testing.T, letters []schema.StoredDeadLetter, id int64) schema.StoredDeadLetter {
+func deadLetterIn(t *testing.T, deadLetters []schema.StoredDeadLetter, id int64) schema.StoredDeadLetter {
 	t.Helper()
-	for _, l := range letters {
+	for _, l := range deadLetters {
 		if l.ID == id {
 			return l
 		}
@@ -136,21 +136,21 @@ func deadLetterIn(t *testing.T, letters []schema.StoredDeadLetter, id int64) sch
 // TestJobThatEndsWithoutSuccessIsADeadLetter, and succeeds in a retry once the
 // cause is gone. A retry that is requested while no worker runs waits for one.
 func TestJobThatEndsWithoutSuccessIsADeadLetter(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url, "WEIR_RETENTION=0", "WEIR_APPVIEW=http://127.0.0.1:1"}
 	work := start(t, env, "work")
 	_, err := pool.Exec(t.Context(), `SELECT enqueue_backfill_all()`) // nobody is followed
 	require.NoError(t, err)
-	var letters []schema.StoredDeadLetter
+	var deadLetters []schema.StoredDeadLetter
 	require.Eventually(t, func() bool {
-		letters = listed(t, env, "--stage", "job", "--class", "permanent")
-		return len(letters) == 1
+		deadLetters = listed(t, env, "--stage", "job", "--class", "permanent")
+		return len(deadLetters) == 1
 	}, time.Minute, 10*time.Millisecond)
-	require.Equal(t, []string{"request_backfill", "network"}, []string{letters[0].Kind, letters[0].Queue})
-	require.Contains(t, letters[0].Cause, "the whole network is followed")
-	require.Contains(t, succeed(t, env, "deadletter", "show", strconv.FormatInt(letters[0].ID, 10)), `"all": true`)
+	require.Equal(t, []string{"request_backfill", "network"}, []string{deadLetters[0].Kind, deadLetters[0].Queue})
+	require.Contains(t, deadLetters[0].Cause, "the whole network is followed")
+	require.Contains(t, succeed(t, env, "deadletter", "show", strconv.FormatInt(deadLetters[0].ID, 10)), `"all": true`)
 	work.signal(syscall.SIGTERM)
 	require.Zero(t, work.wait(t, time.Minute))
 

@@ -79,7 +79,7 @@ func finding(t *testing.T, found []doctor.Finding, check string) doctor.Finding 
 
 // TestDoctorFindsNothing in a healthy system, and reports every check as ok.
 func TestDoctorFindsNothing(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 400, History: 100, HistorySpan: time.Hour, Password: "only for Weir"})
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 // TestDoctorChecksSettings: each harmful setting is named, with a statement that
 // repairs it.
 func TestDoctorChecksSettings(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 50)
 	server := careful(t)
@@ -162,7 +162,7 @@ func TestDoctorChecksSettings(t *testing.T) {
 // TestDoctorChecksTheDatabase: migrations, replication slots, indexes, the lease,
 // the encoding and the pooler.
 func TestDoctorChecksTheDatabase(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 50)
 	server := careful(t)
@@ -211,7 +211,7 @@ func allWell(t *testing.T, found []doctor.Finding) {
 // ok, directly and through a pooler. Connections of other roles are counted, and
 // the doctor says what the role cannot see. It finds missing privileges.
 func TestDoctorUnderLeastPrivilege(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 300)
 	server := careful(t)
@@ -259,7 +259,7 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 // both values of WEIR_POOLER. Only the combination that does not work fails; every
 // other check is as without a pooler.
 func TestDoctorThroughPgBouncer(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 300)
 	database := careful(t).URL("weir")
@@ -347,7 +347,7 @@ func relabel(client net.Conn, behind string) {
 // TestDoctorChecksTheNetwork: a wrong clock, a broken AppView, an unreachable
 // Jetstream. The stream's row is not changed.
 func TestDoctorChecksTheNetwork(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 300)
 	database := schematest.NewURL(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // expirySteps are the steps of an expiry in order, each with a query of what is
@@ -111,7 +112,7 @@ UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE did LI
 // It fails if an account counts as purged before its records and shares are: they
 // stay after a kill between the two.
 func TestKillInExpiry(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	wanted := len(expirySteps)
 	if n, err := strconv.Atoi(os.Getenv("WEIR_KILLS")); err == nil {

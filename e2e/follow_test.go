@@ -93,7 +93,7 @@ func settled(t *testing.T, pool *pgxpool.Pool) {
 // TestWatchFillsThePage: a watch at the first start adds the accounts, their past
 // and their new posts. Unfollowed accounts stop counting at once.
 func TestWatchFillsThePage(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	watchFillsThePage(t, func(string) []string { return nil })
 }
@@ -172,7 +172,7 @@ func watchFillsThePage(t *testing.T, more func(database string) []string) {
 // TestGapIsClosedFromTheFeeds after the server has forgotten the events of the
 // consumer's downtime.
 func TestGapIsClosedFromTheFeeds(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 40)
 	database := schematest.NewURL(t)
@@ -210,7 +210,7 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 //
 // It measures milliseconds, so it does not run in parallel with other tests.
 func TestThreeProcessesShareTheLimit(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	n := followNetwork(t, 40)
 	n.SetLatency(1500 * time.Millisecond) // long enough to use all ten slots
 	database := schematest.NewURL(t)
@@ -242,7 +242,7 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 // streams request ten thousand each; then one stream reads the whole network, and
 // Weir filters it.
 func TestFiftyThousandFollows(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 13, Accounts: 600, Crowd: 50_300, History: 1000, HistorySpan: time.Hour})
 	require.NoError(t, err)
@@ -334,7 +334,7 @@ func standing(t *testing.T, entries []*simnet.Entry, followed map[string]bool) (
 // the accounts post. In the end the tables hold exactly the posts of the followed
 // accounts.
 func TestKillWhileFollowing(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 60)
 	n.SetLatency(30 * time.Millisecond) // long enough to be killed in a call

@@ -92,7 +92,7 @@ func TestIngestStoresTheRecording(t *testing.T) {
 // TestIngestReadsRecordings of the simulated network and, if WEIR_TESTDATA has
 // them, of real servers. The counts of the production recording were made by hand.
 func TestIngestReadsRecordings(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	pool, env := open(t, url), []string{"DATABASE_URL=" + url}
@@ -139,7 +139,7 @@ func TestIngestReadsRecordings(t *testing.T) {
 // readiness and the page describe the live stream alone. Unless it was killed, the
 // recording's stream is removed.
 func TestIngestBesideServeRaisesNoAlarm(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	database := schematest.NewURL(t)
 	pool, env := open(t, database), reads(network(t, 300), database)

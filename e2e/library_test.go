@@ -18,7 +18,7 @@ import (
 // After a kill and deletions, its table equals the stored records. The binary that
 // lacks the projection refuses the database.
 func TestLibraryExample(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "likes")
 	build := exec.Command("go", buildArguments(program, "../examples/likes")...)

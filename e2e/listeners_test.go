@@ -34,7 +34,7 @@ func resident(t *testing.T, pid int) int {
 // TestUnfinishedRequestsAreClosed: connections that announce a body and never send
 // it are closed, on both listeners, and the memory does not grow.
 func TestUnfinishedRequestsAreClosed(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	web := start(t, []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info"}, "web")
 	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)

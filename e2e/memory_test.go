@@ -16,7 +16,7 @@ import (
 // TestCatchingUpTakesLittleMemory while a server sends plain frames much faster
 // than they can be stored.
 func TestCatchingUpTakesLittleMemory(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 9, Accounts: 2000, History: 130_000})
 	require.NoError(t, err)

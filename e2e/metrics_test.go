@@ -73,7 +73,7 @@ func hostile(i int) (frames []string) {
 // no metric has more series than Weir's own label values allow, and no label
 // contains untrusted text.
 func TestUntrustedInputAddsNoLabels(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	const strangers, most = 300, 60
 	n := followNetwork(t, 20)
@@ -174,7 +174,7 @@ func everyName() []documented {
 
 // TestEveryDocumentedMetricIsExposed by a running Weir, its health or its rules.
 func TestEveryDocumentedMetricIsExposed(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)

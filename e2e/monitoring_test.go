@@ -40,7 +40,7 @@ func tool(t *testing.T, name string) string {
 
 // TestRules runs the unit tests of the alerts.
 func TestRules(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), "test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)).CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -70,7 +70,7 @@ func TestLimitsAgreeEverywhere(t *testing.T) {
 // TestHighestQueueLimitCanBePassed: jobs are counted up to more than the highest
 // limit allowed.
 func TestHighestQueueLimitCanBePassed(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	database := schematest.NewURL(t)
 	limited := func(limit int) []string {
@@ -267,7 +267,7 @@ func selectors(expr string) (found []string) {
 // Weir. Every panel has data, every rule can be evaluated, and Weir exposes every
 // metric and label value in their expressions.
 func TestAlertsAndDashboardReadMetricsThatExist(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	database := schematest.NewURL(t)

@@ -74,7 +74,7 @@ func (s *systemd) hearStatus(words string) {
 
 // TestEveryCommandNotifiesSystemd that it is ready, alive, and stopping.
 func TestEveryCommandNotifiesSystemd(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	for _, command := range []string{"serve", "consume", "work", "web"} {
 		t.Run(command, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestEveryCommandNotifiesSystemd(t *testing.T) {
 // TestFailedStartEndsUnderSystemd, which restarts the process: it must not wait
 // for a readiness that never comes.
 func TestFailedStartEndsUnderSystemd(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestFailedStartEndsUnderSystemd(t *testing.T) {
 // TestConsumerWithoutTheLeaseIsReady: a standby is ready, or systemd would never
 // finish starting it.
 func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, database := network(t, 50), schematest.NewURL(t)
 	s := newSystemd(t)
@@ -125,7 +125,7 @@ func TestConsumerWithoutTheLeaseIsReady(t *testing.T) {
 // TestSystemdStatusIsTheHealth: systemctl shows the same status as `weir status`.
 // It changes when the database is down, and when it is back.
 func TestSystemdStatusIsTheHealth(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	s := newSystemd(t)
 	n, direct := network(t, 50), schematest.NewURL(t)
@@ -144,7 +144,7 @@ func TestSystemdStatusIsTheHealth(t *testing.T) {
 // watchdog message and would restart the process. The messages return with the
 // heartbeat. The rest of the process is alive all the time.
 func TestStuckConsumerStopsTheWatchdog(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	s := newSystemd(t)
 	database := schematest.NewURL(t)

@@ -68,7 +68,7 @@ func becomes(t testing.TB, opsURL, state string) health.Report {
 // TestHealthReportsTheState of a live stream, a quiet one, a process that waits for
 // the lease, and an unreachable network.
 func TestHealthReportsTheState(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 2000)
 	database := schematest.NewURL(t)
@@ -128,7 +128,7 @@ func TestHealthReportsTheState(t *testing.T) {
 // TestOpsListenerWithoutADatabase: the remaining endpoints report what is missing,
 // and everything is healthy once the database is back.
 func TestOpsListenerWithoutADatabase(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 500)
 	server := schematest.Server(t)
@@ -178,7 +178,7 @@ func TestOpsListenerWithoutADatabase(t *testing.T) {
 // TestBackpressure: a consumer without workers pauses the stream when the queue is
 // full, reports it, and misses nothing.
 func TestBackpressure(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 3000)
 	database := schematest.NewURL(t)
@@ -228,7 +228,7 @@ func lag(t testing.TB, opsURL string) float64 {
 // unreachable network, the lag grows. Beyond the limit it is reported and the
 // consumer is not ready, until it has caught up.
 func TestFarBehindIsNotReady(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	const limit = 5
 	n := network(t, 3000) // of the last hour

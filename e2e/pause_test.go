@@ -16,7 +16,7 @@ import (
 // and without a pooler. Posts are committed meanwhile, and processed when the
 // queue resumes.
 func TestPausedQueueWaits(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	for _, pooler := range []string{"none", "transaction"} {
 		t.Run("pooler "+pooler, func(t *testing.T) {

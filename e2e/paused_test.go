@@ -90,7 +90,7 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 // TestPausedWorkerDelaysNothing pauses a worker inside its transaction, with a lock
 // on a post that is then deleted: the stream does not wait for the worker.
 func TestPausedWorkerDelaysNothing(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 300)
 	database := schematest.NewURL(t)

@@ -106,7 +106,7 @@ max_client_conn = 500
 //
 // Without WEIR_POOLER it fails: prepared statements are missing.
 func TestThroughPgBouncer(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, server := busyNetwork(t), schematest.Server(t)
 	through := pooled(t, server.URL("weir"))
@@ -130,7 +130,7 @@ func TestThroughPgBouncer(t *testing.T) {
 // TestWatchesThroughPgBouncer: without LISTEN, the running consumer requests the
 // accounts of a new watch before their past is read.
 func TestWatchesThroughPgBouncer(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	watchFillsThePage(t, func(database string) []string {
 		return []string{"DATABASE_URL=" + pooled(t, database), "WEIR_POOLER=transaction"}

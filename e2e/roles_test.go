@@ -32,7 +32,7 @@ func withRoles(t *testing.T, database string) {
 // killed, serves again, and loses nothing. Partitions are created and dropped. The
 // role has no privileges that it does not need.
 func TestLeastPrivilege(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	server := schematest.Server(t)
 	database := server.URL("weir")

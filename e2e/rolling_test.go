@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // nextBinary is the binary of the next version: this one with one more migration.
@@ -42,7 +43,7 @@ func nextBinary(t *testing.T) (path string, version int) {
 // This one ends, and the next takes over. After the migration this version refuses
 // to start, and says why.
 func TestRollingRestart(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	next, version := nextBinary(t)
 	k := newKilling(t)

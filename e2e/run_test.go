@@ -46,15 +46,6 @@ func buildArguments(out, what string) []string {
 	return []string{"build", "-trimpath", "-ldflags=-s -w", "-o", out, what}
 }
 
-// long skips a test that takes more than a few seconds, or needs more than
-// Postgres, under -short.
-func long(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
-}
-
 // process is a run of the binary.
 type process struct {
 	cmd    *exec.Cmd

@@ -24,7 +24,7 @@ var (
 // TestRunbookNamesWhatExists: every metric, command and query of an entry in
 // docs/operations.md exists, and each entry names something to look at.
 func TestRunbookNamesWhatExists(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	raw, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)

@@ -128,7 +128,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 
 // TestUnreachableJetstreamIsReported on the page and in the log, and retried.
 func TestUnreachableJetstreamIsReported(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	url := schematest.NewURL(t)
 	n := network(t, 200)
@@ -209,7 +209,7 @@ func TestUnknownCommandIsAnError(t *testing.T) {
 
 // TestUnmigratedDatabaseNamesTheCommand that migrates it.
 func TestUnmigratedDatabaseNamesTheCommand(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	server := schematest.Server(t)
 	env := []string{"DATABASE_URL=" + server.URL("weir")}

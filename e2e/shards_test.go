@@ -127,7 +127,7 @@ func (s *sharded) of(stream string) []string {
 //
 // It fails without takeOver, and if takeOver uses the latest position.
 func TestMovingAccountsLosesNothing(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	type layout struct {
 		mode     string
@@ -174,7 +174,7 @@ func TestMovingAccountsLosesNothing(t *testing.T) {
 // kill. A process with another configuration starts beside the running one, and
 // both use the new configuration.
 func TestMovingAccountsWhileTheyPost(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	s := newSharded(t, 100)
 	s.share(schema.ShardsAlways, 25)
@@ -219,7 +219,7 @@ func TestMovingAccountsWhileTheyPost(t *testing.T) {
 
 // TestShardsComeAndGoInARunningProcess, and the page shows the current ones.
 func TestShardsComeAndGoInARunningProcess(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 30)
 	database := schematest.NewURL(t)
@@ -296,7 +296,7 @@ func stranger(t *testing.T, n *simnet.Net, posts int) string {
 // TestProcessesShareTheShards: each lease has one holder; after a kill the
 // surviving process takes all of them.
 func TestProcessesShareTheShards(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	s := newSharded(t, 100)
 	s.share(schema.ShardsAlways, 20)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -39,7 +40,7 @@ const (
 // Posts are kept for the whole run, and finished jobs for an hour: tables grow,
 // so their bloat is measured in bytes per row.
 func TestSoak(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	length, err := time.ParseDuration(cmp.Or(os.Getenv("WEIR_SOAK"), "6s"))
 	require.NoError(t, err, "WEIR_SOAK")

@@ -11,11 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ops/trace"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestTrace traces one post and its link in every state.
 func TestTrace(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n, pool, env, _ := followedForLong(t)
 	database := strings.TrimPrefix(env[0], "DATABASE_URL=")

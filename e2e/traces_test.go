@@ -98,7 +98,7 @@ func attributes(span *tracev1.Span) map[string]any {
 // posts to the job that ranks their links. Another trace leads from a watch to the
 // calls that read the feeds of its accounts.
 func TestOneTraceFromTheEventToTheRanking(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 20)
 	s := newSpans(t)
@@ -152,7 +152,7 @@ func TestRetriedEventsAreTraced(t *testing.T) {
 // TestUnreachableCollectorDelaysNothing, nor does one that hangs. It is logged
 // once.
 func TestUnreachableCollectorDelaysNothing(t *testing.T) {
-	long(t)
+	schematest.Long(t)
 	t.Parallel()
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) //nolint:errcheck // otherwise the end of the request is not noticed

@@ -14,9 +14,7 @@ import (
 // left behind is removed.
 func TestScatteredSharesDoNotKeepTheirIndexesLarge(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
+	schematest.Long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO links (url, site, first_seen) SELECT n::text, 's', $1::timestamptz FROM generate_series(1, 20000) AS n`, noon())
 	execute(t, pool, `INSERT INTO shares SELECT 'did:plc:' || id, 'c', 'r', id, 'post', first_seen + id * interval '1 second' FROM links`)

@@ -117,11 +117,7 @@ type ExpiredAccounts struct {
 // deleted account is purged. If Checked is 0, no row is due.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
-WITH RECURSIVE kinds (collection) AS (
-    SELECT min(collection) FROM records_other
-    UNION ALL
-    SELECT (SELECT min(r.collection) FROM records_other AS r WHERE r.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
-), due AS MATERIALIZED (
+` + otherKinds + `, due AS MATERIALIZED (
     SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at FROM accounts AS a
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4
@@ -140,5 +136,5 @@ WITH RECURSIVE kinds (collection) AS (
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM checked)::int AS checked, (SELECT count(*) FROM deleted)::int AS deleted`
-	return one(ctx, db, "expire accounts", pgx.RowToStructByPos[ExpiredAccounts], sql, now, before, accountCheckInterval, limit)
+	return One(ctx, db, "expire accounts", pgx.RowToStructByPos[ExpiredAccounts], sql, now, before, accountCheckInterval, limit)
 }

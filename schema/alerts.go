@@ -49,7 +49,7 @@ SELECT name          AS name,
        last_notified AS last_notified
 FROM alerts
 ORDER BY name, subject`
-	return all(ctx, tx, "read the alerts", pgx.RowToStructByName[Alert], sql)
+	return All(ctx, tx, "read the alerts", pgx.RowToStructByName[Alert], sql)
 }
 
 // StoreAlerts inserts or replaces alerts.

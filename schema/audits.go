@@ -89,11 +89,11 @@ const auditable = `
 // pending is the number of accounts that are not read yet.
 func AuditSample(ctx context.Context, db DB, limit int) (sample []AuditCandidate, pending int, err error) {
 	const pick = `SELECT a.did AS did, a.since AS since FROM (` + auditable + `) AS a WHERE a.ready ORDER BY random() LIMIT $1`
-	if sample, err = all(ctx, db, "pick accounts to audit", pgx.RowToStructByName[AuditCandidate], pick, limit); err != nil {
+	if sample, err = All(ctx, db, "pick accounts to audit", pgx.RowToStructByName[AuditCandidate], pick, limit); err != nil {
 		return nil, 0, err
 	}
 	const others = `SELECT count(*) FROM (` + auditable + `) AS a WHERE NOT a.ready`
-	pending, err = one(ctx, db, "count accounts that cannot be audited yet", pgx.RowTo[int], others)
+	pending, err = One(ctx, db, "count accounts that cannot be audited yet", pgx.RowTo[int], others)
 	return sample, pending, err
 }
 
@@ -150,7 +150,7 @@ ORDER BY 3`
 	for i, l := range listed {
 		rkey[i], cid[i], record[i] = l.Rkey, l.CID, l.Record
 	}
-	return all(ctx, db, "compare the records of "+did, pgx.RowToStructByName[Fault], fmt.Sprintf(sql, table),
+	return All(ctx, db, "compare the records of "+did, pgx.RowToStructByName[Fault], fmt.Sprintf(sql, table),
 		did, in.Collection, in.Lower, in.Upper, in.From, in.To, in.Undated, rkey, cid, record)
 }
 
@@ -223,7 +223,7 @@ func StoreAudit(ctx context.Context, tx pgx.Tx, a Audit, faults []Fault) error {
 INSERT INTO audits (started_at, ended_at, from_at, to_at, accounts, failures, pending, records, missing, extra, stale, score, repaired)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 RETURNING id`
-	id, err := one(ctx, tx, "store the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Pending, a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
+	id, err := One(ctx, tx, "store the audit", pgx.RowTo[int64], audit, a.Started, a.Ended, a.From, a.To, a.Accounts, a.Failures, a.Pending, a.Records, a.Missing, a.Extra, a.Stale, a.Score, a.Repaired)
 	if err != nil {
 		return err
 	}
@@ -257,13 +257,13 @@ SELECT started_at AS started, ended_at AS ended, from_at AS "from", to_at AS "to
 FROM audits
 ORDER BY ended_at DESC, id DESC
 LIMIT 1`
-	return one(ctx, db, "read the last audit", pgx.RowToStructByName[Audit], sql)
+	return One(ctx, db, "read the last audit", pgx.RowToStructByName[Audit], sql)
 }
 
 // AuditableSince returns when the database was made: no audit can be older. It
 // returns the zero time if that is unknown.
 func AuditableSince(ctx context.Context, db DB) (time.Time, error) {
-	at, err := one(ctx, db, "read the age of the database", pgx.RowTo[*time.Time], `SELECT min(applied_at) FROM weir_migration`)
+	at, err := One(ctx, db, "read the age of the database", pgx.RowTo[*time.Time], `SELECT min(applied_at) FROM weir_migration`)
 	if err != nil || at == nil {
 		return time.Time{}, err
 	}

@@ -21,7 +21,7 @@ type APISlot struct {
 // released is free again after ttl.
 func TakeAPISlot(ctx context.Context, db DB, holder string, slots int, spacing, ttl time.Duration) (APISlot, error) {
 	const sql = `SELECT slot, wait, now_at FROM take_api_slot($1, $2, $3, $4)`
-	return one(ctx, db, "reserve a call", pgx.RowToStructByPos[APISlot], sql, holder, slots, spacing, ttl)
+	return One(ctx, db, "reserve a call", pgx.RowToStructByPos[APISlot], sql, holder, slots, spacing, ttl)
 }
 
 // ReleaseAPISlot frees a slot.
@@ -50,7 +50,7 @@ SELECT coalesce(a.handle, '') AS handle, a.feed_newest AS newest, coalesce(a.fee
        coalesce(a.reread_asked, 0) AS rereads_requested
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
-	return one(ctx, db, "read the feed's state of "+did, pgx.RowToStructByName[Feed], sql, did)
+	return One(ctx, db, "read the feed's state of "+did, pgx.RowToStructByName[Feed], sql, did)
 }
 
 // Reading is the result of reading an account's posts.
@@ -103,7 +103,7 @@ SET priority     = least(priority, $2),
     scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
 WHERE id = ANY ($1) AND state IN ` + unfinished + `
 RETURNING id`
-	return all(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano), reasons)
+	return All(ctx, tx, "promote backfills", pgx.RowTo[int64], sql, ids, priority, since, at, since.UTC().Format(time.RFC3339Nano), reasons)
 }
 
 // LockFeed locks an account's row. Call it before LockJob: a sync locks in that
@@ -152,16 +152,16 @@ WHERE kind IN ('backfill_account', 'request_backfill')
   AND NOT (kind = 'request_backfill' AND state = 'scheduled')
   AND (state IN ` + unfinished + `
        OR kind = 'backfill_account' AND state = 'completed' AND finalized_at > $1::timestamptz - interval '1 hour')`
-	return one(ctx, db, "count backfills", pgx.RowToStructByName[Backfills], sql, now)
+	return One(ctx, db, "count backfills", pgx.RowToStructByName[Backfills], sql, now)
 }
 
 // RequestBackfill requests a backfill of an account, given by handle or DID, through
 // the SQL function enqueue_backfill. It returns the id of the job.
 func RequestBackfill(ctx context.Context, db DB, account string, back time.Duration) (int64, error) {
-	return one(ctx, db, "request backfills", pgx.RowTo[int64], `SELECT enqueue_backfill($1, $2)`, account, back)
+	return One(ctx, db, "request backfills", pgx.RowTo[int64], `SELECT enqueue_backfill($1, $2)`, account, back)
 }
 
 // RequestAllBackfills requests a backfill of every followed account.
 func RequestAllBackfills(ctx context.Context, db DB, back time.Duration) (int64, error) {
-	return one(ctx, db, "request backfills", pgx.RowTo[int64], `SELECT enqueue_backfill_all($1)`, back)
+	return One(ctx, db, "request backfills", pgx.RowTo[int64], `SELECT enqueue_backfill_all($1)`, back)
 }

@@ -10,7 +10,7 @@ import (
 
 // Now returns the time by the database's clock.
 func Now(ctx context.Context, db DB) (time.Time, error) {
-	return one(ctx, db, "read the database's clock", pgx.RowTo[time.Time], `SELECT clock_timestamp()`)
+	return One(ctx, db, "read the database's clock", pgx.RowTo[time.Time], `SELECT clock_timestamp()`)
 }
 
 // ClockReading is the state of the database's clock that workers check.
@@ -28,7 +28,7 @@ SELECT clock_timestamp() AS now,
        EXISTS (SELECT FROM (SELECT created_at FROM river_job ORDER BY id DESC LIMIT 500) AS j WHERE j.created_at > clock_timestamp() + interval '2 seconds')
        OR EXISTS (SELECT FROM river_job WHERE state = 'running' AND attempted_at > clock_timestamp() + interval '2 seconds') AS ahead,
        (SELECT expires_at FROM river_leader WHERE expires_at > clock_timestamp() + interval '1 minute') AS lease`
-	return one(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql)
+	return One(ctx, db, "read the database's clock", pgx.RowToStructByName[ClockReading], sql)
 }
 
 // EarliestTime returns the earliest of the process's time, the database's time and
@@ -36,22 +36,22 @@ SELECT clock_timestamp() AS now,
 // even if one of the clocks is ahead.
 func EarliestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
 	const sql = `SELECT least($1::timestamptz, clock_timestamp(), (SELECT max(last_event_at) FROM streams))`
-	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], sql, now)
+	return One(ctx, db, "compare the clocks", pgx.RowTo[time.Time], sql, now)
 }
 
 // LatestTime returns the later of the process's time and the database's time. A
 // record with a later date is dated wrongly, even if one of the clocks is behind.
 func LatestTime(ctx context.Context, db DB, now time.Time) (time.Time, error) {
-	return one(ctx, db, "compare the clocks", pgx.RowTo[time.Time], `SELECT greatest($1::timestamptz, clock_timestamp())`, now)
+	return One(ctx, db, "compare the clocks", pgx.RowTo[time.Time], `SELECT greatest($1::timestamptz, clock_timestamp())`, now)
 }
 
-// maxServerAhead limits how far a server's clock may be ahead of ours.
-const maxServerAhead = 24 * time.Hour
+// MaxServerAhead limits how far a server's clock may be ahead of ours.
+const MaxServerAhead = 24 * time.Hour
 
 // ServerTime returns the later of our time and a server's time, at most a day ahead
 // of ours. It helps if the clocks of both the process and the database are behind.
 func ServerTime(now, server time.Time) time.Time {
-	if most := now.Add(maxServerAhead); server.After(most) {
+	if most := now.Add(MaxServerAhead); server.After(most) {
 		return most
 	}
 	if server.After(now) {

@@ -6,6 +6,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// otherKinds begins a query: kinds are the stored collections other than posts, and
+// a NULL. There are few collections and many records, so each next collection is one
+// index lookup.
+const otherKinds = `
+WITH RECURSIVE kinds (collection) AS (
+    SELECT min(collection) FROM records_other
+    UNION ALL
+    SELECT (SELECT min(r.collection) FROM records_other AS r WHERE r.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
+)`
+
 // OtherCollections lists at most limit collections, except posts, that have stored
 // records and sort after a name. It needs one index lookup per collection.
 func OtherCollections(ctx context.Context, db DB, after string, limit int) ([]string, error) {
@@ -17,7 +27,7 @@ WITH RECURSIVE stored (collection) AS (
     FROM stored AS s WHERE s.collection IS NOT NULL
 )
 SELECT s.collection FROM stored AS s WHERE s.collection IS NOT NULL LIMIT $2`
-	return all(ctx, db, "list the stored collections", pgx.RowTo[string], sql, after, limit)
+	return All(ctx, db, "list the stored collections", pgx.RowTo[string], sql, after, limit)
 }
 
 // OtherCollectionsOf lists at most limit collections, except posts, from one name
@@ -33,10 +43,10 @@ WITH RECURSIVE stored (collection) AS (
 SELECT s.collection FROM stored AS s
 WHERE EXISTS (SELECT FROM records_other AS r WHERE r.collection = s.collection AND r.did = $1)
 LIMIT $4`
-	return all(ctx, db, "list the stored collections of "+did, pgx.RowTo[string], sql, did, from, to, limit)
+	return All(ctx, db, "list the stored collections of "+did, pgx.RowTo[string], sql, did, from, to, limit)
 }
 
 // StoresPosts reports whether any post is stored.
 func StoresPosts(ctx context.Context, db DB) (bool, error) {
-	return one(ctx, db, "look for posts", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM posts)`)
+	return One(ctx, db, "look for posts", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM posts)`)
 }

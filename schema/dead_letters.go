@@ -295,14 +295,14 @@ WHERE ($2 = '' OR d.stage = $2)
   AND CASE $4 WHEN '' THEN d.state IN ('open', 'retrying') ELSE d.state = $4 END
 ORDER BY d.last_seen DESC, d.id DESC
 LIMIT $5`
-	return all(ctx, db, "list dead letters", pgx.RowToStructByName[StoredDeadLetter], sql, 0, f.Stage, f.Class, f.State, limit)
+	return All(ctx, db, "list dead letters", pgx.RowToStructByName[StoredDeadLetter], sql, 0, f.Stage, f.Class, f.State, limit)
 }
 
 // FindDeadLetter returns a dead letter with at most raw bytes of its input, or
 // ErrNoRows.
 func FindDeadLetter(ctx context.Context, db DB, id int64, raw int) (StoredDeadLetter, error) {
 	const sql = `SELECT ` + deadLetterColumns + ` FROM dead_letters AS d WHERE d.id = $2`
-	return one(ctx, db, fmt.Sprintf("read dead letter %d", id), pgx.RowToStructByName[StoredDeadLetter], sql, raw, id)
+	return One(ctx, db, fmt.Sprintf("read dead letter %d", id), pgx.RowToStructByName[StoredDeadLetter], sql, raw, id)
 }
 
 // StageCount is the number of open and retrying dead letters of a stage.
@@ -319,7 +319,7 @@ FROM unnest($1::text[]) WITH ORDINALITY AS s (stage, n)
 LEFT JOIN dead_letters AS d ON d.stage = s.stage AND d.state IN ('open', 'retrying')
 GROUP BY s.stage, s.n
 ORDER BY s.n`
-	return all(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql, Stages())
+	return All(ctx, db, "count dead letters", pgx.RowToStructByName[StageCount], sql, Stages())
 }
 
 // DeadLettersToRetry returns dead letters whose retry was requested and that no job
@@ -336,7 +336,7 @@ FROM requested AS a
 JOIN dead_letters AS d ON d.id = a.id
 WHERE a.before < $3
 ORDER BY d.id`
-	return all(ctx, db, "read the dead letters to retry", pgx.RowToStructByName[StoredDeadLetter], sql, maxRaw, limit, bytes)
+	return All(ctx, db, "read the dead letters to retry", pgx.RowToStructByName[StoredDeadLetter], sql, maxRaw, limit, bytes)
 }
 
 // CountDeadLetterStates counts dead letters by state.
@@ -346,7 +346,7 @@ func CountDeadLetterStates(ctx context.Context, db DB, ids []int64) (map[string]
 		State string
 		Count int
 	}
-	rows, err := all(ctx, db, "read the states of dead letters", pgx.RowToStructByName[row], sql, ids)
+	rows, err := All(ctx, db, "read the states of dead letters", pgx.RowToStructByName[row], sql, ids)
 	found := make(map[string]int, len(rows))
 	for _, r := range rows {
 		found[r.State] = r.Count
@@ -368,7 +368,7 @@ func MarkRetried(ctx context.Context, db DB, ids []int64) error {
 // those that no job retries yet.
 func LockDeadLettersToRetry(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	const sql = `SELECT id FROM dead_letters WHERE id = ANY ($1) AND state = 'retrying' AND job IS NULL ORDER BY id FOR UPDATE`
-	return all(ctx, tx, "lock dead letters", pgx.RowTo[int64], sql, ids)
+	return All(ctx, tx, "lock dead letters", pgx.RowTo[int64], sql, ids)
 }
 
 // MarkRetry records that a job retries dead letters, and tags the job so that its
@@ -392,19 +392,19 @@ UPDATE dead_letters AS d SET job = m.id FROM marked AS m WHERE d.id = ANY ($1)`
 // RetriedBy returns the id of a record's dead letter that a job retries, or 0.
 func RetriedBy(ctx context.Context, db DB, job int64, k Key) (id int64, err error) {
 	const sql = `SELECT coalesce(min(id), 0) FROM dead_letters WHERE job = $1 AND collection = $2 AND did = $3 AND rkey = $4 AND state = 'retrying'`
-	return one(ctx, db, "find the dead letter that the job retries", pgx.RowTo[int64], sql, job, k.Collection, k.DID, k.Rkey)
+	return One(ctx, db, "find the dead letter that the job retries", pgx.RowTo[int64], sql, job, k.Collection, k.DID, k.Rkey)
 }
 
 // RetryDeadLetter requests a retry of a dead letter, through the SQL function
 // retry_dead_letter. It returns the id of the job.
 func RetryDeadLetter(ctx context.Context, db DB, id int64) (int64, error) {
-	return one(ctx, db, "retry", pgx.RowTo[int64], `SELECT retry_dead_letter($1)`, id)
+	return One(ctx, db, "retry", pgx.RowTo[int64], `SELECT retry_dead_letter($1)`, id)
 }
 
 // RetryDeadLetters requests a retry of all open dead letters of a stage and class;
 // an empty field matches all. It returns how many.
 func RetryDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
-	return one(ctx, db, "retry", pgx.RowTo[int], `SELECT retry_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
+	return One(ctx, db, "retry", pgx.RowTo[int], `SELECT retry_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }
 
 // DismissDeadLetter marks a dead letter as needing no action.
@@ -418,5 +418,5 @@ func DismissDeadLetter(ctx context.Context, db DB, id int64) error {
 // DismissDeadLetters dismisses all open dead letters of a stage and class. It
 // returns how many.
 func DismissDeadLetters(ctx context.Context, db DB, f DeadLetterFilter) (int, error) {
-	return one(ctx, db, "dismiss", pgx.RowTo[int], `SELECT dismiss_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
+	return One(ctx, db, "dismiss", pgx.RowTo[int], `SELECT dismiss_dead_letters(nullif($1, ''), nullif($2, ''))`, f.Stage, f.Class)
 }

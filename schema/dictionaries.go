@@ -10,7 +10,7 @@ import (
 
 // Dictionary returns the compression dictionary with a sha256, in hex, or ErrNoRows.
 func Dictionary(ctx context.Context, db DB, sha256 string) ([]byte, error) {
-	return one(ctx, db, "read the dictionary", pgx.RowTo[[]byte], `SELECT bytes FROM dictionaries WHERE sha256 = $1`, sha256)
+	return One(ctx, db, "read the dictionary", pgx.RowTo[[]byte], `SELECT bytes FROM dictionaries WHERE sha256 = $1`, sha256)
 }
 
 // StoreDictionary stores a verified dictionary, so that a restart needs no

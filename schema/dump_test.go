@@ -31,7 +31,7 @@ func TestDumpIsTrue(t *testing.T) {
 // domain or a policy, is found here.
 func TestDumpLeavesNothingOut(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	const objects = `
 WITH objects AS (
     SELECT classid, objid FROM pg_depend

@@ -42,7 +42,7 @@ FROM gaps
 WHERE closed_at IS NULL AND from_at < $2 AND to_at > $1
 ORDER BY from_at
 LIMIT 100`
-	return all(ctx, db, "read the gaps", pgx.RowToStructByName[Gap], sql, from, to)
+	return All(ctx, db, "read the gaps", pgx.RowToStructByName[Gap], sql, from, to)
 }
 
 // closedText is the text of gaps.how_closed for the row g.
@@ -75,7 +75,7 @@ SET reread_since = least(a.reread_since, c.from_at - interval '1 minute'), rerea
 FROM concerned AS c
 WHERE a.did = c.did
 RETURNING a.did`
-	inactive, err := all(ctx, tx, fmt.Sprintf("find the inactive accounts of gap %d", gap), pgx.RowTo[string], later, gap)
+	inactive, err := All(ctx, tx, fmt.Sprintf("find the inactive accounts of gap %d", gap), pgx.RowTo[string], later, gap)
 	if err != nil {
 		return s, false, err
 	}
@@ -102,7 +102,7 @@ WITH waiting AS (
     UPDATE gaps SET accounts = accounts + (SELECT count(*) FROM waiting), later = $2, problem = '' WHERE id = $1
 )
 SELECT did FROM waiting ORDER BY did`
-	if s.DIDs, err = all(ctx, tx, fmt.Sprintf("find the accounts of gap %d", gap), pgx.RowTo[string], sql, gap, s.Later, inactive); err != nil {
+	if s.DIDs, err = All(ctx, tx, fmt.Sprintf("find the accounts of gap %d", gap), pgx.RowTo[string], sql, gap, s.Later, inactive); err != nil {
 		return s, ok, err
 	}
 	return s, ok, closeGaps(ctx, tx, []int64{gap}, now)
@@ -137,7 +137,7 @@ WHERE g.closed_at IS NULL AND (g.from_at >= $2 OR $3)
   AND EXISTS (SELECT FROM gap_backfills AS b WHERE b.gap_id = g.id AND b.did = $1)
 ORDER BY g.id
 FOR UPDATE`
-	ids, err := all(ctx, tx, "find the gaps of "+did, pgx.RowTo[int64], gaps, did, r.Since, r.Problem != "")
+	ids, err := All(ctx, tx, "find the gaps of "+did, pgx.RowTo[int64], gaps, did, r.Since, r.Problem != "")
 	if err != nil || len(ids) == 0 {
 		return err
 	}

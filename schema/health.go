@@ -43,14 +43,14 @@ SELECT q.name                                  AS name,
 FROM (SELECT unnest($1::text[]) UNION SELECT queue FROM projections UNION SELECT name FROM river_queue) AS q (name)
 LEFT JOIN river_queue AS r ON r.name = q.name
 ORDER BY q.name`
-	return all(ctx, db, "read the queues", pgx.RowToStructByName[Queue], sql, names, CountedJobs, CountedOthers)
+	return All(ctx, db, "read the queues", pgx.RowToStructByName[Queue], sql, names, CountedJobs, CountedOthers)
 }
 
 // DeepestQueue counts the available jobs of each queue, up to most, and returns the
 // largest count.
 func DeepestQueue(ctx context.Context, db DB, queues []string, most int) (int, error) {
 	const sql = `SELECT coalesce(max(count_jobs(q.name, 'available', $2)), 0) FROM unnest($1::text[]) AS q (name)`
-	return one(ctx, db, "count the jobs of "+strings.Join(queues, ", "), pgx.RowTo[int], sql, queues, most)
+	return One(ctx, db, "count the jobs of "+strings.Join(queues, ", "), pgx.RowTo[int], sql, queues, most)
 }
 
 // Totals are figures of the whole database.
@@ -86,7 +86,7 @@ SELECT (SELECT count(DISTINCT did) FROM watch_members)                          
        (SELECT count(*) FROM dead_letters
         WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_dead_letters,
        pg_database_size(current_database())                                                 AS bytes`
-	return one(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
+	return One(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
 }
 
 // Sum is a named figure.
@@ -104,7 +104,7 @@ SELECT r.relname                                                                
                 pg_total_relation_size(r.oid))::float8                                             AS value
 FROM pg_class AS r
 WHERE r.relnamespace = current_schema()::regnamespace AND r.relkind IN ('r', 'p') AND NOT r.relispartition`
-	return all(ctx, db, "read the sizes of the tables", pgx.RowToStructByName[Sum], sql)
+	return All(ctx, db, "read the sizes of the tables", pgx.RowToStructByName[Sum], sql)
 }
 
 // DeadRows returns the number of dead rows of each table, with its partitions.
@@ -115,5 +115,5 @@ FROM pg_stat_user_tables AS t
 JOIN pg_class AS r ON r.oid = coalesce(pg_partition_root(t.relid), t.relid)
 WHERE t.schemaname = current_schema()
 GROUP BY r.relname`
-	return all(ctx, db, "read the dead rows of the tables", pgx.RowToStructByName[Sum], sql)
+	return All(ctx, db, "read the dead rows of the tables", pgx.RowToStructByName[Sum], sql)
 }

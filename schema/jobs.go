@@ -22,5 +22,5 @@ SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'running')) AS r
        count(*) FILTER (WHERE state IN ('retryable', 'scheduled'))          AS waiting
 FROM river_job
 WHERE kind = ANY ($1) AND state IN ` + unfinished
-	return one(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kinds)
+	return One(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kinds)
 }

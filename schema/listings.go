@@ -57,7 +57,7 @@ func ListingMembers(ctx context.Context, tx pgx.Tx, job int64, degree, atLeast i
 SELECT did, handle, display_name, avatar FROM listing_members
 WHERE job_id = $1 AND degree = $2 AND times >= $3
 ORDER BY did`
-	return all(ctx, tx, fmt.Sprintf("read the listing of job %d", job), pgx.RowToStructByPos[Member], sql, job, degree, atLeast)
+	return All(ctx, tx, fmt.Sprintf("read the listing of job %d", job), pgx.RowToStructByPos[Member], sql, job, degree, atLeast)
 }
 
 // MissingMembers returns at most limit members of a watch that are not in its
@@ -71,7 +71,7 @@ WHERE w.watch_id = $2
   AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted')
 ORDER BY w.did
 LIMIT $3`
-	return all(ctx, db, fmt.Sprintf("find the members that the listing of job %d lacks", job), pgx.RowTo[string], sql, job, watch, limit)
+	return All(ctx, db, fmt.Sprintf("find the members that the listing of job %d lacks", job), pgx.RowTo[string], sql, job, watch, limit)
 }
 
 // RecordMissingMembers stores which of the looked-up members the network shows.
@@ -90,7 +90,7 @@ ON CONFLICT DO NOTHING`
 // them.
 func HiddenMembers(ctx context.Context, tx pgx.Tx, job int64) ([]string, error) {
 	const sql = `SELECT did FROM listing_members WHERE job_id = $1 AND degree = 0 AND times = 0 ORDER BY did`
-	return all(ctx, tx, "read the hidden members", pgx.RowTo[string], sql, job)
+	return All(ctx, tx, "read the hidden members", pgx.RowTo[string], sql, job)
 }
 
 // DropListing deletes a listing that was applied or given up.

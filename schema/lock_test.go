@@ -49,7 +49,7 @@ WHERE datname = current_database() AND query LIKE $1 AND pid <> pg_backend_pid()
 // It has been seen to fail with that setting left as it is.
 func TestMigrationWaitsLongerThanATransactionMay(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	other, err := pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestMigrationWaitsLongerThanATransactionMay(t *testing.T) {
 // It has been seen to fail with idle_in_transaction_session_timeout left as it is.
 func TestRebuildTakesLongerThanATransactionMayBeIdle(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `VACUUM ANALYZE shares`)
 	other, err := pool.Begin(t.Context())

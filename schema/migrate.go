@@ -234,7 +234,7 @@ func appliedNames(ctx context.Context, db DB) (map[int]string, error) {
 	if err != nil || !exists {
 		return nil, err
 	}
-	rows, err := all(ctx, db, "read weir_migration", pgx.RowToStructByName[row], `SELECT version AS version, name AS name FROM weir_migration`)
+	rows, err := All(ctx, db, "read weir_migration", pgx.RowToStructByName[row], `SELECT version AS version, name AS name FROM weir_migration`)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil || !exists {
 		return err
 	}
-	at, err := one(ctx, pool, "read river_migration", pgx.RowTo[int], `SELECT coalesce(max(version), 0) FROM river_migration`)
+	at, err := One(ctx, pool, "read river_migration", pgx.RowTo[int], `SELECT coalesce(max(version), 0) FROM river_migration`)
 	if err != nil {
 		return err
 	}
@@ -266,7 +266,7 @@ func checkRiver(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 func isTable(ctx context.Context, db DB, name string) (bool, error) {
-	return one(ctx, db, "look for "+name, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, name)
+	return One(ctx, db, "look for "+name, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, name)
 }
 
 func migrateRiver(ctx context.Context, pool *pgxpool.Pool) error {

@@ -79,14 +79,14 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 func ensurePostPartition(ctx context.Context, db DB, at time.Time, span time.Duration) error {
 	const ahead = `SELECT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead' AND tid_floor($1) >= lower)`
 	for made := true; made; {
-		next, err := one(ctx, db, "find its place", pgx.RowTo[bool], ahead, at)
+		next, err := One(ctx, db, "find its place", pgx.RowTo[bool], ahead, at)
 		for more := next; err == nil && more; {
-			more, err = one(ctx, db, "prepare posts_default", pgx.RowTo[bool], `SELECT prepare_posts_default()`)
+			more, err = One(ctx, db, "prepare posts_default", pgx.RowTo[bool], `SELECT prepare_posts_default()`)
 		}
 		if err != nil {
 			return err
 		}
-		if made, err = one(ctx, db, "make it", pgx.RowTo[bool], `SELECT ensure_post_partition($1, $2)`, at, span); err != nil {
+		if made, err = One(ctx, db, "make it", pgx.RowTo[bool], `SELECT ensure_post_partition($1, $2)`, at, span); err != nil {
 			return err
 		}
 	}
@@ -97,7 +97,7 @@ func ensurePostPartition(ctx context.Context, db DB, at time.Time, span time.Dur
 // if there is none.
 func PostPartitionsUntil(ctx context.Context, db DB) (time.Time, error) {
 	const sql = `SELECT coalesce(max(ends), '0001-01-01 00:00:00+00') FROM post_partitions WHERE part <> 'posts_ahead'`
-	return one(ctx, db, "look up when the last partition of posts ends", pgx.RowTo[time.Time], sql)
+	return One(ctx, db, "look up when the last partition of posts ends", pgx.RowTo[time.Time], sql)
 }
 
 // RecordTree is the number of relations that store records. A query without a range
@@ -115,5 +115,5 @@ SELECT count(DISTINCT t.relid)                                                  
        count(i.indexrelid) FILTER (WHERE t.relid = to_regclass('posts_default')::oid)   AS per_table
 FROM pg_partition_tree('records') AS t
 LEFT JOIN pg_index AS i ON i.indrelid = t.relid`
-	return one(ctx, db, "count the partitions of records", pgx.RowToStructByName[RecordTree], sql)
+	return One(ctx, db, "count the partitions of records", pgx.RowToStructByName[RecordTree], sql)
 }

@@ -177,7 +177,7 @@ WHERE l.pid = pg_backend_pid() AND c.relkind IN ('r', 'p') AND c.relname LIKE 'p
 // and a batch with deletions, each with posts of every age, at one time.
 func TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	server, err := devpg.Start(t.Context(), devpg.Options{Settings: map[string]string{"max_connections": "100"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/collection"
 )
 
 // Projection describes a projection to the core: the collections that it reads, its
@@ -27,13 +29,8 @@ type Projection struct {
 }
 
 // Reads reports whether the projection reads the records of a collection.
-func (p *Projection) Reads(collection string) bool {
-	for _, pattern := range p.Collections {
-		if prefix, ok := strings.CutSuffix(pattern, "*"); pattern == collection || ok && strings.HasPrefix(collection, prefix) {
-			return true
-		}
-	}
-	return false
+func (p *Projection) Reads(name string) bool {
+	return slices.ContainsFunc(p.Collections, func(pattern string) bool { return collection.Match(pattern, name) })
 }
 
 func (p *Projection) equal(other *Projection) bool {
@@ -99,7 +96,7 @@ const readProjections = `SELECT name, collections, kind, queue, tables FROM proj
 // CheckProjections returns an *OutdatedError unless exactly these projections are
 // registered.
 func CheckProjections(ctx context.Context, db DB, ours Projections) error {
-	registered, err := all(ctx, db, "read the projections", pgx.RowToStructByPos[Projection], readProjections)
+	registered, err := All(ctx, db, "read the projections", pgx.RowToStructByPos[Projection], readProjections)
 	if err != nil {
 		return err
 	}
@@ -166,7 +163,7 @@ func RegisterProjections(ctx context.Context, pool *pgxpool.Pool, ours Projectio
 		if _, err := tx.Exec(ctx, `LOCK TABLE streams IN SHARE ROW EXCLUSIVE MODE; LOCK TABLE projections IN EXCLUSIVE MODE`); err != nil {
 			return fmt.Errorf("lock the projections: %w", err)
 		}
-		registered, err := all(ctx, tx, "read the projections", pgx.RowToStructByPos[Projection], readProjections)
+		registered, err := All(ctx, tx, "read the projections", pgx.RowToStructByPos[Projection], readProjections)
 		if err != nil {
 			return err
 		}
@@ -215,7 +212,7 @@ func (p *Projection) register(ctx context.Context, tx pgx.Tx) error {
 SELECT count(*) = 3 AND bool_or(a.attname = 'did' AND EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum))
 FROM pg_attribute AS a
 WHERE a.attrelid = to_regclass(quote_ident($1)) AND a.attname IN ('collection', 'did', 'rkey') AND NOT a.attisdropped`
-		ok, err := one(ctx, tx, "check the table "+table, pgx.RowTo[*bool], keyed, table)
+		ok, err := One(ctx, tx, "check the table "+table, pgx.RowTo[*bool], keyed, table)
 		if err != nil {
 			return err
 		}
@@ -242,7 +239,7 @@ SET collections = excluded.collections, kind = excluded.kind, queue = excluded.q
 // RunProjection adds a job that projects all stored records of a projection's
 // collections, through the SQL function run_projection. It returns the job's id.
 func RunProjection(ctx context.Context, db DB, name string) (int64, error) {
-	return one(ctx, db, "run the projection", pgx.RowTo[int64], `SELECT run_projection($1)`, name)
+	return One(ctx, db, "run the projection", pgx.RowTo[int64], `SELECT run_projection($1)`, name)
 }
 
 // RemoveProjection removes a projection. It returns ErrNoRows if there is none, and an
@@ -283,7 +280,7 @@ SELECT p.name, p.collections, p.kind, p.queue, p.tables, p.registered_at,
        (SELECT count(*) FROM dead_letters AS d WHERE d.projection = p.name AND d.state IN ('open', 'retrying')) AS dead_letters
 FROM projections AS p
 ORDER BY p.name`
-	return all(ctx, db, "list the projections", pgx.RowToStructByPos[RegisteredProjection], sql)
+	return All(ctx, db, "list the projections", pgx.RowToStructByPos[RegisteredProjection], sql)
 }
 
 // RecordsAfter returns the keys of at most limit stored records that a projection
@@ -293,7 +290,7 @@ func RecordsAfter(ctx context.Context, db DB, p *Projection, after Key, limit in
 	const next = `SELECT coalesce(min(collection), '') FROM records WHERE collection > $1`
 	for {
 		if p.Reads(after.Collection) {
-			keys, err := all(ctx, db, "read the keys of "+after.Collection, pgx.RowToStructByPos[Key], rest, after.Collection, after.DID, after.Rkey, limit-len(found))
+			keys, err := All(ctx, db, "read the keys of "+after.Collection, pgx.RowToStructByPos[Key], rest, after.Collection, after.DID, after.Rkey, limit-len(found))
 			if err != nil {
 				return nil, err
 			}
@@ -301,7 +298,7 @@ func RecordsAfter(ctx context.Context, db DB, p *Projection, after Key, limit in
 				return found, nil
 			}
 		}
-		collection, err := one(ctx, db, "find the next collection", pgx.RowTo[string], next, after.Collection)
+		collection, err := One(ctx, db, "find the next collection", pgx.RowTo[string], next, after.Collection)
 		if err != nil || collection == "" {
 			return found, err
 		}

@@ -34,7 +34,7 @@ SELECT did FROM (
 ) AS due
 ORDER BY did
 LIMIT $4`
-	return all(ctx, db, "list accounts to purge", pgx.RowTo[string], sql, now, unwatched, after, limit)
+	return All(ctx, db, "list accounts to purge", pgx.RowTo[string], sql, now, unwatched, after, limit)
 }
 
 // KeepRule decides whether records of some collections are kept when their author is
@@ -91,12 +91,7 @@ func goes(collection string) string {
 
 // goingRecords selects the records outside posts that a purge deletes.
 func goingRecords() string {
-	return `
-    WITH RECURSIVE kinds (collection) AS (
-        SELECT min(collection) FROM records_other
-        UNION ALL
-        SELECT (SELECT min(r.collection) FROM records_other AS r WHERE r.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
-    )
+	return otherKinds + `
     SELECT r.ctid FROM kinds AS k
     JOIN records_other AS r ON r.collection = k.collection AND r.did = $1
     WHERE` + goes("k.collection")
@@ -166,5 +161,5 @@ SELECT NOT EXISTS (SELECT FROM accounts WHERE did = $1 AND status = 'deleted' AN
 	if err != nil {
 		return false, fmt.Errorf("finish the purge of %s: %w", did, err)
 	}
-	return one(ctx, db, "finish the purge of "+did, pgx.RowTo[bool], left, did, now)
+	return One(ctx, db, "finish the purge of "+did, pgx.RowTo[bool], left, did, now)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// one reads the row that a query returns, or returns ErrNoRows. what names the
-// operation in an error.
-func one[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) (T, error) {
+// One reads the row that a query returns, or returns ErrNoRows. what names the
+// operation in an error, such as "read the streams".
+func One[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) (T, error) {
 	rows, err := db.Query(ctx, sql, args...)
 	if err == nil {
 		var v T
@@ -22,8 +22,8 @@ func one[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], s
 	return none, fmt.Errorf("%s: %w", what, err)
 }
 
-// all reads all rows that a query returns.
-func all[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+// All reads all rows that a query returns.
+func All[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	rows, err := db.Query(ctx, sql, args...)
 	if err == nil {
 		var found []T
@@ -47,17 +47,6 @@ func ApplySettings(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("apply the connection's settings: %w", err)
 	}
 	return nil
-}
-
-// One reads the row that a query returns, or returns ErrNoRows. what names the
-// operation in an error, such as "read the streams".
-func One[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) (T, error) {
-	return one(ctx, db, what, row, sql, args...)
-}
-
-// All reads all rows that a query returns.
-func All[T any](ctx context.Context, db DB, what string, row pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
-	return all(ctx, db, what, row, sql, args...)
 }
 
 // Columns returns n keys as one array per column, for unnest.

@@ -23,7 +23,7 @@ var ErrBusy = errors.New("in use by others: try again later")
 // oldest first.
 func ExpiredPostPartitions(ctx context.Context, db DB, before time.Time) ([]string, error) {
 	const sql = `SELECT part FROM post_partitions WHERE part <> 'posts_ahead' AND upper <= tid_floor($1) ORDER BY lower`
-	return all(ctx, db, "list the partitions of posts", pgx.RowTo[string], sql, before)
+	return All(ctx, db, "list the partitions of posts", pgx.RowTo[string], sql, before)
 }
 
 // DropPostPartition drops a partition. dropped is false if there is none. It returns
@@ -47,7 +47,7 @@ func ExpirePosts(ctx context.Context, db DB, before time.Time, limit int) (int, 
 	if err != nil {
 		return n, err
 	}
-	ahead, err := one(ctx, db, "find posts_ahead", pgx.RowTo[bool], `SELECT to_regclass('posts_ahead') IS NOT NULL`)
+	ahead, err := One(ctx, db, "find posts_ahead", pgx.RowTo[bool], `SELECT to_regclass('posts_ahead') IS NOT NULL`)
 	if err != nil || !ahead {
 		return n, err
 	}

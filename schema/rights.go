@@ -80,5 +80,5 @@ SELECT current_user::text                                                    AS 
            WHERE f.pronamespace = current_schema()::regnamespace AND f.proname = ANY ($3) AND NOT has_function_privilege(f.oid, 'EXECUTE')
            ORDER BY 1
        )                                                                     AS missing`
-	return one(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql, writtenTables(), readTables(), calledFunctions())
+	return One(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql, writtenTables(), readTables(), calledFunctions())
 }

@@ -27,7 +27,7 @@ SELECT name               AS name,
 FROM pg_settings
 WHERE name = ANY ($1)
 ORDER BY name`
-	return all(ctx, db, "read the settings of the server", pgx.RowToStructByName[Setting], sql, names)
+	return All(ctx, db, "read the settings of the server", pgx.RowToStructByName[Setting], sql, names)
 }
 
 // Server is the state of the server and the database.
@@ -77,7 +77,7 @@ CROSS JOIN (
     WHERE backend_type = 'client backend' OR backend_type IS NULL AND usesysid IS NOT NULL AND datid IS NOT NULL
 ) AS a
 WHERE d.datname = current_database()`
-	return one(ctx, db, "read the state of the server", pgx.RowToStructByName[Server], sql)
+	return One(ctx, db, "read the state of the server", pgx.RowToStructByName[Server], sql)
 }
 
 // Snapshot is a long transaction. Rows deleted since it began cannot be vacuumed.
@@ -102,12 +102,12 @@ SELECT what AS what, since AS since FROM (
 WHERE since < $1
 ORDER BY since
 LIMIT 10`
-	return all(ctx, db, "list old transactions", pgx.RowToStructByName[Snapshot], sql, before)
+	return All(ctx, db, "list old transactions", pgx.RowToStructByName[Snapshot], sql, before)
 }
 
 // CanSeeSessions reports whether this role sees when other roles' transactions began.
 func CanSeeSessions(ctx context.Context, db DB) (bool, error) {
-	return one(ctx, db, "read which sessions this role sees", pgx.RowTo[bool], `SELECT pg_has_role('pg_read_all_stats', 'USAGE')`)
+	return One(ctx, db, "read which sessions this role sees", pgx.RowTo[bool], `SELECT pg_has_role('pg_read_all_stats', 'USAGE')`)
 }
 
 // Slot is a replication slot. The server keeps its log for the slot's reader.
@@ -129,7 +129,7 @@ SELECT slot_name::text                                      AS name,
 FROM pg_replication_slots
 WHERE NOT temporary
 ORDER BY slot_name`
-	return all(ctx, db, "list the replication slots", pgx.RowToStructByName[Slot], sql)
+	return All(ctx, db, "list the replication slots", pgx.RowToStructByName[Slot], sql)
 }
 
 // InvalidIndexes lists indexes whose creation was interrupted. No query uses them, and
@@ -146,7 +146,7 @@ WHERE c.relnamespace = current_schema()::regnamespace AND NOT (i.indisvalid AND 
       LEFT JOIN pg_locks AS l ON l.pid = p.pid AND l.relation = i.indrelid AND l.mode = 'ShareUpdateExclusiveLock'
       WHERE p.index_relid = i.indexrelid OR p.index_relid IS NULL AND l.pid IS NOT NULL)
 ORDER BY 1`
-	return all(ctx, db, "list invalid indexes", pgx.RowTo[string], sql)
+	return All(ctx, db, "list invalid indexes", pgx.RowTo[string], sql)
 }
 
 // CheckNotifications returns an error if a notification from one session does not reach

@@ -185,7 +185,7 @@ FROM free
 WHERE s.name = free.name
 RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s.caught_up_at, s.filter_hash, clock_timestamp(),
     s.anchors, s.anchor_seqs, s.written_at, s.host <> '' AND coalesce(s.caught_up_at > s.advanced_at, false)`
-	lease, err = one(ctx, db, "take the lease of stream "+stream, func(row pgx.CollectableRow) (Lease, error) {
+	lease, err = One(ctx, db, "take the lease of stream "+stream, func(row pgx.CollectableRow) (Lease, error) {
 		l := Lease{Stream: stream, Owner: owner, TTL: ttl}
 		p := &l.Position
 		var lastEvent, caughtUp, written *time.Time
@@ -222,7 +222,7 @@ FROM streams AS s
 JOIN pg_locks AS l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.granted
 JOIN pg_stat_activity AS a ON a.pid = l.pid AND a.xact_start < clock_timestamp() - $2::interval -- else it came for a moment
 WHERE s.name = $1 AND s.lease_expires_at < clock_timestamp() - $2::interval`
-	return one(ctx, db, "end the stalled holder of stream "+stream, pgx.RowTo[bool], sql, stream, after)
+	return One(ctx, db, "end the stalled holder of stream "+stream, pgx.RowTo[bool], sql, stream, after)
 }
 
 // Release ends the lease, so that a waiting consumer can take over at once.
@@ -261,7 +261,7 @@ SET lease_expires_at = clock_timestamp() + $3::interval,
     failed_tries     = $7
 WHERE name = $1 AND epoch = $2 AND lease_owner IS NOT NULL
 RETURNING clock_timestamp()`
-	now, err = one(ctx, db, "renew the lease of stream "+l.Stream, pgx.RowTo[time.Time], sql,
+	now, err = One(ctx, db, "renew the lease of stream "+l.Stream, pgx.RowTo[time.Time], sql,
 		l.Stream, l.Epoch, l.TTL, heartbeat.State, heartbeat.Detail, nilTime(heartbeat.CaughtUp), heartbeat.Failed)
 	if errors.Is(err, ErrNoRows) {
 		return now, fmt.Errorf("renew the lease of stream %s: %w", l.Stream, ErrFenced)
@@ -303,7 +303,7 @@ SELECT name          AS name,
 FROM streams
 WHERE wire <> $1
 ORDER BY name`
-	return all(ctx, db, "read the streams", pgx.RowToStructByName[StreamStatus], sql, WireRecording)
+	return All(ctx, db, "read the streams", pgx.RowToStructByName[StreamStatus], sql, WireRecording)
 }
 
 func deref(t *time.Time) time.Time {

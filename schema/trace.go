@@ -23,7 +23,7 @@ func FindRecord(ctx context.Context, db DB, k Key) (StoredRecord, error) {
 SELECT rev AS rev, cid AS cid, created_at AS created_at, indexed_at AS indexed_at, record AS record
 FROM records
 WHERE collection = $1 AND did = $2 AND rkey = $3`
-	return one(ctx, db, "read the record", pgx.RowToStructByName[StoredRecord], sql, k.Collection, k.DID, k.Rkey)
+	return One(ctx, db, "read the record", pgx.RowToStructByName[StoredRecord], sql, k.Collection, k.DID, k.Rkey)
 }
 
 // Tombstone is the newest deletion of a record.
@@ -35,7 +35,7 @@ type Tombstone struct {
 // FindTombstone returns a record's tombstone, or ErrNoRows.
 func FindTombstone(ctx context.Context, db DB, k Key) (Tombstone, error) {
 	const sql = `SELECT rev AS rev, deleted_at AS deleted_at FROM tombstones WHERE collection = $1 AND did = $2 AND rkey = $3`
-	return one(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
+	return One(ctx, db, "read the tombstone", pgx.RowToStructByName[Tombstone], sql, k.Collection, k.DID, k.Rkey)
 }
 
 // AccountStanding decides whether an account counts.
@@ -64,12 +64,12 @@ CROSS JOIN LATERAL (
     FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
     WHERE m.did = v.did
 ) AS w`
-	return one(ctx, db, "read the standing of "+did, pgx.RowToStructByName[AccountStanding], sql, did)
+	return One(ctx, db, "read the standing of "+did, pgx.RowToStructByName[AccountStanding], sql, did)
 }
 
 // FindDID returns the account that last had a handle, or ErrNoRows.
 func FindDID(ctx context.Context, db DB, handle string) (string, error) {
-	return one(ctx, db, "find the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
+	return One(ctx, db, "find the handle "+handle, pgx.RowTo[string], `SELECT did FROM accounts WHERE handle = $1 ORDER BY handle_at DESC NULLS LAST LIMIT 1`, handle)
 }
 
 // TracedJob is a job of a record or its account.
@@ -108,7 +108,7 @@ WHERE j.kind = ANY (ARRAY(SELECT p.kind FROM projections AS p))
    OR j.kind = 'backfill_account' AND j.args ->> 'did' = $2
 ORDER BY j.id DESC
 LIMIT 20`
-	return all(ctx, db, "find the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.Collection, k.DID, k.Rkey, TracedJobs)
+	return All(ctx, db, "find the jobs of the record", pgx.RowToStructByName[TracedJob], sql, k.Collection, k.DID, k.Rkey, TracedJobs)
 }
 
 // TracedDeadLetter is a dead letter of a record.
@@ -127,7 +127,7 @@ FROM dead_letters
 WHERE collection = $1 AND did = $2 AND rkey = $3
 ORDER BY last_seen DESC
 LIMIT 20`
-	return all(ctx, db, "find the dead letters of the record", pgx.RowToStructByName[TracedDeadLetter], sql, k.Collection, k.DID, k.Rkey)
+	return All(ctx, db, "find the dead letters of the record", pgx.RowToStructByName[TracedDeadLetter], sql, k.Collection, k.DID, k.Rkey)
 }
 
 // TracedGap is a gap, open or closed.
@@ -147,7 +147,7 @@ FROM gaps
 WHERE from_at <= $1 AND to_at >= $1
 ORDER BY from_at
 LIMIT 20`
-	return all(ctx, db, "find the gaps", pgx.RowToStructByName[TracedGap], sql, at)
+	return All(ctx, db, "find the gaps", pgx.RowToStructByName[TracedGap], sql, at)
 }
 
 // TracedFault is a fault of a record that an audit found.
@@ -165,5 +165,5 @@ FROM audit_faults AS f JOIN audits AS a ON a.id = f.audit_id
 WHERE f.did = $1 AND f.collection = $2 AND f.rkey = $3
 ORDER BY a.ended_at DESC
 LIMIT 20`
-	return all(ctx, db, "find the faults of the record", pgx.RowToStructByName[TracedFault], sql, k.DID, k.Collection, k.Rkey)
+	return All(ctx, db, "find the faults of the record", pgx.RowToStructByName[TracedFault], sql, k.DID, k.Collection, k.Rkey)
 }

@@ -37,7 +37,7 @@ FROM watches AS w `
 
 // Watches lists all watches, oldest first.
 func Watches(ctx context.Context, db DB) ([]Watch, error) {
-	return all(ctx, db, "list the watches", pgx.RowToStructByName[Watch], watchColumns+`ORDER BY w.id`)
+	return All(ctx, db, "list the watches", pgx.RowToStructByName[Watch], watchColumns+`ORDER BY w.id`)
 }
 
 // DueWatch is a watch whose listing must be read.
@@ -57,12 +57,12 @@ WHERE NOT EXISTS (
       AND j.args ->> 'watch' = w.id::text AND j.created_at < $1
 )
 ORDER BY w.id`
-	return all(ctx, db, "list the due watches", pgx.RowToStructByName[DueWatch], sql, since)
+	return All(ctx, db, "list the due watches", pgx.RowToStructByName[DueWatch], sql, since)
 }
 
 // FindWatch returns a watch, or ErrNoRows.
 func FindWatch(ctx context.Context, db DB, id int64) (Watch, error) {
-	return one(ctx, db, fmt.Sprintf("read watch %d", id), pgx.RowToStructByName[Watch], watchColumns+`WHERE w.id = $1`, id)
+	return One(ctx, db, fmt.Sprintf("read watch %d", id), pgx.RowToStructByName[Watch], watchColumns+`WHERE w.id = $1`, id)
 }
 
 // AddWatch adds a watch and the job that reads its members. added is false if the watch
@@ -113,7 +113,7 @@ SELECT w.did FROM watch_members AS w
 WHERE w.watch_id = $1 AND w.added_at = $2
   AND NOT EXISTS (SELECT FROM watch_members AS o WHERE o.did = w.did AND o.added_at < w.added_at)
 ORDER BY w.did`
-	return all(ctx, db, fmt.Sprintf("list the accounts that watch %d added", watch), pgx.RowTo[string], sql, watch, began)
+	return All(ctx, db, fmt.Sprintf("list the accounts that watch %d added", watch), pgx.RowTo[string], sql, watch, began)
 }
 
 // FollowedAccounts returns the accounts that Weir follows, ordered by DID.
@@ -121,7 +121,7 @@ func FollowedAccounts(ctx context.Context, db DB) (Followed, error) {
 	const sql = `
 SELECT NOT EXISTS (SELECT FROM watches)                                        AS everyone,
        coalesce((SELECT array_agg(DISTINCT did ORDER BY did) FROM watch_members), '{}') AS dids`
-	return one(ctx, db, "read the followed accounts", pgx.RowToStructByPos[Followed], sql)
+	return One(ctx, db, "read the followed accounts", pgx.RowToStructByPos[Followed], sql)
 }
 
 // The kinds of watches.
@@ -153,7 +153,7 @@ SELECT w.watches                                                    AS watches,
 FROM (
     SELECT count(*) AS watches, coalesce(min(kind), '') AS kind, coalesce(min(target), '') AS target, coalesce(min(at_least), 0) AS at_least FROM watches
 ) AS w`
-	return one(ctx, db, "count the followed accounts", pgx.RowToStructByName[Following], sql)
+	return One(ctx, db, "count the followed accounts", pgx.RowToStructByName[Following], sql)
 }
 
 // Member is an account in a watch's listing.
@@ -225,7 +225,7 @@ WITH known AS (SELECT DISTINCT did FROM watch_members WHERE did = ANY ($2)), new
     RETURNING did
 )
 SELECT did FROM new WHERE did NOT IN (SELECT did FROM known) ORDER BY did`
-	if c.Added, err = all(ctx, tx, fmt.Sprintf("add members of watch %d", watch), pgx.RowTo[string], added, watch, did, began); err != nil {
+	if c.Added, err = All(ctx, tx, fmt.Sprintf("add members of watch %d", watch), pgx.RowTo[string], added, watch, did, began); err != nil {
 		return err
 	}
 	const removed = `
@@ -334,7 +334,7 @@ func followsMark(ctx context.Context, db DB) (string, error) {
 	const sql = `
 SELECT concat_ws(' ', (SELECT count(*) FROM watches), count(*), sum(hashtextextended(did, watch_id)))
 FROM watch_members`
-	return one(ctx, db, "check for a change of follows", pgx.RowTo[string], sql)
+	return One(ctx, db, "check for a change of follows", pgx.RowTo[string], sql)
 }
 
 // ListenFollows calls changed after every change of the followed accounts, and at least

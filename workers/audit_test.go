@@ -8,13 +8,14 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // TestAuditWhenDue: a job makes an audit, and another one makes none until it is
 // due again.
 func TestAuditWhenDue(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, func(c *Config) { c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7} })
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, r.net.Hub().DID)
 	r.becomes(len(r.followed()), `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
@@ -40,7 +41,7 @@ func TestAuditWhenDue(t *testing.T) {
 // was in flight, and is no fault.
 func TestAuditConfirmsFaults(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -45,7 +46,7 @@ func TestAccountWatchByHandle(t *testing.T) {
 // still reads the whole window.
 func TestManualBackfillIsNoWatermark(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	did, posts := r.busiest()
 	_, err := r.client.Insert(t.Context(), jobs.BackfillAccount{DID: did, Since: time.Now().Add(-time.Minute)}, &river.InsertOpts{Priority: jobs.PriorityManual})
@@ -62,7 +63,7 @@ func TestManualBackfillIsNoWatermark(t *testing.T) {
 // before a gap began does not close the gap unread.
 func TestPartlyReadBackfillReadsTheGapToo(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -102,7 +103,7 @@ func TestPDSIsReadOnlyBackToTheWindow(t *testing.T) {
 
 func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	two := r.followed()[:2]
 	for _, did := range two {
@@ -128,7 +129,7 @@ func TestGapDoesNotWaitForADroppedBackfill(t *testing.T) {
 // is read closes the gap.
 func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, did)
@@ -149,7 +150,7 @@ func TestTruncatedBackfillSettlesItsGap(t *testing.T) {
 // consumer ran.
 func TestAccountThatIsReadIsShownAgain(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.execute(`INSERT INTO accounts (did, status, status_at) VALUES ($1, 'deactivated', now() - interval '2 days')`, did)

@@ -148,7 +148,7 @@ func (r *rig) moreChecks(n int) {
 // TestTwoWorkersSendOneMessage when an alert fires, and one when it is resolved.
 func TestTwoWorkersSendOneMessage(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, ok)
 	alerting(t, r.pool, h.URL, nil)

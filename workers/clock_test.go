@@ -88,7 +88,7 @@ func TestJobsAreDatedByTheDatabase(t *testing.T) {
 // jobs run.
 func TestWorkersFollowTheDatabasesClock(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	set := steps(t, pool)
 	execute(t, pool, `ALTER TABLE watches DISABLE TRIGGER USER; INSERT INTO watches (target) VALUES ('a.example')`)
@@ -137,7 +137,7 @@ VALUES ('sync_follows', '{"watch": 1}', 45, 'network', now(), now(), 2, array_fi
 // then.
 func TestDeadLeadersLeaseInTheFutureIsOverridden(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `INSERT INTO river_leader (elected_at, expires_at, leader_id) VALUES (now() + interval '1 day', now() + interval '1 day', 'dead')`)
 	working(t, pool)

@@ -65,7 +65,7 @@ func tidBefore(ago time.Duration) string { return tidAt(time.Now().Add(-ago)) }
 // requested time; records whose rkeys are no TIDs are all stored.
 func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := storing(t)
 	did, posts := r.busiest()
 	recent, old := tidBefore(time.Hour), tidBefore(72*time.Hour)
@@ -126,7 +126,7 @@ func TestGapIsRepairedInEveryCollection(t *testing.T) {
 // the window are not read if all rkeys are TIDs.
 func TestInterruptedComparisonContinues(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	middle := ""
@@ -173,7 +173,7 @@ func TestInterruptedComparisonContinues(t *testing.T) {
 // may have expired, unless its collection is kept for ever.
 func TestAuditComparesEveryCollection(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	dated := tidBefore(time.Hour)
@@ -211,7 +211,7 @@ func TestAuditComparesEveryCollection(t *testing.T) {
 // compared.
 func TestHostileRepositoriesAreBounded(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	for i := range mostCollections + 5 {
@@ -225,7 +225,7 @@ func TestHostileRepositoriesAreBounded(t *testing.T) {
 // TestUnreachableServerDelaysNoPosts: the other collections are compared later.
 func TestUnreachableServerDelaysNoPosts(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := storing(t)
 	did, _ := r.busiest()
 	r.puts(did, persona, "self", "x")

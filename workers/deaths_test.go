@@ -16,7 +16,7 @@ import (
 // River's rescuer retries it, and there is no dead letter.
 func TestJobOfADeadProcessIsProcessed(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, attempted_by)
@@ -37,7 +37,7 @@ FROM (VALUES ('audit', '{}'::jsonb, 'network'), ('close_gap', '{"gap": 7}', 'net
 // its delay. After twenty deaths the job becomes a dead letter with that cause.
 func TestDeathsAreNoFailures(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	execute(t, pool, `
 INSERT INTO river_job (kind, args, queue, max_attempts, attempt, state, attempted_at, metadata, errors)
@@ -83,7 +83,7 @@ func TestJobWithFewAttemptsHasThem(t *testing.T) {
 // each missing one.
 func TestRiverRebuildsIndexesThatExist(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	var there []string
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT array_agg(indexrelid::regclass::text) FROM pg_index WHERE indrelid = 'river_job'::regclass`).Scan(&there))

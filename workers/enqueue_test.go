@@ -159,7 +159,7 @@ func TestWholeNetworkHasNoFeeds(t *testing.T) {
 // machine.
 func TestCallsOfAllProcessesShareOneLimit(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), `
 CREATE TABLE turns (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz);
@@ -211,7 +211,7 @@ FROM (SELECT at, lag(at) OVER (ORDER BY n) AS before FROM turns) AS t`, spacing)
 // too late.
 func TestLateCallerReservesANewStart(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	calls := &Calls{Pool: pool, Slots: 3, Spacing: 100 * time.Millisecond, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)}
 	_, err := pool.Exec(t.Context(), `

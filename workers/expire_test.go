@@ -204,7 +204,7 @@ func fingerprint(t *testing.T, pool *pgxpool.Pool) (rows string) {
 // TestNoShareIsLostBesideExpiry: links expire while workers add shares to them.
 func TestNoShareIsLostBesideExpiry(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	w := expirer(t, pool, Retention{})
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)

@@ -221,7 +221,7 @@ func TestBrokenListingRemovesNobody(t *testing.T) {
 // TestRateLimitSpendsNoAttempt: the job waits as long as the server requests.
 func TestRateLimitSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	someone := r.followed()[0]
 	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.TooMany, Endpoint: "app.bsky.feed.getAuthorFeed", Count: 2, Wait: time.Second}))
@@ -235,7 +235,7 @@ func TestRateLimitSpendsNoAttempt(t *testing.T) {
 // TestUnavailableAccountIsSkippedOnce, and read when it is requested again.
 func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	someone := r.followed()[0]
 	require.NoError(t, r.net.Deactivate(someone))
@@ -254,7 +254,7 @@ func TestUnavailableAccountIsSkippedOnce(t *testing.T) {
 // the same job.
 func TestRunningBackfillIsWidened(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	var someone string // an account with more than a page of posts
 	posts := map[string]int{}
@@ -312,7 +312,7 @@ func TestListedPostNeverBeatsADeletion(t *testing.T) {
 // not keep the gap open, and is counted.
 func TestGapNamesWhatCouldNotBeChecked(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	two := r.followed()[:2]
 	for _, did := range two {

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -20,7 +21,7 @@ import (
 // continue at a stored position.
 func TestFailedAttemptIsCountedAsFailed(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	registry, spans := prometheus.NewRegistry(), tracetest.NewSpanRecorder()
 	r := newRig(t, func(c *Config) {
 		c.Registerer = registry

@@ -142,7 +142,7 @@ const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`
 // account, dead letters of single records, and their retry.
 func TestProjectionOfAnotherProgram(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	pool := schematest.New(t)
 	p := words(t, pool)
 	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)))

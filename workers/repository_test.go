@@ -114,7 +114,7 @@ func TestClosedGapStoresEditsAndDeletions(t *testing.T) {
 // open. It is read when it is active again, whichever source reports that.
 func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	both := r.followed()[:2]
 	r.follows(both...)
@@ -141,7 +141,7 @@ func TestGapReadsAccountsThatReturnLater(t *testing.T) {
 // the gap says so, and the repository is compared later.
 func TestGapOfARepositoryThatRefuses(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.follows(did)
@@ -176,7 +176,7 @@ func TestGapOfARepositoryThatRefuses(t *testing.T) {
 // does not respond, or keeps rate limiting.
 func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, func(cfg *Config) { cfg.JobTimeout = 4 * time.Second })
 	did, _ := r.busiest()
 	r.follows(did)
@@ -208,7 +208,7 @@ func TestGapOfARepositoryThatIsNeverRead(t *testing.T) {
 // not make another be read back years.
 func TestEachAccountIsReadAgainFromItsOwnTime(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
 	other := r.followed()[0]
@@ -226,7 +226,7 @@ func TestEachAccountIsReadAgainFromItsOwnTime(t *testing.T) {
 // stream delivered the account's posts.
 func TestNewFollowIsReadTwice(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.net.HoldFeeds()
@@ -246,7 +246,7 @@ func TestNewFollowIsReadTwice(t *testing.T) {
 // missed, however old their records are.
 func TestAccountFollowedAgainIsCompared(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, func(cfg *Config) { cfg.Window = time.Hour })
 	did, _ := r.busiest()
 	r.follows(did)
@@ -276,7 +276,7 @@ func TestAccountFollowedAgainIsCompared(t *testing.T) {
 // read.
 func TestAuditComparesBackfilledPosts(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	did, _ := r.busiest()
 	r.net.SetLatency(500 * time.Millisecond)

@@ -86,7 +86,7 @@ func falls(i int, _ http.ResponseWriter, _ *http.Request) {
 // checks and the other queues continue.
 func TestHangingWebhookBlocksNoOtherJob(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := &rig{t: t, pool: schematest.New(t)}
 	h := newHook(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	client := alerting(t, r.pool, h.URL, func(w *Webhook) { w.client.Timeout = time.Second })

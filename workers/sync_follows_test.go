@@ -70,7 +70,7 @@ func TestOlderFailureDoesNotReplaceANewerListing(t *testing.T) {
 // target are removed.
 func TestChangedWatchIsReadAgain(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, nil)
 	hub, followed := r.net.Hub(), r.followed()
 	list, err := r.net.MakeList(hub.DID, followed[:7]...)
@@ -110,7 +110,7 @@ func TestChangedWatchIsReadAgain(t *testing.T) {
 // page twice, and unfollows no account before its end.
 func TestLongListingIsReadInTurns(t *testing.T) {
 	t.Parallel()
-	long(t)
+	schematest.Long(t)
 	r := newRig(t, func(c *Config) { c.JobTimeout = 200 * time.Millisecond })
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))
 	hub := r.net.Hub()

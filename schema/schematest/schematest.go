@@ -146,3 +146,12 @@ func in(admin, database string) string {
 	u.Path = "/" + database
 	return u.String()
 }
+
+// Long skips a test under -short that takes more than a few seconds, or needs more
+// than Postgres.
+func Long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long: skipped by -short")
+	}
+}
