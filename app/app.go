@@ -57,14 +57,12 @@ func owner() string {
 // userAgent identifies Weir to the services.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
-// sourceCapabilities returns those of the source in this binary, see source.
-func sourceCapabilities() consumer.Capabilities { return jetstream.Capabilities() }
-
-// source returns the source that reads the stream.
-func (p App) source(filter consumer.Filter, log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
+// source returns the source that reads the stream. It requests no account until its
+// filter is set.
+func (p App) source(log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
 	return jetstream.New(jetstream.Config{
 		Endpoints:  p.cfg.Jetstream,
-		Filter:     filter,
+		Filter:     consumer.Filter{Collections: p.stored.Filter()},
 		Compress:   p.cfg.Compress,
 		Dictionary: p.dictionary,
 		Wanted:     p.stored.Stores,
@@ -216,7 +214,7 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 			return err
 		}
 		followed := &follows{}
-		followed.take(schema.Shard{Followed: now}, nil)
+		followed.take(now)
 		retry := consumer.Retry{
 			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Projections: p.projections.Rows(),
 				Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},

@@ -38,15 +38,8 @@ type Config struct {
 
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
-	// The name of the stream's row: one name, one cursor, one active consumer. Its shards
-	// are named jetstream-2 and so on.
+	// The name of the stream's row: one name, one cursor, one active consumer.
 	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
-	// What to do above WEIR_SHARD_ACCOUNTS accounts: shards opens further streams, network
-	// reads one stream of everyone and filters here, auto opens up to ten streams and then
-	// changes to network. The last consumer started decides for all.
-	Sharding string `env:"WEIR_SHARDING" envDefault:"auto"`
-	// How many accounts one stream asks for, at most.
-	ShardAccounts int `env:"WEIR_SHARD_ACCOUNTS" envDefault:"10000"`
 	// The collections to store, separated by commas: names, and prefixes that end in a dot and
 	// an asterisk. Each can have a retention, as in `app.bsky.feed.post=48h,pub.layers.*=0`;
 	// 0: for ever; without one it is WEIR_RETENTION. A name wins over the longest prefix.
@@ -193,10 +186,6 @@ func ReadConfig() (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_START is %q: expected tip or oldest", c.Start)
 	case c.Pooler != "none" && c.Pooler != poolerTransaction:
 		return Config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
-	case c.Sharding != schema.ShardsAuto && c.Sharding != schema.ShardsAlways && c.Sharding != schema.ShardsNetwork:
-		return Config{}, fmt.Errorf("WEIR_SHARDING is %q: expected auto, shards or network", c.Sharding)
-	case c.ShardAccounts < 1 || sourceCapabilities().Accounts > 0 && c.ShardAccounts > sourceCapabilities().Accounts:
-		return Config{}, fmt.Errorf("WEIR_SHARD_ACCOUNTS is %d: expected 1 to %d, the most that a server filters by", c.ShardAccounts, sourceCapabilities().Accounts)
 	case c.LogFormat != "json" && c.LogFormat != "text":
 		return Config{}, fmt.Errorf("WEIR_LOG_FORMAT is %q: expected json or text", c.LogFormat)
 	case c.BatchEvents < 1 || c.BatchInterval <= 0:

@@ -20,6 +20,9 @@ import (
 // everyone.
 type follows struct {
 	set atomic.Pointer[map[string]bool] // nil: everyone
+
+	limit int  // the most accounts that the source can request; 0: it can only request everyone
+	above bool // so many accounts are followed that everyone is requested; only filter uses it
 }
 
 // includes reports whether an account's events are wanted.
@@ -28,23 +31,33 @@ func (f *follows) includes(did string) bool {
 	return set == nil || (*set)[did]
 }
 
-// take sets the accounts to follow, and returns the filter to request from the
-// server.
-func (f *follows) take(now schema.Shard, collections []string) consumer.Filter {
-	filter := consumer.Filter{Collections: collections, Everyone: now.Network}
+// take sets the accounts to follow.
+func (f *follows) take(now schema.Followed) {
 	if now.Everyone {
 		f.set.Store(nil)
-		return filter
+		return
 	}
 	set := make(map[string]bool, len(now.DIDs))
 	for _, did := range now.DIDs {
 		set[did] = true
 	}
 	f.set.Store(&set)
-	if !filter.Everyone {
-		filter.Accounts = now.DIDs
+}
+
+// filter returns what to request from the server: the followed accounts, or everyone
+// if there are more than the source can request. It requests accounts again once
+// they are a tenth below the limit, so that small changes do not change the request
+// back and forth. Only one goroutine at a time calls it.
+func (f *follows) filter(now schema.Followed, collections []string) consumer.Filter {
+	limit := f.limit
+	if f.above {
+		limit -= limit / 10
 	}
-	return filter
+	f.above = len(now.DIDs) > limit
+	if now.Everyone || f.above || f.limit == 0 {
+		return consumer.Filter{Collections: collections, Everyone: true}
+	}
+	return consumer.Filter{Collections: collections, Accounts: now.DIDs}
 }
 
 // listen waits for changes of the followed accounts on its own connection. With a

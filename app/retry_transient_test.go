@@ -20,7 +20,7 @@ func TestStartRetriesBrokenConnection(t *testing.T) {
 		tries, wrong := 0, errors.New("wrong")
 		step := func(context.Context) error {
 			if tries++; tries < 3 {
-				return fmt.Errorf("read the shards: %w", io.ErrUnexpectedEOF)
+				return fmt.Errorf("read the followed accounts: %w", io.ErrUnexpectedEOF)
 			}
 			return nil
 		}

@@ -11,16 +11,14 @@ import (
 	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/workers"
 )
 
 // Connections returns the size of a process's pool: the workers' transactions,
-// those of every shard's consumer, the page's queries, and five for River.
+// four for the consumer, the page's queries, and five for River.
 func (c Config) Connections() int32 {
-	return int32(c.Workers+c.BackfillWorkers) + 16 + schema.AutoShards
+	return int32(c.Workers+c.BackfillWorkers) + 20
 }
 
 // New returns a process on a database, with Weir's own projections.
@@ -100,7 +98,7 @@ func (p App) checkSource() error {
 	if _, err := p.cfg.stored(); err != nil {
 		return err
 	}
-	_, err := p.source(consumer.Filter{Everyone: true, Collections: p.stored.Filter()}, p.log, nil)
+	_, err := p.source(p.log, nil)
 	return err
 }
 

@@ -47,12 +47,9 @@ type Config struct {
 	Label       func(collection string) string // a stored collection's label in metrics; nil: its name
 	Follows     func(did string) bool          // reports whether an account's events are applied; nil: everyone's
 
-	// Shard: the stream's row is created and deleted elsewhere. The consumer waits
-	// while the row does not exist.
-	Shard bool
 	// Leased is called after each acquisition of the lease, before the first
 	// connection, and repeated until it succeeds. It reads the accounts to follow:
-	// a change to a stream's accounts ends its lease in the same transaction. A
+	// the last holder may have known of a change that this process has not seen. A
 	// *schema.OutdatedError ends the consumer, because this program must store
 	// nothing.
 	Leased func(context.Context) error
@@ -162,7 +159,7 @@ func New(cfg Config) (*Consumer, error) {
 func (c *Consumer) Run(ctx context.Context) error {
 	waiting := false
 	for ctx.Err() == nil {
-		lease, ok, err := c.take(ctx)
+		lease, ok, err := schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
 		c.beat.Set(time.Now())
 		switch {
 		case ctx.Err() != nil:
@@ -199,13 +196,6 @@ func (c *Consumer) endStalled(ctx context.Context) {
 	if err == nil && ended {
 		c.log.Warn("stalled_holder_ended", "effect", "its transaction is rolled back, and the stream is free")
 	}
-}
-
-func (c *Consumer) take(ctx context.Context) (schema.Lease, bool, error) {
-	if c.cfg.Shard {
-		return schema.TakeShard(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Owner, c.cfg.LeaseTTL)
-	}
-	return schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
 }
 
 // holdLease reads the stream for as long as this process holds the lease. It

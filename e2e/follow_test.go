@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
@@ -236,98 +235,6 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 	require.LessOrEqual(t, n.MaxConcurrent(), 10)
 	require.Greater(t, n.MaxConcurrent(), 4)
 	require.GreaterOrEqual(t, n.MinGap(), 100*time.Millisecond)
-}
-
-// TestFiftyThousandFollows: more accounts than one connection can request. Five
-// streams request ten thousand each; then one stream reads the whole network, and
-// Weir filters it.
-func TestFiftyThousandFollows(t *testing.T) {
-	schematest.Long(t)
-	t.Parallel()
-	n, err := simnet.New(simnet.Config{Seed: 13, Accounts: 600, Crowd: 50_300, History: 1000, HistorySpan: time.Hour})
-	require.NoError(t, err)
-	startNetwork(t, n)
-	for _, a := range n.Accounts()[:300] { // half of the accounts that write
-		require.NoError(t, n.Unfollow(n.Crowded().DID, a.DID))
-	}
-	followed := map[string]bool{}
-	for _, did := range n.Follows(n.Crowded().DID) {
-		followed[did] = true
-	}
-	require.Len(t, followed, 50_000)
-	database := schematest.NewURL(t)
-	pool := open(t, database)
-	// Their pasts are not needed: the queue is paused, as in River UI.
-	_, err = pool.Exec(t.Context(), `INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now())`)
-	require.NoError(t, err)
-	s := &sharded{t: t, net: n, pool: pool, env: append(follower(n, database), "WEIR_WATCH="+n.Crowded().Handle)}
-	first := s.start(schema.ShardsAuto, 10_000)
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM stream_accounts`) == 50_000 }, 2*time.Minute, 100*time.Millisecond)
-	require.Equal(t, 50_000, count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND priority = 4`))
-	s.streams(5)
-	require.Equal(t, 5, count(t, pool, `SELECT count(*) FROM (SELECT FROM stream_accounts GROUP BY stream HAVING count(*) = 10000) AS full_ones`))
-	require.Eventually(t, func() bool {
-		full := slices.DeleteFunc(n.FilterSizes(), func(dids int) bool { return dids != 10_000 })
-		return len(full) >= 5
-	}, time.Minute, 10*time.Millisecond)
-	offset := len(n.Log().Entries())
-	stop := live(t, n, 500)
-	more := func() {
-		posts := count(t, pool, `SELECT count(*) FROM posts`)
-		require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM posts`) > posts+100 }, time.Minute, 20*time.Millisecond)
-	}
-	more()
-	require.Equal(t, 10_000, slices.Max(n.FilterSizes()))
-	require.NotContains(t, n.FilterSizes(), 0, "a stream requested the whole network")
-	first.kill()
-	second := s.start(schema.ShardsNetwork, 10_000)
-	s.streams(1)
-	more()
-	require.Contains(t, n.FilterSizes(), 0)
-	third := s.start(schema.ShardsAuto, 10_000) // the second process adopts its configuration
-	s.streams(5)
-	more()
-	stop()
-
-	want, known := standing(t, n.Log().Entries()[offset:], followed)
-	require.Eventually(t, func() bool {
-		return slices.Equal(want, slices.DeleteFunc(stored(t, pool), func(post string) bool { return !known[post] }))
-	}, time.Minute, 100*time.Millisecond)
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM posts AS p WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = p.did)`))
-	require.Equal(t, 10_000, slices.Max(n.FilterSizes()))
-	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
-	for _, p := range []*process{second, third} {
-		p.signal(syscall.SIGTERM)
-		require.Zero(t, p.wait(t, time.Minute))
-	}
-}
-
-// standing returns the followed accounts' posts that a part of the log created and
-// did not delete, sorted; known are all posts that it created.
-func standing(t *testing.T, entries []*simnet.Entry, followed map[string]bool) (posts []string, known map[string]bool) {
-	t.Helper()
-	strangers := 0
-	known, deleted := map[string]bool{}, map[string]bool{}
-	for _, e := range entries {
-		key := e.DID + "/" + e.Rkey
-		switch {
-		case e.Kind != "commit" || e.Collection != schema.PostCollection:
-		case !followed[e.DID]:
-			strangers++
-		case e.Operation == "create":
-			known[key], deleted[key] = true, false
-		case e.Operation == "delete" && known[key]:
-			deleted[key] = true
-		}
-	}
-	require.Positive(t, strangers, "the log must have posts of other accounts")
-	for post := range known {
-		if !deleted[post] {
-			posts = append(posts, post)
-		}
-	}
-	slices.Sort(posts)
-	return posts, known
 }
 
 // TestKillWhileFollowing kills the process during follow syncs and backfills while

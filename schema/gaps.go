@@ -54,8 +54,7 @@ const closedText = `
            ELSE '; ' || g.unchecked + g.later || ' accounts could not be read and are read later' END
     END`
 
-// StartGap stores the accounts that a gap waits for: all followed, active accounts,
-// except those that another shard of the same root had when the gap opened. It
+// StartGap stores the accounts that a gap waits for: all followed, active accounts. It
 // returns them with the gap's beginning; ok is false if the gap is closed. Inactive
 // accounts do not keep the gap open: they are read when they become active. Deleted
 // accounts are skipped. A gap without accounts is closed at once.
@@ -66,7 +65,7 @@ WITH concerned AS MATERIALIZED (
     SELECT a.did, g.from_at
     FROM gaps AS g
     JOIN accounts AS a ON a.status NOT IN ('active', 'deleted')
-    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w) AND` + gapConcerns + `
+    WHERE g.id = $1 AND g.closed_at IS NULL AND a.did IN (SELECT w.did FROM watch_members AS w)
     ORDER BY a.did
     FOR UPDATE OF a
 )
@@ -95,7 +94,7 @@ WITH waiting AS (
     FROM gaps AS g
     CROSS JOIN (SELECT DISTINCT w.did FROM watch_members AS w) AS a
     WHERE g.id = $1 AND NOT EXISTS (SELECT FROM accounts AS s WHERE s.did = a.did AND s.status = 'deleted')
-      AND a.did NOT IN (SELECT unnest($3::text[])) AND` + gapConcerns + `
+      AND a.did NOT IN (SELECT unnest($3::text[]))
     ON CONFLICT DO NOTHING
     RETURNING did
 ), counted AS (
@@ -114,14 +113,6 @@ type StartedGap struct {
 	DIDs  []string  // the accounts that the gap waits for
 	Later int       // number of accounts that are read when they become active
 }
-
-// gapConcerns is true if account a belonged to the stream of gap g when the gap
-// opened.
-const gapConcerns = ` NOT EXISTS (
-        SELECT FROM streams AS s
-        JOIN stream_accounts AS o ON o.root = coalesce(s.root, s.name) AND o.did = a.did
-        WHERE s.name = g.stream AND o.stream <> g.stream AND o.assigned_at < g.opened_at
-    )`
 
 // settleGaps takes an account off the gaps that waited for this read. A read for another
 // reason, without a comparison, settles no gap.

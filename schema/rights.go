@@ -22,7 +22,7 @@ type Rights struct {
 func writtenTables() []string {
 	return []string{
 		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links", "listing_members",
-		"lost_shares", "posts", "posts_default", "projections", "records", "records_other", "sharding", "shares", "stream_accounts", "streams", "tombstones", "purge_queue",
+		"lost_shares", "posts", "posts_default", "projections", "records", "records_other", "shares", "streams", "tombstones", "purge_queue",
 		"watch_members", "watches", "river_job", "river_leader", "river_notification", "river_queue",
 	}
 }

@@ -296,19 +296,6 @@ CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
--- How the followed accounts are divided among a stream and its shards. The last consumer started decides for all.
-CREATE TABLE sharding (
-    root text NOT NULL,
-    mode text NOT NULL, -- What happens above `accounts`. shards: more streams; network: one stream that reads everyone's events; auto: shards while they are few.
-    accounts integer NOT NULL, -- The most accounts that one stream requests.
-    made integer DEFAULT 1 NOT NULL, -- The number of the latest shard. No number is used twice: an epoch is valid for one stream.
-    CONSTRAINT sharding_pkey PRIMARY KEY (root),
-    CONSTRAINT sharding_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
-    CONSTRAINT sharding_accounts_check CHECK (accounts >= 1 AND accounts <= 10000),
-    CONSTRAINT sharding_mode_check CHECK (mode = ANY (ARRAY['auto'::text, 'shards'::text, 'network'::text]))
-);
-CREATE TRIGGER sharding_changed AFTER INSERT OR UPDATE ON sharding FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
-
 -- Who shared which link in which record. A share outlives its post's retention, and goes only when the author takes it back or the link expires.
 CREATE TABLE shares (
     did text COLLATE "C" NOT NULL,
@@ -326,22 +313,10 @@ CREATE INDEX shares_window ON shares USING btree (shared_at, link_id, did);
 CREATE TRIGGER share_deleted AFTER DELETE ON shares FOR EACH ROW WHEN (current_setting('weir.expiring'::text, true) IS DISTINCT FROM 'on'::text) EXECUTE FUNCTION note_lost_share();
 CREATE TRIGGER share_moved AFTER UPDATE ON shares FOR EACH ROW WHEN (new.shared_at < old.shared_at OR new.link_id <> old.link_id OR new.did <> old.did) EXECUTE FUNCTION note_lost_share();
 
--- Which stream follows which account. An account stays where it is while there is room. Only Weir writes here: moving an account takes more than a new name.
-CREATE TABLE stream_accounts (
-    root text NOT NULL,
-    did text COLLATE "C" NOT NULL,
-    stream text NOT NULL,
-    assigned_at timestamp with time zone NOT NULL, -- When the stream got the account. The stream had begun before that, if another one had the account.
-    CONSTRAINT stream_accounts_pkey PRIMARY KEY (root, did),
-    CONSTRAINT stream_accounts_stream_fkey FOREIGN KEY (stream) REFERENCES streams(name) ON DELETE CASCADE
-);
-CREATE INDEX stream_accounts_stream ON stream_accounts USING btree (stream);
-
--- One row per stream or shard of a stream: how far it has been committed, and who may commit to it.
+-- One row per stream: how far it has been committed, and who may commit to it.
 CREATE TABLE streams (
     name text NOT NULL,
     wire text NOT NULL, -- The protocol that the stream is read with.
-    root text, -- Of a shard: the stream whose accounts it shares. The shard is removed when its last account is.
     host text DEFAULT ''::text NOT NULL, -- The host that the cursor belongs to. A sequence number means nothing on another host.
     cursor_kind text DEFAULT ''::text NOT NULL, -- seq: a sequence number of host; time: microseconds since 1970; empty: nothing has been read yet.
     cursor bigint DEFAULT 0 NOT NULL,
@@ -362,7 +337,6 @@ CREATE TABLE streams (
     lease_expires_at timestamp with time zone,
     epoch bigint DEFAULT 0 NOT NULL, -- Each new lease holder raises it. A commit that carries an older epoch is refused.
     CONSTRAINT streams_pkey PRIMARY KEY (name),
-    CONSTRAINT streams_root_fkey FOREIGN KEY (root) REFERENCES streams(name) ON DELETE CASCADE,
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);
 

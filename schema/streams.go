@@ -142,30 +142,6 @@ func TakeLease(ctx context.Context, db DB, stream, wire, owner string, ttl time.
 	if err := makeStream(ctx, db, stream, wire); err != nil {
 		return Lease{}, false, err
 	}
-	return TakeShard(ctx, db, stream, owner, ttl)
-}
-
-// makeStream makes the row of a stream if there is none.
-func makeStream(ctx context.Context, db DB, stream, wire string) error {
-	// A paused holder may have a transaction open on the row, and even ON CONFLICT DO
-	// NOTHING would wait for it: so check first, and use SKIP LOCKED below.
-	// The row of a recording is deleted after the ingest. The epochs of the next
-	// ingest begin at the current time, so that no epoch is used twice and a paused
-	// ingest stays fenced.
-	const sql = `
-INSERT INTO streams (name, wire, epoch)
-SELECT $1, $2, CASE $2 WHEN $3 THEN extract(epoch FROM clock_timestamp()) * 1000000 ELSE 0 END::bigint
-WHERE NOT EXISTS (SELECT FROM streams WHERE name = $1)
-ON CONFLICT (name) DO NOTHING`
-	if _, err := db.Exec(ctx, sql, stream, wire, WireRecording); err != nil {
-		return fmt.Errorf("make the row of stream %s: %w", stream, err)
-	}
-	return nil
-}
-
-// TakeShard is TakeLease for a stream whose row others make and remove. ok is false if
-// there is no row.
-func TakeShard(ctx context.Context, db DB, stream, owner string, ttl time.Duration) (lease Lease, ok bool, err error) {
 	const take = `
 WITH free AS (
     SELECT name FROM streams
@@ -205,6 +181,24 @@ RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s
 		return Lease{}, false, nil
 	}
 	return lease, err == nil, err
+}
+
+// makeStream makes the row of a stream if there is none.
+func makeStream(ctx context.Context, db DB, stream, wire string) error {
+	// A paused holder may have a transaction open on the row, and even ON CONFLICT DO
+	// NOTHING would wait for it: so check first. TakeLease skips the locked row.
+	// The row of a recording is deleted after the ingest. The epochs of the next
+	// ingest begin at the current time, so that no epoch is used twice and a paused
+	// ingest stays fenced.
+	const sql = `
+INSERT INTO streams (name, wire, epoch)
+SELECT $1, $2, CASE $2 WHEN $3 THEN extract(epoch FROM clock_timestamp()) * 1000000 ELSE 0 END::bigint
+WHERE NOT EXISTS (SELECT FROM streams WHERE name = $1)
+ON CONFLICT (name) DO NOTHING`
+	if _, err := db.Exec(ctx, sql, stream, wire, WireRecording); err != nil {
+		return fmt.Errorf("make the row of stream %s: %w", stream, err)
+	}
+	return nil
 }
 
 // StalledAfter is the time after the end of a lease after which a holder with an open

@@ -27,7 +27,6 @@ type seeds struct {
 	seed    uint64
 	writers int       // the first accounts, which are followed
 	hub     int       // number of writers that the hub follows
-	crowd   int       // number of accounts that the crowded account follows
 	before  time.Time // the graph is older than this
 }
 
@@ -38,18 +37,10 @@ func cidFor(name string) string {
 	return "b" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw))
 }
 
-// populate creates the readers and the crowd.
-func (s seeds) populate(m *model) (hub, crowded string) {
+// populate creates the hub.
+func (s seeds) populate(m *model) (hub string) {
 	rng := rand.New(rand.NewPCG(s.seed, 0x68756273))
-	hub = m.register(newDID(rng), "hub.example", reader).did
-	if s.crowd == 0 {
-		return hub, ""
-	}
-	crowded = m.register(newDID(rng), "crowded.example", reader).did
-	for i := range s.crowd - min(s.crowd, s.writers) {
-		m.register(newDID(rng), fmt.Sprintf("quiet-%d.example", i), quiet)
-	}
-	return hub, crowded
+	return m.register(newDID(rng), "hub.example", reader).did
 }
 
 // follows returns an account's follow records from before the log, by rkey.
@@ -58,17 +49,9 @@ func (s seeds) follows(ix *index, p *member) []*record {
 	h.Write([]byte(p.did)) //nolint:errcheck // never fails
 	rng := rand.New(rand.NewPCG(s.seed, h.Sum64()))
 	var targets []int
-	switch {
-	case p.role == quiet:
-	case p.role == reader && p.number == s.writers:
+	if p.role == reader {
 		targets = s.popular(rng, p, s.hub)
-	case p.role == reader:
-		targets = rng.Perm(min(s.crowd, s.writers))
-		for i := len(targets); i < s.crowd; i++ {
-			targets = append(targets, i+2) // after the writers, the hub and the reader itself
-		}
-		rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
-	default: // long tail: few follow hundreds, most a handful
+	} else { // long tail: few follow hundreds, most a handful
 		tail := 8 * math.Pow(1-rng.Float64(), -0.9)
 		targets = s.popular(rng, p, min(int(tail), 800, s.writers/2))
 	}
@@ -105,13 +88,6 @@ func (s seeds) popular(rng *rand.Rand, p *member, count int) []int {
 // most active, and does not write by itself. Only tests hide it.
 func (n *Net) Hub() Account {
 	a, _ := n.Account(n.hub)
-	return a
-}
-
-// Crowded returns the account that follows Config.Crowd accounts: those of the
-// model, and others that never write. Without a crowd it is the zero Account.
-func (n *Net) Crowded() Account {
-	a, _ := n.Account(n.crowded)
 	return a
 }
 

@@ -143,49 +143,15 @@ func TestFollowsOfTheModelCount(t *testing.T) {
 	require.Greater(t, checked, 100)
 }
 
-func TestACrowdOfFiftyThousandIsListed(t *testing.T) {
+func TestHubFollowsAsManyAsConfigured(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("long: skipped by -short")
-	}
-	n := network(t, simnet.Config{Seed: 4, Accounts: 400, Crowd: 50_000, History: 2000})
-	crowded := n.Crowded()
-	require.Len(t, n.Follows(crowded.DID), 50_000)
-	hidden, last := 0, ""
-	for _, a := range n.Accounts()[:400] {
-		if a.Status != "" {
-			hidden++
-		}
-	}
-	got, pages := everyFollow(t, n, crowded.Handle, "100")
-	require.Equal(t, 500, pages)
-	require.Len(t, got, 50_000-hidden)
-	slices.Sort(got)
-	for _, did := range got {
-		require.NotEqual(t, last, did)
-		last = did
-	}
-	for _, e := range n.Log().Entries() {
-		a, _ := n.Account(e.DID)
-		require.NotContains(t, a.Handle, "quiet")
-	}
-	_, err := n.PostNow(got[0], "even the quiet may speak")
-	require.NoError(t, err)
-	require.Len(t, everyItem(t, n, got[0], "50")[:1], 1)
-}
-
-func TestCrowdedIsZeroWithoutACrowd(t *testing.T) {
-	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4})
-	require.Equal(t, simnet.Account{}, n.Crowded())
-	require.Empty(t, n.Follows("did:plc:nobody"))
-	for _, cfg := range []simnet.Config{{Accounts: 20, Follows: 21}, {Follows: -1}, {Crowd: -1}} {
+	for _, cfg := range []simnet.Config{{Accounts: 20, Follows: 21}, {Follows: -1}} {
 		_, err := simnet.New(cfg)
 		require.ErrorContains(t, err, "the hub follows")
 	}
-	small := network(t, simnet.Config{Accounts: 20, Crowd: 7, Follows: 20})
-	require.Len(t, small.Follows(small.Crowded().DID), 7)
-	require.Len(t, small.Follows(small.Hub().DID), 20)
+	n := network(t, simnet.Config{Accounts: 20, Follows: 20})
+	require.Len(t, n.Follows(n.Hub().DID), 20)
+	require.Empty(t, n.Follows("did:plc:nobody"))
 }
 
 func TestListsAndStarterPacksArePagedAndChange(t *testing.T) {

@@ -16,8 +16,7 @@ type role int
 
 const (
 	writer role = iota // an account of the model
-	reader             // the hub, or the crowded account: follows others, and writes only by hand
-	quiet              // one of the crowd: never writes by itself
+	reader             // the hub: follows others, and writes only by hand
 )
 
 // birth is an account as it was created.
@@ -52,7 +51,7 @@ type Account struct {
 }
 
 // Accounts returns the accounts that write, in the order of creation, including
-// deleted ones. The hub and the crowd are not among them.
+// deleted ones. The hub is not among them.
 func (n *Net) Accounts() []Account {
 	ix := n.indexNow()
 	defer ix.mu.Unlock()

@@ -40,7 +40,6 @@ type Config struct {
 	WriteLimit time.Duration // a client that takes longer to read a frame or to return a pong is cut off; 5 s when zero
 
 	Follows int // number of accounts that the hub follows; when zero 342, or all if there are fewer
-	Crowd   int // number of accounts that the crowded account follows, most of which never post; none when zero
 
 	Password      string        // the app password of every account; see Password
 	TokenLife     time.Duration // of access tokens; 2 h when zero
@@ -71,7 +70,6 @@ type Net struct {
 
 	index      *index
 	hub        string // DID
-	crowded    string // DID
 	sessions   sessions
 	limiter    limiter
 	calls      calls
@@ -101,8 +99,8 @@ func New(cfg Config) (*Net, error) {
 		return nil, errors.New("a network needs 10 accounts or more")
 	}
 	cfg.Follows = cmp.Or(cfg.Follows, min(342, cfg.Accounts))
-	if cfg.Follows < 0 || cfg.Follows > cfg.Accounts || cfg.Crowd < 0 {
-		return nil, fmt.Errorf("the hub follows from 0 to all %d accounts, not %d; a larger crowd is Config.Crowd", cfg.Accounts, cfg.Follows)
+	if cfg.Follows < 0 || cfg.Follows > cfg.Accounts {
+		return nil, fmt.Errorf("the hub follows from 0 to all %d accounts, not %d", cfg.Accounts, cfg.Follows)
 	}
 	began := cfg.Start.Add(-cfg.HistorySpan)
 	n := &Net{cfg: cfg, log: newLog(), model: newModel(cfg.Seed, cfg.Accounts, cfg.Mix, began)}
@@ -131,8 +129,8 @@ func New(cfg Config) (*Net, error) {
 
 // connect sets up the XRPC services.
 func (n *Net) connect(began time.Time) {
-	graph := seeds{seed: n.cfg.Seed, writers: n.cfg.Accounts, hub: n.cfg.Follows, crowd: n.cfg.Crowd, before: began}
-	n.hub, n.crowded = graph.populate(n.model)
+	graph := seeds{seed: n.cfg.Seed, writers: n.cfg.Accounts, hub: n.cfg.Follows, before: began}
+	n.hub = graph.populate(n.model)
 	n.index = newIndex(graph)
 	n.sessions.start(n.cfg)
 	n.SetRate(n.cfg.Rate)

@@ -40,7 +40,7 @@ func (f filter) check() error {
 		return nil
 	}
 	if len(f.Accounts) > maxAccounts {
-		return fmt.Errorf("a stream can request %d DIDs at most, not %d: split them over several streams, or request everyone", maxAccounts, len(f.Accounts))
+		return fmt.Errorf("a stream can request %d DIDs at most, not %d: request everyone", maxAccounts, len(f.Accounts))
 	}
 	for _, did := range f.Accounts {
 		if !isDID(did) {

@@ -3,7 +3,6 @@
 CREATE TABLE streams (
     name             text PRIMARY KEY,
     wire             text        NOT NULL,
-    root             text REFERENCES streams ON DELETE CASCADE,
     host             text        NOT NULL DEFAULT '',
     cursor_kind      text        NOT NULL DEFAULT '' CHECK (cursor_kind IN ('', 'seq', 'time')),
     cursor           bigint      NOT NULL DEFAULT 0,
@@ -25,9 +24,8 @@ CREATE TABLE streams (
     epoch            bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE  streams IS 'One row per stream or shard of a stream: how far it has been committed, and who may commit to it.';
+COMMENT ON TABLE  streams IS 'One row per stream: how far it has been committed, and who may commit to it.';
 COMMENT ON COLUMN streams.wire IS 'The protocol that the stream is read with.';
-COMMENT ON COLUMN streams.root IS 'Of a shard: the stream whose accounts it shares. The shard is removed when its last account is.';
 COMMENT ON COLUMN streams.host IS 'The host that the cursor belongs to. A sequence number means nothing on another host.';
 COMMENT ON COLUMN streams.cursor_kind IS 'seq: a sequence number of host; time: microseconds since 1970; empty: nothing has been read yet.';
 COMMENT ON COLUMN streams.anchor IS 'The identity of the last committed frame that has one. A resume must deliver that frame again.';

@@ -225,32 +225,3 @@ COMMENT ON FUNCTION enqueue_reread IS 'Requests a backfill of an account that is
 
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW
     WHEN (NEW.status = 'active' AND OLD.status <> 'active' AND (NEW.reread_since IS NOT NULL OR OLD.status = 'deleted')) EXECUTE FUNCTION enqueue_reread();
-
--- A stream requests a limited number of accounts. Its shards, which are streams too, follow the others.
-
-CREATE TABLE sharding (
-    root     text PRIMARY KEY REFERENCES streams ON DELETE CASCADE,
-    mode     text NOT NULL CHECK (mode IN ('auto', 'shards', 'network')),
-    accounts int  NOT NULL CHECK (accounts BETWEEN 1 AND 10000),
-    made     int  NOT NULL DEFAULT 1
-);
-
-COMMENT ON TABLE  sharding IS 'How the followed accounts are divided among a stream and its shards. The last consumer started decides for all.';
-COMMENT ON COLUMN sharding.mode IS 'What happens above `accounts`. shards: more streams; network: one stream that reads everyone''s events; auto: shards while they are few.';
-COMMENT ON COLUMN sharding.accounts IS 'The most accounts that one stream requests.';
-COMMENT ON COLUMN sharding.made IS 'The number of the latest shard. No number is used twice: an epoch is valid for one stream.';
-
-CREATE TABLE stream_accounts (
-    root        text             NOT NULL,
-    did         text COLLATE "C" NOT NULL,
-    stream      text             NOT NULL REFERENCES streams ON DELETE CASCADE,
-    assigned_at timestamptz      NOT NULL,
-    PRIMARY KEY (root, did)
-);
-CREATE INDEX stream_accounts_stream ON stream_accounts (stream);
-
-COMMENT ON TABLE  stream_accounts IS 'Which stream follows which account. An account stays where it is while there is room. Only Weir writes here: moving an account takes more than a new name.';
-COMMENT ON COLUMN stream_accounts.assigned_at IS 'When the stream got the account. The stream had begun before that, if another one had the account.';
-
--- Notify the consumers when the division changes.
-CREATE TRIGGER sharding_changed AFTER INSERT OR UPDATE ON sharding FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();

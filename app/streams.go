@@ -1,0 +1,139 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
+)
+
+// streams are the streams that this process reads, one per source.
+type streams struct {
+	App
+	all []*stream
+
+	mu sync.Mutex // held from reading the accounts until they are applied, so that the latest reading is applied last
+}
+
+// stream is a source, the accounts to follow, and the consumer. The consumer waits
+// while another process holds the lease of the stream.
+type stream struct {
+	name     string
+	source   consumer.Source
+	follows  follows
+	consumer *consumer.Consumer
+}
+
+// Consume reads the streams until ctx ends.
+func (p App) Consume(ctx context.Context) error {
+	s := &streams{App: p}
+	if err := s.add(p.cfg.Stream, p.source); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{p.firstWatches, s.refresh} {
+		if err := p.retryTransient(ctx, step); err != nil {
+			return err
+		}
+	}
+	p.liveness.add(RoleConsumer, checkHeartbeat(s.lastHeartbeat))
+	g, ctx := errgroup.WithContext(ctx)
+	for _, one := range s.all {
+		g.Go(func() error { return one.consumer.Run(ctx) })
+	}
+	g.Go(func() error { return s.watchFollows(ctx) })
+	return g.Wait()
+}
+
+// retryTransient repeats a step of the start while the database is away: a lost
+// connection must not end the process.
+func (p App) retryTransient(ctx context.Context, step func(context.Context) error) error {
+	for {
+		err := step(ctx)
+		if err == nil || schema.Classify(err) != schema.Transient {
+			return err
+		}
+		p.log.Warn("start_waits_for_database", "error", err)
+		if !pause(ctx, time.Second) {
+			return nil
+		}
+	}
+}
+
+// add adds the stream of a source.
+func (s *streams) add(name string, source func(*slog.Logger, prometheus.Registerer) (consumer.Source, error)) error {
+	retention, err := workers.Retention{}.WithDefaults()
+	if err != nil {
+		return err
+	}
+	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"stream": name}, s.metrics)
+	one := &stream{name: name}
+	if one.source, err = source(s.log.With("stream", name), metrics); err != nil {
+		return err
+	}
+	one.follows.limit = one.source.Capabilities().Accounts
+	one.consumer, err = s.consumer(consumer.Config{
+		Stream: name, Source: one.source, Follows: one.follows.includes, Leased: s.refresh,
+		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
+		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	s.all = append(s.all, one)
+	return nil
+}
+
+// watchFollows updates the accounts of the streams after every change, until ctx
+// ends.
+func (s *streams) watchFollows(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := s.listen(ctx, s.refresh)
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.log.Warn("follow_refresh_failed", "error", err, "effect", "a change is seen after the database is back")
+		pause(ctx, time.Second)
+	}
+	return nil
+}
+
+// refresh reads the followed accounts and applies them to the streams.
+func (s *streams) refresh(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	followed, err := schema.FollowedAccounts(ctx, s.pool)
+	if err != nil {
+		return err
+	}
+	var updates errgroup.Group // a stalled server delays only its own stream
+	for _, one := range s.all {
+		one.follows.take(followed)
+		before := one.follows.above
+		filter := one.follows.filter(followed, s.stored.Filter())
+		if one.follows.above != before {
+			s.log.Info("stream_request_changed", "stream", one.name, "accounts", len(followed.DIDs), "everyone", filter.Everyone)
+		}
+		if source, ok := one.source.(consumer.Filtered); ok {
+			updates.Go(func() error { return source.SetFilter(ctx, filter) })
+		}
+	}
+	return updates.Wait()
+}
+
+// lastHeartbeat returns the oldest heartbeat of the consumers.
+func (s *streams) lastHeartbeat() time.Time {
+	first := s.all[0].consumer.LastHeartbeat()
+	for _, one := range s.all[1:] {
+		if at := one.consumer.LastHeartbeat(); at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}
