@@ -62,18 +62,21 @@ func ServerTime(now, server time.Time) time.Time {
 
 // RepairJobSchedule corrects unfinished jobs that are dated in the future because
 // the database's clock was set back. An available job becomes due now. A retryable
-// or scheduled job waits at most as long as its original delay. It reads all
-// unfinished jobs, and returns how many it changed, at most 10,000.
-func RepairJobSchedule(ctx context.Context, db DB) (int, error) {
+// or scheduled job waits at most as long as its original delay. back is how far the
+// clock was just set back, or 0. It reads all unfinished jobs, and returns how many
+// it changed, at most 10,000.
+func RepairJobSchedule(ctx context.Context, db DB, back time.Duration) (int, error) {
 	// River sets created_at and attempted_at by the database's clock. If one of them is in the future, all the dates of the job are
-	// late by as much. River's scheduler makes jobs available five seconds before they are due.
+	// late by as much. River's scheduler makes jobs available five seconds before they are due. A job that ended after the step, but
+	// before a worker noticed it, was attempted just now, and waits until a time of the old clock.
 	const sql = `
 WITH late AS (
-    SELECT id, greatest(created_at, attempted_at, now()) - now() AS by
+    SELECT id, CASE WHEN created_at > now() OR attempted_at > now() THEN greatest(created_at, attempted_at) - now() ELSE $1 END AS by
     FROM river_job
     WHERE state IN ` + unfinished + `
       AND (created_at > now() + interval '1 second' OR attempted_at > now() + interval '1 second'
-           OR state = 'available' AND scheduled_at > now() + interval '10 seconds')
+           OR state = 'available' AND scheduled_at > now() + interval '10 seconds'
+           OR state IN ('retryable', 'scheduled') AND $1 > interval '0' AND attempted_at > now() - interval '20 seconds' AND scheduled_at >= now() + $1)
     LIMIT 10000
     FOR UPDATE SKIP LOCKED
 )
@@ -83,7 +86,7 @@ SET created_at   = least(j.created_at, now()),
     scheduled_at = CASE j.state WHEN 'available' THEN least(j.scheduled_at, now()) ELSE j.scheduled_at - l.by END
 FROM late AS l
 WHERE j.id = l.id`
-	tag, err := db.Exec(ctx, sql)
+	tag, err := db.Exec(ctx, sql, back)
 	if err != nil {
 		return 0, fmt.Errorf("repair the schedule of jobs: %w", err)
 	}

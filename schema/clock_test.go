@@ -86,8 +86,8 @@ func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 func TestJobsAreRescheduledAfterTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	repair := func() int {
-		repaired, err := schema.RepairJobSchedule(t.Context(), pool)
+	repair := func(back time.Duration) int {
+		repaired, err := schema.RepairJobSchedule(t.Context(), pool, back)
 		require.NoError(t, err)
 		return repaired
 	}
@@ -102,10 +102,10 @@ FROM (VALUES ('due',      'available', interval '-1 minute',  NULL::interval,   
              ('far',      'scheduled', interval '-2 hours',   interval '-2 hours',   interval '1 hour'),
              ('done',     'completed', interval '-1 minute',  interval '-1 minute',  interval '-1 minute')) AS j (kind, state, created, attempted, scheduled)`
 	do(t, pool, add)
-	require.Zero(t, repair(), "the clock is right")
+	require.Zero(t, repair(0), "the clock is right")
 	do(t, pool, `UPDATE river_job SET created_at = created_at + interval '1 hour', attempted_at = attempted_at + interval '1 hour', scheduled_at = scheduled_at + interval '1 hour'`)
-	require.Equal(t, 5, repair())
-	require.Zero(t, repair(), "once is enough")
+	require.Equal(t, 5, repair(0))
+	require.Zero(t, repair(0), "once is enough")
 	waits := func(kind string) time.Duration {
 		return ask[time.Duration](t, pool, `SELECT date_trunc('minute', CASE state WHEN 'running' THEN attempted_at ELSE scheduled_at END - now() + interval '30 seconds') FROM river_job WHERE kind = $1`, kind)
 	}
@@ -113,6 +113,15 @@ FROM (VALUES ('due',      'available', interval '-1 minute',  NULL::interval,   
 		"far": 2 * time.Hour} { // it has waited two hours of the three
 		require.Equal(t, want, waits(kind), kind)
 	}
+
+	// The clock was set back by a day. One job failed before that was noticed, one a minute ago.
+	do(t, pool, `UPDATE river_job SET attempted_at = now() - CASE kind WHEN 'retried' THEN interval '0' ELSE interval '1 minute' END, scheduled_at = now() + interval '1 day 5 minutes'
+WHERE kind IN ('retried', 'snoozed')`)
+	require.Zero(t, repair(0))
+	require.Equal(t, 1, repair(24*time.Hour))
+	require.Zero(t, repair(24*time.Hour), "once is enough")
+	require.Equal(t, 5*time.Minute, waits("retried"))
+	require.Equal(t, 24*time.Hour+5*time.Minute, waits("snoozed"))
 }
 
 // TestEarliestTime of three clocks.
