@@ -151,6 +151,16 @@ func site(host string) string {
 	return domain
 }
 
+// domainOf returns the last two labels of a host, or three below co.uk and the like.
+func domainOf(host string) string {
+	last := strings.LastIndexByte(host, '.')
+	middle := strings.LastIndexByte(host[:last], '.')
+	if label := host[middle+1 : last]; middle > 0 && (label == "co" || label == "com") {
+		middle = strings.LastIndexByte(host[:middle], '.')
+	}
+	return host[middle+1:]
+}
+
 // isUnder reports whether a host is a domain or one of its subdomains.
 func isUnder(host, domain string) bool {
 	rest, ok := strings.CutSuffix(host, domain)

@@ -7,28 +7,23 @@ import (
 
 // isExcluded reports whether links to a host do not count as shares.
 func isExcluded(host string) bool {
-	for _, domain := range [...]string{
-		// Animated pictures: posts embed them as links.
-		"tenor.com", "tenor.co", "giphy.com", "gph.is", "klipy.com", "gfycat.com",
-		// The network itself: links to posts and profiles.
-		"bsky.app", "bsky.social",
-	} {
-		if isUnder(host, domain) {
-			return true
-		}
+	switch domainOf(host) {
+	case "tenor.com", "tenor.co", "giphy.com", "gph.is", "klipy.com", "gfycat.com", // animated pictures: posts embed them as links
+		"bsky.app", "bsky.social": // the network itself: links to posts and profiles
+		return true
 	}
 	return false
 }
 
-// alias returns the canonical host of a site's alternative hosts. Each host is
-// listed, because "www." and "m." prefixes have no fixed meaning.
+// alias returns the canonical host of a site's alternative hosts, with or without
+// "www.". Each host is listed, because an "m." has no fixed meaning.
 func alias(host string) string {
-	switch host {
-	case "youtube.com", "m.youtube.com", "youtube-nocookie.com", "www.youtube-nocookie.com":
+	switch bare(host) {
+	case "youtube.com", "m.youtube.com", "youtube-nocookie.com":
 		return "www.youtube.com"
-	case "www.youtu.be":
+	case "youtu.be":
 		return "youtu.be"
-	case "twitter.com", "www.twitter.com", "mobile.twitter.com", "m.twitter.com", "www.x.com", "mobile.x.com":
+	case "twitter.com", "mobile.twitter.com", "m.twitter.com", "x.com", "mobile.x.com":
 		return "x.com"
 	case "facebook.com", "m.facebook.com", "mobile.facebook.com":
 		return "www.facebook.com"
@@ -37,8 +32,11 @@ func alias(host string) string {
 	case "reddit.com", "m.reddit.com", "old.reddit.com", "new.reddit.com", "np.reddit.com":
 		return "www.reddit.com"
 	}
+	if !strings.Contains(host, ".wik") {
+		return host
+	}
 	for _, project := range [...]string{".wikipedia.org", ".wiktionary.org", ".wikiquote.org", ".wikisource.org", ".wikibooks.org", ".wikinews.org", ".wikivoyage.org", ".wikimedia.org"} {
-		if language, ok := strings.CutSuffix(host, project); ok {
+		if language, ok := strings.CutSuffix(bare(host), project); ok {
 			for strings.HasSuffix(language, ".m") { // the mobile edition
 				language = strings.TrimSuffix(language, ".m")
 			}
@@ -49,11 +47,10 @@ func alias(host string) string {
 }
 
 // httpsOnly reports whether a site serves its pages over https only.
-func httpsOnly(host string) bool {
-	for _, domain := range [...]string{"youtube.com", "youtu.be", "x.com", "facebook.com", "instagram.com", "reddit.com", "wikipedia.org"} {
-		if isUnder(host, domain) {
-			return true
-		}
+func httpsOnly(domain string) bool {
+	switch domain {
+	case "youtube.com", "youtu.be", "x.com", "facebook.com", "instagram.com", "reddit.com", "wikipedia.org":
+		return true
 	}
 	return false
 }
@@ -64,7 +61,7 @@ func (a *address) applyHostRules() {
 		return // a private server
 	}
 	a.host = alias(a.host)
-	if httpsOnly(a.host) {
+	if httpsOnly(domainOf(a.host)) {
 		a.scheme = "https"
 	}
 	if id := a.video(); id != "" {
@@ -72,12 +69,15 @@ func (a *address) applyHostRules() {
 		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return p.name == "v" })
 		a.query = slices.Insert(a.query, 0, newParameter("v="+id))
 	}
-	a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return isTrackingOn(a.host, p.name) })
+	if len(a.query) > 0 {
+		domain := domainOf(a.host)
+		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return isTrackingOn(domain, p.name) })
+	}
 }
 
 // video returns the ID of the YouTube video that the URL leads to, or "".
 func (a *address) video() string {
-	id, path := "", strings.TrimSuffix(a.path[1:], "/")
+	id, path := "", strings.TrimRight(a.path[1:], "/")
 	switch a.host {
 	case "youtu.be":
 		id = path

@@ -1,12 +1,18 @@
-// Package link finds the links that a post shares and normalises their URLs, so
-// that every spelling of a URL counts as the same link.
+// Package link finds the links that a post shares. It gives each a spelling and an
+// identity.
 //
-// Normalising is idempotent, and a normalised URL is printable ASCII. Two pages
-// never become one link: differences that a server may see (http and https, a
-// trailing slash, the order of parameters) stay, unless there is a rule for the
-// site. The input comes from strangers: the work per post is bounded, and an error
-// in one field affects only that field. The package uses no database and makes no
-// network calls.
+// The spelling is a normalised URL that a person can open. Differences that a server
+// may see (http and https, a trailing slash, the order of parameters) stay, unless
+// there is a rule for the site. Normalising is idempotent, and a normalised URL is
+// printable ASCII. The identity is the key under which all spellings of one article
+// meet. It also ignores what no reader would see: the scheme, "www.", a trailing
+// slash, mobile and AMP editions, copies in archives. Two articles never have one
+// identity: a host or a path with another meaning elsewhere has a rule only where its
+// meaning is known.
+//
+// The input comes from strangers: the work per post is bounded, and an error in one
+// field affects only that field. The package uses no database and makes no network
+// calls.
 package link
 
 import (
@@ -33,9 +39,9 @@ type address struct {
 	fragment string // including "#", or ""
 }
 
-// Normalise returns the normalised spelling of a URL, under which its shares are
-// counted: an http or https URL of printable ASCII, at most MaxBytes long. The error
-// says why the URL is not a link; it is never worth a retry.
+// Normalise returns the spelling of a URL: an http or https URL of printable ASCII,
+// at most MaxBytes long. The error says why the URL is not a link; it is never worth
+// a retry.
 func Normalise(raw string) (url string, err error) {
 	a, err := parse(raw)
 	if err != nil {
@@ -44,8 +50,33 @@ func Normalise(raw string) (url string, err error) {
 	return a.format()
 }
 
-// parse splits a URL into its parts and applies every rule.
-func parse(raw string) (address, error) {
+// Parse returns the link that a URL leads to, without a card. Its errors are those of
+// Normalise.
+func Parse(raw string) (Link, error) {
+	l, _, err := read(raw)
+	return l, err
+}
+
+// read returns the link that a URL leads to. Links to excluded hosts do not count as
+// shares.
+func read(raw string) (l Link, excluded bool, err error) {
+	a, err := parse(raw)
+	if err != nil {
+		return Link{}, false, err
+	}
+	url, err := a.format()
+	if err != nil {
+		return Link{}, false, err
+	}
+	identity, host := a.identity(url)
+	if len(identity) > MaxBytes {
+		return Link{}, false, fmt.Errorf("identity of %d bytes is too long", len(identity))
+	}
+	return Link{URL: url, Identity: identity, Site: site(a.host)}, isExcluded(a.host) || isExcluded(host), nil
+}
+
+// parseOne splits a URL into its parts and applies the rules of spelling.
+func parseOne(raw string) (address, error) {
 	var a address
 	if len(raw) > maxRawBytes {
 		return a, fmt.Errorf("URL of %d bytes is too long", len(raw))
@@ -78,15 +109,37 @@ func parse(raw string) (address, error) {
 
 // format returns the normalised URL.
 func (a *address) format() (string, error) {
+	length := len(a.scheme) + len("://") + len(a.host) + len(":") + len(a.port) + len(a.path) + len(a.fragment)
+	for _, p := range a.query {
+		length += len("&") + len(p.text)
+	}
+	if a.port == "" {
+		length -= len(":")
+	}
+	if length > MaxBytes {
+		return "", fmt.Errorf("normalised URL of %d bytes is too long", length)
+	}
 	var b strings.Builder
+	b.Grow(length)
 	b.WriteString(a.scheme)
 	b.WriteString("://")
+	a.write(&b)
+	return b.String(), nil
+}
+
+// write writes the parts after the scheme.
+func (a *address) write(b *strings.Builder) {
 	b.WriteString(a.host)
 	if a.port != "" {
 		b.WriteByte(':')
 		b.WriteString(a.port)
 	}
 	b.WriteString(a.path)
+	a.writeQuery(b)
+}
+
+// writeQuery writes the query and the fragment.
+func (a *address) writeQuery(b *strings.Builder) {
 	separator := byte('?')
 	for _, p := range a.query {
 		b.WriteByte(separator)
@@ -94,15 +147,18 @@ func (a *address) format() (string, error) {
 		separator = '&'
 	}
 	b.WriteString(a.fragment)
-	if b.Len() > MaxBytes {
-		return "", fmt.Errorf("normalised URL of %d bytes is too long", b.Len())
-	}
-	return b.String(), nil
 }
 
 // checkCharacters refuses characters that browsers silently repair: two programs
 // could read such a URL as two different pages.
 func checkCharacters(raw string) error {
+	plain := true
+	for i := 0; i < len(raw) && plain; i++ {
+		plain = raw[i] >= ' ' && raw[i] < 0x7F && raw[i] != '\\'
+	}
+	if plain {
+		return nil
+	}
 	if !utf8.ValidString(raw) {
 		return errors.New("URL is not valid UTF-8")
 	}
@@ -204,7 +260,11 @@ func isPlain(c byte) bool {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
 		return true
 	}
-	return strings.IndexByte("-._~!*'()", c) >= 0
+	switch c {
+	case '-', '.', '_', '~', '!', '*', '\'', '(', ')':
+		return true
+	}
+	return false
 }
 
 // isDelimiter reports whether a character may act as a delimiter. Encoding would

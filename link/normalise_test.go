@@ -16,7 +16,7 @@ var specification string
 
 var escapedByte = regexp.MustCompile(`\\x[0-9A-F]{2}`)
 
-type rule struct{ group, input, output, reason string }
+type rule struct{ group, input, spelling, identity, reason string }
 
 // rules returns the rules of the specification.
 func rules(t testing.TB) []rule {
@@ -27,38 +27,43 @@ func rules(t testing.TB) []rule {
 			group = comment
 			continue
 		}
-		input, output, ok := strings.Cut(line, "\t")
-		require.True(t, ok, "line %d has no tab", number+1)
-		r := rule{group: group, input: escapedByte.ReplaceAllStringFunc(input, func(s string) string {
+		fields := strings.Split(line, "\t")
+		require.GreaterOrEqual(t, len(fields), 2, "line %d has no tab", number+1)
+		r := rule{group: group, input: escapedByte.ReplaceAllStringFunc(fields[0], func(s string) string {
 			b, err := strconv.ParseUint(s[2:], 16, 8)
 			require.NoError(t, err)
 			return string([]byte{byte(b)})
 		})}
-		if r.reason, ok = strings.CutPrefix(output, "! "); !ok {
-			r.output, r.reason = output, ""
+		if reason, ok := strings.CutPrefix(fields[1], "! "); ok {
+			r.reason = reason
+		} else {
+			require.Len(t, fields, 3, "line %d has no identity", number+1)
+			r.spelling, r.identity = fields[1], fields[2]
 		}
 		all = append(all, r)
 	}
 	return all
 }
 
-func TestNormaliseFollowsTheSpecification(t *testing.T) {
+func TestParseFollowsTheSpecification(t *testing.T) {
 	t.Parallel()
 	all := rules(t)
-	require.Greater(t, len(all), 150)
+	require.Greater(t, len(all), 400)
 	seen := map[string]bool{}
 	for _, r := range all {
 		require.False(t, seen[r.input], "the specification contains %q twice", r.input)
 		seen[r.input] = true
-		got, err := Normalise(r.input)
+		got, err := Parse(r.input)
 		if r.reason != "" {
-			require.ErrorContains(t, err, r.reason, "%s\n%q gave %q", r.group, r.input, got)
-			require.Empty(t, got)
+			require.ErrorContains(t, err, r.reason, "%s\n%q gave %q", r.group, r.input, got.URL)
+			require.Zero(t, got)
 			continue
 		}
 		require.NoError(t, err, "%s\n%q", r.group, r.input)
-		require.Equal(t, r.output, got, "%s\n%q", r.group, r.input)
-		requireNormal(t, got)
+		require.Equal(t, r.spelling, got.URL, "%s\n%q", r.group, r.input)
+		require.Equal(t, r.identity, got.Identity, "%s\n%q", r.group, r.input)
+		requireNormal(t, got.URL)
+		requireOneIdentity(t, got)
 	}
 }
 
@@ -106,13 +111,33 @@ func FuzzNormalise(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
 		normal, err := Normalise(raw)
+		l, parseErr := Parse(raw)
 		if err != nil {
 			require.Empty(t, normal)
+			require.EqualError(t, parseErr, err.Error())
 			return
 		}
+		require.NoError(t, parseErr)
+		require.Equal(t, normal, l.URL)
+		require.NotEmpty(t, l.Site)
 		requireNormal(t, normal)
-		a, err := parse(raw)
-		require.NoError(t, err)
-		require.NotEmpty(t, site(a.host))
+		requireOneIdentity(t, l)
 	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	for _, c := range []struct{ name, url string }{
+		{"article", "https://www.harbourtimes.example/2026/07/a-bridge-nobody-asked-for-1234"},
+		{"tracked", "https://www.harbourtimes.example/2026/07/a-bridge-nobody-asked-for-1234/?utm_source=bluesky&utm_medium=social&id=7"},
+		{"video", "https://youtu.be/dQw4w9WgXcQ?si=abc"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Parse(c.url); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

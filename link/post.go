@@ -28,14 +28,15 @@ type Card struct {
 
 // Link is a link that a post shares.
 type Link struct {
-	URL  string // normalised
-	Card Card   // zero without a card
-	Site string // registrable domain, in ASCII
+	URL      string // the spelling: a normalised URL that a person can open
+	Identity string // the same for all spellings of one article; valid UTF-8 of at most MaxBytes
+	Card     Card   // zero without a card
+	Site     string // registrable domain of URL, in ASCII
 }
 
 // Post holds what a post shares.
 type Post struct {
-	Links []Link // at most 25, distinct by URL, in order of appearance; the card's link is last
+	Links []Link // at most 25, distinct by Identity, in order of appearance; the card's link is last
 	Quote bool   // the post also quotes a record
 }
 
@@ -76,23 +77,20 @@ func InPost(did string, post []byte) (Post, error) {
 	return p, nil
 }
 
-// add adds a link and returns its index, or -1 if the URI is not a link.
+// add adds a link and returns its index, or -1 if the URI is not a link. Of several
+// spellings the first stays.
 func (p *Post) add(uri string) int {
-	a, err := parse(uri)
-	if err != nil || isExcluded(a.host) {
+	l, excluded, err := read(uri)
+	if err != nil || excluded {
 		return -1
 	}
-	url, err := a.format()
-	if err != nil {
-		return -1
-	}
-	if i := slices.IndexFunc(p.Links, func(l Link) bool { return l.URL == url }); i >= 0 {
+	if i := slices.IndexFunc(p.Links, func(other Link) bool { return other.Identity == l.Identity }); i >= 0 {
 		return i
 	}
 	if len(p.Links) == maxLinks { // the card's link matters more than the last one
 		p.Links = p.Links[:maxLinks-1]
 	}
-	p.Links = append(p.Links, Link{URL: url, Site: site(a.host)})
+	p.Links = append(p.Links, l)
 	return len(p.Links) - 1
 }
 

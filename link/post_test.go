@@ -56,6 +56,16 @@ func TestOneLinkInSeveralSpellingsIsFoundOnce(t *testing.T) {
 		`"embed":`+card("https://a.example/x?utm_source=b", ""))))
 }
 
+func TestArticleIsSharedOnceInItsFirstSpellingWithItsCard(t *testing.T) {
+	t.Parallel()
+	text := "http://www.news.example/2026/07/a-heron/ or here"
+	p, err := InPost(poster, []byte(textPost(t, text,
+		`"facets":[`+linked(text, "here", "https://web.archive.org/web/2026/https://news.example/2026/07/a-heron")+`]`,
+		`"embed":`+card("https://news.example/2026/07/a-heron/amp/?utm_source=x", `,"title":"A heron"`))))
+	require.NoError(t, err)
+	require.Equal(t, []Link{{URL: "http://www.news.example/2026/07/a-heron/", Identity: "news.example/2026/07/a-heron", Site: "news.example", Card: Card{Title: "A heron"}}}, p.Links)
+}
+
 func TestCardFillsItsLinkAnywhereInThePost(t *testing.T) {
 	t.Parallel()
 	text := "first second"
@@ -65,8 +75,8 @@ func TestCardFillsItsLinkAnywhereInThePost(t *testing.T) {
 		`"embed":`+card("https://www.news.example/1?utm_source=x", `,"title":" A  title\n","description":"About\u0000 it"`+thumb))))
 	require.NoError(t, err)
 	require.Equal(t, Post{Links: []Link{
-		{URL: "https://www.news.example/1", Site: "news.example", Card: Card{Title: "A title", Description: "About it", Image: "blob:did:plc:abc/bafkreiabc"}},
-		{URL: "https://b.example/2", Site: "b.example"},
+		{URL: "https://www.news.example/1", Identity: "news.example/1", Site: "news.example", Card: Card{Title: "A title", Description: "About it", Image: "blob:did:plc:abc/bafkreiabc"}},
+		{URL: "https://b.example/2", Identity: "b.example/2", Site: "b.example"},
 	}}, p)
 }
 
@@ -79,9 +89,9 @@ func TestQuoteIsRecordedWithAndWithoutACard(t *testing.T) {
 	}{
 		{"a record", quoted, Post{Quote: true}},
 		{"a record with a card", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":` + card("https://a.example/", `,"title":"T"`) + `}`,
-			Post{Quote: true, Links: []Link{{URL: "https://a.example/", Site: "a.example", Card: Card{Title: "T"}}}}},
+			Post{Quote: true, Links: []Link{{URL: "https://a.example/", Identity: "a.example", Site: "a.example", Card: Card{Title: "T"}}}}},
 		{"a record with pictures", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":{"$type":"app.bsky.embed.images","images":[]}}`, Post{Quote: true}},
-		{"a card alone", card("https://a.example/", ""), Post{Links: []Link{{URL: "https://a.example/", Site: "a.example"}}}},
+		{"a card alone", card("https://a.example/", ""), Post{Links: []Link{{URL: "https://a.example/", Identity: "a.example", Site: "a.example"}}}},
 		{"pictures alone", `{"$type":"app.bsky.embed.images","images":[],"external":{"uri":"https://a.example/"}}`, Post{}},
 		{"a video alone", `{"$type":"app.bsky.embed.video","video":{}}`, Post{}},
 		{"an embed without a type", `{"external":{"uri":"https://a.example/"}}`, Post{}},
@@ -99,6 +109,8 @@ func TestLinksToAnimatedPicturesAndTheNetworkDoNotCount(t *testing.T) {
 		"https://giphy.com/gifs/1", "https://media3.giphy.com/media/1/giphy.gif", "https://i.giphy.com/1.gif", "https://gph.is/1",
 		"https://klipy.com/gifs/1", "https://static.klipy.com/1.gif", "http://MEDIA.TENOR.COM./x.gif",
 		"https://bsky.app/profile/a.example/post/1", "https://www.bsky.app/", "https://go.bsky.app/x", "https://bsky.social/about", "https://a.bsky.social/",
+		"https://www.google.com/url?q=https://bsky.app/profile/a.example/post/1", "https://l.facebook.com/l.php?u=https%3A%2F%2Ftenor.com%2Fview%2Fcat-1",
+		"https://web.archive.org/web/2026/https://bsky.app/profile/a.example/post/1", "https://www.google.com/url?q=http://127.0.0.1/x",
 		"at://did:plc:abc/app.bsky.feed.post/1", "https://127.0.0.1/x", "https://user@a.example/",
 	} {
 		require.Empty(t, inPost(t, textPost(t, "", `"embed":`+card(uri, `,"title":"T"`))), uri)
@@ -159,7 +171,7 @@ func TestThumbnailMustReferToABlob(t *testing.T) {
 	} {
 		p, err := InPost(poster, []byte(textPost(t, "", `"embed":`+card("https://a.example/", `,"thumb":`+thumb))))
 		require.NoError(t, err, thumb)
-		require.Equal(t, []Link{{URL: "https://a.example/", Site: "a.example"}}, p.Links, thumb)
+		require.Equal(t, []Link{{URL: "https://a.example/", Identity: "a.example", Site: "a.example"}}, p.Links, thumb)
 	}
 }
 
@@ -241,7 +253,7 @@ func TestPostSharesAtMost25LinksIncludingItsCard(t *testing.T) {
 	require.Len(t, p.Links, maxLinks)
 	require.Equal(t, "https://a.example/0", p.Links[0].URL)
 	require.Equal(t, "https://a.example/23", p.Links[23].URL)
-	require.Equal(t, Link{URL: "https://card.example/", Site: "card.example", Card: Card{Title: "T"}}, p.Links[24])
+	require.Equal(t, Link{URL: "https://card.example/", Identity: "card.example", Site: "card.example", Card: Card{Title: "T"}}, p.Links[24])
 
 	without := inPost(t, textPost(t, "here", `"facets":[`+strings.Join(facets, ",")+`]`))
 	require.Len(t, without, maxLinks)
@@ -297,8 +309,8 @@ func FuzzInPost(f *testing.F) {
 		seen := map[string]bool{}
 		for _, l := range p.Links {
 			requireNormal(t, l.URL)
-			require.False(t, seen[l.URL], "%s is returned twice", l.URL)
-			seen[l.URL] = true
+			require.False(t, seen[l.Identity], "%s is returned twice", l.Identity)
+			seen[l.Identity] = true
 			require.NotEmpty(t, l.Site)
 			require.LessOrEqual(t, utf8.RuneCountInString(l.Card.Title), maxTitle)
 			require.LessOrEqual(t, utf8.RuneCountInString(l.Card.Description), maxDescription)

@@ -39,20 +39,31 @@ func (p parameter) value() string {
 func isTracking(p parameter) bool {
 	// Pages with broken escaping write "&amp;utm_source=".
 	name := strings.TrimPrefix(p.name, "amp;")
-	if strings.HasPrefix(name, "utm_") {
-		return true
+	if head, _, ok := strings.Cut(name, "_"); ok {
+		switch head {
+		case "utm", "mtm", "hsa", "bsft":
+			return true
+		}
 	}
 	switch name {
-	case "fbclid", "mibextid", "fb_action_ids", "fb_action_types", "fb_source", // Facebook
+	case "fbclid", "mibextid", "fb_action_ids", "fb_action_types", "fb_source", "fb_ref", "action_object_map", "action_type_map", "action_ref_map", // Facebook
 		"gclid", "gclsrc", "dclid", "gbraid", "wbraid", "gad_source", "gad_campaignid", "srsltid", "_gl", "_ga", // Google
-		"msclkid", "yclid", "ymclid", "_openstat", "twclid", "ttclid", "li_fat_id", "epik", "rdt_cid", "sccid", "s_kwcid", // other advertisers
+		"ga_source", "ga_medium", "ga_campaign", "ga_content", "ga_term", "ga_place", "usqp", "amp_js_v", "amp_gsa",
+		"msclkid", "yclid", "ysclid", "ymclid", "_openstat", "twclid", "ttclid", "li_fat_id", "epik", "rdt_cid", "sccid", "s_kwcid", // other advertisers
+		"irclickid", "irgwc", "cjevent", "cjdata", "ef_id", "wickedid", "wickedsource", "rb_clickid", "unicorn_click_id", "tblci", "dicbo", "obclid",
+		"_branch_match_id", "_branch_referrer", "hss_channel", "soc_src", "soc_trk", "sms_ss", "awesm",
 		"igshid", "igsh", // Instagram
-		"mc_cid", "mc_eid", "_hsenc", "_hsmi", "__hssc", "__hstc", "__hsfp", "hsctatracking", "mkt_tok", // newsletters
+		"mc_cid", "mc_eid", "mc_tc", "_hsenc", "_hsmi", "__hssc", "__hstc", "__hsfp", "hsctatracking", "mkt_tok", // newsletters
 		"vero_id", "vero_conv", "oly_enc_id", "oly_anon_id", "ck_subscriber_id", "_ke", "_kx", "dm_i", "ml_subscriber", "ml_subscriber_hash",
-		"spm", "cmpid", "wt.mc_id", "wt.mc_ev", "wt.srch", "wt.tsrc", "at_medium", "at_campaign", "ns_campaign", "ns_mchannel", "ns_source",
+		"__s", "_bta_tid", "_bta_c", "nr_email_referer", "sfmc_id", "sfmc_sub", "sfmc_j", "sfmc_u", "sfmc_mid", "trk_contact", "trk_msg", "trk_module", "trk_sid",
+		"elq", "elqaid", "elqat", "elqtrack", "elqtrackid", "elqcampaignid",
+		"pk_campaign", "pk_kwd", "pk_keyword", "pk_source", "pk_medium", "pk_content", "pk_cid", "piwik_campaign", "piwik_kwd", "piwik_keyword", // statistics
+		"spm", "cmpid", "wt.mc_id", "wt.mc_ev", "wt.srch", "wt.tsrc", "wt_zmc", "s_cid", "intcmp", "xtor", "ns_campaign", "ns_mchannel", "ns_source",
+		"itm_source", "itm_medium", "itm_campaign", "itm_content", "itm_term", "at_medium", "at_campaign", "at_campaign_type", "at_creation",
+		"at_custom1", "at_custom2", "at_custom3", "at_custom4", "at_format", "at_link_id", "at_link_origin", "at_link_type", "at_ptr_name", "at_bbc_team",
 		"ref_src", "ref_url", "guccounter", "guce_referrer", "guce_referrer_sig", "__twitter_impression":
 		return true
-	case "amp":
+	case "amp", "_amp":
 		// The value separates the AMP switch from, for example, a shop's amplifier.
 		switch p.value() {
 		case "", "1", "true":
@@ -65,42 +76,129 @@ func isTracking(p parameter) bool {
 }
 
 // isTrackingOn reports whether a parameter only records where the reader came from
-// on the site of host. It includes gift codes of paywalled sites: each giver has
+// on the site of a domain. It includes gift codes of paywalled sites: each giver has
 // another code for the same page.
-func isTrackingOn(host, name string) bool {
-	switch {
-	case isUnder(host, "youtube.com"):
+func isTrackingOn(domain, name string) bool {
+	if brand, _, _ := strings.Cut(domain, "."); brand == "amazon" || brand == "ebay" { // a domain in each country
+		return isTrackingInShop(name)
+	}
+	switch domain {
+	case "youtube.com":
 		switch name {
 		case "si", "feature", "t", "pp", "ab_channel", "app", "time_continue":
 			return true
 		}
-	case isUnder(host, "spotify.com"):
+	case "spotify.com":
+		return name == "si" || name == "nd"
+	case "soundcloud.com":
 		return name == "si"
-	case isUnder(host, "x.com"):
+	case "x.com":
 		return name == "t" || name == "s"
-	case isUnder(host, "tiktok.com"):
+	case "threads.com", "threads.net":
+		return name == "xmt" || name == "slof"
+	case "tiktok.com":
 		switch name {
-		case "_t", "_r", "is_from_webapp", "sender_device", "web_id":
+		case "_t", "_r", "_d", "is_from_webapp", "is_copy_url", "sender_device", "web_id":
 			return true
 		}
-	case isUnder(host, "reddit.com"):
-		return name == "share_id" || name == "rdt"
-	case isUnder(host, "nytimes.com"):
+	case "facebook.com":
 		switch name {
-		case "unlocked_article_code", "smid", "smtyp", "referringsource":
+		case "ref", "fref", "hc_ref", "refsrc", "rdid", "share_url", "sfnsn", "__tn__", "__cft__%5b0%5d", "notif_id", "notif_t", "acontext":
 			return true
 		}
-	case isUnder(host, "theatlantic.com"):
+	case "reddit.com":
+		return name == "share_id" || name == "rdt" || name == "ref" || name == "ref_source"
+	case "linkedin.com":
+		switch name {
+		case "trk", "trackingid", "lipi", "rcm", "refid":
+			return true
+		}
+	case "wikipedia.org":
+		return name == "wprov"
+	case "substack.com":
+		switch name {
+		case "r", "s", "isfreemail", "showwelcomeonshare", "triedredirect", "source":
+			return true
+		}
+	case "medium.com":
+		return name == "source" || name == "sk" || name == "gi"
+	case "imdb.com", "etsy.com", "goodreads.com", "producthunt.com":
+		return name == "ref" || name == "ref_"
+	}
+	return isTrackingOnNews(domain, name)
+}
+
+func isTrackingInShop(name string) bool {
+	switch name {
+	case "ref", "ref_", "tag", "linkcode", "linkid", "qid", "sr", "crid", "sprefix", "dib", "dib_tag", "camp", "creative", "creativeasin",
+		"ascsubtag", "content-id", "pd_rd_i", "pd_rd_r", "pd_rd_w", "pd_rd_wg", "pf_rd_p", "pf_rd_r", "pf_rd_s", "pf_rd_t", "pf_rd_i", "pf_rd_m",
+		"mkevt", "mkcid", "mkrid", "campid", "toolid", "customid", "_trkparms", "_trksid":
+		return true
+	}
+	return false
+}
+
+func isTrackingOnNews(domain, name string) bool {
+	switch domain {
+	case "nytimes.com":
+		switch name {
+		case "unlocked_article_code", "smid", "smtyp", "referringsource", "partner", "emc", "campaign_id", "instance_id", "segment_id", "regi_id", "user_id":
+			return true
+		}
+	case "theatlantic.com":
 		return name == "gift"
-	case isUnder(host, "washingtonpost.com"):
+	case "washingtonpost.com":
 		switch name {
 		case "pwapi_token", "itid", "wpisrc", "wpmk":
 			return true
 		}
-	case isUnder(host, "wsj.com"):
-		return name == "st" || name == "reflink"
-	case isUnder(host, "bloomberg.com"):
-		return name == "accesstoken" || name == "leadsource"
+	case "wsj.com", "barrons.com", "marketwatch.com":
+		return name == "st" || name == "reflink" || name == "mod"
+	case "bloomberg.com":
+		return name == "accesstoken" || name == "leadsource" || name == "sref" || name == "srnd"
+	case "ft.com":
+		switch name {
+		case "accesstoken", "sharetype", "segmentid", "token":
+			return true
+		}
+	case "economist.com":
+		return name == "giftid" || name == "taid"
+	case "theguardian.com":
+		return name == "cmp"
+	case "bbc.com", "bbc.co.uk":
+		return name == "ocid"
+	case "msn.com":
+		return name == "ocid" || name == "cvid" || name == "pc" || name == "ei"
+	case "cnn.com":
+		return name == "cid" || name == "iid"
+	case "go.com", "nbcnews.com":
+		return name == "cid" || name == "icid"
+	case "cbsnews.com":
+		return name == "ftag" || name == "intcid"
+	case "cnbc.com":
+		return name == "__source"
+	case "reuters.com":
+		return name == "taid"
+	case "huffpost.com", "huffingtonpost.com", "techcrunch.com", "aol.com":
+		return name == "ncid"
+	case "thedailybeast.com":
+		return name == "ref" || name == "source" || name == "via"
+	case "wired.com", "newyorker.com", "vanityfair.com", "vogue.com":
+		switch name {
+		case "mbid", "esrc", "bxid", "cndid", "_sp", "source":
+			return true
+		}
+	case "lemonde.fr":
+		switch name {
+		case "lmd_medium", "lmd_campaign", "lmd_creation", "lmd_source", "lmd_link", "random":
+			return true
+		}
+	case "spiegel.de":
+		return name == "sara_ref" || name == "sara_ecid" || name == "giftid"
+	case "zeit.de":
+		return name == "freebie"
+	case "nzz.ch":
+		return name == "mktcid" || name == "mktcval"
 	}
 	return false
 }

@@ -1,0 +1,237 @@
+package link
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// maxNesting bounds how many URLs may contain each other.
+const maxNesting = 5
+
+// parse reads a URL. The URL of a redirector or of an AMP cache is read as the URL
+// that it contains: it opens nothing else.
+func parse(raw string) (address, error) {
+	nesting := maxNesting
+	return parseNested(raw, &nesting)
+}
+
+// parseNested decrements nesting for each URL that contains another.
+func parseNested(raw string, nesting *int) (address, error) {
+	a, err := parseOne(raw)
+	if err != nil {
+		return a, err
+	}
+	for target := a.target(); target != ""; target = a.target() {
+		if *nesting--; *nesting < 0 {
+			return a, fmt.Errorf("more than %d URLs contain each other", maxNesting)
+		}
+		if a, err = parseOne(target); err != nil {
+			return a, fmt.Errorf("URL inside a URL: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// target returns the URL that a redirector or an AMP cache opens, or "".
+func (a *address) target() string {
+	if a.port != "" {
+		return ""
+	}
+	host, path := bare(a.host), strings.TrimRight(a.path, "/")
+	switch host {
+	case "l.facebook.com", "lm.facebook.com", "facebook.com":
+		if path == "/l.php" {
+			return a.parameter("u")
+		}
+		return ""
+	case "l.instagram.com", "l.threads.com", "l.threads.net":
+		return a.parameter("u")
+	case "out.reddit.com", "slack-redir.net":
+		return a.parameter("url")
+	case "youtube.com":
+		if path == "/redirect" {
+			return a.parameter("q")
+		}
+		return ""
+	case "t.umblr.com":
+		if path == "/redirect" {
+			return a.parameter("z")
+		}
+		return ""
+	case "vk.com":
+		if path == "/away.php" {
+			return a.parameter("to")
+		}
+		return ""
+	case "duckduckgo.com":
+		if path == "/l" {
+			return a.parameter("uddg")
+		}
+		return ""
+	}
+	switch {
+	case isGoogle(host) && path == "/url":
+		return a.googleTarget()
+	case isGoogle(host):
+		if rest, ok := strings.CutPrefix(a.path, "/amp/"); ok {
+			return a.cached(rest)
+		}
+	case isUnder(host, "cdn.ampproject.org"), isUnder(host, "bing-amp.com"):
+		for _, kind := range [...]string{"/c/", "/v/", "/wp/"} {
+			if rest, ok := strings.CutPrefix(a.path, kind); ok {
+				return a.cached(rest)
+			}
+		}
+	case isUnder(host, "safelinks.protection.outlook.com"):
+		return a.parameter("url")
+	}
+	return ""
+}
+
+// googleTarget returns the target of Google's redirector. Some pages of Google name
+// it "q", some "url" beside a search in "q".
+func (a *address) googleTarget() string {
+	q, target := a.parameter("q"), a.parameter("url")
+	switch {
+	case target == "":
+		return q
+	case q == "":
+		return target
+	}
+	return ""
+}
+
+// isGoogle reports whether a host is google.com or Google's host in a country.
+func isGoogle(host string) bool {
+	domain, ok := strings.CutPrefix(host, "google.")
+	if !ok {
+		return false
+	}
+	if domain == "com" {
+		return true
+	}
+	domain = strings.TrimPrefix(strings.TrimPrefix(domain, "com."), "co.")
+	return len(domain) == 2
+}
+
+// cached returns the URL of the page in an AMP cache. A leading "s/" stands for https.
+func (a *address) cached(rest string) string {
+	scheme := "http://"
+	if secure, ok := strings.CutPrefix(rest, "s/"); ok {
+		scheme, rest = "https://", secure
+	}
+	if host, _, _ := strings.Cut(rest, "/"); !strings.Contains(host, ".") { // a page of the cache itself
+		return ""
+	}
+	return a.inside(scheme, rest)
+}
+
+// inside returns the URL that the end of a path begins; the query and the route
+// belong to it.
+func (a *address) inside(scheme, rest string) string {
+	b := address{query: a.query, fragment: a.fragment}
+	var s strings.Builder
+	s.WriteString(scheme)
+	s.WriteString(rest)
+	b.writeQuery(&s)
+	return s.String()
+}
+
+// parameter returns the http or https URL that is the value of a parameter, or "".
+// Servers differ in which of two values they take, so a repeated name has none.
+func (a *address) parameter(name string) string {
+	found := ""
+	for _, p := range a.query {
+		if p.name != name {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = p.value()
+	}
+	value, err := url.QueryUnescape(found)
+	if err != nil || !hasScheme(value) {
+		return ""
+	}
+	return value
+}
+
+// unarchived returns the page that an archive's URL is a copy of. A copy is not the
+// page: its URL stays the spelling, because the page may be gone.
+func (a *address) unarchived() address {
+	b := *a
+	for nesting := maxNesting; nesting > 0; {
+		raw := b.archived()
+		if raw == "" {
+			break
+		}
+		nesting--
+		page, err := parseNested(raw, &nesting)
+		if err != nil { // a copy of something that is not a link
+			break
+		}
+		b = page
+	}
+	return b
+}
+
+// archived returns the URL that the URL of an archive contains, or "".
+func (a *address) archived() string {
+	if a.port != "" {
+		return ""
+	}
+	rest := ""
+	switch bare(a.host) {
+	case "web.archive.org":
+		var ok bool
+		if rest, ok = strings.CutPrefix(a.path, "/web/"); !ok {
+			return ""
+		}
+		if time, page, ok := strings.Cut(rest, "/"); ok && isArchiveTime(withoutKind(time)) {
+			rest = page
+		} else if !hasScheme(rest) {
+			return ""
+		}
+	case "archive.today", "archive.ph", "archive.is", "archive.li", "archive.md", "archive.vn", "archive.fo":
+		rest = a.path[1:]
+		if time, page, ok := strings.Cut(rest, "/"); ok && (time == "newest" || time == "oldest" || isArchiveTime(time)) {
+			rest = page
+		}
+		if !hasScheme(rest) { // a short name: archive.today/AbC12
+			return ""
+		}
+	default:
+		return ""
+	}
+	switch {
+	case hasScheme(rest):
+		return a.inside("", rest)
+	case hasPrefixFold(rest, "https:/"): // some programs lose a slash
+		return a.inside("https://", rest[len("https:/"):])
+	case hasPrefixFold(rest, "http:/"):
+		return a.inside("http://", rest[len("http:/"):])
+	}
+	return a.inside("http://", rest)
+}
+
+// withoutKind removes the kind of a copy from its time: 20260704if_ is 20260704 in a
+// frame.
+func withoutKind(time string) string {
+	if kind, ok := strings.CutSuffix(time, "_"); ok {
+		return strings.TrimRight(kind, "abcdefghijklmnopqrstuvwxyz")
+	}
+	return time
+}
+
+// isArchiveTime reports whether a segment is a time: 20260704123456, its beginning,
+// or 2026.07.04-123456.
+func isArchiveTime(segment string) bool {
+	for i := range len(segment) {
+		if c := segment[i]; (c < '0' || c > '9') && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return len(segment) >= 1 && len(segment) <= len("2026.07.04-123456") && segment[0] >= '0' && segment[0] <= '9'
+}
