@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -30,24 +28,10 @@ func network(t *testing.T, history int) *simnet.Net {
 	return n
 }
 
-// startNetwork starts a network that may restart on its address.
 func startNetwork(t *testing.T, n *simnet.Net) {
 	t.Helper()
-	onStablePort(t, n.Start)
+	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
-}
-
-// onStablePort listens on a port below the range of outgoing connections, so none
-// of them can take it while the server restarts.
-func onStablePort(t *testing.T, listen func(address string) error) {
-	t.Helper()
-	var err error
-	for range 50 {
-		if err = listen(fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))); err == nil {
-			break
-		}
-	}
-	require.NoError(t, err)
 }
 
 // reads is the environment of a process that reads a simulated network into a
