@@ -68,6 +68,7 @@ func (p App) source(filter consumer.Filter, log *slog.Logger, metrics prometheus
 		Compress:   p.cfg.Compress,
 		Dictionary: p.dictionary,
 		Wanted:     p.stored.Stores,
+		QuietAfter: p.cfg.QuietAfter,
 		Logger:     log,
 		Registerer: metrics,
 		UserAgent:  userAgent,

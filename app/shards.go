@@ -160,7 +160,7 @@ func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.S
 		Stream: now.Stream, Shard: now.Stream != s.cfg.Stream, Leased: s.refresh,
 		Source: one.source, Follows: one.follows.includes,
 		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
-		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
+		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter, ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: counts,
 	})
 	if err != nil {
 		return nil, err

@@ -154,7 +154,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	url := strings.Replace(direct, hostOf(t, direct), c.database.Listen, 1)
 	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
 		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms", // small batches are inserted, large ones copied
-		"WEIR_QUEUE_LIMIT=40")
+		"WEIR_QUEUE_LIMIT=40", "WEIR_QUIET_AFTER=5s")
 	if kind == followedAccounts {
 		services := "http://" + c.stream.Listen
 		c.env = append(c.env, "WEIR_START=tip", "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_API_INTERVAL=0s")
