@@ -18,6 +18,7 @@ var queues = []string{"alerts", "backfill", "maintenance", "network", "process"}
 // no more of the jobs than it counts, whether the planner knows how many there are,
 // knows nothing, or knows what was true before.
 func TestCountingCostsTheSameForDeepQueues(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	const deep = 120_000
 	// backlog is a deep queue, and one that is deep in retries, behind jobs that are done.
@@ -90,6 +91,7 @@ SELECT pg_stat_get_xact_tuples_returned('river_job'::regclass)
 
 // TestCountsCanPassTheLargestLimit that WEIR_QUEUE_LIMIT takes.
 func TestCountsCanPassTheLargestLimit(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	do(t, pool, `ALTER TABLE river_job DISABLE TRIGGER USER`)
