@@ -153,6 +153,7 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 		"did you mean WEIR_BATCH_EVENTS?":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENT=5"}, "serve"},
 		"WEIR_WORKERS must be 1 or more":                                     {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
 		"WEIR_BATCH_INTERVAL cannot be read":                                 {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_INTERVAL=fast"}, "consume"},
+		"WEIR_QUIET_AFTER must be 1s to 1m":                                  {[]string{"DATABASE_URL=" + database, "WEIR_QUIET_AFTER=10ms"}, "consume"},
 		"something that is no URL":                                           {[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve"},
 		"is not a Jetstream endpoint":                                        {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
 		"the webhook's address is not a URL":                                 {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve"},
