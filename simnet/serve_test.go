@@ -211,10 +211,10 @@ func TestStopClosesEveryClient(t *testing.T) {
 	require.Error(t, n.Start("127.0.0.1:0"), "it is already serving")
 }
 
-// A stop ends with its last client. Here it would otherwise take an hour.
+// A stop ends with its last client. Otherwise it would take a minute here.
 func TestStopEndsWithItsLastClient(t *testing.T) {
 	t.Parallel()
-	n := network(t, simnet.Config{Seed: 4, CloseLimit: time.Hour})
+	n := network(t, simnet.Config{Seed: 4, CloseLimit: time.Minute})
 	for range 3 {
 		events := dial(t, n).pump()
 		stopped := make(chan struct{})
