@@ -36,12 +36,13 @@ func layers() map[string][]string {
 
 		"bluesky":           {},
 		"collection":        {},
-		"devpg":             {},
+		"devpg":             {"loopback"},
 		"jobs":              {},
 		"link":              {},
+		"loopback":          {},
 		"schema":            {"collection"},
 		"schema/schematest": {"devpg", "schema"},
-		"simnet":            {},
+		"simnet":            {"loopback"},
 	}
 }
 

@@ -66,6 +66,7 @@ func (p App) source(log *slog.Logger, metrics prometheus.Registerer) (consumer.S
 		Compress:   p.cfg.Compress,
 		Dictionary: p.dictionary,
 		Wanted:     p.stored.Stores,
+		QuietAfter: p.cfg.QuietAfter,
 		Logger:     log,
 		Registerer: metrics,
 		UserAgent:  userAgent,

@@ -66,6 +66,9 @@ type Config struct {
 	// The shortest gap to record on a stream that was known to be quiet. On other streams
 	// every gap is recorded.
 	GapThreshold time.Duration `env:"WEIR_GAP_THRESHOLD" envDefault:"5m"`
+	// A stream that sends nothing for this long, and whose server replies to a ping, is
+	// quiet: nothing is unread. After a connection it takes three times as long.
+	QuietAfter time.Duration `env:"WEIR_QUIET_AFTER" envDefault:"5s"`
 	// The lag at which a stream is critical and its consumer no longer ready. The warning
 	// comes after one minute, whatever this is.
 	LagLimit time.Duration `env:"WEIR_LAG_LIMIT" envDefault:"5m"`
@@ -200,6 +203,8 @@ func ReadConfig() (Config, error) {
 		return Config{}, errors.New("WEIR_BATCH_EVENTS must be 100000 at most and WEIR_BATCH_INTERVAL 1m: a batch is one transaction")
 	case c.GapThreshold <= 0 || c.JobTimeout <= 0:
 		return Config{}, errors.New("WEIR_GAP_THRESHOLD and WEIR_JOB_TIMEOUT must be greater than 0")
+	case c.QuietAfter < time.Second || c.QuietAfter > time.Minute:
+		return Config{}, errors.New("WEIR_QUIET_AFTER must be 1s to 1m: a server may need a second to look for the first event")
 	case c.Workers > 10_000 || c.BackfillWorkers > 10_000 || c.APIConcurrency > 10_000:
 		return Config{}, errors.New("WEIR_WORKERS, WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 10000 at most")
 	case c.RescueAfter <= c.JobTimeout:

@@ -81,7 +81,8 @@ func (s *streams) add(name string, source func(*slog.Logger, prometheus.Register
 	one.consumer, err = s.consumer(consumer.Config{
 		Stream: name, Source: one.source, Follows: one.follows.includes, Leased: s.refresh,
 		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
-		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
+		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
+		ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
 	})
 	if err != nil {
 		return err

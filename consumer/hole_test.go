@@ -117,6 +117,7 @@ func postOf(account string, written, dated time.Time) string {
 // TestFailoverFromLaggingHostLosesNothing fails over from a host that receives
 // events twenty minutes late, and dates them then, to one that is on time.
 func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	const posts, lag = 50, 20 * time.Minute
 	now := time.Now()
@@ -159,6 +160,7 @@ func TestFailoverFromLaggingHostLosesNothing(t *testing.T) {
 // TestScanningServerIsNotQuiet connects to a server that answers pings while it
 // scans six hours of other accounts' events.
 func TestScanningServerIsNotQuiet(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	s := &stream{t: t, wire: wires()[0], pool: schematest.New(t), ping: 20 * time.Millisecond}
 	now := time.Now()

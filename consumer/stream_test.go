@@ -155,6 +155,7 @@ func (l *lines) count(s string) int {
 // TestFullBufferDropsTheConnectionNotEvents stops the database until the buffer is
 // full.
 func TestFullBufferDropsTheConnectionNotEvents(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	s := newStream(t, simnet.Config{History: 3000})
 	metrics := prometheus.NewRegistry()

@@ -11,8 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -23,6 +21,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/loopback"
 )
 
 // Options describe a server.
@@ -41,7 +41,7 @@ type Server struct {
 	dir      string // data, log and sockets
 	user     *account
 	sockets  string // the folder of the socket
-	port     int
+	port     *loopback.Port
 	password string
 	lock     *os.File
 
@@ -71,7 +71,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := s.prepare(ctx); err != nil {
 		return nil, errors.Join(err, s.release())
 	}
-	if err := s.launch(ctx); err != nil {
+	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.release())
 	}
 	if err := s.publish(ctx); err != nil {
@@ -80,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// prepare locks the folder and creates the cluster.
+// prepare locks the folder, creates the cluster and reserves the port.
 func (s *Server) prepare(ctx context.Context) error {
 	if s.options.Dir == "" {
 		dir, err := os.MkdirTemp("", "weir-postgres-")
@@ -97,6 +97,9 @@ func (s *Server) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := s.removeLeftovers(ctx); err != nil {
+		return err
+	}
+	if s.port, err = loopback.Reserve("127.0.0.1:0"); err != nil {
 		return err
 	}
 	return s.initCluster(ctx)
@@ -162,23 +165,7 @@ func (s *Server) initCluster(ctx context.Context) error {
 	return nil
 }
 
-// launch starts the server on a free port and waits until it accepts connections.
-func (s *Server) launch(ctx context.Context) error {
-	var err error
-	for range 3 { // another process may take the free port first
-		if s.port == 0 {
-			if s.port, err = freePort(); err != nil {
-				return err
-			}
-		}
-		if err = s.start(ctx); err == nil || !strings.Contains(err.Error(), "Address already in use") {
-			return err
-		}
-		s.port = 0
-	}
-	return err
-}
-
+// start starts the server and waits until it accepts connections.
 func (s *Server) start(ctx context.Context) error {
 	if err := s.makeSockets(); err != nil {
 		return err
@@ -229,7 +216,7 @@ func (s *Server) makeSockets() error {
 }
 
 func (s *Server) arguments() []string {
-	args := []string{"-D", s.data(), "-k", s.sockets, "-h", "127.0.0.1", "-p", strconv.Itoa(s.port),
+	args := []string{"-D", s.data(), "-k", s.sockets, "-h", "127.0.0.1", "-p", strconv.Itoa(s.port.Number()),
 		"-c", "max_connections=200", "-c", "timezone=UTC", "-c", "unix_socket_permissions=0700"}
 	if !s.options.Fsync {
 		args = append(args, "-c", "fsync=off", "-c", "full_page_writes=off")
@@ -285,7 +272,7 @@ func (s *Server) publish(ctx context.Context) error {
 // URL returns the connection URL of one of the server's databases.
 func (s *Server) URL(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(superuser, s.password),
-		Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)), Path: "/" + database, RawQuery: "sslmode=disable"}
+		Host: s.port.Address(), Path: "/" + database, RawQuery: "sslmode=disable"}
 	return u.String()
 }
 
@@ -341,6 +328,9 @@ func (s *Server) release() error {
 	for _, path := range s.disposable() {
 		err = errors.Join(err, os.RemoveAll(path))
 	}
+	if s.port != nil {
+		err = errors.Join(err, s.port.Release())
+	}
 	if s.lock != nil { // otherwise the folder belongs to another process
 		os.Remove(filepath.Join(s.options.Dir, urlFile)) //nolint:errcheck // it may not exist
 		err = errors.Join(err, s.lock.Close())
@@ -358,21 +348,6 @@ func (s *Server) disposable() []string {
 		paths = append(paths, s.dir, s.options.Dir)
 	}
 	return paths
-}
-
-// freePort returns a free port below the range that kernels use for outgoing
-// connections, so that no such connection takes the port during a restart.
-func freePort() (int, error) {
-	const from, to, tries = 20_000, 32_000, 50
-	var err error
-	for range tries {
-		port := from + mathrand.IntN(to-from)
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("find a free port: %w", err)
 }
 
 func exists(path string) bool {

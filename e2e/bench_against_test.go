@@ -154,7 +154,8 @@ func (a *against) run(env []string, program string, args ...string) *os.ProcessS
 func (a *against) live(program, url string) *os.ProcessState {
 	a.b.Helper()
 	cmd := exec.Command(program, "consume")
-	cmd.Env = append(reads(a.net, url), "WEIR_OPS_LISTEN=off", "WEIR_LOG_LEVEL=warn", "WEIR_BATCH_EVENTS=20", "WEIR_LEASE_TTL=10s")
+	cmd.Env = slices.DeleteFunc(reads(a.net, url), func(v string) bool { return strings.HasPrefix(v, "WEIR_QUIET_AFTER=") }) // unknown to older commits
+	cmd.Env = append(cmd.Env, "WEIR_OPS_LISTEN=off", "WEIR_LOG_LEVEL=warn", "WEIR_BATCH_EVENTS=20", "WEIR_LEASE_TTL=10s")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(a.b, cmd.Start())

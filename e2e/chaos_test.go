@@ -1,12 +1,8 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,68 +24,6 @@ const (
 	wholeNetwork     = "the whole network"
 	followedAccounts = "followed accounts"
 )
-
-// TestChaos runs a fleet of processes that store a simulated network while
-// faults are injected, then compares the tables with the fold of the network's
-// log. Each round has a network, a database and a fleet of its own; every second
-// one follows accounts. A fault that cannot be shown to have happened fails the
-// test.
-//
-// WEIR_CHAOS is how long it runs, in whole rounds; without it, one round.
-// WEIR_SEED is the seed of the first round: an even one reads the whole network,
-// an odd one follows accounts. A seed repeats the plan and the network, but not
-// the timing. WEIR_REPORT names a file for the report.
-func TestChaos(t *testing.T) {
-	schematest.Long(t)
-	t.Parallel()
-	began, s := time.Now(), seed(t)
-	var all chaosReport
-	for until := began.Add(chaosLength(t)); len(all) == 0 || time.Now().Before(until); s++ {
-		kind := wholeNetwork
-		if s%2 == 1 {
-			kind = followedAccounts
-		}
-		good := t.Run(fmt.Sprintf("round %d of %s", len(all)+1, kind), func(t *testing.T) {
-			c := newChaos(t, s, kind)
-			c.play(c.plan())
-			all = append(all, c.compare())
-			all.publish(t, time.Since(began))
-			c.require()
-		})
-		require.True(t, good, "WEIR_SEED=%d repeats this round", s)
-	}
-}
-
-// TestFollowedRound is a short round of followed accounts: accounts are followed
-// and unfollowed, the server forgets events, and a worker is killed.
-func TestFollowedRound(t *testing.T) {
-	schematest.Long(t)
-	t.Parallel()
-	c := newChaos(t, seed(t), followedAccounts)
-	c.play(c.planned("followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"))
-	c.compare()
-	c.require()
-}
-
-// seed is WEIR_SEED, or a new seed.
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	s := uint64(time.Now().UnixNano()) &^ 1
-	if given := os.Getenv("WEIR_SEED"); given != "" {
-		var err error
-		s, err = strconv.ParseUint(given, 10, 64)
-		require.NoError(t, err, "WEIR_SEED")
-	}
-	t.Logf("WEIR_SEED=%d repeats this plan", s)
-	return s
-}
-
-func chaosLength(t *testing.T) time.Duration {
-	t.Helper()
-	length, err := time.ParseDuration(cmp.Or(os.Getenv("WEIR_CHAOS"), "0s"))
-	require.NoError(t, err, "WEIR_CHAOS")
-	return length
-}
 
 // chaos is one round: a network, a database, the processes between them, and the
 // faults.
@@ -154,7 +88,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	url := strings.Replace(direct, hostOf(t, direct), c.database.Listen, 1)
 	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
 		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms", // small batches are inserted, large ones copied
-		"WEIR_QUEUE_LIMIT=40")
+		"WEIR_QUEUE_LIMIT=40", "WEIR_QUIET_AFTER=5s")
 	if kind == followedAccounts {
 		services := "http://" + c.stream.Listen
 		c.env = append(c.env, "WEIR_START=tip", "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_API_INTERVAL=0s")

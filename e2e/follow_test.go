@@ -210,12 +210,12 @@ func TestGapIsClosedFromTheFeeds(t *testing.T) {
 // It measures milliseconds, so it does not run in parallel with other tests.
 func TestThreeProcessesShareTheLimit(t *testing.T) {
 	schematest.Long(t)
-	n := followNetwork(t, 40)
+	n := followNetwork(t, 30)
 	n.SetLatency(1500 * time.Millisecond) // long enough to use all ten slots
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
-	env := append(follower(n, database), "WEIR_API_INTERVAL=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=15s", "WEIR_JOB_TIMEOUT=12s")
+	env := append(follower(n, database), "WEIR_API_INTERVAL=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=9s", "WEIR_JOB_TIMEOUT=8s")
 	var processes []*process
 	for range 3 {
 		processes = append(processes, start(t, env, "work"))

@@ -29,6 +29,7 @@ type move struct {
 // lost lease. Without the heartbeat the test passes; if advance_stream does not
 // check the epoch either, it fails.
 func TestPausedConsumerCommitsNothing(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	n := network(t, 5000)
 	database := schematest.NewURL(t)
@@ -99,7 +100,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	consume, work := start(t, env, "consume"), start(t, env, "work")
 	waits := func(sql string, because string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return count(t, pool, sql) == 1 }, time.Minute, 10*time.Millisecond, because)
+		require.Eventually(t, func() bool { return count(t, pool, sql) >= 1 }, time.Minute, 10*time.Millisecond, because)
 	}
 	last := lastDelivered(n)
 	waits(fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)

@@ -6,18 +6,22 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/loopback"
 )
 
 // proxy stands between the processes and a server.
 type proxy struct {
 	t      *testing.T
 	server *toxiproxy.ApiServer // needed for its log alone
+	port   *loopback.Port       // reserved while the proxy is down, too
 	*toxiproxy.Proxy
 	accepted *atomic.Int64 // connections so far
 }
@@ -32,12 +36,14 @@ func newProxy(t *testing.T, name, upstream string) *proxy {
 		}
 	}))
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), log)
-	p := &proxy{t: t, server: server, accepted: accepted}
-	onStablePort(t, func(address string) error {
-		p.Proxy = toxiproxy.NewProxy(server, name, address, upstream)
-		return p.Start()
+	port, err := loopback.Reserve("127.0.0.1:0")
+	require.NoError(t, err)
+	p := &proxy{t: t, server: server, port: port, accepted: accepted, Proxy: toxiproxy.NewProxy(server, name, port.Address(), upstream)}
+	require.NoError(t, p.Start())
+	t.Cleanup(func() {
+		p.Stop()
+		require.NoError(t, port.Release())
 	})
-	t.Cleanup(func() { p.Stop() })
 	return p
 }
 
@@ -59,7 +65,7 @@ func (p *proxy) down() {
 	p.t.Helper()
 	p.Stop()
 	_, err := net.DialTimeout("tcp", p.Listen, 5*time.Second)
-	require.Error(p.t, err, "%s: the proxy accepts connections", p.Name)
+	require.ErrorIs(p.t, err, syscall.ECONNREFUSED, "%s: the proxy accepts connections", p.Name)
 }
 
 func (p *proxy) up() {

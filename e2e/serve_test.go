@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -30,24 +28,10 @@ func network(t *testing.T, history int) *simnet.Net {
 	return n
 }
 
-// startNetwork starts a network that may restart on its address.
 func startNetwork(t *testing.T, n *simnet.Net) {
 	t.Helper()
-	onStablePort(t, n.Start)
+	require.NoError(t, n.Start("127.0.0.1:0"))
 	t.Cleanup(n.Stop)
-}
-
-// onStablePort listens on a port below the range of outgoing connections, so none
-// of them can take it while the server restarts.
-func onStablePort(t *testing.T, listen func(address string) error) {
-	t.Helper()
-	var err error
-	for range 50 {
-		if err = listen(fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))); err == nil {
-			break
-		}
-	}
-	require.NoError(t, err)
 }
 
 // reads is the environment of a process that reads a simulated network into a
@@ -55,7 +39,7 @@ func onStablePort(t *testing.T, listen func(address string) error) {
 func reads(n *simnet.Net, database string) []string {
 	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
 		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=2s", "WEIR_RESCUE_AFTER=3s",
-		"WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0"}
+		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0"}
 }
 
 func get(url string) (string, error) {
@@ -169,6 +153,7 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 		"did you mean WEIR_BATCH_EVENTS?":                                    {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_EVENT=5"}, "serve"},
 		"WEIR_WORKERS must be 1 or more":                                     {[]string{"DATABASE_URL=" + database, "WEIR_WORKERS=0"}, "work"},
 		"WEIR_BATCH_INTERVAL cannot be read":                                 {[]string{"DATABASE_URL=" + database, "WEIR_BATCH_INTERVAL=fast"}, "consume"},
+		"WEIR_QUIET_AFTER must be 1s to 1m":                                  {[]string{"DATABASE_URL=" + database, "WEIR_QUIET_AFTER=10ms"}, "consume"},
 		"something that is no URL":                                           {[]string{"DATABASE_URL=host=localhost password=secret port=abc"}, "serve"},
 		"is not a Jetstream endpoint":                                        {[]string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=wss://u:secret@127.0.0.1:1/s"}, "consume"},
 		"the webhook's address is not a URL":                                 {[]string{"DATABASE_URL=" + database, "WEIR_ALERT_WEBHOOK=hooks.example/secret"}, "serve"},

@@ -12,5 +12,5 @@ func (RetryDeadLetters) Kind() string { return "retry_dead_letters" }
 
 // InsertOpts are the defaults of its inserts.
 func (RetryDeadLetters) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Tags: []string{"asked-for"}}
+	return river.InsertOpts{Queue: QueueNetwork, Tags: Reason(PriorityManual)}
 }

@@ -47,7 +47,7 @@ func FindFeed(ctx context.Context, db DB, did string) (Feed, error) {
 	const sql = `
 SELECT coalesce(a.handle, '') AS handle, a.feed_newest AS newest, coalesce(a.feed_problem, '') AS problem,
        least(a.feed_since, a.reread_since, (SELECT min(w.added_at) FROM watch_members AS w WHERE w.did = v.did)) AS complete_since,
-       coalesce(a.reread_asked, 0) AS rereads_requested
+       coalesce(a.reread_count, 0) AS rereads_requested
 FROM (VALUES ($1::text)) AS v (did)
 LEFT JOIN accounts AS a ON a.did = v.did`
 	return One(ctx, db, "read the feed's state of "+did, pgx.RowToStructByName[Feed], sql, did)
@@ -61,7 +61,7 @@ type Reading struct {
 	Now              time.Time
 	Problem          string // why the read is incomplete; empty: it is complete
 	Compared         bool   // compared with the repository
-	RereadsRequested int    // Feed.Asked, read before the comparison
+	RereadsRequested int    // Feed.RereadsRequested, read before the comparison
 	RetryLater       bool   // the read or the comparison failed: try again later
 }
 
@@ -79,7 +79,7 @@ SET feed_newest  = greatest(a.feed_newest, excluded.feed_newest),
     feed_read_at = coalesce(excluded.feed_read_at, a.feed_read_at),
     feed_problem = excluded.feed_problem,
     feed_since   = least(a.feed_since, excluded.feed_since),
-    reread_since = CASE WHEN $8 AND a.reread_asked = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
+    reread_since = CASE WHEN $8 AND a.reread_count = $9 THEN NULL ELSE least(a.reread_since, excluded.reread_since) END,
     reread_at    = CASE WHEN NOT $7 THEN a.reread_at
                         ELSE $3 + least(greatest($3 - least(a.reread_since, $6), interval '1 hour'), interval '1 day') END`
 	if _, err := tx.Exec(ctx, feed, did, nilTime(r.Newest), r.Now, r.Problem, r.CompleteSince, r.Since, r.RetryLater, r.Compared, r.RereadsRequested); err != nil {
@@ -98,7 +98,7 @@ UPDATE river_job
 SET priority     = least(priority, $2),
     tags         = CASE WHEN priority > $2 THEN ($6::text[])[$2:$2] || array_remove(tags, ($6::varchar[])[priority]) ELSE tags END,
     args         = CASE WHEN (args ->> 'since')::timestamptz > $3 THEN jsonb_set(args, '{since}', to_jsonb($5::text)) ELSE args END
-                   || jsonb_build_object('asked', coalesce((args ->> 'asked')::int, 0) + 1,
+                   || jsonb_build_object('requests', coalesce((args ->> 'requests')::int, 0) + 1,
                                          'not_before', greatest((args ->> 'not_before')::timestamptz, $4)),
     scheduled_at = CASE WHEN state IN ('available', 'scheduled') THEN least(scheduled_at, $4) ELSE scheduled_at END
 WHERE id = ANY ($1) AND state IN ` + unfinished + `

@@ -75,7 +75,7 @@ func TestClockSetBackKeepsNoCallWaiting(t *testing.T) {
 	do(t, pool, `UPDATE api_schedule SET next_at = next_at + interval '1 hour'`)
 	first := takeSlot("dead 2")
 	require.NotNil(t, first.Slot)
-	require.Less(t, first.Wait, 5*time.Second)
+	require.LessOrEqual(t, first.Wait, 2*200*time.Millisecond+time.Second, "as far as two slots can be reserved ahead")
 	do(t, pool, `UPDATE api_slots SET expires_at = expires_at + interval '1 hour'`)
 	require.Nil(t, takeSlot("alive").Slot, "both are held")
 	require.True(t, ask[bool](t, pool, `SELECT max(expires_at) <= clock_timestamp() + interval '1 minute' FROM api_slots`))

@@ -70,7 +70,7 @@ WITH concerned AS MATERIALIZED (
     FOR UPDATE OF a
 )
 UPDATE accounts AS a
-SET reread_since = least(a.reread_since, c.from_at - interval '1 minute'), reread_asked = a.reread_asked + 1
+SET reread_since = least(a.reread_since, c.from_at - interval '1 minute'), reread_count = a.reread_count + 1
 FROM concerned AS c
 WHERE a.did = c.did
 RETURNING a.did`

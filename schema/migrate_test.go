@@ -18,6 +18,7 @@ import (
 )
 
 func TestMigrationsRunOnceHoweverManyStart(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	pool := schematest.New(t)
 	_, err := pool.Exec(t.Context(), `DROP SCHEMA public CASCADE; CREATE SCHEMA public`)

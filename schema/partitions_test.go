@@ -22,6 +22,7 @@ import (
 // TestMakingAPartitionScansNothingUnderItsLock, however many posts are in
 // posts_default: no transaction both locks it and reads its rows.
 func TestMakingAPartitionScansNothingUnderItsLock(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	const rows = 200_000
 	pool := schematest.New(t)

@@ -17,7 +17,7 @@ CREATE TABLE accounts (
     feed_read_at timestamp with time zone, -- When the feed was last read to the end of a window.
     feed_problem text DEFAULT ''::text NOT NULL, -- Why the feed could not be read the last time. Empty: it could.
     reread_since timestamp with time zone, -- Posts since then may be missing, because the account could not be read. It is read again when it is active. NULL: nothing is missing.
-    reread_asked integer DEFAULT 0 NOT NULL, -- How many rereads were requested. A read that began before the latest request does not fulfil it.
+    reread_count integer DEFAULT 0 NOT NULL, -- How many rereads were requested. A read that began before the latest request does not fulfil it.
     reread_at timestamp with time zone, -- When to try again, if the account is active and could not be read.
     purged_for timestamp with time zone, -- The status_at of the deletion after which the account was purged.
     purge_at timestamp with time zone, -- When the account is purged once more, of what a replay stored in the meantime.
@@ -604,7 +604,7 @@ BEGIN
     END IF;
     IF OLD.status = 'deleted' THEN -- its posts may have been purged
         NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
-        NEW.reread_asked := NEW.reread_asked + 1;
+        NEW.reread_count := NEW.reread_count + 1;
     END IF;
     NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
@@ -616,7 +616,7 @@ CREATE OR REPLACE FUNCTION public.enqueue_retries()
  RETURNS bigint
  LANGUAGE sql
 AS $function$
-    SELECT enqueue_job('retry_dead_letters', 'network', '{}', ARRAY['asked-for'])
+    SELECT enqueue_job('retry_dead_letters', 'network', '{}', ARRAY['manual'])
 $function$;
 
 -- Makes the partition of posts for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while posts is in use.

@@ -273,7 +273,7 @@ WHERE a.status = 'active' AND (a.status_at IS NULL OR a.status_at < $2 - interva
 func resetFeeds(ctx context.Context, tx pgx.Tx, watch int64, added []string) (withPosts []string, err error) {
 	const reset = `
 UPDATE accounts AS a
-SET feed_newest = NULL, feed_since = NULL, feed_problem = '', reread_since = tid_time(k.first), reread_asked = a.reread_asked + 1
+SET feed_newest = NULL, feed_since = NULL, feed_problem = '', reread_since = tid_time(k.first), reread_count = a.reread_count + 1
 FROM (
     SELECT a.did, (
         SELECT min(p.rkey) FROM posts AS p

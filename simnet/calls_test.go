@@ -97,6 +97,7 @@ func TestCallEndsBeforeItsResponseIsRead(t *testing.T) {
 
 func TestRateLimitIsSentAndEnforced(t *testing.T) {
 	t.Parallel()
+	opened := time.Now().Truncate(time.Second)
 	n := network(t, simnet.Config{Seed: 8, Rate: simnet.Rate{Calls: 3, Window: time.Hour}})
 	hub := n.Hub().DID
 	for left := 2; left >= 0; left-- {
@@ -106,14 +107,15 @@ func TestRateLimitIsSentAndEnforced(t *testing.T) {
 			[]string{r.header.Get("RateLimit-Limit"), r.header.Get("RateLimit-Remaining"), r.header.Get("RateLimit-Policy")})
 		reset, err := strconv.ParseInt(r.header.Get("RateLimit-Reset"), 10, 64)
 		require.NoError(t, err)
-		require.WithinDuration(t, time.Now().Add(time.Hour), time.Unix(reset, 0), time.Minute)
+		require.WithinRange(t, time.Unix(reset, 0), opened.Add(time.Hour), time.Now().Add(time.Hour+time.Second))
 		require.Empty(t, r.header.Get("Retry-After"))
 	}
 	r := call(t, n, getAuthorFeed, "actor", hub)
 	requireError(t, r, 429, "RateLimitExceeded", "Rate Limit Exceeded")
 	wait, err := strconv.Atoi(r.header.Get("Retry-After"))
 	require.NoError(t, err)
-	require.InDelta(t, 3600, wait, 60)
+	require.Positive(t, wait)
+	require.LessOrEqual(t, wait, 3600)
 	require.Equal(t, "0", r.header.Get("RateLimit-Remaining"))
 	require.Equal(t, 429, n.Calls()[3].Status)
 

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/weir-social/weir/loopback"
 )
 
 // Config configures a network. The same seed, counts and start give the same
@@ -38,6 +40,7 @@ type Config struct {
 	Coarse     time.Duration // V2: how much earlier than requested a cursor by time may start
 	PingEvery  time.Duration // 30 s when zero
 	WriteLimit time.Duration // a client that takes longer to read a frame or to return a pong is cut off; 5 s when zero
+	CloseLimit time.Duration // how long clients have to reply to the close frame of a stop; 1 s when zero
 
 	Follows int // number of accounts that the hub follows; when zero 342, or all if there are fewer
 
@@ -79,7 +82,8 @@ type Net struct {
 
 	address atomic.Pointer[string] // of the latest start
 
-	life     sync.Mutex // guards the fields below
+	life     sync.Mutex     // guards the fields below
+	port     *loopback.Port // of the latest start; reserved while the server is down, too
 	listener *listener
 	server   *http.Server
 	stop     context.CancelFunc
@@ -94,6 +98,7 @@ func New(cfg Config) (*Net, error) {
 	}
 	cfg.PingEvery = cmp.Or(cfg.PingEvery, 30*time.Second)
 	cfg.WriteLimit = cmp.Or(cfg.WriteLimit, 5*time.Second)
+	cfg.CloseLimit = cmp.Or(cfg.CloseLimit, time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Accounts < 10 {
 		return nil, errors.New("a network needs 10 accounts or more")
@@ -172,22 +177,31 @@ func (n *Net) Live(ctx context.Context, rate float64) {
 // Log returns the log of all events.
 func (n *Net) Log() *Log { return n.log }
 
-// Start serves on an address, such as 127.0.0.1:0.
+// Start serves on an IPv4 address, such as 127.0.0.1:0. The network keeps the port
+// until the next Start, even while it is stopped.
 func (n *Net) Start(address string) error {
 	n.life.Lock()
 	defer n.life.Unlock()
 	if n.server != nil {
 		return errors.New("the simulated network is already serving: stop it first")
 	}
-	return n.start(address)
+	port, err := loopback.Reserve(address)
+	if err != nil {
+		return fmt.Errorf("start the simulated network: %w", err)
+	}
+	if n.port != nil {
+		n.port.Release() //nolint:errcheck // nothing depends on it
+	}
+	n.port = port
+	return n.start()
 }
 
-func (n *Net) start(address string) error {
-	l, err := listen(address, n.cfg.WriteLimit)
+func (n *Net) start() error {
+	l, err := listen(n.port, n.cfg.WriteLimit)
 	if err != nil {
 		return err
 	}
-	bound := l.Addr().String()
+	bound := n.port.Address()
 	ctx, stop := context.WithCancel(context.Background())
 	server := &http.Server{
 		Handler:           n.routes(),
@@ -213,19 +227,16 @@ func (n *Net) Stop() {
 	n.halt()
 }
 
-// closeTimeout is how long clients have to reply to the close frame.
-const closeTimeout = time.Second
-
 func (n *Net) halt() {
 	if n.server == nil {
 		return
 	}
 	n.stop()
 	n.listener.release()
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CloseLimit)
 	defer cancel()
 	n.server.Shutdown(ctx) //nolint:errcheck // hijacked connections are not waited for
-	n.listener.drain(closeTimeout)
+	n.listener.drain(n.cfg.CloseLimit)
 	n.server.Close() //nolint:errcheck // nothing depends on it
 	n.server = nil
 }
@@ -239,12 +250,12 @@ func (n *Net) Restart() error {
 
 // restart calls between while the server is down.
 func (n *Net) restart(between func()) error {
-	if n.address.Load() == nil {
+	if n.port == nil {
 		return errors.New("restart the simulated network: it was never started")
 	}
 	n.halt()
 	between()
-	return n.start(n.Address())
+	return n.start()
 }
 
 // Address returns host and port; empty before the first start.

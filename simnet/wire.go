@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/weir-social/weir/loopback"
 )
 
 // listener tracks its connections, so that faults can be applied to them.
@@ -21,8 +23,8 @@ type listener struct {
 	empty   chan struct{}     // closed with the last connection; nil unless drain waits
 }
 
-func listen(address string, limit time.Duration) (*listener, error) {
-	inner, err := net.Listen("tcp", address)
+func listen(port *loopback.Port, limit time.Duration) (*listener, error) {
+	inner, err := port.Listen()
 	if err != nil {
 		return nil, fmt.Errorf("start the simulated network: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
 )
 
 // TestAuditWhenDue: a job makes an audit, and another one makes none until it is
@@ -16,7 +17,8 @@ import (
 func TestAuditWhenDue(t *testing.T) {
 	t.Parallel()
 	schematest.Long(t)
-	r := newRig(t, func(c *Config) { c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7} })
+	few := simnet.Config{Seed: 21, Accounts: 300, Follows: 20, History: 4000, HistorySpan: 3 * time.Hour}
+	r := newRigOn(t, few, func(c *Config) { c.Audit = AuditPlan{Every: 24 * time.Hour, Accounts: 7} })
 	r.execute(`INSERT INTO watches (target) VALUES ($1)`, r.net.Hub().DID)
 	r.becomes(len(r.followed()), `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`)
 	work := func(done int) {

@@ -58,23 +58,23 @@ const (
 
 // feedPlace is the position in a feed.
 type feedPlace struct {
-	Cursor string    `json:"cursor"`
-	Pages  int       `json:"pages"`
-	Posts  int       `json:"posts"` // stored, new or newer
-	Links  int       `json:"links"` // in these posts
-	Newest time.Time `json:"newest"`
-	Oldest time.Time `json:"oldest"` // the time that has been reached
-	State  string    `json:"state"`  // initial or poll
-	End    bool      `json:"end"`    // there is nothing older
-	Asked  int       `json:"asked"`  // the job's request counter when the first page was read
+	Cursor   string    `json:"cursor"`
+	Pages    int       `json:"pages"`
+	Posts    int       `json:"posts"` // stored, new or newer
+	Links    int       `json:"links"` // in these posts
+	Newest   time.Time `json:"newest"`
+	Oldest   time.Time `json:"oldest"`   // the time that has been reached
+	State    string    `json:"state"`    // initial or poll
+	End      bool      `json:"end"`      // there is nothing older
+	Requests int       `json:"requests"` // the job's request counter when the first page was read
 
 	Repository repositoryPlace `json:"repository"`
 	Unread     string          `json:"unread"` // why the repository could not be compared
 }
 
 // restart returns to the top of the feed.
-func (p *feedPlace) restart(asked int) {
-	*p = feedPlace{Asked: asked, Posts: p.Posts, Links: p.Links, State: p.State}
+func (p *feedPlace) restart(requests int) {
+	*p = feedPlace{Requests: requests, Posts: p.Posts, Links: p.Links, State: p.State}
 }
 
 // Work reads the feed.
@@ -87,8 +87,8 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 	if err != nil {
 		return err
 	}
-	if at.Asked != job.Args.Asked {
-		at.restart(job.Args.Asked)
+	if at.Requests != job.Args.Requests {
+		at.restart(job.Args.Requests)
 	}
 	at.State = "initial"
 	if feed.Newest != nil {
@@ -305,8 +305,8 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		if requested.Before(since) {
 			since = requested
 		}
-		if now.Asked != at.Asked { // the new request includes posts written since the first page
-			at.restart(now.Asked)
+		if now.Requests != at.Requests { // the new request includes posts written since the first page
+			at.restart(now.Requests)
 			job.Args, job.Priority = now, priority
 			wider = since
 			return nil
@@ -315,7 +315,7 @@ func (w *BackfillAccount) finish(ctx context.Context, job *river.Job[jobs.Backfi
 		if err != nil {
 			return err
 		}
-		r := schema.Reading{Since: since, CompleteSince: &since, Newest: at.Newest, Now: read, Compared: at.compared(job.Priority), RereadsRequested: at.Repository.Asked, RetryLater: at.Unread != ""}
+		r := schema.Reading{Since: since, CompleteSince: &since, Newest: at.Newest, Now: read, Compared: at.compared(job.Priority), RereadsRequested: at.Repository.RereadsRequested, RetryLater: at.Unread != ""}
 		if !r.Compared && !at.End && at.Oldest.After(since) {
 			r.CompleteSince = &at.Oldest
 			r.Problem = fmt.Sprintf("more than %d posts: read back to %s only", maxPages*pagePosts, at.Oldest.UTC().Format(time.RFC3339))

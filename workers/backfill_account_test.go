@@ -164,6 +164,7 @@ const lockFeed = true
 // TestSyncAndFinishDoNotDeadlock: a sync and the end of a backfill lock in the
 // same order.
 func TestSyncAndFinishDoNotDeadlock(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	require.NoError(t, r.client.QueuePause(t.Context(), jobs.QueueBackfill, nil))

@@ -174,6 +174,7 @@ func TestTwoWorkersSendOneMessage(t *testing.T) {
 // TestAlertsAreStoredWithoutAWebhook, and the first worker with a webhook sends
 // the messages.
 func TestAlertsAreStoredWithoutAWebhook(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := &rig{t: t, pool: schematest.New(t)}
 	r.execute(letters)

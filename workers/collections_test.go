@@ -96,6 +96,7 @@ func TestBackfillBringsEveryStoredCollection(t *testing.T) {
 // TestGapIsRepairedInEveryCollection: records written, edited and deleted in a
 // gap, whatever their rkeys. A later revision from the stream stays.
 func TestGapIsRepairedInEveryCollection(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := storing(t)
 	did, _ := r.busiest()

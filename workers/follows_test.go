@@ -171,6 +171,7 @@ func TestEveryKindOfWatchAddsItsAccounts(t *testing.T) {
 
 // TestSecondDegreeIsFollowedByMany of the accounts that the target follows.
 func TestSecondDegreeIsFollowedByMany(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()

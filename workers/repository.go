@@ -45,19 +45,19 @@ const (
 
 // repositoryPlace is the position in a comparison of a repository.
 type repositoryPlace struct {
-	Began      time.Time `json:"began,omitzero"` // time of the first request
-	Rev        string    `json:"rev"`            // revision of the repository, read before the first page
-	Asked      int       `json:"asked"`          // schema.Feed.Asked, read before the revision
-	Collection string    `json:"collection"`     // current collection; empty: before the first
-	Cursor     string    `json:"cursor"`         // of the next page
-	Last       string    `json:"last"`           // lowest rkey so far
-	Listed     int       `json:"listed"`         // pages of the collection so far
-	Undated    bool      `json:"undated"`        // the collection has rkeys that are no TIDs
-	End        bool      `json:"end"`            // end of the collection
-	Pages      int       `json:"pages"`
-	Faults     int       `json:"faults"` // faults found and repaired
-	Cut        bool      `json:"cut"`    // there are more collections than are compared
-	Done       bool      `json:"done"`   // all collections are compared
+	Began            time.Time `json:"began,omitzero"`    // time of the first request
+	Rev              string    `json:"rev"`               // revision of the repository, read before the first page
+	RereadsRequested int       `json:"rereads_requested"` // schema.Feed.RereadsRequested, read before the revision
+	Collection       string    `json:"collection"`        // current collection; empty: before the first
+	Cursor           string    `json:"cursor"`            // of the next page
+	Last             string    `json:"last"`              // lowest rkey so far
+	Listed           int       `json:"listed"`            // pages of the collection so far
+	Undated          bool      `json:"undated"`           // the collection has rkeys that are no TIDs
+	End              bool      `json:"end"`               // end of the collection
+	Pages            int       `json:"pages"`
+	Faults           int       `json:"faults"` // faults found and repaired
+	Cut              bool      `json:"cut"`    // there are more collections than are compared
+	Done             bool      `json:"done"`   // all collections are compared
 }
 
 // next moves to the next collection, and returns false if there is none.
@@ -324,7 +324,7 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 		return err
 	}
 	if place.Repository.Rev == "" {
-		place.Repository.Asked = feed.RereadsRequested // read before the revision: later requests stay open
+		place.Repository.RereadsRequested = feed.RereadsRequested // read before the revision: later requests stay open
 		if place.Repository.Rev, err = w.api.LatestRev(ctx, job.Args.DID); err != nil {
 			return err
 		}

@@ -64,7 +64,7 @@ type listingPlace struct {
 	Watch  schema.Watch `json:"watch"`  // the watch when the listing began
 	Began  time.Time    `json:"began"`  // time of the first request
 	List   string       `json:"list"`   // of a starter pack
-	Source string       `json:"whom"`   // of the second degree: the account whose follows are being read; empty: the target
+	Source string       `json:"source"` // of the second degree: the account whose follows are being read; empty: the target
 	Cursor string       `json:"cursor"` // of the next page
 	Pages  int          `json:"pages"`  // of Source's listing, or of the watch's own
 	End    bool         `json:"end"`    // all pages are read

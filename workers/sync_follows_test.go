@@ -18,6 +18,7 @@ import (
 // TestOlderListingDoesNotUndoANewerOne: a sync that began earlier and ended
 // later must not change what the newer one stored.
 func TestOlderListingDoesNotUndoANewerOne(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()
@@ -313,6 +314,7 @@ func TestAccountIsFollowedWithoutAnAppView(t *testing.T) {
 // TestListingOfAWrongClockDoesNotKeepLaterOnesOut: a listing that was taken over
 // with a date in the future is replaced by the next one.
 func TestListingOfAWrongClockDoesNotKeepLaterOnesOut(t *testing.T) {
+	schematest.Long(t)
 	t.Parallel()
 	r := newRig(t, nil)
 	hub := r.net.Hub()

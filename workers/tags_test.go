@@ -66,7 +66,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.RequestBackfill{Priority: 9}, []string{"one-account"}},
 		{jobs.SendAlert{Name: "WeirLag", Severity: "warning"}, []string{"warning", "WeirLag", "fires"}},
 		{jobs.SendAlert{Name: "WeirNoConsumer", Severity: "critical", Resolved: true}, []string{"critical", "WeirNoConsumer", "resolved"}},
-		{jobs.RetryDeadLetters{}, []string{"asked-for"}},
+		{jobs.RetryDeadLetters{}, []string{"manual"}},
 		{jobs.RunProjection{Name: "links"}, []string{"links"}},
 		{jobs.CheckAlerts{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
@@ -98,7 +98,7 @@ func TestTagsOfJobsFromSQL(t *testing.T) {
 		`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at) VALUES ('s', now() - interval '1 hour', now(), 'x', now()) RETURNING id`: {"stream-s"},
 		`SELECT enqueue_backfill('alice.example', interval '1 hour', 1)`:                                                                       {"gap", "one-account"},
 		`SELECT enqueue_backfill_all()`: {"cold-start", "every-account"},
-		`SELECT enqueue_retries()`:      {"asked-for"},
+		`SELECT enqueue_retries()`:      {"manual"},
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)

@@ -2,13 +2,10 @@ package jetstream_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +14,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/loopback"
 )
 
 // patient is a client whose waits are all of half an hour or more.
@@ -26,21 +24,14 @@ func patient(endpoints ...string) jetstream.Config {
 	return cfg
 }
 
-// away is an address that refuses connections until serve is called. Its socket is
-// bound from the start, so no other socket can take the port.
+// away is an address that refuses connections until serve is called.
 func away(t *testing.T) (address string, serve func(http.HandlerFunc)) {
 	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	port, err := loopback.Reserve("127.0.0.1:0")
 	require.NoError(t, err)
-	socket := os.NewFile(uintptr(fd), "away")
-	t.Cleanup(func() { socket.Close() }) //nolint:errcheck // the test is over
-	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	name, err := syscall.Getsockname(fd)
-	require.NoError(t, err)
-	address = fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
-	return address, func(h http.HandlerFunc) {
-		require.NoError(t, syscall.Listen(fd, 128))
-		l, err := net.FileListener(socket)
+	t.Cleanup(func() { require.NoError(t, port.Release()) })
+	return port.Address(), func(h http.HandlerFunc) {
+		l, err := port.Listen()
 		require.NoError(t, err)
 		s := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
 		s.Start()

@@ -222,7 +222,7 @@ CREATE TRIGGER job_ended AFTER UPDATE ON river_job FOR EACH ROW
     EXECUTE FUNCTION record_ended_job();
 
 CREATE FUNCTION enqueue_retries() RETURNS bigint LANGUAGE sql AS $$
-    SELECT enqueue_job('retry_dead_letters', 'network', '{}', ARRAY['asked-for'])
+    SELECT enqueue_job('retry_dead_letters', 'network', '{}', ARRAY['manual'])
 $$;
 
 COMMENT ON FUNCTION enqueue_retries IS 'Adds a job that retries every dead letter in the state retrying, and wakes a worker.';

@@ -13,7 +13,7 @@ CREATE TABLE accounts (
     feed_read_at timestamptz,
     feed_problem text        NOT NULL DEFAULT '',
     reread_since timestamptz,
-    reread_asked int         NOT NULL DEFAULT 0,
+    reread_count int         NOT NULL DEFAULT 0,
     reread_at    timestamptz,
     purged_for   timestamptz,
     purge_at     timestamptz,
@@ -34,7 +34,7 @@ COMMENT ON COLUMN accounts.feed_newest IS 'The newest post seen in a complete ba
 COMMENT ON COLUMN accounts.feed_read_at IS 'When the feed was last read to the end of a window.';
 COMMENT ON COLUMN accounts.feed_problem IS 'Why the feed could not be read the last time. Empty: it could.';
 COMMENT ON COLUMN accounts.reread_since IS 'Posts since then may be missing, because the account could not be read. It is read again when it is active. NULL: nothing is missing.';
-COMMENT ON COLUMN accounts.reread_asked IS 'How many rereads were requested. A read that began before the latest request does not fulfil it.';
+COMMENT ON COLUMN accounts.reread_count IS 'How many rereads were requested. A read that began before the latest request does not fulfil it.';
 COMMENT ON COLUMN accounts.reread_at IS 'When to try again, if the account is active and could not be read.';
 COMMENT ON COLUMN accounts.purged_for IS 'The status_at of the deletion after which the account was purged.';
 COMMENT ON COLUMN accounts.purge_at IS 'When the account is purged once more, of what a replay stored in the meantime.';
@@ -214,7 +214,7 @@ BEGIN
     END IF;
     IF OLD.status = 'deleted' THEN -- its posts may have been purged
         NEW.reread_since := least(NEW.reread_since, NEW.feed_since, followed);
-        NEW.reread_asked := NEW.reread_asked + 1;
+        NEW.reread_count := NEW.reread_count + 1;
     END IF;
     NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
