@@ -67,8 +67,9 @@ func ServerTime(now, server time.Time) time.Time {
 // it changed, at most 10,000.
 func RepairJobSchedule(ctx context.Context, db DB, back time.Duration) (int, error) {
 	// River sets created_at and attempted_at by the database's clock. If one of them is in the future, all the dates of the job are
-	// late by as much. River's scheduler makes jobs available five seconds before they are due. A job that ended after the step, but
-	// before a worker noticed it, was attempted just now, and waits until a time of the old clock.
+	// late by as much. River's scheduler makes jobs available five seconds before they are due. A job that began before the clock was
+	// ahead, and failed before a worker noticed that it is right again, is only retried too late. Among the jobs that wait for longer
+	// than the step, it cannot be told from others: those are retried earlier than planned, which does no harm.
 	const sql = `
 WITH late AS (
     SELECT id, CASE WHEN created_at > now() OR attempted_at > now() THEN greatest(created_at, attempted_at) - now() ELSE $1 END AS by
@@ -76,13 +77,13 @@ WITH late AS (
     WHERE state IN ` + unfinished + `
       AND (created_at > now() + interval '1 second' OR attempted_at > now() + interval '1 second'
            OR state = 'available' AND scheduled_at > now() + interval '10 seconds'
-           OR state IN ('retryable', 'scheduled') AND $1 > interval '0' AND attempted_at > now() - interval '20 seconds' AND scheduled_at >= now() + $1)
+           OR state IN ('retryable', 'scheduled') AND attempted_at IS NOT NULL AND $1 > interval '0' AND scheduled_at >= now() + $1)
     LIMIT 10000
     FOR UPDATE SKIP LOCKED
 )
 UPDATE river_job AS j
 SET created_at   = least(j.created_at, now()),
-    attempted_at = least(j.attempted_at, now()),
+    attempted_at = CASE WHEN j.attempted_at > now() THEN now() ELSE j.attempted_at END,
     scheduled_at = CASE j.state WHEN 'available' THEN least(j.scheduled_at, now()) ELSE j.scheduled_at - l.by END
 FROM late AS l
 WHERE j.id = l.id`

@@ -91,7 +91,7 @@ type Client struct {
 	cfg     Config
 	clock   *clock
 	repairs int           // remaining passes over the jobs' times
-	back    time.Duration // how far the clock was set back before these passes
+	back    time.Duration // how far the clock was just set back
 
 	lease time.Time // end of the leader's lease in the database's future, at its first reading
 	since time.Time // time of that reading
@@ -154,19 +154,21 @@ func (c *Client) readClock(ctx context.Context) error {
 		c.PeriodicJobs().AddMany(c.cfg.periodic(false))
 		c.cfg.Logger.Warn("database_clock_stepped", "by", step.Round(time.Millisecond).String())
 	}
-	if step != 0 {
-		c.back = max(0, -step)
+	if step < 0 {
+		c.back = -step
 	}
 	if step < 0 || read.Ahead {
 		c.repairs = repairPasses
 	}
 	if c.repairs == 0 {
-		c.back = 0
 		return nil
 	}
 	repaired, err := schema.RepairJobSchedule(ctx, c.cfg.Pool, c.back)
 	if err != nil {
 		return err
+	}
+	if step == 0 {
+		c.back = 0 // after two passes: other processes may have noticed the step a second later
 	}
 	if repaired == 0 {
 		c.repairs--
