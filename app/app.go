@@ -21,7 +21,6 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
@@ -179,7 +178,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()
-	owns, err := ranking.OwnsTables(ctx, p.pool)
+	owns, err := schema.OwnsTables(ctx, p.pool)
 	if err != nil {
 		return err
 	}
@@ -200,7 +199,8 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 
 // retention returns how long stored data is kept.
 func (p App) retention() (workers.Retention, error) {
-	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0}.WithDefaults()
+	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0,
+		Shares: p.cfg.ShareRetention, Links: p.cfg.LinkRetention, LinksForever: p.cfg.LinkRetention == 0}.WithDefaults()
 }
 
 // retryDeadLetters returns a function that processes dead-lettered events again, as

@@ -12,7 +12,6 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/workers"
 )
 
 // shards are the consumers of this process: of WEIR_STREAM and of every shard with
@@ -148,7 +147,7 @@ func (s *shards) shareAccounts(ctx context.Context) (all []schema.Shard, err err
 func (s *shards) consumeOne(ctx context.Context, g *errgroup.Group, now schema.Shard) (*shard, error) {
 	one := &shard{}
 	counts := prometheus.NewRegistry() // separate, so that a stopped stream's metrics disappear
-	retention, err := workers.Retention{}.WithDefaults()
+	retention, err := s.retention()
 	if err != nil {
 		return nil, err
 	}

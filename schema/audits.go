@@ -260,9 +260,9 @@ LIMIT 1`
 	return One(ctx, db, "read the last audit", pgx.RowToStructByName[Audit], sql)
 }
 
-// AuditableSince returns when the database was made: no audit can be older. It
-// returns the zero time if that is unknown.
-func AuditableSince(ctx context.Context, db DB) (time.Time, error) {
+// MadeAt returns when the database was made: no audit can be older. It returns the zero
+// time if that is unknown.
+func MadeAt(ctx context.Context, db DB) (time.Time, error) {
 	at, err := One(ctx, db, "read the age of the database", pgx.RowTo[*time.Time], `SELECT min(applied_at) FROM weir_migration`)
 	if err != nil || at == nil {
 		return time.Time{}, err

@@ -67,11 +67,12 @@ func (p Projections) tablesOf(collections []string) (tables []string) {
 }
 
 // deleteProjected deletes the rows of deleted records. A record that was written again
-// after its deletion keeps its rows.
+// after its deletion keeps its rows. The range of the keys bounds which partitions are
+// opened.
 const deleteProjected = `
 DELETE FROM %s AS p
 USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
-WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey
+WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey AND p.rkey BETWEEN $4 AND $5
   AND NOT EXISTS (
       SELECT FROM records AS r
       WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5

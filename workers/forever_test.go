@@ -60,7 +60,7 @@ func TestOnlyPostsAndLinksAreKeptForEver(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"app.bsky.feed.post did:plc:a 1", "app.bsky.feed.post did:plc:unwatched 1", "app.example.other did:plc:a 1",
 			"app.example.other did:plc:unwatched 1", "link did:plc:a", "link did:plc:gone", "link did:plc:unwatched", "share did:plc:a", "share did:plc:unwatched"}, left)
-		partitions, err := schema.ExpiredPostPartitions(t.Context(), pool, now)
+		partitions, err := schema.ExpiredPartitions(t.Context(), pool, "posts", now)
 		require.NoError(t, err)
 		require.NotEmpty(t, partitions, "they stay")
 	}

@@ -20,7 +20,7 @@ func (d Database) partitions(ctx context.Context, pool *pgxpool.Pool) ([]Finding
 	if schema.Check(ctx, pool) != nil {
 		return nil, nil // the migrations have a finding of their own
 	}
-	until, err := schema.PostPartitionsUntil(ctx, pool)
+	until, err := schema.PartitionsUntil(ctx, pool, "posts")
 	if err != nil {
 		return nil, err
 	}
