@@ -21,6 +21,7 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
@@ -188,6 +189,12 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	client, err := workers.New(cfg)
 	if err != nil {
 		return err
+	}
+	// A new database has partitions before its first shares. Later ones are made by the expiry.
+	if now, err := schema.EarliestTime(ctx, p.pool, time.Now()); err != nil {
+		return err
+	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil {
+		p.log.Warn("partitions_not_made", "table", "shares", "error", err)
 	}
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)

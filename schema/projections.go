@@ -50,6 +50,9 @@ func (p Projections) AllTables() (tables []string) {
 	return slices.Compact(tables)
 }
 
+// TablesOf returns the tables of the projections that read a collection.
+func (p Projections) TablesOf(collection string) []string { return p.tablesOf([]string{collection}) }
+
 // tablesOf returns the tables of the projections that read any of the collections.
 func (p Projections) tablesOf(collections []string) (tables []string) {
 	for i := range p {

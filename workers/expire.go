@@ -170,23 +170,26 @@ type expiry struct {
 // partitions drops the partitions of posts that are older than the window.
 func (r *expiry) partitions(before time.Time) error {
 	names, err := schema.ExpiredPartitions(r.ctx, r.pool, "posts", before)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
-		if err == nil {
-			_, err = r.drop("post_partitions", func() (bool, error) { return schema.DropPartition(r.ctx, r.pool, name, nil) })
+		if err := r.drop("post_partitions", func() (bool, error) { return schema.DropPartition(r.ctx, r.pool, name, nil) }); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
-// drop drops a partition, and reports whether it did.
-func (r *expiry) drop(what string, drop func() (bool, error)) (dropped bool, err error) {
-	err = r.batches(what, func(int) (examined, deleted int, err error) {
-		if dropped, err = drop(); dropped {
+// drop drops a partition.
+func (r *expiry) drop(what string, drop func() (bool, error)) error {
+	return r.batches(what, func(int) (examined, deleted int, err error) {
+		dropped, err := drop()
+		if dropped {
 			deleted = 1
 		}
 		return 0, deleted, err
 	})
-	return dropped, err
 }
 
 func (r *expiry) rows(what string, expire func(context.Context, schema.DB, time.Time, int) (int, error), before time.Time) error {

@@ -31,11 +31,8 @@ func (r *expiry) ledger() error {
 		rule.Keep = 0
 	}
 	before := r.now.Add(-r.keep.Shares)
-	dropped, err := r.days(rule, before)
-	if err != nil {
-		return err
-	}
 	for _, step := range []func() error{
+		func() error { return r.days(rule, before) },
 		func() error {
 			return r.rows("shares", func(ctx context.Context, db schema.DB, before time.Time, limit int) (int, error) {
 				return ranking.ExpireOtherShares(ctx, db, rule, before, limit)
@@ -47,7 +44,7 @@ func (r *expiry) ledger() error {
 				return examined, 0, err
 			})
 		},
-		func() error { return r.sweep(rule, dropped) },
+		func() error { return r.sweep(rule) },
 		func() error {
 			return r.batches("links", func(limit int) (examined, deleted int, err error) {
 				done, err := ranking.ExpireLinks(r.ctx, r.pool, rule, limit)
@@ -62,15 +59,15 @@ func (r *expiry) ledger() error {
 	return nil
 }
 
-// days drops the partitions of shares that ended at or before a time, and reports
-// whether it dropped any. The sharers of their links are counted just before, without a
-// lock.
-func (r *expiry) days(rule ranking.LinkRule, before time.Time) (any bool, err error) {
+// days drops the partitions of shares that ended at or before a time. The sharers of
+// their links are counted just before, without a lock.
+func (r *expiry) days(rule ranking.LinkRule, before time.Time) error {
 	names, err := ranking.ExpiredDays(r.ctx, r.pool, before)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for _, name := range names {
+		r.swept.Store(nil) // search again, also if this run is interrupted
 		after := int64(0)
 		err := r.batches("leaving_links", func(limit int) (examined, deleted int, err error) {
 			last, examined, err := ranking.CountLeaving(r.ctx, r.pool, rule, name, after, limit)
@@ -80,22 +77,19 @@ func (r *expiry) days(rule ranking.LinkRule, before time.Time) (any bool, err er
 			return examined, 0, err
 		})
 		if err != nil {
-			return any, err
+			return err
 		}
-		dropped, err := r.drop("share_partitions", func() (bool, error) { return ranking.DropDay(r.ctx, r.pool, name) })
-		if err != nil {
-			return any, err
+		if err := r.drop("share_partitions", func() (bool, error) { return ranking.DropDay(r.ctx, r.pool, name) }); err != nil {
+			return err
 		}
-		any = any || dropped
 	}
-	return any, nil
+	return nil
 }
 
 // sweep searches all links for those without shares: of expired days, deleted by their
 // authors, or never shared.
-func (r *expiry) sweep(rule ranking.LinkRule, now bool) error {
-	last := r.swept.Load()
-	if !now && last != nil && r.now.Sub(*last).Abs() < sweepInterval {
+func (r *expiry) sweep(rule ranking.LinkRule) error {
+	if last := r.swept.Load(); last != nil && r.now.Sub(*last).Abs() < sweepInterval {
 		return nil
 	}
 	after, done := int64(0), false

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestOnlyPostsAndLinksAreKeptForEver: WEIR_RETENTION=0 keeps posts and links.
+// TestPostsAreKeptForEver: WEIR_RETENTION=0 keeps posts and other records.
 // Deleted accounts are purged all the same, and Weir's own rows expire.
-func TestOnlyPostsAndLinksAreKeptForEver(t *testing.T) {
+func TestPostsAreKeptForEver(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{Forever: true})
@@ -52,7 +52,6 @@ func TestOnlyPostsAndLinksAreKeptForEver(t *testing.T) {
 			UNION ALL SELECT 'letter ' || convert_from(raw, 'UTF8') FROM dead_letters
 			UNION ALL SELECT 'gap ' || stream FROM gaps
 			UNION ALL SELECT 'link ' || url FROM links
-			UNION ALL SELECT 'lost ' || did FROM lost_shares
 			UNION ALL SELECT 'share ' || did FROM shares
 			ORDER BY 1`)
 		require.NoError(t, err)

@@ -96,6 +96,9 @@ BEGIN
         RETURN true;
     END IF;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', rest);
+    IF EXISTS (SELECT FROM pg_constraint AS c WHERE c.conrelid = to_regclass(rest) AND c.conname = named) THEN
+        RETURN true; -- another process made it during the wait
+    END IF;
     -- Rows of that range go to _ahead, so the constraint refuses nothing.
     SELECT p.lower INTO horizon FROM partitions AS p WHERE p.parent = p_parent AND p.ahead;
     EXECUTE format('ALTER TABLE %s ADD CONSTRAINT %I CHECK (rkey < %L OR rkey >= %L) NOT VALID', rest, named, horizon, '4');
