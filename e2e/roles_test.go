@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -59,7 +60,7 @@ func TestLeastPrivilege(t *testing.T) {
 		dropped, err := schema.DropPartition(t.Context(), app, part, nil)
 		return err == nil && dropped
 	}, time.Minute, time.Millisecond)
-	_, err := schema.ExpireLinks(t.Context(), app, schema.LinkRule{Now: time.Now(), Window: time.Hour, Grace: time.Hour, Keep: 5}, 100)
+	_, err := ranking.ExpireLinks(t.Context(), app, ranking.LinkRule{Now: time.Now(), Sharers: 5, Grace: time.Hour}, 100)
 	require.NoError(t, err)
 
 	for _, sql := range []string{

@@ -23,7 +23,15 @@ const (
 // others use links or shares for longer than a moment. Shares of a missing day are
 // stored in the partition ahead, or in the default partition.
 func EnsureDays(ctx context.Context, db schema.DB, now time.Time, keep time.Duration) error {
-	return schema.EnsurePartitions(ctx, db, ledger, now, max(24*time.Hour, schema.SpanFor(keep)))
+	return schema.EnsurePartitions(ctx, db, ledger, now, daySpan(keep))
+}
+
+func daySpan(keep time.Duration) time.Duration { return max(24*time.Hour, schema.SpanFor(keep)) }
+
+// LedgerRelations returns the maximum number of tables and indexes that hold shares.
+func LedgerRelations(keep time.Duration) int {
+	const indexes = 3 // of a partition
+	return schema.PartitionsOver(keep, daySpan(keep)) * (1 + indexes)
 }
 
 // ExpiredDays lists the partitions of shares that end at or before a time, oldest first.

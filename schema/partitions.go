@@ -38,7 +38,13 @@ func PartitionsFor(keep time.Duration) int {
 	if keep == 0 {
 		keep = 3650 * 24 * time.Hour
 	}
-	return int((keep+partitionsAhead)/span) + 4 // the first and the last partition, posts_ahead and posts_default
+	return PartitionsOver(keep, span)
+}
+
+// PartitionsOver returns the maximum number of partitions of a table that each hold a
+// span.
+func PartitionsOver(keep, span time.Duration) int {
+	return int((keep+partitionsAhead)/span) + 4 // the first and the last partition, the one ahead, and the default partition
 }
 
 // EnsurePostPartitions makes the partitions of posts; keep is their retention, 0 for
