@@ -47,10 +47,13 @@ func CompleteSince(ctx context.Context, db schema.DB) (time.Time, error) {
 		return made, err
 	}
 	oldest, err := schema.PartitionsSince(ctx, db, ledger)
-	if err != nil && !errors.Is(err, schema.ErrNoRows) || oldest.Before(made) {
-		return made, err
+	switch {
+	case errors.Is(err, schema.ErrNoRows):
+		return made, nil
+	case err == nil && oldest.Before(made):
+		return made, nil
 	}
-	return oldest, nil
+	return oldest, err
 }
 
 // LinkRule decides which links stay without shares.

@@ -24,7 +24,8 @@ type Projection struct {
 	Queue       string   // of its jobs
 	// Tables have the columns collection, did and rkey, and an index that begins
 	// with did. Their rows are deleted in the transaction that deletes the record,
-	// and with the account. They stay when the record expires.
+	// and with the account. They stay when the record expires; an audit then deletes
+	// them if the record is gone from its repository.
 	Tables []string
 }
 

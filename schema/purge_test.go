@@ -221,3 +221,18 @@ func TestPurgeIsNotFinishedWhileAnotherRecordIsLeft(t *testing.T) {
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, noon()))
 	require.Empty(t, column(t, pool, `SELECT rkey FROM records`))
 }
+
+// TestPurgeOfAPartitionedTable: rows of different partitions have the same ctid.
+func TestPurgeOfAPartitionedTable(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := time.Now()
+	require.NoError(t, ranking.EnsureDays(t.Context(), pool, now, 7*day))
+	for i, did := range []string{"did:gone", "did:stays"} {
+		share(t, pool, did, column(t, pool, `SELECT tid_floor($1)`, now.AddDate(0, 0, i))[0], "x", now, ranking.Card{})
+	}
+	require.Equal(t, []string{"(0,1)", "(0,1)"}, column(t, pool, `SELECT ctid::text FROM shares`))
+	execute(t, pool, `INSERT INTO accounts (did, status, status_at) VALUES ('did:gone', 'deleted', $1)`, now)
+	require.Equal(t, []string{"did:gone"}, purge(t, pool, now))
+	require.Equal(t, []string{"did:stays"}, column(t, pool, `SELECT did FROM shares`))
+}
