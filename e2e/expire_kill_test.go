@@ -156,7 +156,7 @@ func TestKillInExpiry(t *testing.T) {
 // seed stores a round, and returns the rows that must remain.
 func (k *killing) seed(pool *pgxpool.Pool, n int) []string {
 	k.t.Helper()
-	round, old := fmt.Sprintf("round%d", n), time.Now().AddDate(0, 0, -12-3*n) // an expired day is never made again
+	round, old := fmt.Sprintf("round%d", n), time.Now().AddDate(0, 0, -12-3*n)
 	for at := range 3 {                                                        // days, as the posts reach
 		partitioned(k.t, pool, old.AddDate(0, 0, at))
 	}

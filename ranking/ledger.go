@@ -87,11 +87,11 @@ WITH leaving AS MATERIALIZED (
     WHERE (SELECT count(*) FROM (SELECT FROM shares AS s WHERE s.link_id = l.link_id LIMIT $3) AS s) >= $3
 ), kept AS (
     INSERT INTO leaving_links (part, link_id, sharers, counted)
-    SELECT $4, c.link_id, c.sharers, $5 FROM counted AS c WHERE c.sharers >= $3
+    SELECT to_regclass($4), c.link_id, c.sharers, $5 FROM counted AS c WHERE c.sharers >= $3
     ON CONFLICT (part, link_id) DO UPDATE SET sharers = excluded.sharers, counted = excluded.counted
 ), others AS (
     DELETE FROM leaving_links AS k
-    WHERE k.part = $4 AND k.link_id > $1 AND (k.link_id <= (SELECT max(link_id) FROM leaving) OR (SELECT count(*) FROM leaving) < $2)
+    WHERE k.part = to_regclass($4) AND k.link_id > $1 AND (k.link_id <= (SELECT max(link_id) FROM leaving) OR (SELECT count(*) FROM leaving) < $2)
       AND k.link_id NOT IN (SELECT c.link_id FROM counted AS c WHERE c.sharers >= $3)
 )
 SELECT coalesce(max(link_id), $1), count(*) FROM leaving`
@@ -100,7 +100,7 @@ SELECT coalesce(max(link_id), $1), count(*) FROM leaving`
 		Links int
 	}
 	found, err := schema.One(ctx, db, "count the sharers of the links of "+part, pgx.RowToStructByPos[row], fmt.Sprintf(sql, pgx.Identifier{part}.Sanitize()),
-		after, limit, rule.Sharers, part, rule.Now)
+		after, limit, rule.Sharers, pgx.Identifier{part}.Sanitize(), rule.Now)
 	if dropped, ok := errors.AsType[*pgconn.PgError](err); ok && dropped.Code == "42P01" {
 		return after, 0, nil
 	}
@@ -122,7 +122,7 @@ WITH taken AS (
     DELETE FROM leaving_links
     WHERE ctid = ANY (ARRAY(
         SELECT k.ctid FROM leaving_links AS k
-        WHERE NOT EXISTS (SELECT FROM partitions AS p WHERE p.parent = 'shares' AND p.part = k.part)
+        WHERE NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = k.part)
         LIMIT $1 FOR UPDATE OF k SKIP LOCKED
     ))
     RETURNING link_id, sharers, counted

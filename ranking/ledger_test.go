@@ -114,3 +114,29 @@ func TestSharesAreCompleteSinceTheOldestDay(t *testing.T) {
 	}
 	require.Equal(t, time.Date(2026, 7, 5, 0, 0, 0, 0, time.UTC), since())
 }
+
+// TestKeptLinkIsMarkedThoughItsDayIsMadeAgain before expiry comes to it.
+func TestKeptLinkIsMarkedThoughItsDayIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	require.NoError(t, ranking.EnsureDays(t.Context(), pool, noon(), 7*day))
+	for i := range 5 {
+		share(t, pool, fmt.Sprint("did:", i), tid(noon()), "u", noon(), ranking.Card{})
+	}
+	const part = "shares_20260704_00"
+	last, links, err := ranking.CountLeaving(t.Context(), pool, ranking.LinkRule{Now: noon(), Sharers: 5}, part, 0, 10)
+	require.NoError(t, err)
+	require.Equal(t, 1, links)
+	require.Positive(t, last)
+	marked, err := ranking.MarkKept(t.Context(), pool, 10)
+	require.NoError(t, err)
+	require.Zero(t, marked, "its day has not gone")
+	dropped, err := ranking.DropDay(t.Context(), pool, part)
+	require.NoError(t, err)
+	require.True(t, dropped)
+	execute(t, pool, `SELECT ensure_partition('shares', $1, '1 day')`, noon())
+	marked, err = ranking.MarkKept(t.Context(), pool, 10)
+	require.NoError(t, err)
+	require.Equal(t, 1, marked)
+	require.Equal(t, []string{"5"}, column(t, pool, `SELECT kept_sharers::text FROM links`))
+}

@@ -194,7 +194,7 @@ CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION clo
 
 -- Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links.
 CREATE TABLE leaving_links (
-    part text NOT NULL,
+    part oid NOT NULL, -- The partition. Its name could be used again.
     link_id bigint NOT NULL,
     sharers integer NOT NULL,
     counted timestamp with time zone NOT NULL,

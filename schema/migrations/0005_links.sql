@@ -45,7 +45,7 @@ COMMENT ON COLUMN shares.shared_at IS 'The created_at of the record.';
 COMMENT ON COLUMN shares.stored_at IS 'When the record was first stored, by the database''s clock.';
 
 CREATE TABLE leaving_links (
-    part    text        NOT NULL,
+    part    oid         NOT NULL,
     link_id bigint      NOT NULL,
     sharers int         NOT NULL,
     counted timestamptz NOT NULL,
@@ -53,6 +53,7 @@ CREATE TABLE leaving_links (
 );
 
 COMMENT ON TABLE leaving_links IS 'Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links.';
+COMMENT ON COLUMN leaving_links.part IS 'The partition. Its name could be used again.';
 
 CREATE TABLE unshared_links (
     link_id bigint      PRIMARY KEY,
