@@ -17,7 +17,7 @@ import (
 )
 
 // TestPostsAreKeptForEver: WEIR_RETENTION=0 keeps posts and other records.
-// Deleted accounts are purged all the same, and Weir's own rows expire.
+// Deleted accounts are purged all the same, and shares and Weir's own rows expire.
 func TestPostsAreKeptForEver(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
@@ -58,7 +58,7 @@ func TestPostsAreKeptForEver(t *testing.T) {
 		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
 		require.Equal(t, []string{"app.bsky.feed.post did:plc:a 1", "app.bsky.feed.post did:plc:unwatched 1", "app.example.other did:plc:a 1",
-			"app.example.other did:plc:unwatched 1", "link did:plc:a", "link did:plc:gone", "link did:plc:unwatched", "share did:plc:a", "share did:plc:unwatched"}, left)
+			"app.example.other did:plc:unwatched 1", "link did:plc:a", "link did:plc:gone", "link did:plc:unwatched"}, left, "shares expire, and then their links")
 		partitions, err := schema.ExpiredPartitions(t.Context(), pool, "posts", now)
 		require.NoError(t, err)
 		require.NotEmpty(t, partitions, "they stay")
