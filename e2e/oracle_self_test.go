@@ -174,7 +174,7 @@ func brokenShares(t *testing.T, tr oracle) []breakage {
 			[]string{in + `: how: expected "` + how + `", found "` + otherHow}},
 		{"a share has another time", update + `shared_at = shared_at - interval '2 days'` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + `: shared_at: expected "` + at + `", found`, "ranking: 24 h to"}},
-		{"a link and its shares are missing", `DELETE FROM links WHERE url = $1`, []any{lone.url},
+		{"a link and its shares are missing", `WITH s AS (DELETE FROM shares WHERE link_id = (SELECT id FROM links WHERE url = $1)) DELETE FROM links WHERE url = $1`, []any{lone.url},
 			[]string{"links: " + lone.url + ": expected a row, found no row", "shares: ", "ranking: "}},
 		{"a link that nobody ever shared", `INSERT INTO links (url, site, first_seen) VALUES ('https://invented.example/', '', now())`, nil,
 			[]string{"links: https://invented.example/: expected no row, found a row"}},

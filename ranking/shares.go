@@ -5,11 +5,13 @@ package ranking
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/schema"
@@ -22,6 +24,7 @@ type Share struct {
 	Site     string
 	How      string // post, quote or repost
 	SharedAt time.Time
+	StoredAt time.Time // when the record was first stored; zero: now
 	Card     Card
 }
 
@@ -39,22 +42,37 @@ func RecordsWithShares(ctx context.Context, db schema.DB, keys []schema.Key) ([]
 	const sql = `
 SELECT DISTINCT s.collection, s.did, s.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-JOIN shares AS s ON s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey`
+JOIN shares AS s ON s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey
+WHERE s.rkey BETWEEN $4 AND $5`
+	if len(keys) == 0 {
+		return nil, nil
+	}
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
-	return schema.All(ctx, db, "find the records with shares", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey)
+	// A prepared statement may get a generic plan, which locks all partitions.
+	return schema.All(ctx, db, "find the records with shares", pgx.RowToStructByPos[schema.Key], sql, pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey))
 }
 
 // ReplaceShares replaces the shares of the records, in one round trip: it adds new
 // links, stores better cards, and adds and deletes shares. The caller must have locked
-// the records.
+// the records. It returns schema.ErrBusy if one of the links expired meanwhile: try again.
 func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares []Share, now time.Time) error {
 	q := &pgx.Batch{}
 	queueLinks(q, shares, now)
-	queueShares(q, records, shares)
+	queueShares(q, records, shares, now)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		if expired(err) {
+			err = errors.Join(schema.ErrBusy, err)
+		}
 		return fmt.Errorf("write shares: %w", err)
 	}
 	return nil
+}
+
+// expired reports whether a share was refused because its link was deleted, before its
+// id was looked up or afterwards.
+func expired(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (refused.Code == "23503" || refused.Code == "23502" && refused.ColumnName == "link_id")
 }
 
 // insertLinks adds the missing links, ordered by URL.
@@ -156,19 +174,22 @@ func (c Card) before(other Card) bool {
 	return cmp.Or(c.At.Compare(other.At), cmp.Compare(c.From, other.From)) < 0
 }
 
-func queueShares(q *pgx.Batch, records []schema.Key, shares []Share) {
+func queueShares(q *pgx.Batch, records []schema.Key, shares []Share, now time.Time) {
 	n := len(shares)
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return shares[i].Key })
 	url, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	at := make(pgtype.FlatArray[time.Time], n)
+	at, stored := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[time.Time], n)
 	for i := range shares {
 		s := &shares[i]
-		url[i], how[i], at[i] = s.URL, s.How, s.SharedAt
+		url[i], how[i], at[i], stored[i] = s.URL, s.How, s.SharedAt, s.StoredAt
+		if s.StoredAt.IsZero() {
+			stored[i] = now
+		}
 	}
 	const remove = `
 DELETE FROM shares AS s
 USING unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
-WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey
+WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rkey BETWEEN $8 AND $9
   AND NOT EXISTS (
       SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, url)
       JOIN links AS l ON l.url = i.url
@@ -176,17 +197,18 @@ WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey
   )`
 	if len(records) > 0 {
 		oldCollection, oldDID, oldRkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
-		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, url)
+		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, url, slices.Min(oldRkey), slices.Max(oldRkey))
 	}
+	// A link that expired has no id here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at)
-SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (collection, did, rkey, url, how, shared_at)
-JOIN links AS l ON l.url = i.url
+INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at)
+SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at, i.stored_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) AS i (collection, did, rkey, url, how, shared_at, stored_at)
+LEFT JOIN links AS l ON l.url = i.url
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
 SET how = excluded.how, shared_at = excluded.shared_at
 WHERE (s.how, s.shared_at) IS DISTINCT FROM (excluded.how, excluded.shared_at)`
 	if n > 0 {
-		q.Queue(insert, collection, did, rkey, url, how, at)
+		q.Queue(insert, collection, did, rkey, url, how, at, stored)
 	}
 }

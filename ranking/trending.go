@@ -9,8 +9,9 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// LongestWindow is the longest window of the ranking. Shares inside it must not expire.
-const LongestWindow = 24 * time.Hour
+// LongestWindow is the longest window that a ranking can have. If shares are kept for
+// less, it begins at CompleteSince.
+const LongestWindow = 7 * 24 * time.Hour
 
 // Window is a time span of the ranking that ends now.
 type Window struct {
@@ -20,7 +21,7 @@ type Window struct {
 
 // Windows returns the windows of the ranking, shortest first.
 func Windows() []Window {
-	return []Window{{"1h", time.Hour}, {"3h", 3 * time.Hour}, {"6h", 6 * time.Hour}, {"12h", 12 * time.Hour}, {"24h", LongestWindow}}
+	return []Window{{"1h", time.Hour}, {"3h", 3 * time.Hour}, {"6h", 6 * time.Hour}, {"12h", 12 * time.Hour}, {"24h", 24 * time.Hour}}
 }
 
 // TrendingLink is one entry of the ranking.

@@ -24,7 +24,8 @@ type Projection struct {
 	Queue       string   // of its jobs
 	// Tables have the columns collection, did and rkey, and an index that begins
 	// with did. Their rows are deleted in the transaction that deletes the record,
-	// and with the account. They stay when the record expires.
+	// and with the account. They stay when the record expires; an audit then deletes
+	// them if the record is gone from its repository.
 	Tables []string
 }
 
@@ -50,6 +51,9 @@ func (p Projections) AllTables() (tables []string) {
 	return slices.Compact(tables)
 }
 
+// TablesOf returns the tables of the projections that read a collection.
+func (p Projections) TablesOf(collection string) []string { return p.tablesOf([]string{collection}) }
+
 // tablesOf returns the tables of the projections that read any of the collections.
 func (p Projections) tablesOf(collections []string) (tables []string) {
 	for i := range p {
@@ -67,11 +71,12 @@ func (p Projections) tablesOf(collections []string) (tables []string) {
 }
 
 // deleteProjected deletes the rows of deleted records. A record that was written again
-// after its deletion keeps its rows.
+// after its deletion keeps its rows. The range of the keys bounds which partitions are
+// opened.
 const deleteProjected = `
 DELETE FROM %s AS p
 USING unnest($1::text[], $2::text[], $3::text[]) AS d (collection, did, rkey)
-WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey
+WHERE p.collection = d.collection AND p.did = d.did AND p.rkey = d.rkey AND p.rkey BETWEEN $4 AND $5
   AND NOT EXISTS (
       SELECT FROM records AS r
       WHERE r.collection = d.collection AND r.did = d.did AND r.rkey = d.rkey AND r.rkey BETWEEN $4 AND $5

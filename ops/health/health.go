@@ -156,7 +156,7 @@ func (r *Report) readAudit(ctx context.Context, db schema.DB, now time.Time) err
 	case err == nil:
 		r.Audit = &last
 	case errors.Is(err, schema.ErrNoRows):
-		if at, err = schema.AuditableSince(ctx, db); err != nil {
+		if at, err = schema.MadeAt(ctx, db); err != nil {
 			return err
 		}
 	default:

@@ -247,7 +247,7 @@ func (r *Record) explainNoShares() string {
 	if err == nil && len(found.Links) == 0 {
 		return "It does not count: it shares no link."
 	}
-	return "It shares a link, but has no share: its link expired, or its job was lost. Run weir audit --repair, or replay it."
+	return "It shares a link, but has no share: its share has expired, or its job was lost. Run weir audit --repair, or replay it."
 }
 
 // aheadOfStreams reports whether no stream has reached a time.

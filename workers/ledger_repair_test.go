@@ -1,0 +1,76 @@
+package workers
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+// TestAuditComparesTheLedger: posts expire after a day and their shares after a week.
+// The shares of posts that the account has deleted since go, those of others stay.
+func TestAuditComparesTheLedger(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	listed, deleted, older, before := tid(now.Add(-3*day), 1), tid(now.Add(-4*day), 2), tid(now.Add(-108*time.Hour), 3), tid(now.Add(-6*day), 4)
+	r := rigOfPDS(t, func(w http.ResponseWriter, r *http.Request) {
+		rkey, next := listed, `"cursor": "next", `
+		if r.URL.Query().Get("cursor") != "" {
+			rkey, next = older, ""
+		}
+		fmt.Fprintf(w, `{%s"records": [{"uri": %q, "cid": "bafyreidfayvfuwqa7qlnopdjiqrxzs6blmoeu4rujcjtnci5beludirz2a", "value": {"text": "x"}}]}`, next, uri(alice, rkey))
+	})
+	require.NoError(t, ranking.EnsureDays(t.Context(), r.pool, now, 7*day))
+	r.execute(`UPDATE accounts SET feed_since = now() - interval '5 days'`)
+	for _, rkey := range []string{listed, deleted, older, before, "no-tid"} {
+		key := postKey(alice, rkey)
+		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, URL: rkey, How: "post", SharedAt: now}}, now))
+	}
+	a := Auditor{Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day,
+		Collections: collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: day})}
+	for _, repair := range []bool{false, true, true} {
+		a.Repair = repair
+		sum, faults, err := a.Audit(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, sum.Failures)
+		require.Zero(t, sum.Missing, "it has expired")
+		if r.count(`SELECT count(*) FROM tombstones`) == 0 {
+			require.Equal(t, 1, sum.Extra)
+			require.Equal(t, deleted, faults[0].Rkey)
+			require.Equal(t, 5, r.count(`SELECT count(*) FROM shares`))
+			continue
+		}
+		require.Equal(t, 1, r.count(`SELECT count(*) FROM tombstones WHERE rkey = $1`, deleted))
+		require.Zero(t, r.count(`SELECT count(*) FROM shares WHERE rkey = $1`, deleted))
+		require.Equal(t, 4, r.count(`SELECT count(*) FROM shares`), "before the time that is claimed, and without a time, nothing is compared")
+	}
+}
+
+// TestClosedGapRemovesSharesOfDeletedPosts, also of posts that have expired.
+func TestClosedGapRemovesSharesOfDeletedPosts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	did, _ := r.busiest()
+	r.follows(did)
+	r.idle()
+	posts := r.posts(did)
+	gone, stays := posts[1].Rkey, posts[2].Rkey
+	for _, rkey := range []string{gone, stays} {
+		key := postKey(did, rkey)
+		require.NoError(t, setShares(t.Context(), r.pool, key, []ranking.Share{{Key: key, URL: "https://" + rkey + ".example/", How: "post", SharedAt: time.Now()}}, time.Now()))
+	}
+	r.execute(`DELETE FROM posts WHERE did = $1 AND rkey = $2`, did, gone) // as if it had expired
+	require.NoError(t, r.net.DeleteRecord(uri(did, gone)))
+	r.execute(addGap)
+	r.becomes(1, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL AND checked = 1`)
+	require.Zero(t, r.count(`SELECT count(*) FROM shares WHERE rkey = $1`, gone))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM tombstones WHERE rkey = $1`, gone))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM shares WHERE rkey = $1`, stays))
+}
