@@ -21,9 +21,9 @@ type Rights struct {
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links", "listing_members",
-		"lost_shares", "posts", "posts_default", "projections", "records", "records_other", "sharding", "shares", "stream_accounts", "streams", "tombstones", "purge_queue",
-		"watch_members", "watches", "river_job", "river_leader", "river_notification", "river_queue",
+		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "changed_subjects", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links", "listing_members",
+		"lost_shares", "posts", "posts_default", "projections", "records", "records_other", "sharding", "shares", "stream_accounts", "streams", "subjects", "tombstones", "purge_queue",
+		"waiting", "watch_members", "watches", "river_job", "river_leader", "river_notification", "river_queue",
 	}
 }
 
