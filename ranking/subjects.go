@@ -256,11 +256,11 @@ func StoreSubjects(ctx context.Context, tx pgx.Tx, fetched []FetchedSubject, now
 UPDATE subjects AS u
 SET links      = CASE WHEN n.deleted THEN '{}' ELSE n.links END,
     shown      = n.shown AND NOT n.deleted,
-    fetched_at = $1,
+    fetched_at = $1::timestamptz,
     tries      = CASE WHEN n.shown THEN 0 ELSE u.tries + 1 END,
     fetch_at   = CASE WHEN n.deleted OR n.shown AND n.links = '{}' THEN NULL
-                      WHEN n.shown THEN $1 + $2::interval
-                      WHEN u.tries + 1 < $3 THEN $1 + least($2::interval, $4::interval * 2 ^ least(u.tries, 16)) END
+                      WHEN n.shown THEN $1::timestamptz + $2::interval
+                      WHEN u.tries + 1 < $3::int THEN $1::timestamptz + least($2::interval, $4::interval * 2 ^ least(u.tries, 16)) END
 FROM (
     SELECT f.collection, f.did, f.rkey, f.fetch_at, f.shown,
            EXISTS (SELECT FROM tombstones AS t WHERE t.collection = f.collection AND t.did = f.did AND t.rkey = f.rkey) AS deleted,

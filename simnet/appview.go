@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
 // notFoundActor is the error of getFollows; other methods use notFoundProfile.
@@ -161,7 +163,7 @@ func (v *visit) posts() (any, error) {
 	}
 	posts := []*postView{}
 	for i, uri := range uris {
-		if !strings.HasPrefix(uri, "at://") {
+		if _, err := syntax.ParseATURI(uri); err != nil {
 			return nil, invalid("Error: uris/%d must be a valid at-uri", i)
 		}
 		if r := v.index.find(uri); r != nil && r.collection == post {
