@@ -37,11 +37,11 @@ type ranked struct {
 }
 
 // fold reads a log, which holds every event once and in order. Records of the
-// given collections are stored, by default of app.bsky.feed.post; handles and
-// statuses are those of every account.
+// given collections are stored, by default posts and reposts; handles and statuses are
+// those of every account.
 func fold(entries []*simnet.Entry, collections ...string) oracle {
 	if len(collections) == 0 {
-		collections = []string{"app.bsky.feed.post"}
+		collections = []string{"app.bsky.feed.post", "app.bsky.feed.repost"}
 	}
 	tr := oracle{
 		records:    map[recordKey]recordRow{},
@@ -63,12 +63,21 @@ func fold(entries []*simnet.Entry, collections ...string) oracle {
 		}
 	}
 	tr.strangers(entries)
+	tr.share(tr.records)
+	return tr
+}
+
+// share gives each record its shares, through the subjects among these records.
+func (tr oracle) share(subjects map[recordKey]recordRow) {
 	for key, r := range tr.records {
-		for _, url := range r.links {
-			tr.shares[shareKey{key, url}] = shareRow{how: howShared(r.record), at: r.createdAt}
+		subject, how := subjectOf(key, r.record)
+		for _, url := range subjects[subject].links {
+			tr.shares[shareKey{key, url}] = shareRow{how: how, at: r.createdAt, through: subject.did}
+		}
+		for _, url := range r.links { // also if it is the link of the subject
+			tr.shares[shareKey{key, url}] = shareRow{how: "post", at: r.createdAt}
 		}
 	}
-	return tr
 }
 
 func (tr oracle) commit(e *simnet.Entry) {
@@ -134,20 +143,47 @@ func (tr oracle) strangers(entries []*simnet.Entry) {
 	}
 }
 
-// howShared tells a plain post from a quote.
-func howShared(record []byte) string {
-	var post struct {
-		Embed struct {
-			Type string `json:"$type"`
-		} `json:"embed"`
+// subjectOf returns the post that a record reposts or quotes, and the word for it.
+func subjectOf(key recordKey, record []byte) (subject recordKey, how string) {
+	type ref struct{ URI string }
+	var r struct {
+		Subject ref
+		Embed   struct {
+			Type   string `json:"$type"`
+			Record struct {
+				ref
+				Record ref
+			}
+		}
 	}
-	if err := json.Unmarshal(record, &post); err != nil {
-		panic(fmt.Sprintf("the network created a post that is not JSON: %v", err))
+	if err := json.Unmarshal(record, &r); err != nil {
+		panic(fmt.Sprintf("the network created a record that is not JSON: %v", err))
 	}
-	if strings.HasPrefix(post.Embed.Type, "app.bsky.embed.record") { // or recordWithMedia
-		return "quote"
+	uri, how := r.Subject.URI, "repost"
+	if key.collection == "app.bsky.feed.post" {
+		uri, how = "", "quote"
+		switch r.Embed.Type {
+		case "app.bsky.embed.record":
+			uri = r.Embed.Record.URI
+		case "app.bsky.embed.recordWithMedia":
+			uri = r.Embed.Record.Record.URI
+		}
 	}
-	return "post"
+	parts := strings.Split(strings.TrimPrefix(uri, "at://"), "/")
+	if len(parts) != 3 || parts[1] != "app.bsky.feed.post" {
+		return recordKey{}, how
+	}
+	return recordKey{parts[1], parts[0], parts[2]}, how
+}
+
+// counts reports whether a share counts in the ranking of its time: its account is
+// visible, and so is that of the post that it reposts or quotes.
+func (tr oracle) counts(key shareKey, s shareRow) bool {
+	hidden := func(did string) bool {
+		account, known := tr.accounts[accountKey(did)]
+		return known && account.status != "active"
+	}
+	return !hidden(key.did) && !(s.through != "" && hidden(s.through))
 }
 
 // ranking ranks the links shared after end-window and not after end: by the
@@ -157,8 +193,7 @@ func (tr oracle) ranking(end time.Time, window time.Duration, limit int) []ranke
 	end = end.Truncate(time.Microsecond) // as Postgres does
 	sharers, last := map[string]map[string]bool{}, map[string]time.Time{}
 	for key, s := range tr.shares {
-		account, known := tr.accounts[accountKey(key.did)]
-		if s.at.After(end) || !s.at.After(end.Add(-window)) || known && account.status != "active" {
+		if s.at.After(end) || !s.at.After(end.Add(-window)) || !tr.counts(key, s) {
 			continue
 		}
 		if sharers[key.url] == nil {
@@ -285,16 +320,22 @@ func (tr oracle) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, erro
 	})
 }
 
+// living is true for the shares s that need no subject, or have one. Others may remain
+// until the next check of the subjects, but do not count.
+const living = ` (s.subject_did IS NULL OR EXISTS (
+    SELECT FROM subjects AS u WHERE u.did = s.subject_did AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links))) `
+
 func (tr oracle) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
-SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
+SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at, coalesce(s.subject_did, '')
 FROM shares AS s
-LEFT JOIN links AS l ON l.id = s.link_id`
+LEFT JOIN links AS l ON l.id = s.link_id
+WHERE` + living
 	want := maps.Clone(tr.shares)
-	maps.DeleteFunc(want, func(k shareKey, _ shareRow) bool { return tr.gone(k.did) })
+	maps.DeleteFunc(want, func(k shareKey, s shareRow) bool { return tr.gone(k.did) || tr.gone(s.through) })
 	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
-		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at)
-		if tr.gone(k.did) && tr.everShared[k.url] {
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.through)
+		if (tr.gone(k.did) || tr.gone(r.through)) && tr.everShared[k.url] {
 			want[k] = r
 		}
 		return k, r, err
@@ -305,8 +346,8 @@ LEFT JOIN links AS l ON l.id = s.link_id`
 // share, and has no row if the post was deleted before it was processed.
 func (tr oracle) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	want := map[linkKey]linkRow{}
-	for key := range tr.shares {
-		if !tr.gone(key.did) {
+	for key, s := range tr.shares {
+		if !tr.gone(key.did) && !tr.gone(s.through) {
 			want[linkKey(key.url)] = linkRow{}
 		}
 	}
@@ -356,7 +397,8 @@ FROM (
     FROM links AS l
     JOIN shares AS s ON s.link_id = l.id
     LEFT JOIN accounts AS a ON a.did = s.did
-    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active'
+    LEFT JOIN accounts AS b ON b.did = s.subject_did
+    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active' AND coalesce(b.status, 'active') = 'active' AND` + living + `
     GROUP BY l.url, s.did
 ) AS each
 GROUP BY each.url

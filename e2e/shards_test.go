@@ -94,7 +94,7 @@ func (s *sharded) differences(dids []string) []string {
 		wanted[did] = true
 	}
 	entries := slices.DeleteFunc(s.net.Log().Entries(), func(e *simnet.Entry) bool { return !wanted[e.DID] })
-	problems, err := fold(entries, schema.PostCollection).problems(s.t.Context(), s.pool, time.Now().Truncate(time.Second).Add(time.Second).UTC())
+	problems, err := fold(entries).problems(s.t.Context(), s.pool, time.Now().Truncate(time.Second).Add(time.Second).UTC())
 	require.NoError(s.t, err)
 	return problems
 }

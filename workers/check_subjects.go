@@ -50,7 +50,7 @@ const (
 // Work runs until nothing is due, or its time is up.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubjects]) error {
 	until := time.Now().Add(w.patience)
-	for _, step := range []func(context.Context, *rivertype.JobRow, time.Time) (bool, error){w.changed, w.fetch, w.expireWaiting, w.expireSubjects} {
+	for _, step := range []func(context.Context, *rivertype.JobRow, time.Time) (bool, error){w.changed, w.fetch, w.changed, w.expireWaiting, w.expireSubjects} {
 		done, err := step(ctx, job.JobRow, until)
 		if err != nil {
 			return err

@@ -102,7 +102,7 @@ func (c *town) project(names ...string) {
 // counts returns the number of sharers of a link in the ranking.
 func (c *town) counts(url string) int {
 	c.t.Helper()
-	links, err := ranking.TrendingLinks(c.t.Context(), c.pool, time.Now(), time.Hour, 10)
+	links, err := ranking.TrendingLinks(c.t.Context(), c.pool, time.Now(), time.Hour, 1000)
 	require.NoError(c.t, err)
 	for _, l := range links {
 		if l.URL == url {
