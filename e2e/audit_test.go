@@ -42,7 +42,7 @@ func followedForLong(t *testing.T) (n *simnet.Net, pool *pgxpool.Pool, env []str
 	pool = open(t, database)
 	env = append(follower(n, database), "WEIR_WATCH="+n.Hub().DID)
 	serve = start(t, env, "serve")
-	followed := len(n.Follows(n.Hub().DID))
+	followed := len(active(n, n.Follows(n.Hub().DID)))
 	require.Eventually(t, func() bool {
 		return count(t, pool, `SELECT count(*) FROM river_job WHERE kind = 'backfill_account'`) == followed
 	}, time.Minute, 20*time.Millisecond)

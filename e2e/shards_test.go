@@ -39,7 +39,7 @@ func newSharded(t *testing.T, followed int) *sharded {
 	s.exec(`INSERT INTO river_queue (name, paused_at, updated_at) VALUES ('backfill', now(), now()), ('network', now(), now())`)
 	s.exec(`INSERT INTO watches (target) VALUES ('somebody.example')`)
 	// A first registration would take every lease, those that the tests set too.
-	s.exec(`INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('links', '{app.bsky.feed.post}', 'process_posts', 'process', '{shares}')`)
+	s.exec(`INSERT INTO projections (name, collections, kind, queue, tables) VALUES ('links', '{app.bsky.feed.post,app.bsky.feed.repost}', 'process_posts', 'process', '{shares,subjects}')`)
 	s.exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, unnest($1::text[])`, s.followed)
 	return s
 }

@@ -47,10 +47,13 @@ const (
 	expiredAtOnce = 1000
 )
 
-// Work runs until nothing is due, or its time is up.
+// Work runs until nothing is due, or its time is up. It ends with what others are
+// waiting for: while it runs, no other job can be added.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubjects]) error {
 	until := time.Now().Add(w.patience)
-	for _, step := range []func(context.Context, *rivertype.JobRow, time.Time) (bool, error){w.changed, w.fetch, w.changed, w.expireWaiting, w.expireSubjects} {
+	for _, step := range []func(context.Context, *rivertype.JobRow, time.Time) (bool, error){
+		w.expireWaiting, w.expireSubjects, w.changed, w.fetch, w.changed, w.fetch,
+	} {
 		done, err := step(ctx, job.JobRow, until)
 		if err != nil {
 			return err
