@@ -50,11 +50,9 @@ const (
 // Work runs until nothing is due, or its time is up. It ends with what others are
 // waiting for: while it runs, no other job can be added.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubjects]) error {
-	until := time.Now().Add(w.patience)
-	for _, step := range []func(context.Context, *rivertype.JobRow, time.Time) (bool, error){
-		w.expireWaiting, w.expireSubjects, w.changed, w.fetch, w.changed, w.fetch,
-	} {
-		done, err := step(ctx, job.JobRow, until)
+	r := &subjectCheck{w, job.JobRow, time.Now().Add(w.patience), w.calls}
+	for _, step := range []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.changed, r.fetch, r.changed, r.fetch} {
+		done, err := step(ctx)
 		if err != nil {
 			return err
 		}
@@ -65,8 +63,16 @@ func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubje
 	return nil
 }
 
+// subjectCheck is one run.
+type subjectCheck struct {
+	*CheckSubjects
+	job   *rivertype.JobRow
+	until time.Time // when it yields to others
+	left  int       // calls that it may make
+}
+
 // changed projects the reposts and quotes of changed subjects again, page by page.
-func (w *CheckSubjects) changed(ctx context.Context, job *rivertype.JobRow, until time.Time) (done bool, err error) {
+func (w *subjectCheck) changed(ctx context.Context) (done bool, err error) {
 	for {
 		subjects, err := ranking.ChangedSubjects(ctx, w.pool, 100)
 		if err != nil || len(subjects) == 0 {
@@ -74,7 +80,7 @@ func (w *CheckSubjects) changed(ctx context.Context, job *rivertype.JobRow, unti
 		}
 		for _, subject := range subjects {
 			for after := (schema.Key{}); ; {
-				if time.Now().After(until) {
+				if time.Now().After(w.until) {
 					return false, nil
 				}
 				keys, err := ranking.SharesThrough(ctx, w.pool, subject.Key, after, subjectPage)
@@ -85,7 +91,7 @@ func (w *CheckSubjects) changed(ctx context.Context, job *rivertype.JobRow, unti
 					break
 				}
 				after = keys[len(keys)-1]
-				if err := w.links.again(ctx, job, slices.Clone(keys)); err != nil {
+				if err := w.links.again(ctx, w.job, slices.Clone(keys)); err != nil {
 					return false, err
 				}
 				if err := ranking.DropDeadShares(ctx, w.pool, subject.Key, keys); err != nil {
@@ -101,9 +107,9 @@ func (w *CheckSubjects) changed(ctx context.Context, job *rivertype.JobRow, unti
 
 // fetch fetches the subjects that are due, at most MostByURI a call, and releases what
 // waited for them.
-func (w *CheckSubjects) fetch(ctx context.Context, job *rivertype.JobRow, until time.Time) (done bool, err error) {
-	for range w.calls {
-		if time.Now().After(until) {
+func (w *subjectCheck) fetch(ctx context.Context) (done bool, err error) {
+	for ; w.left > 0; w.left-- {
+		if time.Now().After(w.until) {
 			return false, nil
 		}
 		due, err := ranking.DueSubjects(ctx, w.pool, w.now(), bluesky.MostByURI)
@@ -120,7 +126,7 @@ func (w *CheckSubjects) fetch(ctx context.Context, job *rivertype.JobRow, until 
 		if err := ranking.ForgetDue(ctx, w.pool, idle); err != nil {
 			return false, err
 		}
-		if err := w.fetchPosts(ctx, job, due); err != nil {
+		if err := w.fetchPosts(ctx, due); err != nil {
 			return false, err
 		}
 	}
@@ -129,7 +135,7 @@ func (w *CheckSubjects) fetch(ctx context.Context, job *rivertype.JobRow, until 
 
 // fetchPosts fetches subjects and stores what the AppView shows of them. If it refuses
 // the request, they are fetched one by one, and the one at fault counts as not shown.
-func (w *CheckSubjects) fetchPosts(ctx context.Context, job *rivertype.JobRow, due []ranking.DueSubject) error {
+func (w *subjectCheck) fetchPosts(ctx context.Context, due []ranking.DueSubject) error {
 	if len(due) == 0 {
 		return nil
 	}
@@ -145,10 +151,10 @@ func (w *CheckSubjects) fetchPosts(ctx context.Context, job *rivertype.JobRow, d
 		return err
 	case len(due) > 1:
 		half := len(due) / 2
-		if err := w.fetchPosts(ctx, job, due[:half]); err != nil {
+		if err := w.fetchPosts(ctx, due[:half]); err != nil {
 			return err
 		}
-		return w.fetchPosts(ctx, job, due[half:])
+		return w.fetchPosts(ctx, due[half:])
 	}
 	now := w.now()
 	fetched := make([]ranking.FetchedSubject, len(due))
@@ -164,7 +170,7 @@ func (w *CheckSubjects) fetchPosts(ctx context.Context, job *rivertype.JobRow, d
 	if err != nil {
 		return err
 	}
-	return w.links.release(ctx, job, linked)
+	return w.links.release(ctx, w.job, linked)
 }
 
 // store stores fetched subjects. If the database refuses one, it counts as one without
@@ -209,7 +215,7 @@ func subjectLinks(key schema.Key, record []byte, now time.Time) (links []ranking
 
 // expireWaiting deletes what has waited longer than its collection is kept, and, if too
 // many records wait, those that have waited longest.
-func (w *CheckSubjects) expireWaiting(ctx context.Context, _ *rivertype.JobRow, until time.Time) (done bool, err error) {
+func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error) {
 	names, err := schema.WaitingCollections(ctx, w.pool)
 	if err != nil {
 		return false, err
@@ -226,13 +232,13 @@ func (w *CheckSubjects) expireWaiting(ctx context.Context, _ *rivertype.JobRow, 
 		}
 		due = append(due, schema.ExpiryRule{Collection: name, Before: now.Add(-keep)})
 	}
-	return repeat(until, func() (int, error) { return schema.ExpireWaiting(ctx, w.pool, due, expiredAtOnce) })
+	return repeat(w.until, func() (int, error) { return schema.ExpireWaiting(ctx, w.pool, due, expiredAtOnce) })
 }
 
 // expireSubjects deletes subjects that no share has needed for a day.
-func (w *CheckSubjects) expireSubjects(ctx context.Context, _ *rivertype.JobRow, until time.Time) (done bool, err error) {
+func (w *subjectCheck) expireSubjects(ctx context.Context) (done bool, err error) {
 	now := w.now()
-	return repeat(until, func() (int, error) {
+	return repeat(w.until, func() (int, error) {
 		examined, _, err := ranking.ExpireSubjects(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
 		return examined, err
 	})

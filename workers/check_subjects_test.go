@@ -92,6 +92,12 @@ func TestPostsOfStrangersAreFetched(t *testing.T) {
 	v.project("b/r99")
 	v.run()
 	require.Equal(t, 2, v.asked(), "a stored post is not fetched")
+	v.posts("b/3", "")
+	v.project("b/3")
+	v.reposts("b/r98", "b/3")
+	v.project("b/r98")
+	v.run()
+	require.Equal(t, 2, v.asked(), "even if it has no link")
 }
 
 // TestStrangersPostIsFetchedAgain while its link is in a ranking: what the AppView no
@@ -188,6 +194,13 @@ func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
 	linked, err := v.checks.store(t.Context(), fetched, time.Now())
 	require.NoError(t, err)
 	require.Empty(t, linked, "the row that was to be filled has gone")
+	other := fetched[0].DueSubject
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', '1', now())`)
+	other.DID, other.Rkey = "did:plc:x", "1"
+	linked, err = v.checks.store(t.Context(), []ranking.FetchedSubject{{DueSubject: other, Shown: true, Links: fetched[0].Links}}, time.Now())
+	require.NoError(t, err)
+	require.Empty(t, linked, "it was asked for again: this answer may be older than a deletion")
+	v.execute(`DELETE FROM subjects`)
 
 	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ($1, 'app.bsky.feed.post', $2, now())`, did, rkey) // asked for before the deletion
 	v.run()
