@@ -44,7 +44,7 @@ type Config struct {
 	// an asterisk. Each can have a retention, as in `app.bsky.feed.post=48h,pub.layers.*=0`;
 	// 0: for ever; without one it is WEIR_RETENTION. A name wins over the longest prefix.
 	// Posts are kept for a day at least, which is what the ranking shows.
-	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post"`
+	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post,app.bsky.feed.repost"`
 	// Where a stream without a position begins: tip or oldest.
 	Start string `env:"WEIR_START" envDefault:"tip"`
 	// Ask the server for zstd frames.

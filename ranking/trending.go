@@ -46,15 +46,15 @@ CROSS JOIN LATERAL (
            min(s.shared_at)      AS first_shared,
            max(s.shared_at)      AS last_shared
     FROM shares AS s
-    WHERE s.link_id = c.link_id AND s.shared_at > $1 AND s.shared_at <= $2
+    WHERE s.link_id = c.link_id AND s.shared_at > $1 AND s.shared_at <= $2 AND` + throughLivingSubject + `
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
       AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
 ) AS counting`
 
 // TrendingLinks returns at most limit links shared in the window that ends at now,
 // ranked by the number of distinct accounts that shared them. Ties are broken by the
-// latest share, then by URL. Hidden accounts do not count. If there are watches, only
-// followed accounts count.
+// latest share, then by URL. Hidden accounts do not count, nor do reposts and quotes of
+// posts that are deleted or hidden. If there are watches, only followed accounts count.
 //
 // Counting distinct accounts is expensive, and most links are shared once or twice. So
 // the query first counts all shares in the window. It counts distinct accounts only for
@@ -104,7 +104,7 @@ CROSS JOIN LATERAL (
         SELECT coalesce(a.handle, s.did) AS name, max(s.shared_at) AS at
         FROM shares AS s
         LEFT JOIN accounts AS a ON a.did = s.did
-        WHERE s.link_id = r.link_id AND s.shared_at > $1 AND s.shared_at <= $2
+        WHERE s.link_id = r.link_id AND s.shared_at > $1 AND s.shared_at <= $2 AND` + throughLivingSubject + `
           AND coalesce(a.status, 'active') = 'active'
           AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
         GROUP BY 1

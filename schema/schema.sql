@@ -97,6 +97,15 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
+-- Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row.
+CREATE TABLE changed_subjects (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    CONSTRAINT changed_subjects_pkey PRIMARY KEY (id)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+
 -- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -300,20 +309,23 @@ CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
--- The ledger: who shared which link in which record. Partitioned by rkey, which is a TID and sorts by time: a day each, as the view partitions lists. A share outlives its post's retention, and goes when the author takes it back or its day expires.
+-- Who shared which link by which record: a post that contains it, or a repost or quote of such a post. A share outlives its record's retention, and goes only when the author takes it back or the link expires. A share through a subject counts only while subjects names the link and the subject's author is active.
 CREATE TABLE shares (
     did text COLLATE "C" NOT NULL,
     collection text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
     link_id bigint NOT NULL,
-    how text NOT NULL, -- post: in a post of its own; quote: in a post that quotes another.
+    how text NOT NULL, -- post: the record itself contains the link; quote: it quotes a post that contains it; repost: it reposts one.
     shared_at timestamp with time zone NOT NULL, -- The created_at of the record.
     stored_at timestamp with time zone DEFAULT now() NOT NULL, -- When the record was first stored, by the database's clock.
+    subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
+    subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, link_id),
     CONSTRAINT shares_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id),
     CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
 ) PARTITION BY RANGE (rkey);
 CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
+CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
 CREATE INDEX shares_window ON ONLY shares USING btree (shared_at, link_id, did);
 
 -- Shares whose rkey is not a TID, or is a TID of a time before the partitions. They expire by stored_at.
@@ -347,6 +359,24 @@ CREATE TABLE streams (
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);
 
+-- Posts that are reposted or quoted, with the links they share. A deletion removes the row in the transaction that brings it: then no share through the post counts.
+CREATE TABLE subjects (
+    did text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    links bigint[] DEFAULT '{}'::bigint[] NOT NULL, -- The ids of the links that the post itself contains. Empty: none, the post is not shown, or it has not been fetched yet.
+    shown boolean DEFAULT true NOT NULL, -- False: the AppView did not show the post when it was last fetched.
+    fetched_at timestamp with time zone, -- When the post was last fetched from the AppView. NULL: never, because it is stored or not fetched yet.
+    fetch_at timestamp with time zone, -- When the post is fetched next. NULL: not until somebody shares it again; a stored post is never fetched.
+    tries integer DEFAULT 0 NOT NULL, -- How often in a row the AppView did not show the post.
+    checked_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was last checked that a share needs the row.
+    CONSTRAINT subjects_pkey PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX subjects_checked_at ON subjects USING btree (checked_at);
+CREATE INDEX subjects_fetch_at ON subjects USING btree (fetch_at) WHERE fetch_at IS NOT NULL;
+CREATE TRIGGER subjects_deleted AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+CREATE TRIGGER subjects_updated AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+
 -- The newest deletion of each record. A write at or before rev stays deleted.
 CREATE TABLE tombstones (
     collection text COLLATE "C" NOT NULL,
@@ -365,6 +395,21 @@ CREATE TABLE unshared_links (
     CONSTRAINT unshared_links_pkey PRIMARY KEY (link_id)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX unshared_links_since ON unshared_links USING btree (since);
+
+-- Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes.
+CREATE TABLE waiting (
+    projection text COLLATE "C" NOT NULL, -- The projection that waits.
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    for_collection text COLLATE "C" NOT NULL, -- The collection of the record that it waits for.
+    for_did text COLLATE "C" NOT NULL,
+    for_rkey text COLLATE "C" NOT NULL,
+    since timestamp with time zone DEFAULT now() NOT NULL, -- When the record began to wait. It waits as long as its collection is kept, and at most for a week; if too many wait, the oldest go.
+    CONSTRAINT waiting_pkey PRIMARY KEY (did, collection, rkey, projection, for_did, for_collection, for_rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX waiting_for ON waiting USING btree (for_did, for_collection, for_rkey, projection, did, collection, rkey);
+CREATE INDEX waiting_since ON waiting USING btree (collection, since);
 
 -- The members of each watch: the accounts that it makes Weir follow.
 CREATE TABLE watch_members (
@@ -827,6 +872,28 @@ BEGIN
     RETURN true;
 END $function$;
 REVOKE EXECUTE ON FUNCTION prepare_default_partition(text) FROM PUBLIC;
+
+-- Records that the shares through a subject must be projected again.
+CREATE OR REPLACE FUNCTION public.record_changed_subjects()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO changed_subjects (did, collection, rkey) SELECT o.did, o.collection, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+        -- COUNTING: INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+    ELSIF TG_OP = 'UPDATE' THEN
+        INSERT INTO changed_subjects (did, collection, rkey)
+        SELECT n.did, n.collection, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links AND o.links <> '{}';
+        -- COUNTING: INSERT INTO pending_counts (subject_did, subject_rkey)
+        -- SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
+    -- COUNTING: ELSE -- shares through a subject that was deleted and written again count again
+    --    INSERT INTO pending_counts (subject_did, subject_rkey)
+    --    SELECT n.did, n.rkey FROM new_rows AS n
+    --    WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
+    END IF;
+    RETURN NULL;
+END $function$;
 
 -- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.
 CREATE OR REPLACE FUNCTION public.record_ended_job()

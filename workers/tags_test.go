@@ -69,6 +69,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.RetryDeadLetters{}, []string{"manual"}},
 		{jobs.RunProjection{Name: "links"}, []string{"links"}},
 		{jobs.CheckAlerts{}, []string{"periodic"}},
+		{jobs.CheckSubjects{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
