@@ -115,7 +115,7 @@ func TestStrangersPostIsFetchedAgain(t *testing.T) {
 	_, err := v.net.EditPost(edited, "x", "https://e.example/")
 	require.NoError(t, err)
 	require.NoError(t, v.net.TakeDown(v.net.Accounts()[2].DID))
-	v.execute(`UPDATE shares SET shared_at = shared_at - interval '2 days' WHERE rkey = 'r3'`)
+	v.execute(`UPDATE shares SET shared_at = shared_at - interval '8 days' WHERE rkey = 'r3'`)
 	v.later = ranking.SubjectInterval - time.Second
 	v.run()
 	require.Equal(t, 1, v.asked())
