@@ -157,7 +157,7 @@ func TestKillInExpiry(t *testing.T) {
 func (k *killing) seed(pool *pgxpool.Pool, n int) []string {
 	k.t.Helper()
 	round, old := fmt.Sprintf("round%d", n), time.Now().AddDate(0, 0, -12-3*n)
-	for at := range 3 {                                                        // days, as the posts reach
+	for at := range 3 { // days, as the posts reach
 		partitioned(k.t, pool, old.AddDate(0, 0, at))
 	}
 	require.NoError(k.t, pgx.BeginFunc(k.t.Context(), pool, func(tx pgx.Tx) error {
