@@ -44,11 +44,11 @@ SELECT 'https://' || md5(n::text) || '.example/' || to_char($1::timestamptz, 'YY
        $1::timestamptz + n * interval '1 day' / $2::int
 FROM generate_series(0, $2::int - 1) AS n`, `
 INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, stored_at)
-SELECT 'did:plc:' || left(md5((l.id * 7 + i)::text), 24), 'app.bsky.feed.post', m.rkey, l.id, 'post', m.at, m.at
+SELECT 'did:plc:' || left(md5((l.id * 7 + n.nth)::text), 24), 'app.bsky.feed.post', m.rkey, l.id, 'post', m.at, m.at
 FROM links AS l
 JOIN (SELECT i, $1::timestamptz + i * interval '1 minute' AS at, tid_floor($1::timestamptz + i * interval '1 minute') AS rkey
       FROM generate_series(0, 1439) AS i OFFSET 0) AS m ON m.i = l.id % 1440,
-     generate_series(1, CASE WHEN l.id % 100 = 0 AND $2 > 0 THEN 6 WHEN l.id % 3 = 0 THEN 2 ELSE 1 END) AS i
+     generate_series(1, CASE WHEN l.id % 100 = 0 AND $2 > 0 THEN 6 WHEN l.id % 3 = 0 THEN 2 ELSE 1 END) AS n (nth)
 WHERE l.first_seen >= $1 AND l.first_seen < $1::timestamptz + interval '1 day'`} {
 		_, err := pool.Exec(b.Context(), sql, day, links)
 		require.NoError(b, err)
