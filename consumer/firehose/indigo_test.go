@@ -122,6 +122,27 @@ func TestRepositoryOfEverySizeIsInverted(t *testing.T) {
 	require.Equal(t, "bafyreie5737gdxlw5i64vzichcalba3z2v5n6icifvx5xytvske7mr3hpm", r.data.String())
 }
 
+// indigoInverted returns the tree before a commit, by indigo.
+func indigoInverted(t testing.TB, msg *comatproto.SyncSubscribeRepos_Commit) (string, error) {
+	t.Helper()
+	_, loaded, err := repo.LoadRepoFromCAR(context.Background(), bytes.NewReader(msg.Blocks))
+	require.NoError(t, err)
+	var ops []repo.Operation
+	for _, op := range msg.Ops {
+		ops = append(ops, repo.Operation{Path: op.Path, Value: (*cid.Cid)(op.Cid), Prev: (*cid.Cid)(op.Prev)})
+	}
+	ops, err = repo.NormalizeOps(ops)
+	require.NoError(t, err)
+	for i := range ops {
+		if err := repo.InvertOp(&loaded.MST, &ops[i]); err != nil {
+			return "", err
+		}
+	}
+	root, err := loaded.MST.RootCID()
+	require.NoError(t, err)
+	return root.String(), nil
+}
+
 // A commit that leaves out an operation, or names another CID, gives another tree or
 // an error.
 func TestInversionShowsWhatACommitHides(t *testing.T) {
@@ -168,7 +189,7 @@ func TestRecordedCommitsAreRead(t *testing.T) {
 	require.NoError(t, err)
 	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "atproto/repo/testdata/firehose_commit_*.json"))
 	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	compared := 0
 	for _, file := range files {
 		var msg comatproto.SyncSubscribeRepos_Commit
 		data, err := os.ReadFile(file)
@@ -176,12 +197,17 @@ func TestRecordedCommitsAreRead(t *testing.T) {
 		require.NoError(t, json.Unmarshal(data, &msg))
 		frame := commitFrame(t, &msg)
 		agreesWithIndigo(t, &msg, decoded(t, frame))
-		if _, err := repo.VerifyCommitMessage(context.Background(), &msg); err == nil && msg.PrevData != nil {
-			got, bad := inverted(t, frame)
-			require.Nil(t, bad, file)
-			require.Equal(t, msg.PrevData.String(), got, file)
+		want, err := indigoInverted(t, &msg)
+		got, bad := inverted(t, frame)
+		if err != nil { // a server that leaves out nodes
+			require.Equal(t, "a block is missing", bad.Cause)
+			continue
 		}
+		require.Nil(t, bad)
+		require.Equal(t, want, got, file)
+		compared++
 	}
+	require.Positive(t, compared)
 	if dir := os.Getenv("WEIR_TESTDATA"); dir != "" {
 		frames, err := filepath.Glob(filepath.Join(dir, "firehose-*.cbor"))
 		require.NoError(t, err)

@@ -352,9 +352,14 @@ func (s *subtree) hash() digest {
 	if s == nil {
 		s = &subtree{} // a tree without records is a node without entries
 	}
-	if s.known {
-		return s.cid
+	if !s.known {
+		s.cid, s.known = sha256.Sum256(s.encode()), true
 	}
+	return s.cid
+}
+
+// encode returns the block of a node.
+func (s *subtree) encode() []byte {
 	out := appendHead(appendText(appendHead(nil, majorMap, 2), "e"), majorArray, uint64(len(s.entries)))
 	var last []byte
 	for i := range s.entries {
@@ -367,9 +372,7 @@ func (s *subtree) hash() digest {
 		out = appendLink(appendText(out, "v"), &e.value)
 		last = e.key
 	}
-	out = s.left.appendTo(appendText(out, "l"))
-	s.cid, s.known = sha256.Sum256(out), true
-	return s.cid
+	return s.left.appendTo(appendText(out, "l"))
 }
 
 // appendTo appends a link to a subtree, or null.

@@ -2,7 +2,6 @@ package firehose
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/base64"
 	"math"
 	"slices"
@@ -33,9 +32,10 @@ type transcoder struct {
 	spare    []byte  // for sorting a map
 }
 
-// field is a name and its value in the output.
+// field is a field of a map.
 type field struct {
-	start, end int // of both
+	name       []byte // as it came
+	start, end int    // of the name and the value in the output
 	colon      int
 }
 
@@ -55,7 +55,7 @@ func (t *transcoder) transcode(dst, record []byte) (out []byte, replaced int, ba
 	if cap(t.spare) > keepBuffer {
 		t.spare = nil
 	}
-	if cap(t.fields) > keepBuffer/32 {
+	if cap(t.fields) > keepBuffer/64 {
 		t.fields = nil
 	}
 	out, t.out = t.out, nil
@@ -173,7 +173,7 @@ func (t *transcoder) writeObject(depth int) *consumer.Malformed {
 		return bad
 	}
 	t.out = append(t.out, '{')
-	outer, start := len(t.fields), len(t.out)
+	outer, start, renamed := len(t.fields), len(t.out), false
 	for i := range n {
 		name, bad := t.content(majorText)
 		if bad != nil {
@@ -182,8 +182,9 @@ func (t *transcoder) writeObject(depth int) *consumer.Malformed {
 		if i > 0 {
 			t.out = append(t.out, ',')
 		}
-		f := field{start: len(t.out)}
+		f, replaced := field{name: name, start: len(t.out)}, t.replaced
 		t.writeText(name)
+		renamed = renamed || t.replaced > replaced
 		f.colon = len(t.out)
 		t.out = append(t.out, ':')
 		if bad := t.writeValue(depth); bad != nil {
@@ -192,30 +193,45 @@ func (t *transcoder) writeObject(depth int) *consumer.Malformed {
 		f.end = len(t.out)
 		t.fields = append(t.fields, f)
 	}
-	bad = t.sort(t.fields[outer:], start)
+	if renamed {
+		bad = t.distinct(t.fields[outer:])
+	}
+	if bad == nil {
+		bad = t.sort(t.fields[outer:], start)
+	}
 	t.fields = t.fields[:outer]
 	t.out = append(t.out, '}')
 	return bad
 }
 
-// name returns the name of a field, as it is written.
-func (t *transcoder) name(f field) []byte { return t.out[f.start+1 : f.colon-1] }
+// distinct returns an error if two names are equal as they are written: they may have
+// differed in what was replaced.
+func (t *transcoder) distinct(fields []field) *consumer.Malformed {
+	seen := make(map[string]bool, len(fields))
+	for _, f := range fields {
+		written := string(t.out[f.start:f.colon])
+		if seen[written] {
+			return duplicate(f.name)
+		}
+		seen[written] = true
+	}
+	return nil
+}
 
 // sort sorts the fields of a map, which are written from start on. CBOR has short
 // names first.
 func (t *transcoder) sort(fields []field, start int) *consumer.Malformed {
-	compare := func(a, b field) int { return bytes.Compare(t.name(a), t.name(b)) }
 	sorted := true
 	for i := 1; i < len(fields) && sorted; i++ {
-		sorted = compare(fields[i-1], fields[i]) < 0
+		sorted = bytes.Compare(fields[i-1].name, fields[i].name) < 0
 	}
 	if sorted {
 		return nil
 	}
-	slices.SortFunc(fields, func(a, b field) int { return cmp.Or(compare(a, b), cmp.Compare(a.start, b.start)) })
+	slices.SortFunc(fields, func(a, b field) int { return bytes.Compare(a.name, b.name) })
 	for i := 1; i < len(fields); i++ {
-		if compare(fields[i-1], fields[i]) == 0 {
-			return duplicate(t.name(fields[i]))
+		if bytes.Equal(fields[i-1].name, fields[i].name) {
+			return duplicate(fields[i].name)
 		}
 	}
 	t.spare = append(t.spare[:0], t.out[start:]...)
