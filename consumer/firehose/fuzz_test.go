@@ -98,7 +98,7 @@ func FuzzValidRecord(f *testing.F) {
 }
 
 // FuzzRecord transcodes anything. What passes is JSON that Postgres stores, and what
-// indigo reads of it is the same.
+// indigo reads of it is the same, apart from floats: it makes integers of them.
 func FuzzRecord(f *testing.F) {
 	f.Add(post(f, "hello <b>"))
 	f.Add(layer(f)[:400])
@@ -121,7 +121,7 @@ func FuzzRecord(f *testing.F) {
 		require.NotContains(t, string(out), `\u0000`)
 		require.Equal(t, replaced > 0, !clean(raw) && bytes.Contains(out, []byte(`\ufffd`)))
 		require.LessOrEqual(t, len(out), 13*len(raw))
-		if err != nil || replaced > 0 || bytes.Contains(raw, []byte("$")) || bytes.Contains(raw, []byte("mimeType")) {
+		if err != nil || replaced > 0 || bytes.IndexByte(raw, cborFloat64) >= 0 || bytes.Contains(raw, []byte("$")) || bytes.Contains(raw, []byte("mimeType")) {
 			return
 		}
 		want, err := json.Marshal(v)
@@ -144,10 +144,11 @@ func clean(raw []byte) bool { return utf8.Valid(raw) && bytes.IndexByte(raw, 0) 
 
 // FuzzFrame decodes anything as a frame, of which everything is wanted.
 func FuzzFrame(f *testing.F) {
-	r := filled(f, 20)
-	first := r.commit(write{"app.bsky.feed.post/a", post(f, "a")}, write{"app.bsky.feed.post/b", post(f, "b")})
+	r := newRepository(f)
+	small := record(f, map[string]any{"text": "a"}) // a short input is minimized soon
+	first := r.commit(write{"app.bsky.feed.post/a", small}, write{"app.bsky.feed.post/b", small})
 	f.Add(commitFrame(f, first))
-	second := r.commit(write{"app.bsky.feed.post/a", nil}, write{"app.bsky.feed.post/b", post(f, "c")})
+	second := r.commit(write{"app.bsky.feed.post/a", nil}, write{"app.bsky.feed.post/b", record(f, map[string]any{"text": "b"})})
 	f.Add(commitFrame(f, second))
 	second.Ops[0] = nil
 	f.Add(commitFrame(f, second))
