@@ -9,6 +9,7 @@ import (
 
 	comatproto "github.com/bluesky-social/indigo/api/atproto"
 	"github.com/bluesky-social/indigo/atproto/repo"
+	lexutil "github.com/bluesky-social/indigo/lex/util"
 	blockformat "github.com/ipfs/go-block-format"
 	"github.com/ipfs/go-cid"
 	"github.com/stretchr/testify/require"
@@ -140,6 +141,17 @@ func TestCommitThatContradictsItselfIsRefused(t *testing.T) {
 		"version 2": {func(r *repository, msg *message) {
 			r.sign(msg, &sent{blocks: blocksOf(r.t, msg)[1:]}, &repo.Commit{DID: testDID, Version: 2, Data: *r.data, Rev: msg.Rev})
 		}, "unknown version of a repository", "/commit/version"},
+		"no signature": {func(r *repository, msg *message) {
+			var raw bytes.Buffer
+			require.NoError(r.t, (&repo.Commit{DID: testDID, Version: 3, Data: *r.data, Rev: msg.Rev}).MarshalCBOR(&raw))
+			unsigned := blockOf(r.t, raw.Bytes())
+			msg.Commit = lexutil.LexLink(unsigned.Cid())
+			msg.Blocks = carOf(r.t, append([]blockformat.Block{unsigned}, blocksOf(r.t, msg)[1:]...)...)
+		}, "the commit is not signed", "/commit/sig"},
+		"CAR of version 2": {func(_ *repository, msg *message) {
+			at := bytes.Index(msg.Blocks, []byte("\x67version\x01"))
+			msg.Blocks[at+8] = 2
+		}, "not a CAR of version 1", "/blocks/version"},
 		"too many operations": {func(_ *repository, msg *message) {
 			msg.Ops = slices.Repeat(msg.Ops, 201)
 		}, "the commit has too many operations", "/ops"},

@@ -127,8 +127,8 @@ type position struct {
 }
 
 // search finds a key in a node. It compares without rebuilding the node's keys: of
-// each it needs only how many bytes it shares with the one before it. measure: the
-// first key's layer is needed.
+// each it needs only how many bytes it shares with the one before it, which must be
+// the right number. measure: the first key's layer is needed.
 func search(data []byte, key string, measure bool) (p position, bad *consumer.Malformed) {
 	n, bad := readNode(data)
 	if bad != nil {
@@ -144,6 +144,9 @@ func search(data []byte, key string, measure bool) (p position, bad *consumer.Ma
 		}
 		if i == 0 && measure {
 			p.top = layerOf(alias(e.rest))
+		}
+		if !passed && e.shared < shared && e.rest[0] <= key[e.shared] {
+			return p, &consumer.Malformed{Cause: "the keys of the tree are not sorted", Received: consumer.Shorten(string(e.rest))}
 		}
 		if passed || e.shared < shared {
 			passed = true
