@@ -105,7 +105,7 @@ func (d *decoder) read(data []byte) *consumer.Malformed {
 func (d *decoder) known() bool {
 	switch d.kind {
 	case typeCommit, typeSync, typeIdentity, typeAccount, typeInfo:
-		return d.op == opMessage
+		return d.op == opMessage || d.op == opError
 	}
 	return d.op == opError
 }

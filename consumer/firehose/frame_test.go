@@ -78,6 +78,7 @@ func TestNoticesAreNamed(t *testing.T) {
 	}{
 		{join(map[string]any{"op": -1}, map[string]any{"error": "FutureCursor", "message": "too high"}), Notice{FutureCursor, "too high", true}},
 		{join(map[string]any{"op": -1}, map[string]any{"error": "ConsumerTooSlow"}), Notice{ConsumerTooSlow, "", true}},
+		{join(map[string]any{"op": -1, "t": "#commit"}, map[string]any{"error": "New"}), Notice{"New", "", true}},
 		{join(map[string]any{"op": 1, "t": "#info"}, map[string]any{"name": "OutdatedCursor", "message": nil}), Notice{OutdatedCursor, "", false}},
 	} {
 		require.Equal(t, &c.want, d.decode(c.frame, arrival(), &m))
@@ -132,8 +133,7 @@ func TestCommitThatContradictsItselfIsRefused(t *testing.T) {
 		"cut blocks":     {func(_ *repository, msg *message) { msg.Blocks = msg.Blocks[:len(msg.Blocks)-1] }, "the CAR ends within a block", "/blocks"},
 		"no commit": {func(r *repository, msg *message) {
 			all := blocksOf(r.t, msg)
-			with := carOf(r.t, all...)
-			msg.Blocks = append(with[:len(carOf(r.t, all[0]))-len(all[0].RawData())-len(all[0].Cid().Bytes())-2], carOf(r.t, all[1])...)
+			msg.Blocks = carFrom(r.t, all[0].Cid(), all[1:]...)
 		}, "a block is missing", "/commit"},
 		"changed commit": {func(_ *repository, msg *message) {
 			msg.Blocks[bytes.Index(msg.Blocks, []byte("\x63did"))+10]++

@@ -139,8 +139,13 @@ func blockOf(t testing.TB, data []byte) blockformat.Block {
 // carOf returns a CAR whose root is the first block.
 func carOf(t testing.TB, all ...blockformat.Block) []byte {
 	t.Helper()
+	return carFrom(t, all[0].Cid(), all...)
+}
+
+func carFrom(t testing.TB, root cid.Cid, all ...blockformat.Block) []byte {
+	t.Helper()
 	var out bytes.Buffer
-	require.NoError(t, car.WriteHeader(&car.CarHeader{Roots: []cid.Cid{all[0].Cid()}, Version: 1}, &out))
+	require.NoError(t, car.WriteHeader(&car.CarHeader{Roots: []cid.Cid{root}, Version: 1}, &out))
 	for _, b := range all {
 		require.NoError(t, carutil.LdWrite(&out, b.Cid().Bytes(), b.RawData()))
 	}
