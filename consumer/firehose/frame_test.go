@@ -243,6 +243,11 @@ func TestFieldsOfWrongType(t *testing.T) {
 	refused("wrong type at /header", []byte("hello"))
 	refused("kind of the frame is missing", encoded(t, map[string]any{"t": "#account"}))
 	refused("indefinite", []byte("\xbf\x62op\x01\xff"))
+	for _, huge := range []string{"\xbb\x80\x00\x00\x00\x00\x00\x00\x00", "\x9b\xff\xff\xff\xff\xff\xff\xff\xff", "\x5b\xff\xff\xff\xff\xff\xff\xff\xff", "\xbb\x00\x00\x00\x00\x00\x00\x00\xff"} {
+		unknown := append(encoded(t, map[string]any{"op": 1, "t": "#account"}), encoded(t, body)...)
+		unknown[bytes.Index(unknown, []byte("\xa5\x63did"))]++
+		refused("ends within a value at /x", append(unknown, "\x61x"+huge...))
+	}
 	twice := []byte("\xa3\x62op\x01\x61t\x68#account\x62op\x01")
 	refused("a name occurs twice in one object at /header/op", append(twice, encoded(t, body)...))
 	delete(body, "active")

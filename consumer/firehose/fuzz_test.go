@@ -194,8 +194,8 @@ func FuzzTree(f *testing.F) {
 		if broken == nil {
 			written := s.encode()
 			again := partialTree{blocks: &blocks{list: []block{{digest: sha256.Sum256(written), data: written}}}}
-			same, bad := again.load(&subtree{cid: sha256.Sum256(written)}, anyLayer)
-			require.Nil(t, bad)
+			same, unread := again.load(&subtree{cid: sha256.Sum256(written)}, anyLayer)
+			require.Nil(t, unread)
 			require.Equal(t, []any{s.left, s.entries}, []any{same.left, same.entries}, "a node is written as it was read")
 			require.LessOrEqual(t, len(written), len(node))
 			i, there := s.find(key)
@@ -206,8 +206,8 @@ func FuzzTree(f *testing.F) {
 			require.False(t, found && !there)
 		}
 		o := operation{action: []string{"create", "update", "delete"}[action%3], path: key, cid: value, hasCID: action%3 < 2, hasPrev: action%3 > 0}
-		before, bad := b.invert(root, []operation{o})
-		if bad == nil && o.action == "update" && value != o.prev {
+		before, hidden := b.invert(root, []operation{o})
+		if hidden == nil && o.action == "update" && value != o.prev {
 			require.NotEqual(t, root, before)
 		}
 	})

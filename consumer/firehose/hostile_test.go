@@ -161,6 +161,17 @@ func TestHostileFramesAreRefusedWithinBounds(t *testing.T) { //nolint:parallelte
 	}
 }
 
+// A frame that nobody wants allocates nothing, a record only its share of a chunk.
+func TestDecodingAllocatesLittle(t *testing.T) { //nolint:paralleltest // it measures what the process allocates
+	r := filled(t, 200)
+	frame := commitFrame(t, r.commit(write{"app.bsky.feed.post/a", post(t, "a")}))
+	var m consumer.Message
+	none, all := Wire(func(string) bool { return false }), Wire(nil)
+	require.Zero(t, testing.AllocsPerRun(1000, func() { none.Decode(frame, arrival(), &m) }))
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { all.Decode(frame, arrival(), &m) }), 4.0)
+	require.Len(t, m.Events, 1)
+}
+
 // The worst record that passes: every level of a hundred has to be sorted.
 func TestDeepUnsortedRecordIsSorted(t *testing.T) { //nolint:paralleltest // it measures what the process allocates
 	var record []byte
