@@ -16,7 +16,6 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -252,12 +251,15 @@ func (c Config) stored() (collection.Registry, error) {
 	if err != nil {
 		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS: %w", err)
 	}
-	if posts, ok := stored.Find(schema.PostCollection); ok && posts.Retention != 0 && posts.Retention < ranking.LongestWindow {
-		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected at least %s, the longest window of the ranking, or 0 to keep everything",
-			schema.PostCollection, posts.Retention, ranking.LongestWindow)
+	if posts, ok := stored.Find(schema.PostCollection); ok && posts.Retention != 0 && posts.Retention < leastRetention {
+		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected at least %s, or 0 to keep everything",
+			schema.PostCollection, posts.Retention, leastRetention)
 	}
 	return stored, nil
 }
+
+// leastRetention is the shortest retention of posts.
+const leastRetention = 24 * time.Hour
 
 // registry returns the registry of a valid configuration; of an invalid one, an
 // empty registry.

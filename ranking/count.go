@@ -305,7 +305,7 @@ INSERT INTO count_state (as_of, kept_from, watched) VALUES ($1, $2, $3)
 ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, watched = excluded.watched, counted = now()`, now, from, s.Watching)
 	q.Queue(`DELETE FROM pending_counts`)
 	q.Queue(`
-WITH truth AS MATERIALIZED (`+everySharer+`), stale AS (
+WITH truth AS MATERIALIZED (`+everySharer(`true`)+`), stale AS (
     DELETE FROM sharers AS f
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.did = f.did AND t.link_id = f.link_id)
 )
@@ -317,7 +317,7 @@ WHERE (f.at, f.post_at, f.quote_at, f.repost_at) IS DISTINCT FROM (t.at, t.post_
 ON CONFLICT (did, link_id) DO UPDATE
 SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, repost_at = excluded.repost_at`, from, s.Watching)
 	q.Queue(`
-WITH truth AS MATERIALIZED (`+everyCount+`), stale AS (
+WITH truth AS MATERIALIZED (`+everyCount(`true`)+`), stale AS (
     DELETE FROM link_counts AS c
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
 )
@@ -336,22 +336,25 @@ SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, 
 	return Counted{Everything: true, More: true}, nil
 }
 
-// everySharer is what sharers should hold: $1 is its kept_from, $2 whether only members
-// of watches count.
-const everySharer = `
+// everySharer is what sharers should hold of some shares s: $1 is its kept_from, $2
+// whether only members of watches count.
+func everySharer(of string) string {
+	return `
     SELECT s.did, s.link_id,
            max(s.shared_at)                                 AS at,
            max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
            max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
            max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at
     FROM shares AS s
-    WHERE s.shared_at > $1
+    WHERE s.shared_at > $1 AND ` + of + `
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
       AND (NOT $2::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
     GROUP BY s.did, s.link_id`
+}
 
-// everyCount is what link_counts should hold at $1.
-const everyCount = `
+// everyCount is what link_counts should hold at $1 of some rows f of sharers.
+func everyCount(of string) string {
+	return `
     SELECT f.link_id                                                                AS link_id,
            count(*)                                                                 AS sharers,
            count(*) FILTER (WHERE f.at > $1::timestamptz - interval '1 hour')       AS in_1h,
@@ -362,8 +365,10 @@ const everyCount = `
            count(*) FILTER (WHERE f.at > $1::timestamptz - interval '168 hours')    AS in_7d,
            max(f.at)                                                                AS last_at
     FROM sharers AS f
+    WHERE ` + of + `
     GROUP BY f.link_id
     HAVING count(*) >= 2`
+}
 
 // CountEverything asks the counter to count everything again.
 func CountEverything(ctx context.Context, db schema.DB) error {

@@ -393,6 +393,14 @@ func give(turns chan<- struct{}, n int) {
 	}
 }
 
+// check requires that no count differs from a recount.
+func (h *history) check(t *testing.T) {
+	t.Helper()
+	done, err := Check(t.Context(), h.pool, func(d Difference) { require.Fail(t, d.String()) })
+	require.NoError(t, err)
+	require.False(t, done.Pending)
+}
+
 // finish counts everything that is pending, and compares every window in every order.
 func (h *history) finish(t *testing.T) {
 	t.Helper()
@@ -411,6 +419,7 @@ func (h *history) finish(t *testing.T) {
 			}
 		}
 	}
+	h.check(t)
 	_, recounted, pending := h.compare(t, queries)
 	require.False(t, pending)
 	require.Zero(t, recounted, "nothing is pending")

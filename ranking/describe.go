@@ -11,7 +11,7 @@ import (
 // from the ledger, so nothing that is pending changes them.
 func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink, error) {
 	if len(entries) == 0 {
-		return nil, nil
+		return []TrendingLink{}, nil
 	}
 	ids := make([]int64, len(entries))
 	for i, e := range entries {

@@ -98,6 +98,12 @@ type Beginner interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
+// DB is a pool or a connection.
+type DB interface {
+	schema.DB
+	Beginner
+}
+
 // entry is a link with its place in the ranking.
 type entry struct {
 	ID      int64

@@ -51,8 +51,8 @@ func (r Retention) WithDefaults() (Retention, error) {
 	switch {
 	case r.KeepSharers < 0:
 		return r, fmt.Errorf("invalid number of sharers %d: expected 1 or more", r.KeepSharers)
-	case r.Window < ranking.LongestWindow:
-		return r, fmt.Errorf("invalid retention of posts %s: the ranking shows %s, expected at least that", r.Window, ranking.LongestWindow)
+	case r.Window < day:
+		return r, fmt.Errorf("invalid retention of posts %s: expected at least %s", r.Window, day)
 	}
 	return r, nil
 }
