@@ -48,9 +48,7 @@ func Check(ctx context.Context, db Beginner, found func(Difference)) (Checked, e
 func CheckSample(ctx context.Context, db DB, n int, found func(Difference)) (Checked, error) {
 	const sql = `
 SELECT DISTINCT l.id
-FROM (SELECT coalesce(max(id), 0) AS last FROM links) AS m
-CROSS JOIN generate_series(1, $1)
-CROSS JOIN LATERAL (SELECT (random() * m.last)::bigint AS id) AS r
+FROM (SELECT (random() * m.last)::bigint AS id FROM (SELECT coalesce(max(id), 0) AS last FROM links) AS m, generate_series(1, $1)) AS r
 CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id >= r.id ORDER BY l.id LIMIT 1) AS l`
 	links, err := schema.All(ctx, db, "choose links", pgx.RowTo[int64], sql, n)
 	if err != nil || len(links) == 0 {

@@ -314,6 +314,7 @@ SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at
 FROM truth AS t
 LEFT JOIN sharers AS f ON f.did = t.did AND f.link_id = t.link_id
 WHERE (f.at, f.post_at, f.quote_at, f.repost_at) IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at)
+ORDER BY t.did, t.link_id
 ON CONFLICT (did, link_id) DO UPDATE
 SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, repost_at = excluded.repost_at`, from, s.Watching)
 	q.Queue(`

@@ -48,7 +48,7 @@ func TestScatteredSharesDoNotKeepTheirIndexesLarge(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"shares_link", "shares_window"}, rebuilt)
 	require.Less(t, size(), full/5)
-	require.Equal(t, []string{"shares_link", "shares_pkey", "shares_window"},
+	require.Equal(t, []string{"shares_link", "shares_pkey", "shares_sharer", "shares_window"},
 		column(t, pool, `SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'shares'::regclass AND indisvalid ORDER BY 1`))
 	rebuilt, err = ranking.RebuildShareIndexes(t.Context(), pool, 0)
 	require.NoError(t, err)

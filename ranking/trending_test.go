@@ -195,7 +195,7 @@ func (c *crowd) ranking() (lines []string) {
 	}
 	slices.SortFunc(lines, func(a, b string) int {
 		fa, fb := strings.Fields(a), strings.Fields(b)
-		return cmp.Or(len(c.sharers[fb[0]])-len(c.sharers[fa[0]]), strings.Compare(fb[2], fa[2]), strings.Compare(fa[0], fb[0]))
+		return cmp.Or(len(c.sharers[fb[0]])-len(c.sharers[fa[0]]), strings.Compare(fb[2], fa[2]), strings.Compare(fb[0], fa[0])) // the links are stored in the order of their URLs
 	})
 	return lines
 }
