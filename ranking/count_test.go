@@ -493,8 +493,8 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 	done := count()
 	require.Equal(t, Counted{Pending: 1, Sharers: 1, Links: 1}, done)
 	h := &history{pool: pool}
-	h.clock.Store(now.UnixMicro())
-	h.finish(t)
+	h.check(t)
+	h.compare(t, []Query{{At: now, Window: time.Hour, Sort: Sharers, Limit: 2 * many}, {At: now, Window: 24 * time.Hour, Sort: Speed, Limit: 2 * many}})
 }
 
 // TestDifferencesAreFound: a count that is wrong is reported, by its link, and a recount
