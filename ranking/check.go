@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -44,17 +45,31 @@ func Check(ctx context.Context, db Beginner, found func(Difference)) (Checked, e
 	return check(ctx, db, nil, found)
 }
 
-// CheckSample compares the counts of n random links.
-func CheckSample(ctx context.Context, db DB, n int, found func(Difference)) (Checked, error) {
-	const sql = `
+// CheckSample compares the counts of n random links, and stores how many differ in
+// count_checks.
+func CheckSample(ctx context.Context, db DB, n int, now time.Time, found func(Difference)) (wrong int, err error) {
+	const choose = `
 SELECT DISTINCT l.id
 FROM (SELECT (random() * m.last)::bigint AS id FROM (SELECT coalesce(max(id), 0) AS last FROM links) AS m, generate_series(1, $1)) AS r
 CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id >= r.id ORDER BY l.id LIMIT 1) AS l`
-	links, err := schema.All(ctx, db, "choose links", pgx.RowTo[int64], sql, n)
+	links, err := schema.All(ctx, db, "choose links", pgx.RowTo[int64], choose, n)
 	if err != nil || len(links) == 0 {
-		return Checked{}, err
+		return 0, err
 	}
-	return check(ctx, db, links, found)
+	done, err := check(ctx, db, links, func(d Difference) {
+		wrong++
+		found(d)
+	})
+	if err != nil || done.Pending {
+		return 0, err
+	}
+	const store = `
+INSERT INTO count_checks (checked_at, links, wrong) VALUES ($1, $2, $3)
+ON CONFLICT (one) DO UPDATE SET checked_at = excluded.checked_at, links = excluded.links, wrong = excluded.wrong`
+	if _, err := db.Exec(ctx, store, now, len(links), wrong); err != nil {
+		return wrong, fmt.Errorf("store the check of the counts: %w", err)
+	}
+	return wrong, nil
 }
 
 func check(ctx context.Context, db Beginner, links []int64, found func(Difference)) (done Checked, err error) {
@@ -93,13 +108,13 @@ func check(ctx context.Context, db Beginner, links []int64, found func(Differenc
 // nobody.
 func checkSharers(ctx context.Context, tx pgx.Tx, s state, c changes, links []int64, found func(Difference)) error {
 	sql := `
-WITH truth AS MATERIALIZED (` + everySharer(`($3::bigint[] IS NULL OR s.link_id = ANY ($3))`) + `), kept AS MATERIALIZED (
+WITH truth AS MATERIALIZED (` + everySharer(among("s.link_id", 3, links)) + `), kept AS MATERIALIZED (
     SELECT f.did, f.link_id, f.at,
            CASE WHEN f.post_at > $1 THEN f.post_at END     AS post_at,
            CASE WHEN f.quote_at > $1 THEN f.quote_at END   AS quote_at,
            CASE WHEN f.repost_at > $1 THEN f.repost_at END AS repost_at
     FROM sharers AS f
-    WHERE f.at > $1 AND ($3::bigint[] IS NULL OR f.link_id = ANY ($3))
+    WHERE f.at > $1 AND ` + among("f.link_id", 3, links) + `
 )
 SELECT coalesce(k.link_id, t.link_id), coalesce(k.did, t.did),
        CASE WHEN k.did IS NULL THEN '' ELSE jsonb_build_object('at', k.at, 'post', k.post_at, 'quote', k.quote_at, 'repost', k.repost_at)::text END,
@@ -120,8 +135,8 @@ func checkCounts(ctx context.Context, tx pgx.Tx, s state, links []int64, found f
 	const fields = `CASE WHEN %[1]s.link_id IS NULL THEN '' ELSE jsonb_build_object('sharers', %[1]s.sharers, '1h', %[1]s.in_1h, '3h', %[1]s.in_3h, '6h', %[1]s.in_6h, '12h', %[1]s.in_12h,
         '24h', %[1]s.in_24h, '7d', %[1]s.in_7d, 'last', %[1]s.last_at)::text END`
 	sql := `
-WITH truth AS MATERIALIZED (` + everyCount(`$2::bigint[] IS NULL OR f.link_id = ANY ($2)`) + `), kept AS MATERIALIZED (
-    SELECT c.* FROM link_counts AS c WHERE $2::bigint[] IS NULL OR c.link_id = ANY ($2)
+WITH truth AS MATERIALIZED (` + everyCount(among("f.link_id", 2, links)) + `), kept AS MATERIALIZED (
+    SELECT c.* FROM link_counts AS c WHERE ` + among("c.link_id", 2, links) + `
 )
 SELECT coalesce(k.link_id, t.link_id), '', ` + fmt.Sprintf(fields, "k") + `, ` + fmt.Sprintf(fields, "t") + `
 FROM kept AS k
@@ -130,6 +145,15 @@ WHERE (k.sharers, k.in_1h, k.in_3h, k.in_6h, k.in_12h, k.in_24h, k.in_7d, k.last
       IS DISTINCT FROM (t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at)
 ORDER BY 1`
 	return differences(ctx, tx, found, sql, s.AsOf, links)
+}
+
+// among is a condition: the link is one of those in parameter n. Without links every
+// link is.
+func among(column string, n int, links []int64) string {
+	if links == nil {
+		return fmt.Sprintf("$%d::bigint[] IS NULL", n)
+	}
+	return fmt.Sprintf("%s = ANY ($%d)", column, n)
 }
 
 func differences(ctx context.Context, tx pgx.Tx, found func(Difference), sql string, args ...any) error {

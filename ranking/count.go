@@ -308,29 +308,34 @@ ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kep
 WITH truth AS MATERIALIZED (`+everySharer(`true`)+`), stale AS (
     DELETE FROM sharers AS f
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.did = f.did AND t.link_id = f.link_id)
+), other AS (
+    UPDATE sharers AS f
+    SET at = t.at, post_at = t.post_at, quote_at = t.quote_at, repost_at = t.repost_at
+    FROM truth AS t
+    WHERE t.did = f.did AND t.link_id = f.link_id
+      AND (f.at, f.post_at, f.quote_at, f.repost_at) IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at)
 )
-INSERT INTO sharers AS f (did, link_id, at, post_at, quote_at, repost_at)
+INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at)
 SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at
 FROM truth AS t
-LEFT JOIN sharers AS f ON f.did = t.did AND f.link_id = t.link_id
-WHERE (f.at, f.post_at, f.quote_at, f.repost_at) IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at)
-ORDER BY t.did, t.link_id
-ON CONFLICT (did, link_id) DO UPDATE
-SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, repost_at = excluded.repost_at`, from, s.Watching)
+WHERE NOT EXISTS (SELECT FROM sharers AS f WHERE f.did = t.did AND f.link_id = t.link_id)
+ORDER BY t.did, t.link_id`, from, s.Watching)
 	q.Queue(`
 WITH truth AS MATERIALIZED (`+everyCount(`true`)+`), stale AS (
     DELETE FROM link_counts AS c
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
+), other AS (
+    UPDATE link_counts AS c
+    SET sharers = t.sharers, in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d, last_at = t.last_at
+    FROM truth AS t
+    WHERE t.link_id = c.link_id
+      AND (c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at)
+          IS DISTINCT FROM (t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at)
 )
 INSERT INTO link_counts (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
 SELECT t.link_id, t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at
 FROM truth AS t
-LEFT JOIN link_counts AS c ON c.link_id = t.link_id
-WHERE (c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at)
-      IS DISTINCT FROM (t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at)
-ON CONFLICT (link_id) DO UPDATE
-SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, in_6h = excluded.in_6h, in_12h = excluded.in_12h,
-    in_24h = excluded.in_24h, in_7d = excluded.in_7d, last_at = excluded.last_at`, now)
+WHERE NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = t.link_id)`, now)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return Counted{}, fmt.Errorf("count everything: %w", err)
 	}

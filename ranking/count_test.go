@@ -533,8 +533,12 @@ func TestDifferencesAreFound(t *testing.T) {
 		require.True(t, strings.HasPrefix(lines[i], begins), "%s: expected %s", lines[i], begins)
 	}
 	sampled := map[int64]bool{}
-	_, err = CheckSample(t.Context(), pool, 100, func(d Difference) { sampled[d.Link] = true })
+	wrong, err := CheckSample(t.Context(), pool, 100, now, func(d Difference) { sampled[d.Link] = true })
 	require.NoError(t, err)
+	require.Equal(t, 5, wrong)
+	counts, err := schema.ReadCounts(t.Context(), pool)
+	require.NoError(t, err)
+	require.Equal(t, int64(5), counts.Wrong)
 	require.Equal(t, map[int64]bool{1: true, 2: true, 3: true}, sampled)
 
 	// A pending pair is left out: readers correct it.

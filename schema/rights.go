@@ -21,7 +21,7 @@ type Rights struct {
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "count_state", "dead_letters", "dictionaries", "gap_backfills", "gaps", "link_counts", "links", "listing_members",
+		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "count_checks", "count_state", "dead_letters", "dictionaries", "gap_backfills", "gaps", "link_counts", "links", "listing_members",
 		"lost_shares", "pending_counts", "posts", "posts_default", "projections", "records", "records_other", "sharding", "sharers", "shares", "stream_accounts", "streams", "tombstones", "purge_queue",
 		"watch_members", "watches", "river_job", "river_leader", "river_notification", "river_queue",
 	}

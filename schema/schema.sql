@@ -101,6 +101,16 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
+-- The last comparison of the counts of some links with the ledger. No row: none yet.
+CREATE TABLE count_checks (
+    one boolean DEFAULT true NOT NULL,
+    checked_at timestamp with time zone NOT NULL,
+    links integer NOT NULL,
+    wrong integer NOT NULL, -- The counts that differed. Expect 0: weir recount --check prints them all.
+    CONSTRAINT count_checks_pkey PRIMARY KEY (one),
+    CONSTRAINT count_checks_one_check CHECK (one)
+);
+
 -- What sharers and link_counts hold. No row: nothing was counted yet.
 CREATE TABLE count_state (
     one boolean DEFAULT true NOT NULL,

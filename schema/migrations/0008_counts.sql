@@ -70,6 +70,16 @@ COMMENT ON COLUMN count_state.kept_from IS 'sharers has the accounts whose lates
 COMMENT ON COLUMN count_state.watched IS 'Only accounts that a watch includes were counted.';
 COMMENT ON COLUMN count_state.counted IS 'When the counter last wrote.';
 
+CREATE TABLE count_checks (
+    one        boolean     PRIMARY KEY DEFAULT true CHECK (one),
+    checked_at timestamptz NOT NULL,
+    links      int         NOT NULL,
+    wrong      int         NOT NULL
+);
+
+COMMENT ON TABLE  count_checks IS 'The last comparison of the counts of some links with the ledger. No row: none yet.';
+COMMENT ON COLUMN count_checks.wrong IS 'The counts that differed. Expect 0: weir recount --check prints them all.';
+
 -- Whoever changes a share, or what makes an account count, says so in the same transaction.
 
 CREATE FUNCTION record_share_changes() RETURNS trigger LANGUAGE plpgsql AS $$
