@@ -180,10 +180,10 @@ type story struct {
 		Rkey     string
 	}
 	subjects map[[2]string][]int64
-	hidden  map[string]bool
-	members map[string]map[string]bool // of each target and degree
-	watched bool
-	sites   map[int64]string
+	hidden   map[string]bool
+	members  map[string]map[string]bool // of each target and degree
+	watched  bool
+	sites    map[int64]string
 }
 
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
