@@ -45,8 +45,10 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	}
 	rkey := func() string { return fmt.Sprintf("%d-%03d", writer, r.IntN(300)) } // a writer's own: writers do not wait for each other
 	way := func() string { return ways()[r.IntN(3)] }
-	const add = `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT $1, 'c', $2, l.id, $4, $5 FROM links AS l WHERE l.id = ANY ($3)
+	// No two accounts share at the same time: the latest sharer is one.
+	dated := `$5::timestamptz + right($1, 2)::int * interval '1 microsecond'`
+	add := `
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT $1, 'c', $2, l.id, $4, ` + dated + ` FROM links AS l WHERE l.id = ANY ($3)
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at`
 	k := r.IntN(71)
 	if writer == 0 { // the one that changes what all writers use, or they would wait for each other's deadlocks
@@ -56,7 +58,7 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 45:
 		q.Queue(add, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], way(), at())
 	case k < 55:
-		q.Queue(`UPDATE shares SET how = $2, shared_at = $3 WHERE rkey = $1`, rkey(), way(), at())
+		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond' WHERE rkey = $1`, rkey(), way(), at())
 	case k < 60:
 		q.Queue(`UPDATE shares SET link_id = $2 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
 	case k < 70:
@@ -77,7 +79,9 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 91 && r.IntN(4) == 0:
 		q.Queue(`DELETE FROM watches WHERE target = $1`, target(r))
 	case k < 92:
-		q.Queue(`DELETE FROM links WHERE id = $1`, link())
+		id := link()
+		q.Queue(`DELETE FROM shares WHERE link_id = $1`, id)
+		q.Queue(`DELETE FROM links WHERE id = $1`, id)
 	case k < 94:
 		q.Queue(`INSERT INTO links (id, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
 			link(), fmt.Sprint(r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
