@@ -104,8 +104,8 @@ WITH pairs AS MATERIALIZED (
     FROM unnest($5::bigint[], $6::text[]) AS p (link_id, did)
     CROSS JOIN LATERAL (
         SELECT min(s.shared_at) AS first, max(s.shared_at) AS last
-        FROM shares AS s
-        WHERE s.did = p.did AND s.link_id = p.link_id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4))
+        FROM ` + sharesOfPair + ` AS s
+        WHERE s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4))
     ) AS s
     WHERE s.last IS NOT NULL
 ), of AS MATERIALIZED (
