@@ -262,6 +262,15 @@ CREATE VIEW partitions AS
             "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
   WHERE t.partstrat = 'r'::"char" AND pg_table_is_visible(p.oid) AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
 
+-- Subjects whose links are those of their own shares: their posts are stored, or have expired. The others are fetched from the AppView and may never have been stored, so audits do not compare them.
+CREATE VIEW projected_subjects AS
+ SELECT did,
+    collection,
+    rkey,
+    links
+   FROM subjects
+  WHERE fetched_at IS NULL AND fetch_at IS NULL;
+
 -- The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.
 CREATE TABLE projections (
     name text COLLATE "C" NOT NULL,
