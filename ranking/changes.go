@@ -129,11 +129,11 @@ WITH asked AS MATERIALIZED (
     UNION
     SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
     UNION
-    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
     UNION
     SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL
     UNION
-    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL
+    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL
     LIMIT $5
 )
 SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at
