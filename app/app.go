@@ -178,7 +178,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()
-	owns, err := ranking.OwnsTables(ctx, p.pool)
+	owns, err := schema.OwnsTables(ctx, p.pool)
 	if err != nil {
 		return err
 	}
@@ -188,6 +188,12 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	client, err := workers.New(cfg)
 	if err != nil {
 		return err
+	}
+	// A new database has partitions before its first shares. Later ones are made by the expiry.
+	if now, err := schema.EarliestTime(ctx, p.pool, time.Now()); err != nil {
+		return err
+	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil {
+		p.log.Warn("partitions_not_made", "table", "shares", "error", err)
 	}
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)
@@ -199,7 +205,8 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 
 // retention returns how long stored data is kept.
 func (p App) retention() (workers.Retention, error) {
-	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0}.WithDefaults()
+	return workers.Retention{Window: p.postRetention(), Forever: p.postRetention() == 0,
+		Shares: p.cfg.ShareRetention, Links: p.cfg.LinkRetention, LinksForever: p.cfg.LinkRetention == 0}.WithDefaults()
 }
 
 // retryDeadLetters returns a function that processes dead-lettered events again, as

@@ -16,8 +16,8 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
 // Config has a field for every environment variable of Weir. docs/configuration.md
@@ -44,7 +44,7 @@ type Config struct {
 	// an asterisk. Each can have a retention, as in `app.bsky.feed.post=48h,pub.layers.*=0`;
 	// 0: for ever; without one it is WEIR_RETENTION. A name wins over the longest prefix.
 	// Posts are kept for a day at least, which is what the ranking shows.
-	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post"`
+	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post,app.bsky.feed.repost"`
 	// Where a stream without a position begins: tip or oldest.
 	Start string `env:"WEIR_START" envDefault:"tip"`
 	// Ask the server for zstd frames.
@@ -92,9 +92,14 @@ type Config struct {
 	Watch []string `env:"WEIR_WATCH"`
 	// How long the records of a collection are kept that has no retention of its own in
 	// WEIR_COLLECTIONS. 0: for ever, even after an account is unfollowed. Records of deleted
-	// accounts are always removed. The shares of links that fewer than five accounts share
-	// are kept for as long as posts.
+	// accounts are always removed.
 	Retention time.Duration `env:"WEIR_RETENTION" envDefault:"24h"`
+	// How long shares are kept: who shared which link when. At least 24h. Longer windows of
+	// the ranking are incomplete. Deletions and closed gaps are kept a day longer.
+	ShareRetention time.Duration `env:"WEIR_SHARE_RETENTION" envDefault:"168h"`
+	// How long a link is kept that five or more accounts shared, after the first of these
+	// shares has expired. 0: for ever. Other links are deleted a day after their last share.
+	LinkRetention time.Duration `env:"WEIR_LINK_RETENTION" envDefault:"2160h"`
 	// How often follow lists are read again.
 	SyncInterval time.Duration `env:"WEIR_SYNC_INTERVAL" envDefault:"1h"`
 	// How far back the feed of a new account is read.
@@ -211,6 +216,10 @@ func ReadConfig() (Config, error) {
 		return Config{}, errors.New("WEIR_RESCUE_AFTER must be longer than WEIR_JOB_TIMEOUT: a job still running would be started again")
 	case c.Retention < 0:
 		return Config{}, fmt.Errorf("WEIR_RETENTION is %s: expected a time such as 24h, or 0 to keep everything", c.Retention)
+	case c.ShareRetention < workers.MinRetention:
+		return Config{}, fmt.Errorf("WEIR_SHARE_RETENTION is %s: expected at least %s", c.ShareRetention, workers.MinRetention)
+	case c.LinkRetention < 0:
+		return Config{}, fmt.Errorf("WEIR_LINK_RETENTION is %s: expected a time such as 2160h, or 0 to keep such links for ever", c.LinkRetention)
 	case c.BackfillFrom != "appview" && c.BackfillFrom != "pds":
 		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
 	case c.BackfillWorkers < 1 || c.APIConcurrency < 1:
@@ -246,9 +255,9 @@ func (c Config) stored() (collection.Registry, error) {
 	if err != nil {
 		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS: %w", err)
 	}
-	if posts, ok := stored.Find(schema.PostCollection); ok && posts.Retention != 0 && posts.Retention < ranking.LongestWindow {
-		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected at least %s, the longest window of the ranking, or 0 to keep everything",
-			schema.PostCollection, posts.Retention, ranking.LongestWindow)
+	if posts, ok := stored.Find(schema.PostCollection); ok && posts.Retention != 0 && posts.Retention < workers.MinRetention {
+		return collection.Registry{}, fmt.Errorf("WEIR_COLLECTIONS, WEIR_RETENTION: %s is kept for %s: expected at least %s, or 0 to keep everything",
+			schema.PostCollection, posts.Retention, workers.MinRetention)
 	}
 	return stored, nil
 }

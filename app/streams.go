@@ -11,7 +11,6 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/workers"
 )
 
 // streams are the streams that this process reads, one per source.
@@ -68,7 +67,7 @@ func (p App) retryTransient(ctx context.Context, step func(context.Context) erro
 
 // add adds the stream of a source.
 func (s *streams) add(name string, source func(*slog.Logger, prometheus.Registerer) (consumer.Source, error)) error {
-	retention, err := workers.Retention{}.WithDefaults()
+	retention, err := s.retention()
 	if err != nil {
 		return err
 	}

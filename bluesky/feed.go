@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,10 +16,14 @@ import (
 
 const (
 	getAuthorFeed = "app.bsky.feed.getAuthorFeed"
+	getPosts      = "app.bsky.feed.getPosts"
 	listRecords   = "com.atproto.repo.listRecords"
 
 	collectionPost = "app.bsky.feed.post"
 	mostPosts      = 100 // per page
+
+	// MostByURI is the largest number of posts in one call of Posts.
+	MostByURI = 25
 )
 
 // FeedPost is a record on a page of an account's feed or repository.
@@ -48,6 +53,32 @@ func (c *Client) AuthorFeed(ctx context.Context, did, cursor string, limit int) 
 		return nil, "", err
 	}
 	return page, next, nil
+}
+
+// Posts returns those of at most MostByURI posts, named by their AT-URIs, that the
+// AppView shows, in its order. Deleted posts, posts of hidden accounts and unreadable
+// posts are omitted.
+func (c *Client) Posts(ctx context.Context, uris []string) (posts []FeedPost, err error) {
+	if len(uris) == 0 {
+		return nil, nil
+	}
+	if len(uris) > MostByURI {
+		return nil, badInput(getPosts, "%d posts at once: ask for %d at most", len(uris), MostByURI)
+	}
+	err = c.query(ctx, getPosts, url.Values{"uris": uris}, func(body []byte) (err error) {
+		posts, _, err = c.readPage(getPosts, body, "", "posts", func(item jsontext.Value) (FeedPost, error) {
+			p, err := readPost(item)
+			if err == nil && !slices.Contains(uris, "at://"+p.DID+"/"+collectionPost+"/"+p.Rkey) {
+				err = errors.New("a post that was not asked for")
+			}
+			return p, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return posts, nil
 }
 
 // Records returns a page of a collection from the account's own PDS, highest rkey
@@ -162,22 +193,9 @@ func readFeedItem(item jsontext.Value, did string) (FeedPost, error) {
 	if err != nil {
 		return FeedPost{}, err
 	}
-	post, err := readObject(fields["post"])
+	p, err := readPost(fields["post"])
 	if err != nil {
 		return FeedPost{}, err
-	}
-	p, err := readAddress(post)
-	if err != nil {
-		return FeedPost{}, err
-	}
-	if p.collection != collectionPost {
-		return FeedPost{}, errors.New("not a post: " + p.collection)
-	}
-	if p.Record, err = storable(post["record"]); err != nil {
-		return FeedPost{}, err
-	}
-	if p.IndexedAt = instant(post["indexedAt"]); p.IndexedAt.IsZero() {
-		return FeedPost{}, errors.New("the post has no indexedAt")
 	}
 	if fields["reason"].Kind() == '{' {
 		reason, err := readObject(fields["reason"])
@@ -195,6 +213,28 @@ func readFeedItem(item jsontext.Value, did string) (FeedPost, error) {
 	}
 	if !p.Repost && p.DID != did {
 		return FeedPost{}, errors.New("a post of another account that is not a repost")
+	}
+	return p, nil
+}
+
+// readPost decodes a post as a view shows it.
+func readPost(view jsontext.Value) (FeedPost, error) {
+	post, err := readObject(view)
+	if err != nil {
+		return FeedPost{}, err
+	}
+	p, err := readAddress(post)
+	if err != nil {
+		return FeedPost{}, err
+	}
+	if p.collection != collectionPost {
+		return FeedPost{}, errors.New("not a post: " + p.collection)
+	}
+	if p.Record, err = storable(post["record"]); err != nil {
+		return FeedPost{}, err
+	}
+	if p.IndexedAt = instant(post["indexedAt"]); p.IndexedAt.IsZero() {
+		return FeedPost{}, errors.New("the post has no indexedAt")
 	}
 	return p.FeedPost, nil
 }

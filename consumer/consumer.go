@@ -75,7 +75,7 @@ type Config struct {
 	Rewind        time.Duration // 5 min: how far before the position a resume by time starts
 	GapThreshold  time.Duration // 5 min: a shorter hole is no gap if the stream was quiet
 	AnchorWithin  time.Duration // 10 s: how long to wait for an anchor
-	ResumeWithin  time.Duration // 7 days, as long as deletions are kept: an older position is not resumed, and leaves a gap
+	ResumeWithin  time.Duration // as long as deletions are kept, 8 days: an older position is not resumed, and leaves a gap
 	QuietAfter    time.Duration // 5 s: after this silence the stream is quiet, if its last events were recent
 	SilentFor     time.Duration // 15 s: the same if no recent event has arrived; or a thirtieth of the requested past, if that is longer
 	DrainWithin   time.Duration // 15 s: how long a stop may take to commit what has been read

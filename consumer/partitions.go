@@ -85,7 +85,7 @@ func (p *partitions) attempt(ctx context.Context) time.Duration {
 		p.logged = true
 	}
 	if p.failed >= partitionsMaxFailures && !p.late {
-		until, untilErr := schema.PostPartitionsUntil(attempt, p.cfg.Pool)
+		until, untilErr := schema.PartitionsUntil(attempt, p.cfg.Pool, "posts")
 		if p.late = untilErr == nil && until.Before(now.Add(partitionsLate)); p.late {
 			p.log.Error("partitions_run_out", "until", until, "error", err)
 		}

@@ -72,9 +72,9 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 		c.Keep, c.PartitionInterval, c.Now = day, 10*time.Millisecond, func() time.Time { return *now.Load() }
 	})
 	s.stores()
-	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE part <> 'posts_ahead'`))
+	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead'`))
 	end := read(s)
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE ends > now() AND part <> 'posts_ahead'`))
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`))
 	set(time.Now())
 	require.Eventually(t, func() bool { return s.log.has("partitions_run_out") }, time.Minute, time.Millisecond)
 	renewed := func() bool {
@@ -84,7 +84,7 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	s.stores()
 	set(time.Now())
 	require.Eventually(t, renewed, time.Minute, 10*time.Millisecond)
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE ends > now() AND part <> 'posts_ahead'`), "the reader is there still")
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND ends > now() AND part <> 'posts_ahead'`), "the reader is there still")
 	require.False(t, s.log.has("partitions_made"))
 
 	end()
@@ -93,7 +93,7 @@ func readerAtTheEnd(t *testing.T, read func(*stream) (end func())) {
 	require.Equal(t, 1, s.log.count("partitions_not_made"), "a state is logged once")
 	require.Equal(t, 1, s.log.count("partitions_run_out"))
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts_ahead`))
-	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN post_partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
+	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE ends > now()`))
 }
 
 // TestFastClockCreatesNoHugePartition checks that a clock that is a year ahead does
@@ -111,8 +111,8 @@ func TestFastClockCreatesNoHugePartition(t *testing.T) {
 	s.stores()
 	require.Eventually(t, func() bool { return ahead.Load() >= 3 }, time.Minute, time.Millisecond)
 	stop()
-	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE part <> 'posts_ahead'`))
-	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM post_partitions WHERE part <> 'posts_ahead' AND ends > now() + interval '3 days'`))
+	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead'`))
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead' AND ends > now() + interval '3 days'`))
 }
 
 // pgDump is the program, of the version of the server that the tests run.

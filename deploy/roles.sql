@@ -5,7 +5,7 @@
 --
 -- weir_owner owns the tables and runs only `weir migrate`. weir_app runs serve, consume, work, web and River UI: it reads
 -- and writes rows, and cannot create, change or drop a table. Functions that run with their owner's rights create and drop
--- the partitions of posts. Running this file again is safe. It revokes write access to the migration tables from weir_app.
+-- the partitions of posts and shares. Running this file again is safe. It revokes write access to the migration tables from weir_app.
 
 DO $$ BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'weir_owner') THEN

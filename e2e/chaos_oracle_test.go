@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -55,7 +54,7 @@ func (c *chaos) require() {
 // server has not forgotten.
 func (c *chaos) compareEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
 	sent := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return c.lost[e] })
-	oracle := fold(sent, schema.PostCollection)
+	oracle := fold(sent)
 	oracle.deadLettersExpected = c.deadLetters()
 	oracle.gapsExpected = len(c.holes)
 	problems, err = oracle.compareAll(ctx, tx, end)

@@ -246,10 +246,10 @@ func TestDoctorUnderLeastPrivilege(t *testing.T) {
 	found, _ = examined(t, env)
 	require.Regexp(t, `; others use ([3-9]|\d\d+) and `, finding(t, found, "setting max_connections").Message)
 
-	executes(t, database, `REVOKE EXECUTE ON FUNCTION ensure_post_partition FROM weir_app`)
+	executes(t, database, `REVOKE EXECUTE ON FUNCTION ensure_partition FROM weir_app`)
 	found, code = examined(t, env)
 	require.Equal(t, 1, code)
-	require.Contains(t, finding(t, found, "role").Message, "EXECUTE on ensure_post_partition")
+	require.Contains(t, finding(t, found, "role").Message, "EXECUTE on ensure_partition")
 	executes(t, database, `REVOKE UPDATE ON streams FROM weir_app`)
 	found, _ = examined(t, env)
 	require.Contains(t, finding(t, found, "role").Message, "UPDATE on streams")

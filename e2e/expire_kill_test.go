@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -29,8 +30,10 @@ var expirySteps = []struct{ name, left string }{
 	{"other records", `SELECT count(*) FROM records_other WHERE created_at < now() - interval '2 days'`},
 	{"an account's records", `SELECT count(*) FROM posts WHERE collection = 'app.bsky.feed.post' AND did LIKE 'did:plc:seedgone%'`},
 	{"an account's shares", `SELECT count(*) FROM shares WHERE did LIKE 'did:plc:seedgone%'`},
+	{"days of shares", `SELECT count(*) FROM shares WHERE did LIKE 'did:plc:seed%' AND rkey < tid_floor(now() - interval '9 days')`},
+	{"other shares", `SELECT count(*) FROM shares_default WHERE did LIKE 'did:plc:seed%' AND stored_at < now() - interval '8 days'`},
 	{"links", `SELECT count(*) FROM links WHERE url LIKE 'https://due%'`},
-	{"tombstones", `SELECT count(*) FROM tombstones WHERE did LIKE 'did:plc:seed%' AND deleted_at < now() - interval '8 days'`},
+	{"tombstones", `SELECT count(*) FROM tombstones WHERE did LIKE 'did:plc:seed%' AND deleted_at < now() - interval '9 days'`},
 }
 
 // seedExpiry stores rows that are due and rows that are not, of every kind that
@@ -54,54 +57,53 @@ FROM generate_series(1, 4000) AS n
 INSERT INTO accounts (did, status, status_at) VALUES ('did:plc:seedgone.' || $1, 'deleted', now());
 
 INSERT INTO links (url, site, first_seen)
-SELECT 'https://' || kind || '.example/' || $1 || '.' || n, 's', now() - seen
-FROM (VALUES ('due', 8000, interval '5 days'), ('due-loud', 100, interval '5 days'), ('kept', 100, interval '5 days'), ('fell', 100, interval '5 days'),
-             ('shared-again', 100, interval '5 days'), ('new', 100, interval '1 hour')) AS k (kind, many, seen),
+SELECT 'https://' || kind || '.example/' || $1 || '.' || n, 's', now() - interval '20 days'
+FROM (VALUES ('due', 8000), ('was-kept', 100), ('kept', 100), ('kept-odd', 100), ('four', 100), ('fell', 100), ('shared-again', 100), ('new', 100)) AS k (kind, many),
      generate_series(1, many) AS n;
 
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
-SELECT 'did:plc:seed' || CASE WHEN i = 5 AND k.kind = 'fell' THEN 'gone.' || $1 ELSE i::text END,
-       'app.bsky.feed.post', $1 || '.' || i, l.id, 'post', now() - CASE WHEN i = 1 THEN k.last ELSE interval '6 days' END
-FROM (VALUES ('due', 2, interval '4 days'), ('due-loud', 4, interval '4 days'), ('kept', 5, interval '4 days'), ('fell', 5, interval '4 days'),
-             ('shared-again', 3, interval '1 hour'), ('new', 2, interval '4 days')) AS k (kind, sharers, last)
+-- due: without shares for two days; was-kept: until the day before yesterday.
+UPDATE links SET kept_sharers = 5, kept_at = now() - interval '92 days' WHERE url LIKE 'https://was-kept.example/' || $1 || '.%';
+INSERT INTO unshared_links SELECT id, now() - interval '2 days' FROM links WHERE url ~ ('^https://(due|was-kept)[.]example/' || $1 || '[.]');
+
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, stored_at)
+SELECT 'did:plc:seed' || CASE WHEN i = 5 AND k.kind = 'fell' THEN 'gone.' || $1 ELSE i::text END, 'app.bsky.feed.post',
+       CASE k.kind WHEN 'kept-odd' THEN 'odd' || l.id || '.' || i ELSE tid_floor(a.at + (l.id * 10 + i) * interval '1 microsecond') END, l.id, 'post', a.at, a.at
+FROM (VALUES ('kept', 5), ('kept-odd', 5), ('four', 4), ('fell', 5), ('shared-again', 3), ('new', 2)) AS k (kind, sharers)
 JOIN links AS l ON l.url LIKE 'https://' || k.kind || '.example/' || $1 || '.%',
-     generate_series(1, sharers) AS i;
+     generate_series(1, sharers) AS i
+CROSS JOIN LATERAL (SELECT CASE WHEN k.kind = 'new' OR k.kind = 'shared-again' AND i = 1 THEN now() - interval '1 hour' ELSE $2::timestamptz + l.id % 3 * interval '1 day' END) AS a (at);
 
 INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
 SELECT 'did:plc:seedgone.' || $1, 'app.bsky.feed.post', 'gone' || row_number() OVER (), id, 'post', now() FROM links WHERE url LIKE 'https://due.example/' || $1 || '.%';
 
 INSERT INTO tombstones (collection, did, rkey, rev, deleted_at)
-SELECT 'app.bsky.feed.post', 'did:plc:seed.' || $1, 'deleted' || n, 'r', now() - CASE WHEN n % 10 = 0 THEN interval '6 days' ELSE interval '9 days' END
+SELECT 'app.bsky.feed.post', 'did:plc:seed.' || $1, 'deleted' || n, 'r', now() - CASE WHEN n % 10 = 0 THEN interval '6 days' ELSE interval '10 days' END
 FROM generate_series(1, 8000) AS n`
 
 // survivors are the rows of round $1 that the rule keeps, computed from the rows
 // stored before any expiry: posts and records of the last day, not of deleted
-// accounts; links that have or had five sharers, or were first seen or last shared
-// within the day; tombstones of the last week.
+// accounts; shares of the last week; links that are shared, had five sharers when
+// these shares expired, or have their day of grace; tombstones of the last eight days.
 const survivors = `
-WITH staying AS (
-    SELECT l.id, l.url
-    FROM links AS l
-    JOIN shares AS s ON s.link_id = l.id
-    LEFT JOIN accounts AS a ON a.did = s.did AND a.status = 'deleted'
-    GROUP BY l.id
-    HAVING count(DISTINCT s.did) >= 5 OR l.first_seen > now() - interval '1 day'
-        OR max(s.shared_at) FILTER (WHERE a.did IS NULL) > now() - interval '1 day'
+WITH kept AS (
+    SELECT s.*, s.stored_at > now() - interval '7 days' AS stays
+    FROM shares AS s
+    WHERE s.did NOT IN (SELECT did FROM accounts WHERE status = 'deleted')
 )
 SELECT line FROM (
     SELECT 'record ' || did || '/' || rkey AS line FROM records
     WHERE created_at > now() - interval '1 day' AND did NOT IN (SELECT did FROM accounts WHERE status = 'deleted')
-    UNION ALL SELECT 'link ' || url FROM staying
-    UNION ALL SELECT 'share ' || s.did || '/' || s.rkey || ' of ' || k.url FROM shares AS s JOIN staying AS k ON k.id = s.link_id
-    WHERE s.did NOT IN (SELECT did FROM accounts WHERE status = 'deleted')
-    UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE deleted_at > now() - interval '7 days'
+    UNION ALL SELECT 'link ' || l.url || CASE WHEN count(DISTINCT s.did) >= 5 THEN ' kept' ELSE '' END
+    FROM links AS l LEFT JOIN kept AS s ON s.link_id = l.id WHERE l.url !~ '^https://(due|was-kept)[.]' GROUP BY l.id
+    UNION ALL SELECT 'share ' || s.did || '/' || s.rkey || ' of ' || l.url FROM kept AS s JOIN links AS l ON l.id = s.link_id WHERE s.stays
+    UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE deleted_at > now() - interval '8 days'
 ) AS l
 WHERE line LIKE '%' || $1 || '.%' OR line LIKE '%seed.' || $1 || '/%'`
 
 // seeded is every row of any round.
 const seeded = `
 SELECT 'record ' || did || '/' || rkey FROM records WHERE did LIKE 'did:plc:seed%'
-UNION ALL SELECT 'link ' || url FROM links WHERE url ~ '^https://[a-z-]+[.]example/round'
+UNION ALL SELECT 'link ' || url || CASE WHEN kept_at IS NULL THEN '' ELSE ' kept' END FROM links WHERE url ~ '^https://[a-z-]+[.]example/round'
 UNION ALL SELECT 'share ' || s.did || '/' || s.rkey || ' of ' || l.url FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE s.did LIKE 'did:plc:seed%'
 UNION ALL SELECT 'tombstone ' || did || '/' || rkey FROM tombstones WHERE did LIKE 'did:plc:seed%'`
 
@@ -120,13 +122,13 @@ func TestKillInExpiry(t *testing.T) {
 	}
 	k := newKilling(t)
 	k.process.kill()
-	k.env = append(k.env, "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,app.example.*")
+	k.env = append(k.env, "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.repost,app.example.*")
 	pool := open(t, k.server.URL("weir"))
 	stop := live(t, k.net, 300)
 	var want []string
 	for round := 0; k.kills < wanted; round++ {
 		require.Less(t, round, 3*wanted, "expiry ends before the kill: %d of %d kills hit it", k.kills, wanted)
-		want = append(want, k.seed(pool, fmt.Sprintf("round%d", round))...)
+		want = append(want, k.seed(pool, round)...)
 		step := expirySteps[k.kills%len(expirySteps)]
 		if due, left := k.killIn(pool, step.left); left > 0 {
 			k.kills++
@@ -152,10 +154,10 @@ func TestKillInExpiry(t *testing.T) {
 }
 
 // seed stores a round, and returns the rows that must remain.
-func (k *killing) seed(pool *pgxpool.Pool, round string) []string {
+func (k *killing) seed(pool *pgxpool.Pool, n int) []string {
 	k.t.Helper()
-	old := time.Now().AddDate(0, 0, -10)
-	for _, at := range []int{0, 2} { // days, as the posts reach
+	round, old := fmt.Sprintf("round%d", n), time.Now().AddDate(0, 0, -12-3*n)
+	for at := range 3 { // days, as the posts reach
 		partitioned(k.t, pool, old.AddDate(0, 0, at))
 	}
 	require.NoError(k.t, pgx.BeginFunc(k.t.Context(), pool, func(tx pgx.Tx) error {
@@ -228,21 +230,25 @@ func (k *killing) forget(tr *oracle, pool *pgxpool.Pool) {
 	}
 	maps.DeleteFunc(tr.records, func(key recordKey, _ recordRow) bool { return deleted[key.did] })
 	maps.DeleteFunc(tr.tombstones, func(key recordKey, _ tombstoneRow) bool { return deleted[key.did] })
-	maps.DeleteFunc(tr.shares, func(key shareKey, _ shareRow) bool { return deleted[key.did] })
+	maps.DeleteFunc(tr.shares, func(key shareKey, s shareRow) bool { return deleted[key.did] || deleted[s.through] })
 	maps.DeleteFunc(tr.accounts, func(key accountKey, _ accountRow) bool { return deleted[string(key)] })
 	for _, table := range []string{"records", "tombstones", "shares", "accounts"} {
 		_, err := pool.Exec(k.t.Context(), `DELETE FROM `+table+` WHERE did = ANY ($1)`, slices.Collect(maps.Keys(deleted)))
 		require.NoError(k.t, err)
 	}
+	_, err := pool.Exec(k.t.Context(), `DELETE FROM shares WHERE subject_did = ANY ($1)`, slices.Collect(maps.Keys(deleted)))
+	require.NoError(k.t, err)
 }
 
-// partitioned creates the partitions of posts around a time, as soon as it can
-// lock posts.
+// partitioned creates the partitions of posts and shares around a time, as soon as
+// it can lock them.
 func partitioned(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	t.Helper()
 	var err error
 	require.Eventually(t, func() bool {
-		err = schema.EnsurePostPartitions(t.Context(), pool, at, 24*time.Hour)
+		if err = schema.EnsurePostPartitions(t.Context(), pool, at, 24*time.Hour); err == nil {
+			err = ranking.EnsureDays(t.Context(), pool, at, 7*24*time.Hour)
+		}
 		return !errors.Is(err, schema.ErrBusy)
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, err)

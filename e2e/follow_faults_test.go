@@ -173,6 +173,8 @@ func (c *chaos) settle() {
 	for until := time.Now().Add(8 * time.Minute); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
 		const sql = `
 SELECT concat_ws('; ',
+    (SELECT 'subjects: ' || count(*) FROM subjects WHERE fetch_at <= now() HAVING count(*) > 0),
+    (SELECT 'changed subjects: ' || count(*) FROM changed_subjects HAVING count(*) > 0),
     (SELECT 'gaps: ' || string_agg(concat_ws(' ', id, problem), ', ') FROM gaps WHERE closed_at IS NULL),
     (SELECT 'jobs: ' || string_agg(concat_ws(' ', kind, state, errors[array_length(errors, 1)] ->> 'error'), ', ') FROM river_job
      WHERE finalized_at IS NULL AND NOT (state = 'scheduled' AND scheduled_at > now() + interval '10 s')))`

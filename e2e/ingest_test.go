@@ -102,7 +102,7 @@ func TestIngestReadsRecordings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "simnet.jsonl")
 	require.NoError(t, os.WriteFile(file, lines.Bytes(), 0o600))
 	require.Contains(t, succeed(t, env, "ingest", file), "dead-lettered 0")
-	problems, err := fold(n.Log().Entries(), "app.bsky.feed.post").problems(t.Context(), pool, time.Now())
+	problems, err := fold(n.Log().Entries()).problems(t.Context(), pool, time.Now())
 	require.NoError(t, err)
 	require.Empty(t, problems)
 

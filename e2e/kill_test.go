@@ -120,7 +120,7 @@ func (k *killing) compare() {
 	k.process.signal(syscall.SIGTERM)
 	require.Zero(t, k.process.wait(t, time.Minute))
 
-	oracle := fold(k.net.Log().Entries(), "app.bsky.feed.post")
+	oracle := fold(k.net.Log().Entries())
 	oracle.deadLettersExpected = k.deadLettersExpected
 	if k.purges {
 		k.forget(&oracle, pool)

@@ -48,11 +48,44 @@ func TestOracleFoldsTheLatestRevisionAndItsShares(t *testing.T) {
 	require.Equal(t, map[recordKey]tombstoneRow{key("2"): {"r4"}, key("3"): {"r4"}}, tr.tombstones)
 	at := oracleEnd.Add(-time.Hour)
 	require.Equal(t, map[shareKey]shareRow{
-		{key("1"), "https://b.example/"}: {"quote", at},
-		{key("3"), "https://d.example/"}: {"post", at},
+		{key("1"), "https://b.example/"}: {how: "post", at: at},
+		{key("3"), "https://d.example/"}: {how: "post", at: at},
 	}, tr.shares)
 	require.Len(t, tr.everShared, 4)
 	require.Len(t, fold([]*simnet.Entry{like, early}, oraclePost, "app.bsky.feed.like").records, 2)
+}
+
+// refers makes an entry a repost or a quote of a post.
+func refers(e *simnet.Entry, collection, did, rkey string) *simnet.Entry {
+	e.Collection = collection
+	uri := "at://" + did + "/" + oraclePost + "/" + rkey
+	e.Record = []byte(`{"subject":{"uri":"` + uri + `"}}`)
+	if collection == oraclePost {
+		e.Record = []byte(`{"embed":{"$type":"app.bsky.embed.recordWithMedia","record":{"record":{"uri":"` + uri + `"}}}}`)
+	}
+	return e
+}
+
+func TestOracleFoldsRepostsAndQuotes(t *testing.T) {
+	t.Parallel()
+	const a, b, repost = "https://a.example/", "https://b.example/", "app.bsky.feed.repost"
+	tr := fold([]*simnet.Entry{
+		refers(wrote("b", "1", "r1", time.Minute), repost, "a", "1"), // before the post
+		wrote("a", "1", "r1", time.Minute, a), wrote("a", "2", "r2", time.Minute, b), removed("a", "2", "r3"),
+		refers(wrote("b", "2", "r2", time.Minute), repost, "a", "2"),
+		refers(wrote("c", "1", "r1", time.Minute, b), oraclePost, "a", "1"),
+		refers(wrote("d", "1", "r1", time.Minute, a), oraclePost, "a", "1"),
+		refers(wrote("e", "1", "r1", time.Minute), oraclePost, "c", "1"),
+		wrote("h", "1", "r1", time.Minute, a), {Kind: "account", DID: "h", Status: "takendown"},
+		refers(wrote("g", "1", "r1", time.Minute), repost, "h", "1"),
+	})
+	var all []string
+	for key, s := range tr.shares {
+		all = append(all, key.did+key.rkey+" "+s.how+" "+key.url)
+	}
+	slices.Sort(all)
+	require.Equal(t, []string{"a1 post " + a, "b1 repost " + a, "c1 post " + b, "c1 quote " + a, "d1 post " + a, "e1 quote " + b, "g1 repost " + a, "h1 post " + a}, all)
+	require.Equal(t, []ranked{{a, 4}, {b, 2}}, tr.ranking(oracleEnd, time.Hour, 0), "not g, who reposted a hidden account")
 }
 
 func TestOracleFoldsTheLatestStateOfAnAccount(t *testing.T) {

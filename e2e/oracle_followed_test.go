@@ -24,6 +24,9 @@ import (
 //     revision of its author's repository, since an edit may fall between reading
 //     the revision and listing the posts. It may have the time of its first
 //     version.
+//   - Reposts and quotes of posts of such accounts, and of strangers' posts that were
+//     never edited and whose authors were never hidden, share the post's links. Of other
+//     posts, which no stream delivers, any version that was ever shown is allowed.
 //   - Accounts that are hidden, deleted or no longer followed: any version that was
 //     ever written, or nothing. None of it counts.
 //   - watch_members: the accounts that the network's follows and the watches name.
@@ -32,18 +35,22 @@ type followedOracle struct {
 	oracle                               // the fold of the whole log
 	since  map[string]time.Time          // the followed accounts, and the time since when each is read
 	ever   map[recordKey]map[string]bool // the CIDs of every version
-	shared map[shareKey]bool             // the shares of every version
+	shared map[shareKey]bool             // the links of every version
+	hidden map[string]bool               // the accounts that were ever hidden
 	first  map[recordKey]recordRow       // the first version of each post
 	revs   map[recordKey]bool            // every revision of each repository, as the key's rkey
 }
 
 // foldFollowed folds the whole log, forgotten events included.
 func foldFollowed(entries []*simnet.Entry, since map[string]time.Time) followedOracle {
-	tr := followedOracle{oracle: fold(entries, schema.PostCollection), since: since, ever: map[recordKey]map[string]bool{},
+	tr := followedOracle{oracle: fold(entries), since: since, hidden: map[string]bool{}, ever: map[recordKey]map[string]bool{},
 		shared: map[shareKey]bool{}, first: map[recordKey]recordRow{}, revs: map[recordKey]bool{}}
 	for _, e := range entries {
 		tr.revs[recordKey{did: e.DID, rkey: e.Rev}] = true
-		if e.Kind != "commit" || e.Collection != schema.PostCollection || e.Operation == "delete" {
+		if e.Kind == "account" && !e.Active {
+			tr.hidden[e.DID] = true
+		}
+		if e.Kind != "commit" || e.Collection != schema.PostCollection && e.Collection != "app.bsky.feed.repost" || e.Operation == "delete" {
 			continue
 		}
 		key := recordKey{e.Collection, e.DID, e.Rkey}
@@ -103,13 +110,18 @@ func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems [
 	want := tr.oracle
 	want.records, want.shares = tr.expected(found), map[shareKey]shareRow{}
 	ranked = oracle{accounts: tr.accounts, shares: map[shareKey]shareRow{}}
-	for key, r := range want.records {
-		for _, url := range r.links {
-			want.shares[shareKey{key, url}] = shareRow{how: howShared(r.record), at: r.createdAt}
+	want.share(tr.subjects())
+	through, err := foundThrough(ctx, tx)
+	if err != nil {
+		return nil, oracle{}, err
+	}
+	for key, s := range through {
+		if _, ok := want.shares[key]; !ok && tr.may(key, s, want.records) {
+			want.shares[key] = s.shareRow
 		}
 	}
 	for key, s := range want.shares {
-		if tr.shown(key.did) {
+		if tr.shown(key.did) && (s.through == "" || through[key].counts || tr.shown(s.through)) {
 			ranked.shares[key] = s
 		}
 	}
@@ -126,6 +138,59 @@ func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems [
 		problems = append(problems, lines...)
 	}
 	return problems, ranked, nil
+}
+
+// subjects returns the posts whose links are shared by all who repost or quote them.
+func (tr followedOracle) subjects() map[recordKey]recordRow {
+	sure := map[recordKey]recordRow{}
+	for key, r := range tr.records {
+		if tr.shown(key.did) || !tr.hidden[key.did] && len(tr.ever[key]) == 1 {
+			sure[key] = r
+		}
+	}
+	return sure
+}
+
+// may reports whether a share through a post is allowed: some version of the post
+// contained the link, and the record refers to it.
+func (tr followedOracle) may(key shareKey, s throughRow, records map[recordKey]recordRow) bool {
+	r, ok := records[key.recordKey]
+	subject, how := recordKey{}, ""
+	if ok {
+		subject, how = subjectOf(key.recordKey, r.record)
+	}
+	return ok && subject == s.subject && how == s.how && s.at.Equal(r.createdAt) && tr.shared[shareKey{subject, key.url}] && !slices.Contains(r.links, key.url)
+}
+
+// throughRow is a share through a post.
+type throughRow struct {
+	shareRow
+	subject recordKey
+	counts  bool // as far as the author of the post is concerned
+}
+
+func foundThrough(ctx context.Context, tx pgx.Tx) (map[shareKey]throughRow, error) {
+	found := map[shareKey]throughRow{}
+	rows, err := tx.Query(ctx, `
+SELECT s.collection, s.did, s.rkey, l.url, s.how, s.shared_at, s.subject_did, s.subject_rkey, coalesce(a.status, 'active') = 'active'
+FROM shares AS s
+JOIN links AS l ON l.id = s.link_id
+LEFT JOIN accounts AS a ON a.did = s.subject_did
+WHERE s.subject_did IS NOT NULL AND`+living)
+	if err != nil {
+		return nil, fmt.Errorf("read the shares through posts: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var k shareKey
+		var r throughRow
+		if err := rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.through, &r.subject.rkey, &r.counts); err != nil {
+			return nil, fmt.Errorf("read the shares through posts: %w", err)
+		}
+		r.subject.collection, r.subject.did = schema.PostCollection, r.through
+		found[k] = r
+	}
+	return found, rows.Err()
 }
 
 func foundRecords(ctx context.Context, tx pgx.Tx) (map[recordKey]recordRow, error) {
@@ -152,7 +217,8 @@ func (tr followedOracle) compareShares(ctx context.Context, tx pgx.Tx, want map[
 	const sql = `
 SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
 FROM shares AS s
-LEFT JOIN links AS l ON l.id = s.link_id`
+LEFT JOIN links AS l ON l.id = s.link_id
+WHERE` + living
 	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
 		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at)
 		if !tr.shown(k.did) && tr.shared[k] {

@@ -45,8 +45,9 @@ type accountRow struct {
 }
 
 type shareRow struct {
-	how string
-	at  time.Time
+	how     string
+	at      time.Time
+	through string // the author of the post that is reposted or quoted; not compared
 }
 
 type linkRow struct{} // a link has nothing but its key

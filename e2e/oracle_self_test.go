@@ -29,7 +29,7 @@ func oracleDatabase(t *testing.T) (oracle, *pgxpool.Pool) {
 	t.Helper()
 	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 60, History: 2000, Mix: simnet.MixPosts, Start: oracleEnd})
 	require.NoError(t, err)
-	tr := fold(n.Log().Entries(), oraclePost)
+	tr := fold(n.Log().Entries())
 	pool := schematest.New(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	return tr, pool
@@ -50,8 +50,16 @@ func (tr oracle) store(ctx context.Context, tx pgx.Tx) error {
 	}
 	for k, s := range tr.shares {
 		q.Queue(`INSERT INTO links (url, site, first_seen) VALUES ($1, 'a site', now()) ON CONFLICT DO NOTHING`, k.url)
-		q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, $4, $5 FROM links WHERE url = $6`,
-			k.collection, k.did, k.rkey, s.how, s.at, k.url)
+		if s.through == "" {
+			q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, $4, $5 FROM links WHERE url = $6`,
+				k.collection, k.did, k.rkey, s.how, s.at, k.url)
+			continue
+		}
+		subject, _ := subjectOf(k.recordKey, tr.records[k.recordKey].record)
+		q.Queue(`INSERT INTO subjects AS u (did, collection, rkey, links) SELECT $1, $2, $3, ARRAY[id] FROM links WHERE url = $4
+			ON CONFLICT (did, collection, rkey) DO UPDATE SET links = u.links || excluded.links`, subject.did, subject.collection, subject.rkey, k.url)
+		q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, $2, $3, id, $4, $5, $7, $8 FROM links WHERE url = $6`,
+			k.collection, k.did, k.rkey, s.how, s.at, k.url, subject.did, subject.rkey)
 	}
 	q.Queue(putJob, "process_posts", "completed")
 	return tx.SendBatch(ctx, q).Close()
@@ -152,10 +160,12 @@ func brokenRecords(t *testing.T, tr oracle) []breakage {
 
 func brokenShares(t *testing.T, tr oracle) []breakage {
 	t.Helper()
-	lone := first(t, tr.shares, tr.countsAlone)
+	lone := first(t, tr.shares, func(k shareKey, s shareRow) bool { return s.through == "" && tr.countsAlone(k, s) })
+	through := first(t, tr.shares, func(k shareKey, s shareRow) bool { return s.through != "" && tr.countsAlone(k, s) })
+	subject, _ := subjectOf(through.recordKey, tr.records[through.recordKey].record)
 	other := first(t, tr.shares, func(k shareKey, _ shareRow) bool { return k.url != lone.url })
 	bare := first(t, tr.records, func(k recordKey, r recordRow) bool {
-		return len(r.links) == 0 && tr.visible(k.did) && !tr.hasShared(k.did, lone.url)
+		return k.collection == oraclePost && len(r.links) == 0 && tr.visible(k.did) && !tr.hasShared(k.did, lone.url)
 	})
 	how, at := tr.shares[lone].how, tr.shares[lone].at.UTC().Format(time.RFC3339Nano)
 	otherHow := map[string]string{"post": "quote", "quote": "post"}[how]
@@ -174,7 +184,9 @@ func brokenShares(t *testing.T, tr oracle) []breakage {
 			[]string{in + `: how: expected "` + how + `", found "` + otherHow}},
 		{"a share has another time", update + `shared_at = shared_at - interval '2 days'` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + `: shared_at: expected "` + at + `", found`, "ranking: 24 h to"}},
-		{"a link and its shares are missing", `DELETE FROM links WHERE url = $1`, []any{lone.url},
+		{"the post that was reposted is unknown", `DELETE FROM subjects` + whereKey, keyArgs(subject),
+			[]string{"shares: " + through.String() + ": expected how " + tr.shares[through].how + "..., found no row", "ranking: 24 h to"}},
+		{"a link and its shares are missing", `WITH s AS (DELETE FROM shares WHERE link_id = (SELECT id FROM links WHERE url = $1)) DELETE FROM links WHERE url = $1`, []any{lone.url},
 			[]string{"links: " + lone.url + ": expected a row, found no row", "shares: ", "ranking: "}},
 		{"a link that nobody ever shared", `INSERT INTO links (url, site, first_seen) VALUES ('https://invented.example/', '', now())`, nil,
 			[]string{"links: https://invented.example/: expected no row, found a row"}},
@@ -247,13 +259,13 @@ func (tr oracle) visible(did string) bool {
 
 // countsAlone reports whether a share is the only one of its post, by an account
 // that shared the link in no other post: without it the ranking is wrong.
-func (tr oracle) countsAlone(key shareKey, _ shareRow) bool {
+func (tr oracle) countsAlone(key shareKey, s shareRow) bool {
 	for k := range tr.shares {
 		if k != key && (k.recordKey == key.recordKey || k.did == key.did && k.url == key.url) {
 			return false
 		}
 	}
-	return tr.visible(key.did)
+	return tr.counts(key, s)
 }
 
 // first returns the first key, in the order of their texts, of a wanted row.

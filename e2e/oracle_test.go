@@ -3,11 +3,9 @@ package e2e
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,11 +35,11 @@ type ranked struct {
 }
 
 // fold reads a log, which holds every event once and in order. Records of the
-// given collections are stored, by default of app.bsky.feed.post; handles and
-// statuses are those of every account.
+// given collections are stored, by default posts and reposts; handles and statuses are
+// those of every account.
 func fold(entries []*simnet.Entry, collections ...string) oracle {
 	if len(collections) == 0 {
-		collections = []string{"app.bsky.feed.post"}
+		collections = []string{"app.bsky.feed.post", "app.bsky.feed.repost"}
 	}
 	tr := oracle{
 		records:    map[recordKey]recordRow{},
@@ -63,11 +61,7 @@ func fold(entries []*simnet.Entry, collections ...string) oracle {
 		}
 	}
 	tr.strangers(entries)
-	for key, r := range tr.records {
-		for _, url := range r.links {
-			tr.shares[shareKey{key, url}] = shareRow{how: howShared(r.record), at: r.createdAt}
-		}
-	}
+	tr.share(tr.records)
 	return tr
 }
 
@@ -134,22 +128,6 @@ func (tr oracle) strangers(entries []*simnet.Entry) {
 	}
 }
 
-// howShared tells a plain post from a quote.
-func howShared(record []byte) string {
-	var post struct {
-		Embed struct {
-			Type string `json:"$type"`
-		} `json:"embed"`
-	}
-	if err := json.Unmarshal(record, &post); err != nil {
-		panic(fmt.Sprintf("the network created a post that is not JSON: %v", err))
-	}
-	if strings.HasPrefix(post.Embed.Type, "app.bsky.embed.record") { // or recordWithMedia
-		return "quote"
-	}
-	return "post"
-}
-
 // ranking ranks the links shared after end-window and not after end: by the
 // number of visible accounts that shared them, then by the last of these shares,
 // then by URL. It returns at most limit lines, or all if limit is 0.
@@ -157,8 +135,7 @@ func (tr oracle) ranking(end time.Time, window time.Duration, limit int) []ranke
 	end = end.Truncate(time.Microsecond) // as Postgres does
 	sharers, last := map[string]map[string]bool{}, map[string]time.Time{}
 	for key, s := range tr.shares {
-		account, known := tr.accounts[accountKey(key.did)]
-		if s.at.After(end) || !s.at.After(end.Add(-window)) || known && account.status != "active" {
+		if s.at.After(end) || !s.at.After(end.Add(-window)) || !tr.counts(key, s) {
 			continue
 		}
 		if sharers[key.url] == nil {
@@ -287,14 +264,15 @@ func (tr oracle) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, erro
 
 func (tr oracle) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
-SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
+SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at, coalesce(s.subject_did, '')
 FROM shares AS s
-LEFT JOIN links AS l ON l.id = s.link_id`
+LEFT JOIN links AS l ON l.id = s.link_id
+WHERE` + living
 	want := maps.Clone(tr.shares)
-	maps.DeleteFunc(want, func(k shareKey, _ shareRow) bool { return tr.gone(k.did) })
+	maps.DeleteFunc(want, func(k shareKey, s shareRow) bool { return tr.gone(k.did) || tr.gone(s.through) })
 	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
-		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at)
-		if tr.gone(k.did) && tr.everShared[k.url] {
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.through)
+		if (tr.gone(k.did) || tr.gone(r.through)) && tr.everShared[k.url] {
 			want[k] = r
 		}
 		return k, r, err
@@ -305,8 +283,8 @@ LEFT JOIN links AS l ON l.id = s.link_id`
 // share, and has no row if the post was deleted before it was processed.
 func (tr oracle) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	want := map[linkKey]linkRow{}
-	for key := range tr.shares {
-		if !tr.gone(key.did) {
+	for key, s := range tr.shares {
+		if !tr.gone(key.did) && !tr.gone(s.through) {
 			want[linkKey(key.url)] = linkRow{}
 		}
 	}
@@ -356,7 +334,8 @@ FROM (
     FROM links AS l
     JOIN shares AS s ON s.link_id = l.id
     LEFT JOIN accounts AS a ON a.did = s.did
-    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active'
+    LEFT JOIN accounts AS b ON b.did = s.subject_did
+    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active' AND coalesce(b.status, 'active') = 'active' AND` + living + `
     GROUP BY l.url, s.did
 ) AS each
 GROUP BY each.url

@@ -83,7 +83,7 @@ CREATE TRIGGER moved AFTER UPDATE ON streams FOR EACH ROW WHEN (OLD.cursor IS DI
 	first.signal(syscall.SIGTERM)
 	require.Zero(t, first.wait(t, time.Minute))
 	succeed(t, append(reads(n, database), "WEIR_COLLECTIONS=app.bsky.feed.post"), "trending")
-	oracle := fold(n.Log().Entries(), "app.bsky.feed.post")
+	oracle := fold(n.Log().Entries())
 	maps.DeleteFunc(oracle.records, func(k recordKey, _ recordRow) bool { return oracle.gone(k.did) })
 	require.Equal(t, len(oracle.records), count(t, pool, `SELECT count(*) FROM records WHERE did NOT IN (SELECT did FROM accounts WHERE status = 'deleted')`))
 }

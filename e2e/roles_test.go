@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -56,15 +57,15 @@ func TestLeastPrivilege(t *testing.T) {
 	partitioned(t, app, day)
 	require.Positive(t, count(t, owner, `SELECT count(*) FROM pg_class WHERE relname = '`+part+`' AND relowner = 'weir_owner'::regrole`))
 	require.Eventually(t, func() bool {
-		dropped, err := schema.DropPostPartition(t.Context(), app, part)
+		dropped, err := schema.DropPartition(t.Context(), app, part, nil)
 		return err == nil && dropped
 	}, time.Minute, time.Millisecond)
-	_, err := schema.ExpireLinks(t.Context(), app, schema.LinkRule{Now: time.Now(), Window: time.Hour, Grace: time.Hour, Keep: 5}, 100)
+	_, err := ranking.ExpireLinks(t.Context(), app, ranking.LinkRule{Now: time.Now(), Sharers: 5, Grace: time.Hour}, 100)
 	require.NoError(t, err)
 
 	for _, sql := range []string{
 		`DROP TABLE posts`, `ALTER TABLE streams ADD COLUMN x int`, `CREATE TABLE x (y int)`, `CREATE TEMPORARY TABLE x (y int)`, `TRUNCATE records`,
-		`ALTER FUNCTION drop_post_partition(text) SECURITY INVOKER`, `UPDATE weir_migration SET version = 1`, `DELETE FROM river_migration`,
+		`ALTER FUNCTION drop_partition(text) SECURITY INVOKER`, `UPDATE weir_migration SET version = 1`, `DELETE FROM river_migration`,
 		`CREATE ROLE x`, `SELECT * FROM pg_authid`, `COPY records TO PROGRAM 'cat'`, `SET ROLE weir_owner`,
 	} {
 		_, err := app.Exec(t.Context(), sql)
@@ -75,7 +76,7 @@ func TestLeastPrivilege(t *testing.T) {
 	_, err = owner.Exec(t.Context(), `CREATE ROLE stranger LOGIN`)
 	require.Error(t, err, "the owner cannot create roles")
 	execute(t, database, `CREATE ROLE stranger LOGIN PASSWORD 'secret of stranger'`)
-	for _, sql := range []string{`SELECT * FROM posts`, `SELECT drop_post_partition('posts_20260101_00')`, `CREATE TABLE public.x (y int)`} {
+	for _, sql := range []string{`SELECT * FROM posts`, `SELECT drop_partition('posts_20260101_00')`, `CREATE TABLE public.x (y int)`} {
 		_, err := open(t, as(t, "stranger", database)).Exec(t.Context(), sql)
 		require.ErrorContains(t, err, "permission denied", sql)
 	}

@@ -100,8 +100,8 @@ func readSoak(t testing.TB, pool *pgxpool.Pool, opsURL string) reading {
 	require.NoError(t, err)
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8`).Scan(&r.wal))
 	rows, err := pool.Query(t.Context(), `
-SELECT CASE WHEN relname LIKE 'posts%' THEN 'posts' WHEN relname = 'river_job' THEN 'jobs'
-            WHEN relname IN ('shares', 'lost_shares', 'links', 'tombstones', 'accounts') THEN relname ELSE 'small' END,
+SELECT CASE WHEN relname LIKE 'posts%' THEN 'posts' WHEN relname LIKE 'shares%' THEN 'shares' WHEN relname = 'river_job' THEN 'jobs'
+            WHEN relname IN ('links', 'tombstones', 'accounts') THEN relname ELSE 'small' END,
        sum(pg_total_relation_size(relid))::float8, sum(n_live_tup)::float8, sum(n_dead_tup)::float8
 FROM pg_stat_user_tables
 GROUP BY 1`)
@@ -200,7 +200,6 @@ func soakGauges() []gauge {
 		{"B/post", perRow("posts"), 1.1, 0},
 		{"B/share", perRow("shares"), 1.1, 0},
 		{"B/tombstone", perRow("tombstones"), 1.1, 0},
-		{"B/lost share", perRow("lost_shares"), 1.1, 0}, // until the next expiry, every hour
 		{"B/job", perRow("jobs"), 1.1, 0},
 		{"other tables MB", func(_, now reading) float64 { return now.tables["small"].bytes / mb }, 1.2, 2},
 		{"dead rows per live", func(_, now reading) float64 {

@@ -9,12 +9,21 @@ import (
 // QueueProcess is the queue of ProcessPosts, and of projections that set no other.
 const QueueProcess = "process"
 
-// ProcessPosts projects posts of one commit of a stream into links and shares. It
-// carries names, not records: the worker reads the stored records when it runs.
+// The collections of the projection of links.
+const (
+	collectionPost   = "app.bsky.feed.post"
+	collectionRepost = "app.bsky.feed.repost"
+)
+
+// ProcessPosts projects posts and reposts of one commit of a stream into links and
+// shares. It carries names, not records: the worker reads the stored records when it
+// runs.
 type ProcessPosts struct {
 	// Posts names the records of app.bsky.feed.post, each as "did/rkey".
 	Posts []string `json:"posts"`
-	// Arrived is when the first event of the batch arrived; zero if the posts came
+	// Reposts names the records of app.bsky.feed.repost likewise.
+	Reposts []string `json:"reposts,omitempty"`
+	// Arrived is when the first event of the batch arrived; zero if the records came
 	// another way.
 	Arrived time.Time `json:"arrived,omitzero"`
 	// Stream is the stream that brought them; empty if they came another way.
@@ -30,14 +39,18 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 	return Batch{Arrived: p.Arrived, Stream: p.Stream}.InsertOpts()
 }
 
-// Links returns the projection of posts into shared links.
+// Links returns the projection of posts and reposts into shared links.
 func Links() Projection {
 	return Projection{
-		Name: "links", Collections: []string{"app.bsky.feed.post"}, Tables: []string{"shares"},
+		Name: "links", Collections: []string{collectionPost, collectionRepost}, Tables: []string{"shares", "subjects"}, Compared: []string{"shares", "projected_subjects"},
 		Job: func(b Batch) river.JobArgs {
-			job := ProcessPosts{Posts: make([]string, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream}
-			for i, r := range b.Records {
-				job.Posts[i] = r.DID + "/" + r.Rkey
+			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream}
+			for _, r := range b.Records {
+				if r.Collection == collectionRepost {
+					job.Reposts = append(job.Reposts, r.DID+"/"+r.Rkey)
+				} else {
+					job.Posts = append(job.Posts, r.DID+"/"+r.Rkey)
+				}
 			}
 			return job
 		},

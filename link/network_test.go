@@ -28,7 +28,7 @@ func TestLinksMatchTheSimulatedNetwork(t *testing.T) {
 		}
 		require.Equal(t, e.Links, urls, "%s", e.Record)
 		links += len(urls)
-		if post.Quote {
+		if post.Quoted != (link.Subject{}) {
 			quotes++
 		}
 	}

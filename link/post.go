@@ -36,8 +36,8 @@ type Link struct {
 
 // Post holds what a post shares.
 type Post struct {
-	Links []Link // at most 25, distinct by Identity, in order of appearance; the card's link is last
-	Quote bool   // the post also quotes a record
+	Links  []Link  // at most 25, distinct by Identity, in order of appearance; the card's link is last
+	Quoted Subject // the post that it quotes
 }
 
 // rawLink is a URL as it is written in a post.
@@ -128,13 +128,13 @@ func (i index) span(length int) span {
 	return s
 }
 
-// readEmbed adds the link of a card and records a quote.
+// readEmbed adds the link of a card and the subject of a quote.
 func (p *Post) readEmbed(did string, e *embedding) {
 	switch e.Type {
 	case "app.bsky.embed.record":
-		p.Quote = true
+		p.Quoted = parseSubject(string(e.Record.fields.URI))
 	case "app.bsky.embed.recordWithMedia":
-		p.Quote = true
+		p.Quoted = parseSubject(string(e.Record.fields.Record.fields.URI))
 		if m := &e.Media.fields; m.Type == "app.bsky.embed.external" {
 			p.readExternal(did, &m.External.fields)
 		}

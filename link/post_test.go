@@ -83,14 +83,15 @@ func TestCardFillsItsLinkAnywhereInThePost(t *testing.T) {
 func TestQuoteIsRecordedWithAndWithoutACard(t *testing.T) {
 	t.Parallel()
 	quoted := `{"$type":"app.bsky.embed.record","record":{"uri":"at://did:plc:x/app.bsky.feed.post/1","cid":"c"}}`
+	subject := Subject{"did:plc:x", "1"}
 	for _, c := range []struct {
 		rule, embed string
 		want        Post
 	}{
-		{"a record", quoted, Post{Quote: true}},
+		{"a record", quoted, Post{Quoted: subject}},
 		{"a record with a card", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":` + card("https://a.example/", `,"title":"T"`) + `}`,
-			Post{Quote: true, Links: []Link{{URL: "https://a.example/", Identity: "a.example", Site: "a.example", Card: Card{Title: "T"}}}}},
-		{"a record with pictures", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":{"$type":"app.bsky.embed.images","images":[]}}`, Post{Quote: true}},
+			Post{Quoted: subject, Links: []Link{{URL: "https://a.example/", Identity: "a.example", Site: "a.example", Card: Card{Title: "T"}}}}},
+		{"a record with pictures", `{"$type":"app.bsky.embed.recordWithMedia","record":` + quoted + `,"media":{"$type":"app.bsky.embed.images","images":[]}}`, Post{Quoted: subject}},
 		{"a card alone", card("https://a.example/", ""), Post{Links: []Link{{URL: "https://a.example/", Identity: "a.example", Site: "a.example"}}}},
 		{"pictures alone", `{"$type":"app.bsky.embed.images","images":[],"external":{"uri":"https://a.example/"}}`, Post{}},
 		{"a video alone", `{"$type":"app.bsky.embed.video","video":{}}`, Post{}},

@@ -34,6 +34,7 @@ type embedding struct {
 	Type     str              `json:"$type"`
 	External object[external] `json:"external"`
 	Media    object[media]    `json:"media"`
+	Record   object[quoted]   `json:"record"`
 }
 
 type media struct {

@@ -5,23 +5,26 @@ package ranking
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-social/weir/schema"
 )
 
-// Share is one link in one record, with the card in the record.
+// Share is one link that a record itself contains, with the card in the record.
 type Share struct {
 	schema.Key
 	URL      string // normalised
 	Site     string
-	How      string // post, quote or repost
+	How      string // post
 	SharedAt time.Time
+	StoredAt time.Time // when the record was first stored; zero: now
 	Card     Card
 }
 
@@ -34,27 +37,67 @@ type Card struct {
 	At          time.Time // when that post was first stored
 }
 
-// RecordsWithShares returns those of the records that have shares.
+// RecordsWithShares returns those of the records that have shares. LATERAL and LIMIT
+// force one index lookup per record, whatever the planner assumes.
 func RecordsWithShares(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
 	const sql = `
-SELECT DISTINCT s.collection, s.did, s.rkey
+SELECT k.collection, k.did, k.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-JOIN shares AS s ON s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey`
+CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.rkey BETWEEN $4 AND $5 LIMIT 1) AS s`
+	if len(keys) == 0 {
+		return nil, nil
+	}
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
-	return schema.All(ctx, db, "find the records with shares", pgx.RowToStructByPos[schema.Key], sql, collection, did, rkey)
+	// A prepared statement may get a generic plan, which locks all partitions.
+	return schema.All(ctx, db, "find the records with shares", pgx.RowToStructByPos[schema.Key], sql, pgx.QueryExecModeCacheDescribe, collection, did, rkey, slices.Min(rkey), slices.Max(rkey))
 }
 
-// ReplaceShares replaces the shares of the records, in one round trip: it adds new
-// links, stores better cards, and adds and deletes shares. The caller must have locked
-// the records.
+// ReplaceShares replaces the shares of records that share through no subject. The
+// caller must have locked the records. It returns schema.ErrBusy if one of the links
+// expired meanwhile: try again.
 func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares []Share, now time.Time) error {
 	q := &pgx.Batch{}
-	queueLinks(q, shares, now)
-	queueShares(q, records, shares)
-	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("write shares: %w", err)
+	(&Replacement{Records: records, Shares: shares}).Queue(q, now)
+	return WriteShares(ctx, tx, q)
+}
+
+// WriteShares sends a batch with a queued Replacement. It returns schema.ErrBusy if one
+// of the links expired meanwhile: try again.
+func WriteShares(ctx context.Context, tx pgx.Tx, q *pgx.Batch) error {
+	err := tx.SendBatch(ctx, q).Close()
+	if err == nil {
+		return nil
 	}
-	return nil
+	// The link was deleted before its id was looked up, or afterwards.
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (refused.Code == "23503" || refused.Code == "23502" && refused.ColumnName == "link_id") {
+		err = errors.Join(schema.ErrBusy, err)
+	}
+	return fmt.Errorf("write shares: %w", err)
+}
+
+// Replacement is what some records share: all of it replaces what they shared before.
+type Replacement struct {
+	Records []schema.Key
+	Shares  []Share
+	Through []Through
+
+	Changed bool // set when the queue was sent: a subject has other links than before
+}
+
+// Queue queues the statements that write it: they add new links, store better cards,
+// add and delete shares, and give the subjects among the records their new links. The
+// caller must have locked the records.
+func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
+	queueLinks(q, r.Shares, now)
+	r.queueShares(q, now)
+	if len(r.Records) > 0 {
+		collection, did, rkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
+		q.Queue(syncSubjects, collection, did, rkey).Exec(func(done pgconn.CommandTag) error {
+			r.Changed = done.RowsAffected() > 0
+			return nil
+		})
+	}
 }
 
 // insertLinks adds the missing links, ordered by URL.
@@ -156,37 +199,91 @@ func (c Card) before(other Card) bool {
 	return cmp.Or(c.At.Compare(other.At), cmp.Compare(c.From, other.From)) < 0
 }
 
-func queueShares(q *pgx.Batch, records []schema.Key, shares []Share) {
-	n := len(shares)
-	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return shares[i].Key })
+func (r *Replacement) queueShares(q *pgx.Batch, now time.Time) {
+	n := len(r.Shares)
+	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return r.Shares[i].Key })
 	url, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
-	at := make(pgtype.FlatArray[time.Time], n)
-	for i := range shares {
-		s := &shares[i]
-		url[i], how[i], at[i] = s.URL, s.How, s.SharedAt
+	at, stored := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[time.Time], n)
+	for i := range r.Shares {
+		s := &r.Shares[i]
+		url[i], how[i], at[i], stored[i] = s.URL, s.How, s.SharedAt, s.StoredAt
+		if s.StoredAt.IsZero() {
+			stored[i] = now
+		}
 	}
+	t := newThroughColumns(r.Through)
+	// LATERAL and LIMIT force one index lookup per record: most of them have nothing to
+	// remove.
 	const remove = `
 DELETE FROM shares AS s
-USING unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
-WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey
-  AND NOT EXISTS (
-      SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, url)
-      JOIN links AS l ON l.url = i.url
-      WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.link_id
-  )`
-	if len(records) > 0 {
-		oldCollection, oldDID, oldRkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
-		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, url)
+USING (
+    SELECT s.did, s.collection, s.rkey, s.link_id
+    FROM unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
+    CROSS JOIN LATERAL (
+        SELECT s.did, s.collection, s.rkey, s.link_id, s.subject_did, s.subject_rkey FROM shares AS s
+        WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rkey BETWEEN $8 AND $9
+        LIMIT 1000
+    ) AS s
+    WHERE NOT EXISTS (
+        SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, url)
+        JOIN links AS l ON l.url = i.url
+        WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.link_id
+    )
+      AND NOT EXISTS (
+        SELECT FROM unnest($10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::text[]) AS t (collection, did, rkey, link_id, subject_did, subject_rkey)
+        WHERE t.did = s.did AND t.collection = s.collection AND t.rkey = s.rkey AND t.link_id = s.link_id
+          AND t.subject_did = s.subject_did AND t.subject_rkey = s.subject_rkey
+    )
+) AS gone
+WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.link_id = gone.link_id AND s.rkey BETWEEN $8 AND $9`
+	if len(r.Records) > 0 {
+		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
+		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, url, slices.Min(oldRkey), slices.Max(oldRkey),
+			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey)
 	}
+	// A link that expired has no id here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at)
-SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (collection, did, rkey, url, how, shared_at)
-JOIN links AS l ON l.url = i.url
+INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at)
+SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at, i.stored_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) AS i (collection, did, rkey, url, how, shared_at, stored_at)
+LEFT JOIN links AS l ON l.url = i.url
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at
+SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL
 WHERE (s.how, s.shared_at) IS DISTINCT FROM (excluded.how, excluded.shared_at)`
 	if n > 0 {
-		q.Queue(insert, collection, did, rkey, url, how, at)
+		q.Queue(insert, collection, did, rkey, url, how, at, stored)
 	}
+	// A link that the record itself contains is not shared through its subject too.
+	const through = `
+INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, subject_did, subject_rkey)
+SELECT i.did, i.collection, i.rkey, i.link_id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[])
+     AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at)
+WHERE EXISTS (SELECT FROM links AS l WHERE l.id = i.link_id)
+ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
+SET how = excluded.how, shared_at = excluded.shared_at
+WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at) IS DISTINCT FROM (excluded.how, excluded.shared_at)`
+	if len(r.Through) > 0 {
+		q.Queue(through, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored)
+	}
+}
+
+// throughColumns are shares through subjects, a row a link, as columns.
+type throughColumns struct {
+	collection, did, rkey, subjectDID, subjectRkey, how pgtype.FlatArray[string]
+	link                                                pgtype.FlatArray[int64]
+	at, stored                                          pgtype.FlatArray[time.Time]
+}
+
+func newThroughColumns(all []Through) (c throughColumns) {
+	for i := range all {
+		t := &all[i]
+		for _, link := range t.Links {
+			c.collection, c.did, c.rkey = append(c.collection, t.Collection), append(c.did, t.DID), append(c.rkey, t.Rkey)
+			c.subjectDID, c.subjectRkey = append(c.subjectDID, t.Subject.DID), append(c.subjectRkey, t.Subject.Rkey)
+			c.link, c.how = append(c.link, link), append(c.how, t.How)
+			c.at, c.stored = append(c.at, t.SharedAt), append(c.stored, t.StoredAt)
+		}
+	}
+	return c
 }

@@ -17,13 +17,16 @@ type TracedShare struct {
 	Handle     string    `json:"handle,omitempty"`
 	URL        string    `json:"url"`
 	How        string    `json:"how"`
+	Subject    string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted; empty: the record itself contains the link
+	Alive      bool      `json:"alive"`             // the subject contains the link and is shown; true without a subject
 	SharedAt   time.Time `json:"shared_at"`
 	Status     string    `json:"status"`
 	Followed   bool      `json:"followed"`
 }
 
 const tracedShares = `
-SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url, s.how AS how, s.shared_at AS shared_at,
+SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url, s.how AS how,
+       coalesce('at://' || s.subject_did || '/app.bsky.feed.post/' || s.subject_rkey, '') AS subject,` + throughLivingSubject + `AS alive, s.shared_at AS shared_at,
        coalesce(a.status, 'active') AS status,
        NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) AS followed
 FROM shares AS s

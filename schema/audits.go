@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -105,17 +106,40 @@ type SourceRecord struct {
 }
 
 // Span is the range of a collection's records that a comparison covers: rkeys from
-// Lower to below Upper and, if they are TIDs, from From to below To.
+// Lower to below Upper and, if they are TIDs, from From to below To. Rows that
+// projections made of records which have expired are covered from Since on.
 type Span struct {
 	Collection   string
 	Lower, Upper string
 	From, To     string
-	Undated      bool // compare rkeys that are not TIDs too
+	Undated      bool     // compare rkeys that are not TIDs too
+	Since        string   // at or before From
+	Tables       []string // Compared of the projections that read the collection
 }
 
+// OldestProjected returns the smallest rkey from since to below from whose record has
+// rows in the tables of a span, or from if there is none.
+func OldestProjected(ctx context.Context, db DB, did string, in Span, since string) (string, error) {
+	oldest := in.From
+	for _, table := range in.Tables {
+		const sql = `SELECT coalesce(min(p.rkey), $4) FROM %s AS p WHERE p.did = $1 AND p.collection = $2 AND p.rkey >= $3 AND p.rkey < $4 AND ` + isTID
+		found, err := One(ctx, db, "find the oldest row of "+did+" in "+table, pgx.RowTo[string], fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, in.Collection, since, oldest)
+		if err != nil {
+			return "", err
+		}
+		oldest = found
+	}
+	return oldest, nil
+}
+
+// isTID is true if the rkey of the row p is a TID.
+const isTID = `p.rkey ~ '^[234567a-j][234567a-z]{12}$'`
+
 // Compare returns the differences between the stored records of an account and
-// those that its repository lists, within a span.
-func Compare(ctx context.Context, db DB, did string, in Span, listed []SourceRecord) ([]Fault, error) {
+// those that its repository lists, within a span. others are further rkeys that the
+// repository lists. A record that has expired is extra if projections still have rows
+// of it, and the repository lists it no longer.
+func Compare(ctx context.Context, db DB, did string, in Span, listed []SourceRecord, others []string) ([]Fault, error) {
 	// Naming the table keeps a plan from opening all partitions.
 	const sql = `
 WITH listed AS MATERIALIZED (
@@ -123,8 +147,8 @@ WITH listed AS MATERIALIZED (
 ), kept AS MATERIALIZED (
     SELECT p.rkey, p.rev, p.cid, p.record FROM %s AS p
     WHERE p.collection = $2 AND p.did = $1 AND p.rkey >= $3 AND p.rkey < $4
-      AND CASE WHEN p.rkey ~ '^[234567a-j][234567a-z]{12}$' THEN p.rkey >= $5 AND p.rkey < $6 ELSE $7 END
-)
+      AND CASE WHEN ` + isTID + ` THEN p.rkey >= $5 AND p.rkey < $6 ELSE $7 END
+)%s
 SELECT $1::text AS did,
        $2::text AS collection,
        coalesce(l.rkey, k.rkey) AS rkey,
@@ -138,11 +162,18 @@ SELECT $1::text AS did,
 FROM listed AS l
 FULL JOIN kept AS k ON k.rkey = l.rkey
 LEFT JOIN tombstones AS t ON t.collection = $2 AND t.did = $1 AND t.rkey = l.rkey
-WHERE k.rkey IS NULL OR l.rkey IS NULL OR l.cid <> k.cid OR l.record <> k.record
+WHERE k.rkey IS NULL OR l.rkey IS NULL OR l.cid <> k.cid OR l.record <> k.record%s
 ORDER BY 3`
 	table := "records_other"
 	if in.Collection == PostCollection {
 		table = "posts"
+	}
+	projected, extra := "", ""
+	if len(in.Tables) > 0 {
+		projected, extra = projectedRows(table, in.Tables), `
+UNION ALL
+SELECT $1, $2, p.rkey, 'extra', 'it has expired, and was deleted', false, '' FROM projected AS p
+WHERE p.rkey <> ALL ($11::text[]) AND NOT EXISTS (SELECT FROM listed AS l WHERE l.rkey = p.rkey)`
 	}
 	n := len(listed)
 	rkey, cid := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
@@ -150,8 +181,25 @@ ORDER BY 3`
 	for i, l := range listed {
 		rkey[i], cid[i], record[i] = l.Rkey, l.CID, l.Record
 	}
-	return All(ctx, db, "compare the records of "+did, pgx.RowToStructByName[Fault], fmt.Sprintf(sql, table),
-		did, in.Collection, in.Lower, in.Upper, in.From, in.To, in.Undated, rkey, cid, record)
+	args := []any{did, in.Collection, in.Lower, in.Upper, in.From, in.To, in.Undated, rkey, cid, record}
+	if len(in.Tables) > 0 {
+		args = append(args, pgtype.FlatArray[string](others), in.Since)
+	}
+	return All(ctx, db, "compare the records of "+did, pgx.RowToStructByName[Fault], fmt.Sprintf(sql, table, projected, extra), args...)
+}
+
+// projectedRows is the part of Compare that finds the rkeys of rows whose records are
+// not stored.
+func projectedRows(records string, tables []string) string {
+	const sql = `
+    SELECT p.rkey FROM %s AS p
+    WHERE p.collection = $2 AND p.did = $1 AND p.rkey >= $3 AND p.rkey < $4 AND p.rkey >= $12 AND p.rkey < $6 AND ` + isTID + `
+      AND NOT EXISTS (SELECT FROM %s AS r WHERE r.collection = $2 AND r.did = $1 AND r.rkey = p.rkey)`
+	selects := make([]string, len(tables))
+	for i, table := range tables {
+		selects[i] = fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize(), records)
+	}
+	return ", projected AS MATERIALIZED (" + strings.Join(selects, "\n    UNION") + "\n)"
 }
 
 // DeleteRecords deletes records that no stream deleted, under the rules of a stream:
@@ -260,9 +308,9 @@ LIMIT 1`
 	return One(ctx, db, "read the last audit", pgx.RowToStructByName[Audit], sql)
 }
 
-// AuditableSince returns when the database was made: no audit can be older. It
-// returns the zero time if that is unknown.
-func AuditableSince(ctx context.Context, db DB) (time.Time, error) {
+// MadeAt returns when the database was made: no audit can be older. It returns the zero
+// time if that is unknown.
+func MadeAt(ctx context.Context, db DB) (time.Time, error) {
 	at, err := One(ctx, db, "read the age of the database", pgx.RowTo[*time.Time], `SELECT min(applied_at) FROM weir_migration`)
 	if err != nil || at == nil {
 		return time.Time{}, err

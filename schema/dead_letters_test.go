@@ -110,7 +110,7 @@ func TestRowIsRetriedIfItsPartitionIsMadeMeanwhile(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT tid_floor($1)`, day.Add(time.Hour)).Scan(&rkey))
 	inserted := make(chan error, 1)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SELECT ensure_post_partition($1)`, day); err != nil {
+		if _, err := tx.Exec(t.Context(), `SELECT ensure_partition('posts', $1, '6 hours')`, day); err != nil {
 			return err
 		}
 		go func() {

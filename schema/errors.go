@@ -41,7 +41,7 @@ func Classify(err error) Class {
 	switch {
 	case errors.Is(err, ErrFenced):
 		return Fenced
-	case errors.Is(err, ErrStored):
+	case errors.Is(err, ErrStored), errors.Is(err, ErrBusy):
 		return Transient
 	}
 	var pgErr *pgconn.PgError

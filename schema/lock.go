@@ -11,27 +11,10 @@ import (
 // Advisory locks belong to a transaction, never to a session: a transaction pooler
 // may give the session to another client. The transaction does nothing else. Its
 // statements use the simple protocol, because a portal of the extended protocol
-// keeps its snapshot until the transaction ends, and REINDEX CONCURRENTLY would wait
-// for that.
+// keeps its snapshot until the transaction ends, which holds back vacuum.
 
 // withLock waits for an advisory lock and runs f while holding it.
 func withLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error) error {
-	return inLock(ctx, pool, func(tx pgx.Tx) (bool, error) {
-		_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, pgx.QueryExecModeSimpleProtocol, key)
-		return true, err
-	}, f)
-}
-
-// TryLock runs f while holding an advisory lock, or returns ErrBusy if another process
-// holds the lock.
-func TryLock(ctx context.Context, pool *pgxpool.Pool, key int64, f func() error) error {
-	return inLock(ctx, pool, func(tx pgx.Tx) (locked bool, err error) {
-		err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, pgx.QueryExecModeSimpleProtocol, key).Scan(&locked)
-		return locked, err
-	}, f)
-}
-
-func inLock(ctx context.Context, pool *pgxpool.Pool, lock func(pgx.Tx) (bool, error), f func() error) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		// The transaction is idle for as long as f takes. Postgres has
 		// transaction_timeout since version 17.
@@ -39,12 +22,8 @@ func inLock(ctx context.Context, pool *pgxpool.Pool, lock func(pgx.Tx) (bool, er
 			pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("prepare a lock: %w", err)
 		}
-		locked, err := lock(tx)
-		if err != nil {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, pgx.QueryExecModeSimpleProtocol, key); err != nil {
 			return fmt.Errorf("take a lock: %w", err)
-		}
-		if !locked {
-			return ErrBusy
 		}
 		return f()
 	})

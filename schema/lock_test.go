@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
@@ -57,24 +56,4 @@ func TestMigrationWaitsLongerThanATransactionMay(t *testing.T) {
 	waiting := limited(t, pool, "transaction_timeout")
 	outlives(t, pool, `SELECT pg_advisory_xact_lock(%`, other,
 		func() error { return schema.Migrate(context.Background(), waiting) })
-}
-
-// TestRebuildTakesLongerThanATransactionMayBeIdle: it waits for an old transaction,
-// and the transaction of its lock does nothing meanwhile.
-//
-// It has been seen to fail with idle_in_transaction_session_timeout left as it is.
-func TestRebuildTakesLongerThanATransactionMayBeIdle(t *testing.T) {
-	t.Parallel()
-	schematest.Long(t)
-	pool := schematest.New(t)
-	execute(t, pool, `VACUUM ANALYZE shares`)
-	other, err := pool.Begin(t.Context())
-	require.NoError(t, err)
-	execute(t, other, `LOCK TABLE shares IN ROW EXCLUSIVE MODE`)
-	rebuilding := limited(t, pool, "idle_in_transaction_session_timeout")
-	outlives(t, pool, `SELECT pg_try_advisory_xact_lock(%`, other,
-		func() error {
-			_, err := ranking.RebuildShareIndexes(context.Background(), rebuilding, 0)
-			return err
-		})
 }

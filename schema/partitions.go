@@ -38,17 +38,28 @@ func PartitionsFor(keep time.Duration) int {
 	if keep == 0 {
 		keep = 3650 * 24 * time.Hour
 	}
-	return int((keep+partitionsAhead)/span) + 4 // the first and the last partition, posts_ahead and posts_default
+	return PartitionsOver(keep, span)
 }
 
-// EnsurePostPartitions makes the partitions of posts from now to two days ahead. If
-// there are none yet, it begins a day before now. keep is the retention of posts; 0
-// keeps them for ever. Each partition is made in short transactions of its own. It
-// returns ErrBusy if others use posts for longer than a moment. Then the finished
-// partitions stay, and posts of the missing ones are stored in posts_ahead or
-// posts_default until the next call.
+// PartitionsOver returns the maximum number of partitions of a table that each hold a
+// span.
+func PartitionsOver(keep, span time.Duration) int {
+	return int((keep+partitionsAhead)/span) + 4 // the first and the last partition, the one ahead, and the default partition
+}
+
+// EnsurePostPartitions makes the partitions of posts; keep is their retention, 0 for
+// ever.
 func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.Duration) error {
-	until, err := PostPartitionsUntil(ctx, db)
+	return EnsurePartitions(ctx, db, "posts", now, SpanFor(keep))
+}
+
+// EnsurePartitions makes the partitions of a table, each for a time span, from now to
+// two days ahead. If there are none yet, it begins a day before now. Each partition is
+// made in short transactions of its own. It returns ErrBusy if others use the table for
+// longer than a moment. Then the finished partitions stay, and rows of the missing ones
+// are stored in the partition ahead or in the default partition until the next call.
+func EnsurePartitions(ctx context.Context, db DB, table string, now time.Time, span time.Duration) error {
+	until, err := PartitionsUntil(ctx, db, table)
 	if err != nil {
 		return err
 	}
@@ -59,10 +70,10 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 	if at.After(now) {
 		at = now
 	}
-	span, last := SpanFor(keep), now.Add(partitionsAhead)
+	last := now.Add(partitionsAhead)
 	for {
-		if err := ensurePostPartition(ctx, db, at, span); err != nil {
-			return fmt.Errorf("make the partition of posts around %s: %w", at.UTC().Format(time.RFC3339), withErrBusy(err))
+		if err := ensurePartition(ctx, db, table, at, span); err != nil {
+			return fmt.Errorf("make the partition of %s around %s: %w", table, at.UTC().Format(time.RFC3339), withErrBusy(err))
 		}
 		if at.Equal(last) {
 			return nil
@@ -73,31 +84,67 @@ func EnsurePostPartitions(ctx context.Context, db DB, now time.Time, keep time.D
 	}
 }
 
-// ensurePostPartition makes the partition of a moment. After a pause it first makes one
-// for the whole pause. A constraint, made before a partition is split off posts_ahead,
-// saves a scan of posts_default under a lock.
-func ensurePostPartition(ctx context.Context, db DB, at time.Time, span time.Duration) error {
-	const ahead = `SELECT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead' AND tid_floor($1) >= lower)`
+// ensurePartition makes the partition of a moment. After a pause it first makes one for
+// the whole pause. A constraint, made before a partition is split off the one ahead,
+// saves a scan of the default partition under a lock.
+func ensurePartition(ctx context.Context, db DB, table string, at time.Time, span time.Duration) error {
+	const ahead = `SELECT EXISTS (SELECT FROM partitions WHERE parent = $1 AND ahead AND tid_floor($2) >= lower)`
 	for made := true; made; {
-		next, err := One(ctx, db, "find its place", pgx.RowTo[bool], ahead, at)
+		next, err := One(ctx, db, "find its place", pgx.RowTo[bool], ahead, table, at)
 		for more := next; err == nil && more; {
-			more, err = One(ctx, db, "prepare posts_default", pgx.RowTo[bool], `SELECT prepare_posts_default()`)
+			more, err = One(ctx, db, "prepare the default partition", pgx.RowTo[bool], `SELECT prepare_default_partition($1)`, table)
 		}
 		if err != nil {
 			return err
 		}
-		if made, err = One(ctx, db, "make it", pgx.RowTo[bool], `SELECT ensure_post_partition($1, $2)`, at, span); err != nil {
+		if made, err = One(ctx, db, "make it", pgx.RowTo[bool], `SELECT ensure_partition($1, $2, $3)`, table, at, span); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// PostPartitionsUntil returns the end of the last partition of posts, or the zero time
-// if there is none.
-func PostPartitionsUntil(ctx context.Context, db DB) (time.Time, error) {
-	const sql = `SELECT coalesce(max(ends), '0001-01-01 00:00:00+00') FROM post_partitions WHERE part <> 'posts_ahead'`
-	return One(ctx, db, "look up when the last partition of posts ends", pgx.RowTo[time.Time], sql)
+// PartitionsUntil returns the end of the last partition of a table, or the zero time if
+// there is none.
+func PartitionsUntil(ctx context.Context, db DB, table string) (time.Time, error) {
+	const sql = `SELECT coalesce(max(ends), '0001-01-01 00:00:00+00') FROM partitions WHERE parent = $1 AND NOT ahead`
+	return One(ctx, db, "look up when the last partition of "+table+" ends", pgx.RowTo[time.Time], sql, table)
+}
+
+// PartitionsSince returns the beginning of the first partition of a table, or
+// ErrNoRows.
+func PartitionsSince(ctx context.Context, db DB, table string) (time.Time, error) {
+	const sql = `SELECT begins FROM partitions WHERE parent = $1 ORDER BY lower LIMIT 1`
+	return One(ctx, db, "look up when the first partition of "+table+" begins", pgx.RowTo[time.Time], sql, table)
+}
+
+// ExpiredPartitions lists the partitions of a table that end at or before a time,
+// oldest first.
+func ExpiredPartitions(ctx context.Context, db DB, table string, before time.Time) ([]string, error) {
+	const sql = `SELECT part FROM partitions WHERE parent = $1 AND NOT ahead AND upper <= tid_floor($2) ORDER BY lower`
+	return All(ctx, db, "list the partitions of "+table, pgx.RowTo[string], sql, table, before)
+}
+
+// DropPartition drops a partition. dropped is false if there is none. It returns ErrBusy
+// if others use the table for longer than a moment. The statements that leaving adds run
+// in the same transaction, when nobody else can use the table any more and the rows are
+// still there; it may be nil.
+func DropPartition(ctx context.Context, db Batcher, name string, leaving func(*pgx.Batch)) (dropped bool, err error) {
+	q := &pgx.Batch{}
+	if leaving != nil {
+		q.Queue(`SELECT lock_partition($1)`, name)
+		leaving(q)
+	}
+	q.Queue(`SELECT drop_partition($1)`, name).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
+	if err := db.SendBatch(ctx, q).Close(); err != nil {
+		return false, fmt.Errorf("drop the partition %s: %w", name, withErrBusy(err))
+	}
+	return dropped, nil
+}
+
+// Batcher sends several statements at once. Outside a transaction they are one.
+type Batcher interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
 // RecordTree is the number of relations that store records. A query without a range

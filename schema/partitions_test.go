@@ -120,15 +120,15 @@ func TestPartitionsFollowOneAnother(t *testing.T) {
 		write(at.Add(47 * time.Hour))
 		write(at.Add(100 * day))
 		require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, at, next.keep))
-		until, err := schema.PostPartitionsUntil(t.Context(), pool)
+		until, err := schema.PartitionsUntil(t.Context(), pool, "posts")
 		require.NoError(t, err)
 		require.Greater(t, until.Sub(at), 48*time.Hour)
 		if !until.Equal(ended) {
 			require.LessOrEqual(t, until.Sub(at), 48*time.Hour+schema.SpanFor(next.keep))
 		}
 		ended = until
-		require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM post_partitions) AS p WHERE begins <> was`))
-		require.Empty(t, column(t, pool, `SELECT rkey FROM posts JOIN post_partitions ON part = posts.tableoid::regclass::text WHERE rkey < lower OR rkey >= upper`))
+		require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM partitions WHERE parent = 'posts') AS p WHERE begins <> was`))
+		require.Empty(t, column(t, pool, `SELECT rkey FROM posts JOIN partitions ON part = posts.tableoid::regclass::text WHERE rkey < lower OR rkey >= upper`))
 		require.Empty(t, column(t, pool, `SELECT relname FROM pg_class AS c WHERE relkind = 'i' AND relname LIKE 'posts\_ahead%' AND relname NOT IN ('posts_ahead_pkey', 'posts_ahead_indexed_at_idx')`))
 	}
 	require.Equal(t, []string{"0"}, column(t, pool, `SELECT count(*)::text FROM posts_default`))
@@ -193,7 +193,7 @@ func TestAYearOfPostsNeedsNoMoreLocksThanPostgresHas(t *testing.T) {
 
 	const keep, workers = 365 * day, 16
 	var keys []schema.Key
-	made := `SELECT tid_floor(at) FROM generate_series($1::timestamptz, $2, $3::interval) AS at WHERE ensure_post_partition(at, $3)`
+	made := `SELECT tid_floor(at) FROM generate_series($1::timestamptz, $2, $3::interval) AS at WHERE ensure_partition('posts', at, $3)`
 	for _, tid := range column(t, pool, made, noon().Add(-keep), noon().Add(2*day), schema.SpanFor(keep)) {
 		keys = append(keys, key(tid))
 	}
@@ -235,9 +235,9 @@ func TestPartitionsOfAnotherRetentionLeaveNoHole(t *testing.T) {
 	pool := schematest.New(t)
 	now := noon().Add(-9 * time.Hour)
 	for ahead := -24 * time.Hour; ahead <= 12*time.Hour; ahead += 6 * time.Hour {
-		execute(t, pool, `SELECT ensure_post_partition($1)`, now.Add(ahead))
+		execute(t, pool, `SELECT ensure_partition('posts', $1, '6 hours')`, now.Add(ahead))
 	}
 	require.NoError(t, schema.EnsurePostPartitions(t.Context(), pool, now, 30*day))
-	require.Contains(t, column(t, pool, `SELECT (ends - begins)::text FROM post_partitions WHERE part <> 'posts_ahead'`), "1 day")
-	require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM post_partitions) AS p WHERE begins <> was`))
+	require.Contains(t, column(t, pool, `SELECT (ends - begins)::text FROM partitions WHERE parent = 'posts' AND part <> 'posts_ahead'`), "1 day")
+	require.Empty(t, column(t, pool, `SELECT part FROM (SELECT part, begins, lag(ends) OVER (ORDER BY begins) AS was FROM partitions WHERE parent = 'posts') AS p WHERE begins <> was`))
 }

@@ -108,9 +108,15 @@ func keepColumns(rules []KeepRule) (pattern pgtype.FlatArray[string], stays pgty
 // PurgeProjected deletes at most limit rows of a purgeable account from a
 // projection's table, whatever their age. The rows of kept records are kept.
 func PurgeProjected(ctx context.Context, db DB, table, did string, rules []KeepRule, limit int) (int, error) {
+	// The table may be partitioned: then a ctid names a row of each partition.
 	sql := `
-DELETE FROM %[1]s
-WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM %[1]s AS p WHERE p.did = $1 AND` + goes("p.collection") + `AND` + purgeable + `LIMIT $4 FOR UPDATE OF p SKIP LOCKED))`
+WITH going AS MATERIALIZED (
+    SELECT p.tableoid, p.ctid, p.collection, p.rkey FROM %[1]s AS p
+    WHERE p.did = $1 AND` + goes("p.collection") + `AND` + purgeable + `
+    LIMIT $4 FOR UPDATE OF p SKIP LOCKED
+)
+DELETE FROM %[1]s AS p USING going AS g
+WHERE p.did = $1 AND p.collection = g.collection AND p.rkey = g.rkey AND p.tableoid = g.tableoid AND p.ctid = g.ctid`
 	pattern, stays := keepColumns(rules)
 	return deleteRows(ctx, db, "purge the "+table+" of "+did, fmt.Sprintf(sql, pgx.Identifier{table}.Sanitize()), did, pattern, stays, limit)
 }

@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -76,7 +77,6 @@ func TestDeletedAccountIsPurgedAndOnceMoreWhenNoReplayCanReachIt(t *testing.T) {
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, now))
 	require.Equal(t, []string{"share did:plc:b 1"}, left())
 	require.Empty(t, purge(t, pool, now))
-	require.Len(t, column(t, pool, `SELECT did FROM lost_shares`), 2, "their links are looked at")
 
 	store() // a replay
 	require.Empty(t, purge(t, pool, now.Add(7*day-time.Second)))
@@ -102,7 +102,9 @@ func TestUnwatchedAccountIsPurgedAfterADay(t *testing.T) {
 	execute(t, pool, `INSERT INTO watches (target) VALUES ('one'), ('two')`)
 	execute(t, pool, `INSERT INTO watch_members (watch_id, did) SELECT id, did FROM watches, unnest(ARRAY['did:1', 'did:2', 'did:3']) AS did WHERE target = 'one' OR did = 'did:2'`)
 	now := time.Now()
-	sharers(t, pool, "x", 1, 4, now)
+	for i := range 4 {
+		share(t, pool, fmt.Sprintf("did:%d", i+1), "x", "x", now, ranking.Card{})
+	}
 	execute(t, pool, `DELETE FROM watch_members WHERE did <> 'did:3' AND watch_id = (SELECT id FROM watches WHERE target = 'one')`)
 	require.Empty(t, purge(t, pool, now))
 	require.Equal(t, []string{"did:1", "did:2"}, purge(t, pool, now.Add(25*time.Hour)))
@@ -218,4 +220,19 @@ func TestPurgeIsNotFinishedWhileAnotherRecordIsLeft(t *testing.T) {
 	require.NoError(t, worker.Commit(t.Context()))
 	require.Equal(t, []string{"did:plc:a"}, purge(t, pool, noon()))
 	require.Empty(t, column(t, pool, `SELECT rkey FROM records`))
+}
+
+// TestPurgeOfAPartitionedTable: rows of different partitions have the same ctid.
+func TestPurgeOfAPartitionedTable(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := time.Now()
+	require.NoError(t, ranking.EnsureDays(t.Context(), pool, now, 7*day))
+	for i, did := range []string{"did:gone", "did:stays"} {
+		share(t, pool, did, column(t, pool, `SELECT tid_floor($1)`, now.AddDate(0, 0, i))[0], "x", now, ranking.Card{})
+	}
+	require.Equal(t, []string{"(0,1)", "(0,1)"}, column(t, pool, `SELECT ctid::text FROM shares`))
+	execute(t, pool, `INSERT INTO accounts (did, status, status_at) VALUES ('did:gone', 'deleted', $1)`, now)
+	require.Equal(t, []string{"did:gone"}, purge(t, pool, now))
+	require.Equal(t, []string{"did:stays"}, column(t, pool, `SELECT did FROM shares`))
 }

@@ -19,26 +19,6 @@ var ErrBusy = errors.New("in use by others: try again later")
 // that stops in between holds no locks. It can run concurrently with the stream, the
 // workers and itself. Repeat it to expire the rest.
 
-// ExpiredPostPartitions lists the partitions of posts that end at or before a time,
-// oldest first.
-func ExpiredPostPartitions(ctx context.Context, db DB, before time.Time) ([]string, error) {
-	const sql = `SELECT part FROM post_partitions WHERE part <> 'posts_ahead' AND upper <= tid_floor($1) ORDER BY lower`
-	return All(ctx, db, "list the partitions of posts", pgx.RowTo[string], sql, before)
-}
-
-// DropPostPartition drops a partition. dropped is false if there is none. It returns
-// ErrBusy if others read posts for longer than a moment.
-func DropPostPartition(ctx context.Context, db DB, name string) (dropped bool, err error) {
-	rows, err := db.Query(ctx, `SELECT drop_post_partition($1)`, name)
-	if err == nil {
-		dropped, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
-	}
-	if err != nil {
-		return false, fmt.Errorf("drop the partition %s: %w", name, withErrBusy(err))
-	}
-	return dropped, nil
-}
-
 // ExpirePosts deletes posts in posts_default and posts_ahead that were stored at or
 // before a time, at most limit of each, and returns how many. The date that their
 // authors claim does not count.
@@ -94,13 +74,6 @@ func ExpireGaps(ctx context.Context, db DB, before time.Time, limit int) (int, e
 	return deleteOldest(ctx, db, "gaps", "closed_at", before, limit)
 }
 
-// ForgetLostShares deletes rows of lost_shares. It is for a database whose links are
-// kept for ever, where ExpireLinks does not run.
-func ForgetLostShares(ctx context.Context, db DB, _ time.Time, limit int) (int, error) {
-	const sql = `DELETE FROM lost_shares WHERE ctid = ANY (ARRAY(SELECT ctid FROM lost_shares ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))`
-	return deleteRows(ctx, db, "forget lost shares", sql, limit)
-}
-
 // ExpireDeadLetters deletes dead letters last seen at or before a time.
 func ExpireDeadLetters(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
 	return deleteOldest(ctx, db, "dead_letters", "last_seen", before, limit)
@@ -116,39 +89,6 @@ WHERE ctid = ANY (ARRAY(
     ORDER BY %[2]s LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
 	return deleteRows(ctx, db, "expire "+table, fmt.Sprintf(sql, table, moment), before, limit)
-}
-
-// LinkRule decides which links expire: those shared by fewer than Keep accounts, after
-// Window and Grace.
-type LinkRule struct {
-	Now    time.Time
-	Window time.Duration // since the link was first seen and since it was last shared
-	Grace  time.Duration // since it fell below Keep
-	Keep   int           // links with at least this many sharers are kept
-}
-
-// ExpiredLinks is the result of one call of ExpireLinks. If Checked is 0, no link is
-// due.
-type ExpiredLinks struct {
-	Checked, Links, Shares int
-}
-
-// ExpireLinks checks at most limit links that are due, and deletes the expired ones
-// with their shares. A link without shares also has the window, because workers add
-// links before shares. A link falls below Keep when it loses a sharer, if it had at
-// least Keep sharers since the last check. It returns ErrBusy if workers write shares
-// for longer than a moment.
-func ExpireLinks(ctx context.Context, db DB, rule LinkRule, limit int) (ExpiredLinks, error) {
-	const sql = `SELECT looked_at AS checked, links_gone AS links, shares_gone AS shares FROM expire_links($1, $2, $3, $4, $5)`
-	rows, err := db.Query(ctx, sql, rule.Now, rule.Window, rule.Grace, rule.Keep, limit)
-	if err != nil {
-		return ExpiredLinks{}, fmt.Errorf("expire links: %w", withErrBusy(err))
-	}
-	gone, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[ExpiredLinks])
-	if err != nil {
-		return ExpiredLinks{}, fmt.Errorf("expire links: %w", withErrBusy(err))
-	}
-	return gone, nil
 }
 
 func deleteRows(ctx context.Context, db DB, what, sql string, args ...any) (int, error) {

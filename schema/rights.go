@@ -14,29 +14,30 @@ type Rights struct {
 	Create     bool     // it may create tables, as `weir migrate` does
 	Owner      string   // of the tables; empty if they do not exist
 	Owns       bool     // this role owns the tables, or is a member of the owner
-	Partitions bool     // it may create and drop partitions of posts, as retention does every day
+	Partitions bool     // it may create and drop partitions, as retention does every day
 	Missing    []string // missing rights that Weir needs, such as "INSERT, UPDATE on links"
 }
 
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links", "listing_members",
-		"lost_shares", "posts", "posts_default", "projections", "records", "records_other", "shares", "streams", "tombstones", "purge_queue",
-		"watch_members", "watches", "river_job", "river_leader", "river_notification", "river_queue",
+		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "changed_subjects", "count_checks", "count_state", "dead_letters", "dictionaries",
+		"gap_backfills", "gaps", "link_counts", "links", "listing_members", "leaving_links", "pending_counts", "posts", "posts_default", "projections", "records", "records_other",
+		"sharers", "shares", "shares_default", "streams", "subjects", "tombstones", "unshared_links", "purge_queue", "waiting", "watch_members", "watches",
+		"river_job", "river_leader", "river_notification", "river_queue",
 	}
 }
 
 // readTables are the tables that the running roles only read.
 func readTables() []string {
-	return []string{"follows", "post_partitions", "river_migration", "weir_migration"}
+	return []string{"follows", "partitions", "projected_subjects", "river_migration", "weir_migration"}
 }
 
 // calledFunctions are the functions that Weir, operators and other functions call.
 func calledFunctions() []string {
 	return []string{
-		"advance_stream", "enqueue_retries", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_post_partition", "enqueue_backfill",
-		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_post_partition", "expire_links", "release_api_slot", "oldest_job", "prepare_posts_default", "retry_dead_letter",
+		"advance_stream", "enqueue_retries", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_partition", "enqueue_backfill",
+		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_partition", "lock_partition", "lock_partitioned", "release_api_slot", "oldest_job", "prepare_default_partition", "retry_dead_letter",
 		"retry_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_api_slot", "tid_floor", "tid_time",
 	}
 }
@@ -54,10 +55,11 @@ SELECT current_user::text                                                    AS 
        coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('streams')), false)     AS owns,
        coalesce((
            SELECT bool_and(has_function_privilege(f.oid, 'EXECUTE') AND has_schema_privilege(f.worker, p.relnamespace, 'CREATE')
-                           AND pg_has_role(f.worker, p.relowner, 'USAGE')) AND count(*) = 3
+                           AND pg_has_role(f.worker, p.relowner, 'USAGE')) AND count(*) = 4
            FROM (SELECT oid, CASE WHEN prosecdef THEN proowner ELSE current_user::regrole::oid END AS worker
                  FROM pg_proc
-                 WHERE oid IN (to_regprocedure('ensure_post_partition(timestamptz,interval)'), to_regprocedure('prepare_posts_default()'), to_regprocedure('drop_post_partition(text)'))) AS f
+                 WHERE oid IN (to_regprocedure('ensure_partition(text,timestamptz,interval)'), to_regprocedure('prepare_default_partition(text)'),
+                               to_regprocedure('lock_partition(text)'), to_regprocedure('drop_partition(text)'))) AS f
            JOIN pg_class AS p ON p.oid = to_regclass('posts')
        ), false)                                                             AS partitions,
        ARRAY(
@@ -81,4 +83,10 @@ SELECT current_user::text                                                    AS 
            ORDER BY 1
        )                                                                     AS missing`
 	return One(ctx, db, "read the rights of this role", pgx.RowToStructByName[Rights], sql, writtenTables(), readTables(), calledFunctions())
+}
+
+// OwnsTables reports whether this role owns the tables: only owners can rebuild
+// indexes.
+func OwnsTables(ctx context.Context, db DB) (bool, error) {
+	return One(ctx, db, "read the owner of the tables", pgx.RowTo[bool], `SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'streams'::regclass`)
 }

@@ -29,7 +29,11 @@ CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'acti
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
+CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION enqueue_reread();
+CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
+CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text) EXECUTE FUNCTION record_account_change();
 
 -- One row per condition of /health that has ever held, with its latest times.
 CREATE TABLE alerts (
@@ -96,6 +100,36 @@ CREATE TABLE audits (
     CONSTRAINT audits_pkey PRIMARY KEY (id)
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
+
+-- Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row.
+CREATE TABLE changed_subjects (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    CONSTRAINT changed_subjects_pkey PRIMARY KEY (id)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+
+-- The last comparison of the counts of some links with the ledger. No row: none yet.
+CREATE TABLE count_checks (
+    one boolean DEFAULT true NOT NULL,
+    checked_at timestamp with time zone NOT NULL,
+    links integer NOT NULL,
+    wrong integer NOT NULL, -- The counts that differed. Expect 0: weir recount --check prints them all.
+    CONSTRAINT count_checks_pkey PRIMARY KEY (one),
+    CONSTRAINT count_checks_one_check CHECK (one)
+);
+
+-- What sharers and link_counts hold. No row: nothing was counted yet.
+CREATE TABLE count_state (
+    one boolean DEFAULT true NOT NULL,
+    as_of timestamp with time zone NOT NULL, -- The time at which the windows of link_counts end.
+    kept_from timestamp with time zone NOT NULL, -- sharers has the accounts whose latest share is after this time.
+    watched boolean NOT NULL, -- Only accounts that a watch includes were counted.
+    counted timestamp with time zone DEFAULT now() NOT NULL, -- When the counter last wrote.
+    CONSTRAINT count_state_pkey PRIMARY KEY (one),
+    CONSTRAINT count_state_one_check CHECK (one)
+);
 
 -- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
 CREATE TABLE dead_letters (
@@ -192,6 +226,44 @@ CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT 
 CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
 CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
 
+-- Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links.
+CREATE TABLE leaving_links (
+    part oid NOT NULL, -- The partition. Its name could be used again.
+    link_id bigint NOT NULL,
+    sharers integer NOT NULL,
+    counted timestamp with time zone NOT NULL,
+    CONSTRAINT leaving_links_pkey PRIMARY KEY (part, link_id)
+);
+
+-- How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.
+CREATE TABLE link_counts (
+    link_id bigint NOT NULL,
+    sharers integer NOT NULL, -- The rows of the link in sharers.
+    in_1h integer NOT NULL,
+    in_3h integer NOT NULL,
+    in_6h integer NOT NULL,
+    in_12h integer NOT NULL,
+    in_24h integer NOT NULL,
+    in_7d integer NOT NULL,
+    speed integer GENERATED ALWAYS AS (24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h) NOT NULL, -- Sharers per hour with decay, times 120: the mean of the hourly rates of the windows of 1, 3, 6, 12 and 24 h.
+    last_at timestamp with time zone NOT NULL, -- The latest share of the link.
+    CONSTRAINT link_counts_pkey PRIMARY KEY (link_id),
+    CONSTRAINT link_counts_check CHECK (in_3h >= in_1h),
+    CONSTRAINT link_counts_check1 CHECK (in_6h >= in_3h),
+    CONSTRAINT link_counts_check2 CHECK (in_12h >= in_6h),
+    CONSTRAINT link_counts_check3 CHECK (in_24h >= in_12h),
+    CONSTRAINT link_counts_check4 CHECK (in_7d >= in_24h AND in_7d <= sharers),
+    CONSTRAINT link_counts_in_1h_check CHECK (in_1h >= 0),
+    CONSTRAINT link_counts_sharers_check CHECK (sharers >= 2)
+) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=70);
+CREATE INDEX link_counts_12h ON link_counts USING btree (in_12h, last_at, link_id) WHERE in_12h >= 2;
+CREATE INDEX link_counts_1h ON link_counts USING btree (in_1h, last_at, link_id) WHERE in_1h >= 2;
+CREATE INDEX link_counts_24h ON link_counts USING btree (in_24h, last_at, link_id) WHERE in_24h >= 2;
+CREATE INDEX link_counts_3h ON link_counts USING btree (in_3h, last_at, link_id) WHERE in_3h >= 2;
+CREATE INDEX link_counts_6h ON link_counts USING btree (in_6h, last_at, link_id) WHERE in_6h >= 2;
+CREATE INDEX link_counts_7d ON link_counts USING btree (in_7d, last_at, link_id) WHERE in_7d >= 2;
+CREATE INDEX link_counts_speed ON link_counts USING btree (speed, last_at, link_id) WHERE in_24h >= 2;
+
 -- Every shared page, under its normalised URL, with the card that describes it.
 CREATE TABLE links (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -203,14 +275,15 @@ CREATE TABLE links (
     card_from text DEFAULT ''::text NOT NULL, -- The AT-URI of the post that the card came from. Empty: there is no card.
     card_at timestamp with time zone, -- When that post was first stored. The earliest card stays.
     first_seen timestamp with time zone NOT NULL,
-    fell_at timestamp with time zone, -- When expiry noticed that too few accounts share the link to keep it. NULL: it never had enough.
-    check_at timestamp with time zone, -- When expiry next checks the link. infinity: kept until a share is lost; NULL: not checked yet.
+    kept_sharers integer, -- The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.
+    kept_at timestamp with time zone, -- When that last happened. The link stays for the retention of links since then, also without shares.
     CONSTRAINT links_pkey PRIMARY KEY (id),
     CONSTRAINT links_url_key UNIQUE (url),
+    CONSTRAINT links_check CHECK ((kept_sharers IS NULL) = (kept_at IS NULL)),
+    CONSTRAINT links_kept_sharers_check CHECK (kept_sharers > 0),
     CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
-CREATE INDEX links_check ON links USING btree (check_at) WHERE check_at < 'infinity'::timestamp with time zone;
-CREATE INDEX links_unchecked ON links USING btree (first_seen) WHERE check_at IS NULL;
+CREATE INDEX links_site ON links USING btree (site);
 
 -- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.
 CREATE TABLE listing_members (
@@ -226,28 +299,40 @@ CREATE TABLE listing_members (
     CONSTRAINT listing_members_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
 
--- Shares deleted since the last expiry. Too few accounts may share their links now.
-CREATE TABLE lost_shares (
-    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    link_id bigint NOT NULL,
-    did text COLLATE "C" NOT NULL,
-    CONSTRAINT lost_shares_pkey PRIMARY KEY (id)
-) WITH (autovacuum_vacuum_scale_factor=0.05);
-CREATE INDEX lost_shares_link ON lost_shares USING btree (link_id);
-
--- The partitions of posts except posts_default, with the time and the range of rkeys that each holds. posts_ahead holds the time after the last one.
-CREATE VIEW post_partitions AS
- SELECT c.relname::text AS part,
+-- The partitions of posts and shares, with the time and the range of rkeys that each holds. ahead: it holds the time after the last one. The default partitions are left out.
+CREATE VIEW partitions AS
+ SELECT p.relname::text AS parent,
+    c.relname::text AS part,
     tid_time(b.lower) AS begins,
     tid_time(b.upper) AS ends,
     b.lower,
-    b.upper
-   FROM pg_inherits i
+    b.upper,
+    c.relname = (p.relname::text || '_ahead'::text) AS ahead
+   FROM pg_partitioned_table t
+     JOIN pg_class p ON p.oid = t.partrelid
+     JOIN pg_inherits i ON i.inhparent = p.oid
      JOIN pg_class c ON c.oid = i.inhrelid
      CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0::oid) bound(bound)
      CROSS JOIN LATERAL ( SELECT "substring"(bound.bound, 'FROM \(''([^'']*)''\)'::text) COLLATE "C" AS lower,
             "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
-  WHERE i.inhparent = 'posts'::regclass::oid AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
+  WHERE t.partstrat = 'r'::"char" AND pg_table_is_visible(p.oid) AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
+
+-- What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted.
+CREATE TABLE pending_counts (
+    link_id bigint, -- The link of the share that changed. NULL: every link that the account shares.
+    did text COLLATE "C", -- The account of the share that changed. NULL: everyone who shares the link. All columns NULL: count everything again.
+    subject_did text COLLATE "C", -- The author of a post, named with subject_rkey, that others repost or quote: what they share through it may count again, or no longer.
+    subject_rkey text COLLATE "C"
+) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_insert_scale_factor=0);
+
+-- Subjects whose links are those of their own shares: their posts are stored, or have expired. The others are fetched from the AppView and may never have been stored, so audits do not compare them.
+CREATE VIEW projected_subjects AS
+ SELECT did,
+    collection,
+    rkey,
+    links
+   FROM subjects
+  WHERE fetched_at IS NULL AND fetch_at IS NULL;
 
 -- The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.
 CREATE TABLE projections (
@@ -285,7 +370,7 @@ CREATE TABLE records (
     CONSTRAINT records_pkey PRIMARY KEY (collection, did, rkey)
 ) PARTITION BY LIST (collection);
 
--- The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view post_partitions lists the partitions.
+-- The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view partitions lists the partitions.
 CREATE TABLE posts PARTITION OF records FOR VALUES IN ('app.bsky.feed.post') PARTITION BY RANGE (rkey);
 CREATE INDEX posts_indexed_at ON ONLY posts USING btree (indexed_at);
 
@@ -296,22 +381,46 @@ CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
--- Who shared which link in which record. A share outlives its post's retention, and goes only when the author takes it back or the link expires.
+-- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.
+CREATE TABLE sharers (
+    did text COLLATE "C" NOT NULL,
+    link_id bigint NOT NULL,
+    at timestamp with time zone NOT NULL, -- The latest share of the link by the account: it counts in the windows that begin before this time.
+    post_at timestamp with time zone, -- The latest share in a post of its own. NULL: none.
+    quote_at timestamp with time zone, -- The latest share by quoting a post. NULL: none.
+    repost_at timestamp with time zone, -- The latest share by reposting a post. NULL: none.
+    CONSTRAINT sharers_pkey PRIMARY KEY (did, link_id) INCLUDE (at)
+) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0.02);
+CREATE INDEX sharers_at ON sharers USING btree (at);
+CREATE INDEX sharers_link ON sharers USING btree (link_id, at);
+
+-- Who shared which link by which record: a post that contains it, or a repost or quote of such a post. A share outlives its record's retention, and goes only when the author takes it back or the link expires. A share through a subject counts only while subjects names the link and the subject's author is active.
 CREATE TABLE shares (
     did text COLLATE "C" NOT NULL,
     collection text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
     link_id bigint NOT NULL,
-    how text NOT NULL, -- post: in a post of its own; quote: in a post that quotes another.
+    how text NOT NULL, -- post: the record itself contains the link; quote: it quotes a post that contains it; repost: it reposts one.
     shared_at timestamp with time zone NOT NULL, -- The created_at of the record.
+    stored_at timestamp with time zone DEFAULT now() NOT NULL, -- When the record was first stored, by the database's clock.
+    subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
+    subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, link_id),
-    CONSTRAINT shares_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
+    CONSTRAINT shares_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id),
     CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
-) WITH (autovacuum_vacuum_scale_factor=0.05);
-CREATE INDEX shares_link ON shares USING btree (link_id, shared_at);
-CREATE INDEX shares_window ON shares USING btree (shared_at, link_id, did);
-CREATE TRIGGER share_deleted AFTER DELETE ON shares FOR EACH ROW WHEN (current_setting('weir.expiring'::text, true) IS DISTINCT FROM 'on'::text) EXECUTE FUNCTION note_lost_share();
-CREATE TRIGGER share_moved AFTER UPDATE ON shares FOR EACH ROW WHEN (new.shared_at < old.shared_at OR new.link_id <> old.link_id OR new.did <> old.did) EXECUTE FUNCTION note_lost_share();
+) PARTITION BY RANGE (rkey);
+CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
+CREATE INDEX shares_sharer ON ONLY shares USING btree (did, link_id);
+CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
+CREATE INDEX shares_window ON ONLY shares USING btree (shared_at, link_id, did);
+CREATE TRIGGER shares_added AFTER INSERT ON shares REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();
+CREATE TRIGGER shares_changed AFTER UPDATE ON shares REFERENCING OLD TABLE AS removed NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();
+CREATE TRIGGER shares_removed AFTER DELETE ON shares REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();
+CREATE TRIGGER shares_truncated AFTER TRUNCATE ON shares FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
+
+-- Shares whose rkey is not a TID, or is a TID of a time before the partitions. They expire by stored_at.
+CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX shares_default_stored_at ON shares_default USING btree (stored_at);
 
 -- One row per stream: how far it has been committed, and who may commit to it.
 CREATE TABLE streams (
@@ -340,6 +449,25 @@ CREATE TABLE streams (
     CONSTRAINT streams_cursor_kind_check CHECK (cursor_kind = ANY (ARRAY[''::text, 'seq'::text, 'time'::text]))
 ) WITH (fillfactor=50);
 
+-- Posts that are reposted or quoted, with the links they share. A deletion removes the row in the transaction that brings it: then no share through the post counts.
+CREATE TABLE subjects (
+    did text COLLATE "C" NOT NULL,
+    collection text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    links bigint[] DEFAULT '{}'::bigint[] NOT NULL, -- The ids of the links that the post itself contains. Empty: none, the post is not shown, or it has not been fetched yet.
+    shown boolean DEFAULT true NOT NULL, -- False: the AppView did not show the post when it was last fetched.
+    fetched_at timestamp with time zone, -- When the post was last fetched from the AppView. NULL: never, because it is stored or not fetched yet.
+    fetch_at timestamp with time zone, -- When the post is fetched next. NULL: not until somebody shares it again; a stored post is never fetched.
+    tries integer DEFAULT 0 NOT NULL, -- How often in a row the AppView did not show the post.
+    checked_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was last checked that a share needs the row.
+    CONSTRAINT subjects_pkey PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX subjects_checked_at ON subjects USING btree (checked_at);
+CREATE INDEX subjects_fetch_at ON subjects USING btree (fetch_at) WHERE fetch_at IS NOT NULL;
+CREATE TRIGGER subjects_deleted AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+CREATE TRIGGER subjects_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+CREATE TRIGGER subjects_updated AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+
 -- The newest deletion of each record. A write at or before rev stays deleted.
 CREATE TABLE tombstones (
     collection text COLLATE "C" NOT NULL,
@@ -350,6 +478,29 @@ CREATE TABLE tombstones (
     CONSTRAINT tombstones_pkey PRIMARY KEY (collection, did, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
+
+-- Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again.
+CREATE TABLE unshared_links (
+    link_id bigint NOT NULL,
+    since timestamp with time zone NOT NULL,
+    CONSTRAINT unshared_links_pkey PRIMARY KEY (link_id)
+) WITH (autovacuum_vacuum_scale_factor=0.1);
+CREATE INDEX unshared_links_since ON unshared_links USING btree (since);
+
+-- Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes.
+CREATE TABLE waiting (
+    projection text COLLATE "C" NOT NULL, -- The projection that waits.
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    for_collection text COLLATE "C" NOT NULL, -- The collection of the record that it waits for.
+    for_did text COLLATE "C" NOT NULL,
+    for_rkey text COLLATE "C" NOT NULL,
+    since timestamp with time zone DEFAULT now() NOT NULL, -- When the record began to wait. It waits as long as its collection is kept, and at most for a week; if too many wait, the oldest go.
+    CONSTRAINT waiting_pkey PRIMARY KEY (did, collection, rkey, projection, for_did, for_collection, for_rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX waiting_for ON waiting USING btree (for_did, for_collection, for_rkey, projection, did, collection, rkey);
+CREATE INDEX waiting_since ON waiting USING btree (collection, since);
 
 -- The members of each watch: the accounts that it makes Weir follow.
 CREATE TABLE watch_members (
@@ -362,6 +513,10 @@ CREATE TABLE watch_members (
 CREATE INDEX watch_members_watch ON watch_members USING btree (watch_id);
 CREATE TRIGGER watch_member_removed AFTER DELETE ON watch_members REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION record_unwatched_accounts();
 CREATE TRIGGER watch_members_changed AFTER INSERT OR DELETE OR TRUNCATE ON watch_members FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+CREATE TRIGGER watch_members_counted AFTER INSERT ON watch_members REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
+CREATE TRIGGER watch_members_recounted AFTER UPDATE ON watch_members REFERENCING OLD TABLE AS removed NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
+CREATE TRIGGER watch_members_truncated AFTER TRUNCATE ON watch_members FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
+CREATE TRIGGER watch_members_uncounted AFTER DELETE ON watch_members REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
 
 -- Why accounts are followed. Without a row here, Weir follows the whole network. Add, change and delete rows freely: the followed accounts change with them.
 CREATE TABLE watches (
@@ -507,28 +662,21 @@ BEGIN
     RETURN NULL;
 END $function$;
 
--- Drops a partition of posts. False if none has that name. SQLSTATE 55P03 while it is in use.
-CREATE OR REPLACE FUNCTION public.drop_post_partition(part text)
+-- Drops a partition. False and SQLSTATE 55P03 as for lock_partition.
+CREATE OR REPLACE FUNCTION public.drop_partition(p_part text)
  RETURNS boolean
  LANGUAGE plpgsql
  SECURITY DEFINER
- SET lock_timeout TO '50ms'
  SET search_path TO 'public', 'pg_temp'
 AS $function$
 BEGIN
-    -- Writers queue behind this lock while it waits, so the wait is short. Once it is held, the other locks are free, unless
-    -- somebody holds them for long.
-    LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
-       OR part IN ('posts_default', 'posts_ahead') THEN
+    IF NOT lock_partition(p_part) THEN
         RETURN false;
     END IF;
-    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
-    EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE NOWAIT', part);
-    EXECUTE format('DROP TABLE %I', part);
+    EXECUTE format('DROP TABLE %I', p_part);
     RETURN true;
 END $function$;
-REVOKE EXECUTE ON FUNCTION drop_post_partition(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION drop_partition(text) FROM PUBLIC;
 
 -- Requests a backfill of one account, by handle or DID: its records in every stored collection, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
@@ -619,8 +767,8 @@ AS $function$
     SELECT enqueue_job('retry_dead_letters', 'network', '{}', ARRAY['manual'])
 $function$;
 
--- Makes the partition of posts for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while posts is in use.
-CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time zone, span interval DEFAULT '06:00:00'::interval)
+-- Makes the partition of a table for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while the table is in use.
+CREATE OR REPLACE FUNCTION public.ensure_partition(p_parent text, at timestamp with time zone, span interval)
  RETURNS boolean
  LANGUAGE plpgsql
  SECURITY DEFINER
@@ -628,6 +776,9 @@ CREATE OR REPLACE FUNCTION public.ensure_post_partition(at timestamp with time z
  SET search_path TO 'public', 'pg_temp'
 AS $function$
 DECLARE
+    ahead_  CONSTANT text := quote_ident(p_parent || '_ahead');
+    rest    CONSTANT text := quote_ident(p_parent || '_default');
+    make    CONSTANT text := format('(LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', p_parent);
     key     text COLLATE "C" := tid_floor(at);
     begins  timestamptz := date_bin(span, at, '2001-01-01 00:00:00+00'); -- a Monday
     lower_  text COLLATE "C" := tid_floor(begins);
@@ -635,145 +786,68 @@ DECLARE
     beyond  CONSTANT text COLLATE "C" := '4'; -- no TID before the year 2041 reaches it
     horizon text COLLATE "C";
     found_  text COLLATE "C";
-    part    text;
+    new_    text;
     renamed text;
 BEGIN
-    IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
+    IF NOT EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = to_regclass(quote_ident(p_parent)) AND partstrat = 'r' AND partdefid = to_regclass(rest)) THEN
+        RAISE EXCEPTION '% is not partitioned by range of rkey', p_parent;
+    END IF;
+    IF EXISTS (SELECT FROM partitions AS p WHERE p.parent = p_parent AND key >= p.lower AND key < p.upper AND NOT p.ahead) THEN
         RETURN false;
     END IF;
-    SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
-    -- Writers queue behind these locks while they wait, so the wait is short.
+    SELECT p.lower INTO horizon FROM partitions AS p WHERE p.parent = p_parent AND p.ahead;
     IF key >= horizon THEN
-        LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-        LOCK TABLE posts_default, posts_ahead IN ACCESS EXCLUSIVE MODE NOWAIT;
+        PERFORM lock_partitioned(p_parent, 'ACCESS EXCLUSIVE');
+        EXECUTE format('LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE NOWAIT', rest, ahead_);
     ELSE
-        LOCK TABLE ONLY posts IN SHARE UPDATE EXCLUSIVE MODE;
-        LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
+        PERFORM lock_partitioned(p_parent, 'SHARE UPDATE EXCLUSIVE');
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', rest);
     END IF;
-    IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
+    IF EXISTS (SELECT FROM partitions AS p WHERE p.parent = p_parent AND key >= p.lower AND key < p.upper AND NOT p.ahead) THEN
         RETURN false; -- another process made it during the wait
     END IF;
-    SELECT p.lower INTO found_ FROM post_partitions AS p WHERE p.part = 'posts_ahead';
+    SELECT p.lower INTO found_ FROM partitions AS p WHERE p.parent = p_parent AND p.ahead;
     IF found_ IS DISTINCT FROM horizon THEN
-        RAISE EXCEPTION 'another partition of posts was made meanwhile: try again' USING ERRCODE = 'lock_not_available';
+        RAISE EXCEPTION 'another partition of % was made meanwhile: try again', p_parent USING ERRCODE = 'lock_not_available';
     END IF;
 
     IF key >= horizon THEN
-        -- posts_ahead becomes the partition that begins where the last one ends. Only rows beyond its end move, which are few. After a pause,
+        -- _ahead becomes the partition that begins where the last one ends. Only rows beyond its end move, which are few. After a pause,
         -- one partition holds the whole pause, and the next call makes the partition of the moment itself.
         upper_ := CASE WHEN horizon < lower_ THEN lower_ ELSE upper_ END;
-        part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
-        ALTER TABLE posts DETACH PARTITION posts_ahead;
-        EXECUTE format('ALTER TABLE posts_ahead RENAME TO %I', part);
-        FOR renamed IN SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass(quote_ident(part)) LOOP
-            EXECUTE format('ALTER INDEX %I RENAME TO %I', renamed, replace(renamed, 'posts_ahead', part));
+        new_ := p_parent || to_char(tid_time(horizon) AT TIME ZONE 'UTC', '_YYYYMMDD_HH24');
+        EXECUTE format('ALTER TABLE %I DETACH PARTITION %s', p_parent, ahead_);
+        EXECUTE format('ALTER TABLE %s RENAME TO %I', ahead_, new_);
+        FOR renamed IN SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass(quote_ident(new_)) LOOP
+            EXECUTE format('ALTER INDEX %I RENAME TO %I', renamed, replace(renamed, p_parent || '_ahead', new_));
         END LOOP;
-        EXECUTE format('COMMENT ON TABLE %I IS NULL', part);
-        CREATE TABLE posts_ahead (LIKE posts INCLUDING DEFAULTS);
-        EXECUTE format('WITH moved AS (DELETE FROM %I WHERE rkey >= %L RETURNING *) INSERT INTO posts_ahead SELECT * FROM moved', part, upper_);
-        EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, horizon, upper_);
-        EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', upper_, beyond);
-        ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
+        EXECUTE format('COMMENT ON TABLE %I IS NULL', new_);
+        EXECUTE format('CREATE TABLE %s %s', ahead_, make);
+        EXECUTE format('WITH moved AS (DELETE FROM %I WHERE rkey >= %L RETURNING *) INSERT INTO %s SELECT * FROM moved', new_, upper_, ahead_);
+        EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', p_parent, new_, horizon, upper_);
+        EXECUTE format('ALTER TABLE %I ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', p_parent, ahead_, upper_, beyond);
+        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT IF EXISTS %I', rest, p_parent || '_default_ahead');
     ELSE
         -- Rows may arrive before their partition exists: they move in the same transaction. The first partition begins with the six hours
-        -- around the moment; older rows stay in posts_default and expire one by one.
+        -- around the moment; older rows stay in the default partition and expire one by one.
         SELECT CASE WHEN count(*) = 0 THEN tid_floor(date_bin('6 hours', at, '2001-01-01 00:00:00+00')) ELSE greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)) END,
                least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
-        INTO lower_, upper_ FROM post_partitions AS p;
-        part := to_char(tid_time(lower_) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
-        EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
-        EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
-                       lower_, upper_, part);
-        EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower_, upper_);
+        INTO lower_, upper_ FROM partitions AS p WHERE p.parent = p_parent;
+        new_ := p_parent || to_char(tid_time(lower_) AT TIME ZONE 'UTC', '_YYYYMMDD_HH24');
+        EXECUTE format('CREATE TABLE %I %s', new_, make);
+        EXECUTE format('WITH moved AS (DELETE FROM %s WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved', rest, lower_, upper_, new_);
+        EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', p_parent, new_, lower_, upper_);
         IF horizon IS NULL THEN
-            SELECT max(p.upper) INTO horizon FROM post_partitions AS p;
-            CREATE TABLE posts_ahead (LIKE posts INCLUDING DEFAULTS);
-            EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO posts_ahead SELECT * FROM moved',
-                           horizon, beyond);
-            EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', horizon, beyond);
+            SELECT max(p.upper) INTO horizon FROM partitions AS p WHERE p.parent = p_parent;
+            EXECUTE format('CREATE TABLE %s %s', ahead_, make);
+            EXECUTE format('WITH moved AS (DELETE FROM %s WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %s SELECT * FROM moved', rest, horizon, beyond, ahead_);
+            EXECUTE format('ALTER TABLE %I ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', p_parent, ahead_, horizon, beyond);
         END IF;
     END IF;
-    COMMENT ON TABLE posts_ahead IS 'Posts whose rkey names a time after the last partition of posts. It becomes the next one.';
+    EXECUTE format('COMMENT ON TABLE %s IS %L', ahead_, format('Rows of %s whose rkey names a time after its last partition. It becomes the next one.', p_parent));
     RETURN true;
 END $function$;
-REVOKE EXECUTE ON FUNCTION ensure_post_partition(timestamp with time zone,interval) FROM PUBLIC;
-
--- Deletes the links that left the window and are shared by fewer than p_keep accounts, with their shares. Repeat until looked_at is 0.
-CREATE OR REPLACE FUNCTION public.expire_links(p_now timestamp with time zone, p_window interval, p_grace interval, p_keep integer, p_limit integer, OUT looked_at integer, OUT links_gone integer, OUT shares_gone integer)
- RETURNS record
- LANGUAGE plpgsql
- SET lock_timeout TO '50ms'
- SET jit TO 'off'
- SET enable_seqscan TO 'off'
-AS $function$
-DECLARE
-    many CONSTANT int := 200;
-    due  bigint[];
-BEGIN
-    SELECT array_agg(DISTINCT c.id) INTO due FROM (
-        (SELECT l.id FROM links AS l WHERE l.check_at IS NULL AND l.first_seen <= p_now - p_window ORDER BY l.first_seen LIMIT p_limit)
-        UNION ALL
-        (SELECT l.id FROM links AS l WHERE l.check_at <= p_now AND l.check_at < 'infinity' ORDER BY l.check_at LIMIT p_limit)
-        UNION ALL
-        (SELECT s.link_id FROM lost_shares AS s ORDER BY s.id LIMIT p_limit)
-        LIMIT p_limit
-    ) AS c;
-    looked_at := coalesce(cardinality(due), 0); links_gone := 0; shares_gone := 0;
-    IF looked_at = 0 THEN
-        RETURN;
-    END IF;
-
-    PERFORM set_config('weir.expiring', 'on', true); -- only a superuser may declare this as a SET of the function
-    -- A worker finds a link in one statement and inserts its share in a later one. The insert holds the table at least in
-    -- ROW SHARE mode until it commits. So under this lock no worker is between the two, and the next statement sees every
-    -- share.
-    LOCK TABLE links IN EXCLUSIVE MODE;
-
-    WITH latest AS MATERIALIZED (
-        SELECT l.id, l.first_seen, l.fell_at, s.n, s.last, s.dids
-        FROM unnest(due) AS d (id)
-        CROSS JOIN LATERAL (SELECT l.id, l.first_seen, l.fell_at FROM links AS l WHERE l.id = d.id LIMIT 1) AS l
-        CROSS JOIN LATERAL (
-            SELECT count(*) AS n, max(s.shared_at) AS last, coalesce(array_agg(DISTINCT s.did), '{}') AS dids
-            FROM (SELECT s.shared_at, s.did FROM shares AS s WHERE s.link_id = l.id ORDER BY s.shared_at DESC LIMIT many) AS s
-        ) AS s
-    ), found AS MATERIALIZED (
-        -- The first rows of a link that many share already show it. Only the others are counted to the end.
-        SELECT t.id, t.first_seen, t.fell_at, t.last,
-               CASE WHEN t.n < many OR cardinality(t.dids) >= p_keep THEN t.dids
-                    ELSE ARRAY(SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = t.id) END AS dids
-        FROM latest AS t
-    ), taken AS (
-        DELETE FROM lost_shares AS s WHERE s.link_id = ANY (due) RETURNING s.link_id, s.did
-    ), lost AS MATERIALIZED (
-        SELECT n.link_id AS id, array_agg(DISTINCT n.did) AS dids FROM taken AS n GROUP BY n.link_id
-    ), fallen AS MATERIALIZED (
-        SELECT f.id, f.first_seen, f.last, cardinality(f.dids) >= p_keep AS held,
-               CASE WHEN cardinality(f.dids) >= p_keep THEN NULL
-                    WHEN cardinality(ARRAY(SELECT unnest(f.dids) UNION SELECT unnest(s.dids))) >= p_keep THEN p_now
-                    ELSE f.fell_at END AS fell_at
-        FROM found AS f
-        LEFT JOIN lost AS s ON s.id = f.id
-    ), decided AS MATERIALIZED (
-        SELECT f.id, f.fell_at,
-               CASE WHEN f.held THEN 'infinity'
-                    ELSE greatest(f.last + p_window, f.fell_at + p_grace, f.first_seen + p_window) END AS check_at
-        FROM fallen AS f
-    ), kept AS (
-        UPDATE links AS l SET check_at = j.check_at, fell_at = j.fell_at
-        FROM decided AS j
-        WHERE l.id = j.id AND j.check_at > p_now
-    ), unshared AS (
-        DELETE FROM shares AS s USING decided AS j WHERE s.link_id = j.id AND j.check_at <= p_now
-        RETURNING 1
-    ), gone AS (
-        DELETE FROM links AS l USING decided AS j WHERE l.id = j.id AND j.check_at <= p_now
-        RETURNING 1
-    )
-    SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM unshared)
-    INTO links_gone, shares_gone;
-    PERFORM set_config('weir.expiring', '', true);
-END $function$;
+REVOKE EXECUTE ON FUNCTION ensure_partition(text,timestamp with time zone,interval) FROM PUBLIC;
 
 -- Tells the consumers that the followed accounts have changed.
 CREATE OR REPLACE FUNCTION public.follows_changed()
@@ -799,15 +873,49 @@ BEGIN
     RETURN OLD;
 END $function$;
 
--- Makes expiry check the link of a share that was deleted, or that has an earlier date than before.
-CREATE OR REPLACE FUNCTION public.note_lost_share()
- RETURNS trigger
+-- Locks a partition that the view partitions lists, and its table. False if none has that name, or if it holds the time after the last one. SQLSTATE 55P03 while the table is in use.
+CREATE OR REPLACE FUNCTION public.lock_partition(p_part text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET lock_timeout TO '50ms'
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    from_ text;
+BEGIN
+    SELECT p.parent INTO from_ FROM partitions AS p WHERE p.part = p_part AND NOT p.ahead;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Others queue behind this lock while it waits, so the wait is short. Once it is held, the other locks are free, unless somebody holds
+    -- them for long.
+    EXECUTE format('LOCK TABLE ONLY %I IN ACCESS EXCLUSIVE MODE', from_);
+    IF NOT EXISTS (SELECT FROM partitions AS p WHERE p.part = p_part) THEN
+        RETURN false; -- another process dropped it during the wait
+    END IF;
+    EXECUTE format('LOCK TABLE %I, %I IN ACCESS EXCLUSIVE MODE NOWAIT', from_ || '_default', p_part);
+    RETURN true;
+END $function$;
+REVOKE EXECUTE ON FUNCTION lock_partition(text) FROM PUBLIC;
+
+-- Locks a partitioned table, after the tables that its foreign keys refer to.
+CREATE OR REPLACE FUNCTION public.lock_partitioned(p_parent text, p_mode text)
+ RETURNS void
  LANGUAGE plpgsql
 AS $function$
+DECLARE
+    other regclass;
 BEGIN
-    INSERT INTO lost_shares (link_id, did) VALUES (OLD.link_id, OLD.did);
-    RETURN NULL;
+    -- Others queue behind these locks while they wait, so the waits are short: 50 ms in all. Writers use the tables that foreign keys
+    -- refer to first. Taking a partition away and back changes the triggers of those tables.
+    FOR other IN SELECT c.confrelid::regclass FROM pg_constraint AS c WHERE c.conrelid = to_regclass(quote_ident(p_parent)) AND c.contype = 'f' AND c.conparentid = 0 LOOP
+        PERFORM set_config('lock_timeout', '25ms', true);
+        EXECUTE format('LOCK TABLE %s IN %s MODE', other, CASE p_mode WHEN 'ACCESS EXCLUSIVE' THEN p_mode ELSE 'SHARE ROW EXCLUSIVE' END);
+    END LOOP;
+    EXECUTE format('LOCK TABLE ONLY %I IN %s MODE', p_parent, p_mode);
 END $function$;
+REVOKE EXECUTE ON FUNCTION lock_partitioned(text,text) FROM PUBLIC;
 
 -- When the longest-waiting job of a queue became available. NULL if none is.
 CREATE OR REPLACE FUNCTION public.oldest_job(p_queue text)
@@ -828,8 +936,8 @@ AS $function$
     ) AS first
 $function$;
 
--- Makes and validates the constraint that saves ensure_post_partition a scan of posts_default. Repeat until it returns false. SQLSTATE 55P03 while posts_default is in use.
-CREATE OR REPLACE FUNCTION public.prepare_posts_default()
+-- Makes and validates the constraint that saves ensure_partition a scan of the default partition. Repeat until it returns false. SQLSTATE 55P03 while that is in use.
+CREATE OR REPLACE FUNCTION public.prepare_default_partition(p_parent text)
  RETURNS boolean
  LANGUAGE plpgsql
  SECURITY DEFINER
@@ -837,23 +945,65 @@ CREATE OR REPLACE FUNCTION public.prepare_posts_default()
  SET search_path TO 'public', 'pg_temp'
 AS $function$
 DECLARE
+    rest    CONSTANT text := quote_ident(p_parent || '_default');
+    named   CONSTANT text := p_parent || '_default_ahead';
     horizon text;
     valid   boolean;
 BEGIN
-    SELECT c.convalidated INTO valid FROM pg_constraint AS c WHERE c.conrelid = 'posts_default'::regclass AND c.conname = 'posts_default_ahead';
-    IF valid OR NOT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead') THEN
+    SELECT c.convalidated INTO valid FROM pg_constraint AS c WHERE c.conrelid = to_regclass(rest) AND c.conname = named;
+    IF valid OR NOT EXISTS (SELECT FROM partitions AS p WHERE p.parent = p_parent AND p.ahead) THEN
         RETURN false;
     ELSIF NOT valid THEN
-        ALTER TABLE posts_default VALIDATE CONSTRAINT posts_default_ahead; -- scans, and blocks neither readers nor writers
+        EXECUTE format('ALTER TABLE %s VALIDATE CONSTRAINT %I', rest, named); -- scans, and blocks neither readers nor writers
         RETURN true;
     END IF;
-    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
-    -- Rows of that range go to posts_ahead, so the constraint refuses nothing.
-    SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
-    EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', rest);
+    IF EXISTS (SELECT FROM pg_constraint AS c WHERE c.conrelid = to_regclass(rest) AND c.conname = named) THEN
+        RETURN true; -- another process made it during the wait
+    END IF;
+    -- Rows of that range go to _ahead, so the constraint refuses nothing.
+    SELECT p.lower INTO horizon FROM partitions AS p WHERE p.parent = p_parent AND p.ahead;
+    EXECUTE format('ALTER TABLE %s ADD CONSTRAINT %I CHECK (rkey < %L OR rkey >= %L) NOT VALID', rest, named, horizon, '4');
     RETURN true;
 END $function$;
-REVOKE EXECUTE ON FUNCTION prepare_posts_default() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION prepare_default_partition(text) FROM PUBLIC;
+
+-- Has the counter look again at all that an account shares, because it is hidden or shown.
+CREATE OR REPLACE FUNCTION public.record_account_change()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO pending_counts (did) VALUES (OLD.did);
+    END IF;
+    IF TG_OP = 'INSERT' OR TG_OP = 'UPDATE' AND NEW.did <> OLD.did THEN
+        INSERT INTO pending_counts (did) VALUES (NEW.did);
+    END IF;
+    RETURN NULL;
+END $function$;
+
+-- Has the shares through a subject counted again, and projected again.
+CREATE OR REPLACE FUNCTION public.record_changed_subjects()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO changed_subjects (did, collection, rkey) SELECT o.did, o.collection, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+        INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+    ELSIF TG_OP = 'UPDATE' THEN
+        INSERT INTO changed_subjects (did, collection, rkey)
+        SELECT n.did, n.collection, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links AND o.links <> '{}';
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
+    ELSE -- shares through a subject that was deleted and stored again count again
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n
+        WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
+    END IF;
+    RETURN NULL;
+END $function$;
 
 -- Stores a dead letter for a job that is discarded or cancels itself, whoever ends it, except for a periodic job that is out of tries. Settles the dead letter of a job that succeeds at last.
 CREATE OR REPLACE FUNCTION public.record_ended_job()
@@ -889,6 +1039,48 @@ BEGIN
         last_seen  = excluded.last_seen,
         last_cause = excluded.cause,
         count      = d.count + 1;
+    RETURN NULL;
+END $function$;
+
+-- Has the counter count everything again.
+CREATE OR REPLACE FUNCTION public.record_everything()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO pending_counts DEFAULT VALUES;
+    RETURN NULL;
+END $function$;
+
+-- Has the counter look again at all that the new and the former members of a watch share.
+CREATE OR REPLACE FUNCTION public.record_member_changes()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP <> 'DELETE' THEN
+        INSERT INTO pending_counts (did) SELECT DISTINCT a.did FROM added AS a;
+    END IF;
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO pending_counts (did) SELECT DISTINCT r.did FROM removed AS r;
+    END IF;
+    RETURN NULL;
+END $function$;
+
+-- Has the counter look again at the accounts and links of changed shares.
+CREATE OR REPLACE FUNCTION public.record_share_changes()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO pending_counts (link_id, did) SELECT DISTINCT a.link_id, a.did FROM added AS a;
+    ELSIF TG_OP = 'DELETE' THEN
+        INSERT INTO pending_counts (link_id, did) SELECT DISTINCT r.link_id, r.did FROM removed AS r;
+    ELSE
+        INSERT INTO pending_counts (link_id, did)
+        SELECT a.link_id, a.did FROM added AS a UNION SELECT r.link_id, r.did FROM removed AS r;
+    END IF;
     RETURN NULL;
 END $function$;
 

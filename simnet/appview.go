@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
 // notFoundActor is the error of getFollows; other methods use notFoundProfile.
@@ -147,6 +149,28 @@ func (v *visit) profiles() (any, error) {
 		}
 	}
 	return map[string]any{"profiles": profiles}, nil
+}
+
+// posts returns the posts of at most 25 URIs. Posts that are gone, and those of hidden
+// accounts, are left out.
+func (v *visit) posts() (any, error) {
+	uris := slices.Concat(v.query["uris"], v.query["uris[]"])
+	if len(uris) == 0 {
+		return nil, invalid("Error: Params must have the property \"uris\"")
+	}
+	if len(uris) > 25 {
+		return nil, invalid("Error: uris must not have more than 25 elements")
+	}
+	posts := []*postView{}
+	for i, uri := range uris {
+		if _, err := syntax.ParseATURI(uri); err != nil {
+			return nil, invalid("Error: uris/%d must be a valid at-uri", i)
+		}
+		if r := v.index.find(uri); r != nil && r.collection == post {
+			posts = append(posts, v.post(r))
+		}
+	}
+	return map[string]any{"posts": posts}, nil
 }
 
 func (v *visit) resolveHandle() (any, error) {

@@ -17,8 +17,9 @@ type Call struct {
 	Endpoint   string    // such as app.bsky.graph.getFollows; "plc" for the directory
 	Actor      string    // the requested actor, repo, did, handle or list
 	Cursor     string
-	Status     int // of the response; 0 if there was none or it was cut off
-	Concurrent int // calls in progress at its arrival, including itself
+	URIs       []string // the requested posts
+	Status     int      // of the response; 0 if there was none or it was cut off
+	Concurrent int      // calls in progress at its arrival, including itself
 }
 
 // calls records the calls.
@@ -37,7 +38,7 @@ func (c *calls) arrive(endpoint string, r *http.Request) (leave func(status int)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now++
-	one := &Call{At: time.Now(), Path: r.URL.Path, Endpoint: endpoint, Actor: actor, Cursor: q.Get("cursor"), Concurrent: c.now}
+	one := &Call{At: time.Now(), Path: r.URL.Path, Endpoint: endpoint, Actor: actor, Cursor: q.Get("cursor"), URIs: slices.Concat(q["uris"], q["uris[]"]), Concurrent: c.now}
 	c.all = append(c.all, one)
 	return func(status int) {
 		c.mu.Lock()

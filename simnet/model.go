@@ -33,15 +33,16 @@ const (
 	identity   = "identity"
 	account    = "account"
 	unlike     = "unlike"
+	unrepost   = "unrepost"
 	everything = 1000
 )
 
 func (m Mix) shares() []share {
 	if m == MixNetwork {
 		return []share{{post, 108}, {like, 680}, {repost, 95}, {follow, 50}, {block, 8}, {profile, 4}, {foreign, 4},
-			{edit, 1}, {deletion, 8}, {unlike, 36}, {identity, 4}, {account, 2}}
+			{edit, 1}, {deletion, 8}, {unlike, 34}, {unrepost, 2}, {identity, 4}, {account, 2}}
 	}
-	return []share{{post, 900}, {like, 10}, {repost, 20}, {edit, 20}, {deletion, 40}, {identity, 6}, {account, 4}}
+	return []share{{post, 870}, {like, 10}, {repost, 45}, {edit, 20}, {deletion, 40}, {unrepost, 5}, {identity, 6}, {account, 4}}
 }
 
 // person is an account of the network.
@@ -80,6 +81,7 @@ type model struct {
 	zipf     *rand.Zipf
 	recent   []reference // posts, the latest few thousand
 	likes    []reference
+	reposts  []reference
 	stories  []*story
 
 	sites            []site
@@ -285,6 +287,8 @@ func (m *model) fill(e *Entry, what string, at time.Time) {
 		m.remove(e, &m.recent, post, at)
 	case unlike:
 		m.remove(e, &m.likes, like, at)
+	case unrepost:
+		m.remove(e, &m.reposts, repost, at)
 	default:
 		m.write(e, what, at)
 	}
@@ -312,6 +316,8 @@ func (m *model) remember(r reference) {
 		m.recent = keep(m.recent, r)
 	case like:
 		m.likes = keep(m.likes, r)
+	case repost:
+		m.reposts = keep(m.reposts, r)
 	}
 }
 

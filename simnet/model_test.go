@@ -35,10 +35,10 @@ func history(t *testing.T, mix simnet.Mix) []*simnet.Entry {
 func TestEventKindsFollowTheMix(t *testing.T) {
 	t.Parallel()
 	want := map[simnet.Mix]map[string]float64{ // per thousand
-		simnet.MixPosts: {"create " + feedPost: 900, "update " + feedPost: 20, "delete " + feedPost: 40,
-			"create " + feedLike: 10, "create " + feedRepost: 20, "identity": 6, "account": 4},
+		simnet.MixPosts: {"create " + feedPost: 870, "delete " + feedRepost: 5, "update " + feedPost: 20, "delete " + feedPost: 40,
+			"create " + feedLike: 10, "create " + feedRepost: 45, "identity": 6, "account": 4},
 		simnet.MixNetwork: {"create " + feedPost: 108, "update " + feedPost: 1, "delete " + feedPost: 8,
-			"create " + feedLike: 680, "delete " + feedLike: 36, "create " + feedRepost: 95,
+			"create " + feedLike: 680, "delete " + feedLike: 34, "delete " + feedRepost: 2, "create " + feedRepost: 95,
 			"create app.bsky.graph.follow": 50, "create app.bsky.graph.block": 8, "update app.bsky.actor.profile": 4,
 			"create fm.teal.alpha.actor.status": 4, "identity": 4, "account": 2},
 	}

@@ -115,6 +115,26 @@ func (n *Net) RepostNow(did, uri string) (*Entry, error) {
 	return e, err
 }
 
+// QuoteNow makes an account quote a post, and returns the entry. The links are those
+// that the new post itself contains.
+func (n *Net) QuoteNow(did, uri, text string, links ...string) (*Entry, error) {
+	subject, err := n.reference(uri)
+	if err != nil {
+		return nil, err
+	}
+	var e *Entry
+	err = n.act(did, func(m *model, a *person) (err error) {
+		now := time.Now()
+		quote := m.postOf(text, links, now)
+		quote.Embed = &bsky.FeedPost_Embed{EmbedRecord: &bsky.EmbedRecord{LexiconTypeID: "app.bsky.embed.record", Record: subject}}
+		if e, err = m.commit(a, post, quote, now); err == nil {
+			e.Links = slices.Clone(links)
+		}
+		return err
+	})
+	return e, err
+}
+
 // Pin makes the author of a post pin it, replacing the pinned post.
 func (n *Net) Pin(uri string) error {
 	pinned, err := n.reference(uri)

@@ -58,6 +58,7 @@ func endpoints() map[string]endpoint {
 	return map[string]endpoint{
 		"app.bsky.actor.getProfiles":         {http.MethodGet, (*visit).profiles},
 		"app.bsky.feed.getAuthorFeed":        {http.MethodGet, (*visit).authorFeed},
+		"app.bsky.feed.getPosts":             {http.MethodGet, (*visit).posts},
 		"app.bsky.graph.getFollows":          {http.MethodGet, (*visit).follows},
 		"app.bsky.graph.getList":             {http.MethodGet, (*visit).list},
 		"app.bsky.graph.getStarterPack":      {http.MethodGet, (*visit).starterPack},

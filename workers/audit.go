@@ -55,7 +55,7 @@ func (a *Auditor) Audit(ctx context.Context) (schema.Audit, []schema.Fault, erro
 	sum.Accounts, sum.Pending = len(sample), pending
 	audits := make([]*accountAudit, len(sample))
 	for i, s := range sample {
-		audits[i] = &accountAudit{Auditor: a, did: s.DID, from: now.Add(-a.Window), to: now.Add(-inFlight)}
+		audits[i] = &accountAudit{Auditor: a, did: s.DID, since: s.Since, from: now.Add(-a.Window), to: now.Add(-inFlight)}
 		if s.Since.After(audits[i].from) {
 			audits[i].from = s.Since
 		}
@@ -141,6 +141,7 @@ type accountAudit struct {
 	*Auditor
 	did      string
 	from, to time.Time
+	since    time.Time // everything that it wrote since then was stored
 	claimed  time.Time // from, before it was moved to exclude expired posts; zero: not compared yet
 
 	records int
@@ -213,7 +214,11 @@ func (x *accountAudit) compare(ctx context.Context, found func(context.Context, 
 	}
 	var at repositoryPlace
 	for more := at.next(names); more; more = !at.End || at.next(names) {
-		c, err := repo.page(ctx, &at, repo.span(at.Collection, x.claimed, now, tidAt(x.to)))
+		in, err := repo.span(ctx, at.Collection, x.since, x.claimed, now, tidAt(x.to))
+		if err != nil {
+			return err
+		}
+		c, err := repo.page(ctx, &at, in)
 		if err != nil {
 			return err
 		}

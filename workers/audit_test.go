@@ -30,7 +30,9 @@ func TestAuditWhenDue(t *testing.T) {
 	last, err := schema.LastAudit(t.Context(), r.pool)
 	require.NoError(t, err)
 	require.Equal(t, 7, last.Accounts)
-	require.InDelta(t, 1, *last.Score, 0)
+	var faults string
+	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT coalesce(json_agg(f), '[]') FROM audit_faults AS f`).Scan(&faults))
+	require.InDelta(t, 1, *last.Score, 0, faults)
 	require.True(t, last.Repaired)
 	work(2)
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM audits`), "it was not due")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,29 +16,35 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
-	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
 // Retention is how long stored rows are kept. A zero field gets its default.
 type Retention struct {
-	Forever     bool          // keep posts, links and shares, also of accounts no longer watched; Window is ignored
-	Window      time.Duration // posts, and links with few sharers, with their shares; 24 h, which is also the minimum
-	Tombstones  time.Duration // deletions, so that no replay or backfill restores what was deleted; 7 days
-	Gaps        time.Duration // closed gaps; 30 days
-	DeadLetters time.Duration // dead letters, since they last occurred; 90 days
-	Grace       time.Duration // for links that lost sharers, and for accounts no longer watched; 24 h
-	KeepSharers int           // links shared by at least this many accounts are kept; 5
+	Forever      bool          // keep posts, also of accounts no longer watched; Window is ignored
+	Window       time.Duration // posts; 24 h, which is also the minimum
+	Shares       time.Duration // the ledger; 7 days, at least 24 h
+	LinksForever bool          // Links is ignored
+	Links        time.Duration // links that enough accounts shared, since some of these shares expired; 90 days
+	Tombstones   time.Duration // deletions, so that no replay or backfill restores what was deleted; 7 days, or a day longer than shares
+	Gaps         time.Duration // closed gaps; 30 days, or a day longer than shares
+	DeadLetters  time.Duration // dead letters, since they last occurred; 90 days
+	Grace        time.Duration // for links without shares, and for accounts no longer watched; 24 h
+	KeepSharers  int           // links shared by at least this many accounts are kept; 5
 }
 
 // WithDefaults fills the zero fields. It returns an error if a row could expire
 // that is still shown or needed.
 func (r Retention) WithDefaults() (Retention, error) {
 	const day = 24 * time.Hour
+	if r.Shares == 0 {
+		r.Shares = 7 * day
+	}
+	longer := r.Shares + day // a replay, or closing a gap, may still change what is in the ledger
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&r.Window, day}, {&r.Tombstones, 7 * day}, {&r.Gaps, 30 * day}, {&r.DeadLetters, 90 * day}, {&r.Grace, day}} {
+	}{{&r.Window, day}, {&r.Shares, 0}, {&r.Links, 90 * day}, {&r.Tombstones, max(7*day, longer)}, {&r.Gaps, max(30*day, longer)}, {&r.DeadLetters, 90 * day}, {&r.Grace, day}} {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
@@ -51,19 +58,25 @@ func (r Retention) WithDefaults() (Retention, error) {
 	switch {
 	case r.KeepSharers < 0:
 		return r, fmt.Errorf("invalid number of sharers %d: expected 1 or more", r.KeepSharers)
-	case r.Window < ranking.LongestWindow:
-		return r, fmt.Errorf("invalid retention of posts %s: the ranking shows %s, expected at least that", r.Window, ranking.LongestWindow)
+	case r.Window < MinRetention:
+		return r, fmt.Errorf("invalid retention of posts %s: expected at least %s", r.Window, MinRetention)
+	case r.Shares < MinRetention:
+		return r, fmt.Errorf("invalid retention of shares %s: expected at least %s", r.Shares, MinRetention)
+	case r.Tombstones < longer, r.Gaps < longer:
+		return r, fmt.Errorf("invalid retention of tombstones %s and gaps %s: expected at least %s, a day longer than shares", r.Tombstones, r.Gaps, longer)
 	}
 	return r, nil
 }
+
+// MinRetention is the shortest retention of posts and of shares.
+const MinRetention = 24 * time.Hour
 
 const (
 	batchAim  = 25 * time.Millisecond // target for how long a batch holds its locks: half of the limit
 	batchMost = 1000
 	busyTries = 40 // for about half a minute
 
-	smallIndex    = 16 << 20         // bytes; smaller indexes are not rebuilt
-	rebuildWithin = 30 * time.Second // a rebuild waits for every older transaction; the next run cleans up after an interrupted one
+	sweepInterval = 6 * time.Hour // between two searches for links without shares, except after a day has expired
 )
 
 // Expire deletes rows that are older than their retention, in batches with a
@@ -79,7 +92,8 @@ type Expire struct {
 	expired *prometheus.CounterVec
 	budget  time.Duration // time of one run
 	tries   int           // attempts to get a lock
-	indexed bool          // rebuild indexes too
+
+	swept atomic.Pointer[time.Time] // when this process last searched for links without shares
 }
 
 func newExpire(cfg Config, keep Retention) (*Expire, error) {
@@ -89,9 +103,9 @@ func newExpire(cfg Config, keep Retention) (*Expire, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Expire{
-		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections.Rows(), budget: 3 * time.Minute, tries: busyTries, indexed: !cfg.KeepIndexes,
+		pool: cfg.Pool, log: cfg.Logger, keep: keep, stored: cfg.Collections, made: cfg.Projections.Rows(), budget: 3 * time.Minute, tries: busyTries,
 		expired: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_expired_total",
-			Help: "What retention has deleted: partitions for post_partitions, rows for the rest."}, []string{"what"}),
+			Help: "What retention has deleted: partitions for post_partitions and share_partitions, rows for the rest."}, []string{"what"}),
 	}, nil
 }
 
@@ -120,25 +134,22 @@ var errBudget = errors.New("the time of this run is up")
 func (w *Expire) Run(ctx context.Context, now time.Time) error {
 	r := &expiry{Expire: w, log: jobLog(ctx, w.log), ctx: ctx, now: now, until: time.Now().Add(w.budget)}
 	before := now.Add(-w.keep.Window)
-	rule := schema.LinkRule{Now: now, Window: w.keep.Window, Grace: w.keep.Grace, Keep: w.keep.KeepSharers}
 	posts := []func() error{
 		func() error { return r.partitions(before) },
 		func() error { return r.rows("posts", schema.ExpirePosts, before) },
 	}
-	links := func() error { return r.links(rule) }
 	if w.keep.Forever {
 		posts = nil
-		links = func() error { return r.rows("lost_shares", schema.ForgetLostShares, now) }
 	}
 	for _, step := range append(posts,
+		r.ensureDays,
 		r.records,
 		r.accounts, // before links: purged shares let links expire
-		links,
+		r.ledger,
 		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
 		func() error { return r.rows("dead_letters", schema.ExpireDeadLetters, now.Add(-w.keep.DeadLetters)) },
 		func() error { return r.unneeded(now.Add(-w.keep.Tombstones)) },
-		r.indexes,
 	) {
 		if err := step(); err != nil {
 			return err
@@ -158,23 +169,27 @@ type expiry struct {
 
 // partitions drops the partitions of posts that are older than the window.
 func (r *expiry) partitions(before time.Time) error {
-	names, err := schema.ExpiredPostPartitions(r.ctx, r.pool, before)
+	names, err := schema.ExpiredPartitions(r.ctx, r.pool, "posts", before)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		err := r.batches("post_partitions", func(int) (examined, deleted int, err error) {
-			dropped, err := schema.DropPostPartition(r.ctx, r.pool, name)
-			if dropped {
-				deleted = 1
-			}
-			return 0, deleted, err
-		})
-		if err != nil {
+		if err := r.drop("post_partitions", func() (bool, error) { return schema.DropPartition(r.ctx, r.pool, name, nil) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// drop drops a partition.
+func (r *expiry) drop(what string, drop func() (bool, error)) error {
+	return r.batches(what, func(int) (examined, deleted int, err error) {
+		dropped, err := drop()
+		if dropped {
+			deleted = 1
+		}
+		return 0, deleted, err
+	})
 }
 
 func (r *expiry) rows(what string, expire func(context.Context, schema.DB, time.Time, int) (int, error), before time.Time) error {
@@ -210,39 +225,6 @@ func (r *expiry) records() error {
 			return err
 		}
 	}
-}
-
-func (r *expiry) links(rule schema.LinkRule) error {
-	shares := 0
-	err := r.batches("links", func(limit int) (examined, deleted int, err error) {
-		done, err := schema.ExpireLinks(r.ctx, r.pool, rule, limit)
-		shares += done.Shares
-		return done.Checked, done.Links, err
-	})
-	r.expired.WithLabelValues("shares").Add(float64(shares))
-	return err
-}
-
-// indexes rebuilds the share indexes that deletions have left sparse.
-func (r *expiry) indexes() error {
-	if !r.indexed {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(r.ctx, rebuildWithin)
-	defer cancel()
-	at := time.Now()
-	rebuilt, err := ranking.RebuildShareIndexes(ctx, r.pool, smallIndex)
-	if len(rebuilt) > 0 {
-		r.log.Info("indexes_rebuilt", "indexes", rebuilt, "took", time.Since(at))
-	}
-	switch {
-	case errors.Is(err, schema.ErrBusy):
-		return nil // another run rebuilds them
-	case err != nil && ctx.Err() != nil && r.ctx.Err() == nil:
-		r.log.Warn("expiry_deferred", "what", "indexes", "error", err)
-		return nil
-	}
-	return err
 }
 
 // accounts purges accounts that are deleted or no longer watched. If posts are

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// TestOnlyPostsAndLinksAreKeptForEver: WEIR_RETENTION=0 keeps posts and links.
-// Deleted accounts are purged all the same, and Weir's own rows expire.
-func TestOnlyPostsAndLinksAreKeptForEver(t *testing.T) {
+// TestPostsAreKeptForEver: WEIR_RETENTION=0 keeps posts and other records.
+// Deleted accounts are purged all the same, and shares and Weir's own rows expire.
+func TestPostsAreKeptForEver(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
 	a, w := newAuthor(t, pool), expirer(t, pool, Retention{Forever: true})
@@ -52,15 +52,14 @@ func TestOnlyPostsAndLinksAreKeptForEver(t *testing.T) {
 			UNION ALL SELECT 'letter ' || convert_from(raw, 'UTF8') FROM dead_letters
 			UNION ALL SELECT 'gap ' || stream FROM gaps
 			UNION ALL SELECT 'link ' || url FROM links
-			UNION ALL SELECT 'lost ' || did FROM lost_shares
 			UNION ALL SELECT 'share ' || did FROM shares
 			ORDER BY 1`)
 		require.NoError(t, err)
 		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
 		require.Equal(t, []string{"app.bsky.feed.post did:plc:a 1", "app.bsky.feed.post did:plc:unwatched 1", "app.example.other did:plc:a 1",
-			"app.example.other did:plc:unwatched 1", "link did:plc:a", "link did:plc:gone", "link did:plc:unwatched", "share did:plc:a", "share did:plc:unwatched"}, left)
-		partitions, err := schema.ExpiredPostPartitions(t.Context(), pool, now)
+			"app.example.other did:plc:unwatched 1", "link did:plc:a", "link did:plc:gone", "link did:plc:unwatched"}, left, "shares expire, and then their links")
+		partitions, err := schema.ExpiredPartitions(t.Context(), pool, "posts", now)
 		require.NoError(t, err)
 		require.NotEmpty(t, partitions, "they stay")
 	}

@@ -1,8 +1,11 @@
 package workers
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
 
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/link"
@@ -17,18 +21,32 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// ProcessPosts projects a batch of posts into links and shares. It reads the
-// current rows and writes their shares under their locks, so the tables end the
+// ProcessPosts projects a batch of posts and reposts into links and shares. It reads
+// the current rows and writes their shares under their locks, so the tables end the
 // same whatever the order of jobs. Running a job twice changes nothing.
+//
+// A repost or a quote shares the links of its subject, which may be stored later, be
+// changed or be deleted at any time. Its lock is not taken: a popular post would be
+// locked all the time. Instead, a share through a subject counts only while the subject
+// names the link, and after each transaction the job looks once more whether the
+// subjects are still as it found them.
 type ProcessPosts struct {
 	river.WorkerDefaults[jobs.ProcessPosts]
 	*Projector
-	delay prometheus.Histogram
-	whole prometheus.Histogram
+	delay    prometheus.Histogram
+	whole    prometheus.Histogram
+	patience time.Duration // how long to release what waits before the job yields to others; shorter than the job's timeout
 
 	// find is link.InPost.
 	find func(did string, record []byte) (link.Post, error)
+
+	// committed, if not nil, is called after each transaction. Tests change the
+	// subjects in it.
+	committed func()
 }
+
+// repostCollection is the collection of reposts.
+const repostCollection = "app.bsky.feed.repost"
 
 func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 	f := promauto.With(cfg.Registerer)
@@ -39,58 +57,146 @@ func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 			Help: "Time from the commit of a batch until its links count in the ranking.", Buckets: seconds}),
 		whole: f.NewHistogram(prometheus.HistogramOpts{Name: "weir_event_to_ranking_seconds",
 			Help: "Time from the arrival of a batch's first event until its links count in the ranking.", Buckets: seconds}),
-		find: link.InPost,
+		find:     link.InPost,
+		patience: cmp.Or(cfg.JobTimeout, time.Minute) / 2,
 	}
 }
 
-// Work projects the job's posts. It does not use Projector.Project, which would
-// lock all of them: most posts share nothing.
+// Work projects the job's records, and then those that waited for them. It does not use
+// Projector.Project, which would lock all of them: most posts share nothing.
 func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPosts]) error {
-	p, err := w.projected(ctx, postKeys(job.Args.Posts))
+	p, err := w.projected(ctx, append(parseKeys(schema.PostCollection, job.Args.Posts), parseKeys(repostCollection, job.Args.Reposts)...))
 	if err != nil {
 		return err
 	}
-	for _, f := range p.failures {
-		if err := w.deadLetter(ctx, job.JobRow, f); err != nil {
-			return err
-		}
+	if err := w.settle(ctx, job.JobRow, p); err != nil {
+		return err
 	}
-	w.metrics.records.WithLabelValues(w.name).Add(float64(p.posts))
 	w.delay.Observe(max(0, time.Since(job.CreatedAt).Seconds()))
 	if !job.Args.Arrived.IsZero() {
 		w.whole.Observe(max(0, time.Since(job.Args.Arrived).Seconds()))
 	}
+	return w.release(ctx, job.JobRow, p.linked())
+}
+
+// settle dead-letters the records that failed, and adds a job if a subject must be
+// fetched or has changed.
+func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sharing) error {
+	for _, f := range p.failures {
+		if err := w.deadLetter(ctx, job, f); err != nil {
+			return err
+		}
+	}
+	w.metrics.records.WithLabelValues(w.name).Add(float64(p.records))
+	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
+	if !p.due || err != nil {
+		return nil //nolint:nilerr // outside a client, nothing is enqueued
+	}
+	if _, err := client.Insert(ctx, jobs.CheckSubjects{}, nil); err != nil {
+		return fmt.Errorf("enqueue a check of the subjects: %w", err)
+	}
 	return nil
 }
 
-// projected projects posts and writes their shares. The posts that failed are in
+// errRestless means that the subjects changed after each of several transactions.
+var errRestless = errors.New("the subjects of the records keep changing")
+
+const looks = 5 // transactions after which a job whose subjects keep changing is retried
+
+// projected projects records and writes their shares. The records that failed are in
 // its failures.
 func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*sharing, error) {
-	posts, err := schema.Posts(ctx, w.pool, keys)
+	p, err := w.read(ctx, sortedKeys(keys))
 	if err != nil {
 		return nil, err
 	}
-	before, err := ranking.RecordsWithShares(ctx, w.pool, keys)
-	if err != nil {
+	if p.subjects, p.due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
 		return nil, err
-	}
-	p := &sharing{worker: w, posts: len(posts), shares: map[schema.Key][]ranking.Share{}, revs: map[schema.Key]string{}}
-	for i := range posts {
-		p.add(&posts[i])
-	}
-	// A post without shares, now and before, needs no lock: a job that read another
-	// revision locks it itself.
-	for _, key := range before {
-		p.touch(key)
 	}
 	if err := ranking.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
 		return nil, err // an error of the data occurs again below, where the post is dead-lettered
 	}
-	return p, w.write(ctx, p, p.keys())
+	for i, keys := 0, p.keys(); len(keys) > 0; i++ {
+		if i == looks {
+			return nil, errRestless
+		}
+		if err := w.write(ctx, p, keys); err != nil {
+			return nil, err
+		}
+		if w.committed != nil {
+			w.committed()
+		}
+		if keys, err = w.lookAgain(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
 }
 
-// write stores the shares of the posts. If the database refuses the data, the
-// posts are written one by one, and the one at fault is dead-lettered.
+// lookAgain returns the records whose subjects have changed since they were read. A
+// subject that was stored meanwhile did not see that the record began to wait, and one
+// that was deleted meanwhile did not see its share.
+func (w *ProcessPosts) lookAgain(ctx context.Context, p *sharing) (changed []schema.Key, err error) {
+	if err := ranking.SyncSubjects(ctx, w.pool, p.reprojected); err != nil {
+		return nil, err
+	}
+	before := p.subjects
+	var due bool
+	if p.subjects, due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
+		return nil, err
+	}
+	p.due = p.due || due
+	for key, t := range p.through {
+		if !slices.Equal(before[t.Subject], p.subjects[t.Subject]) {
+			changed = append(changed, key)
+		}
+	}
+	return sortedKeys(changed), nil
+}
+
+// read reads the records, and which of them have shares or wait.
+func (w *ProcessPosts) read(ctx context.Context, keys []schema.Key) (*sharing, error) {
+	p := &sharing{worker: w, shares: map[schema.Key][]ranking.Share{}, through: map[schema.Key]ranking.Through{}, waited: map[schema.Key]bool{}, revs: map[schema.Key]string{}}
+	if len(keys) == 0 {
+		return p, nil
+	}
+	postKeys, repostKeys := byCollection(keys)
+	posts, err := schema.Posts(ctx, w.pool, postKeys)
+	if err != nil {
+		return nil, err
+	}
+	reposts, err := schema.Records(ctx, w.pool, repostKeys)
+	if err != nil {
+		return nil, err
+	}
+	if p.reprojected, err = ranking.RecordsWithShares(ctx, w.pool, keys); err != nil {
+		return nil, err
+	}
+	waiting, err := schema.WaitingRecords(ctx, w.pool, w.name, keys)
+	if err != nil {
+		return nil, err
+	}
+	p.records = len(posts) + len(reposts)
+	for i := range posts {
+		p.addPost(&posts[i])
+	}
+	for i := range reposts {
+		p.addRepost(&reposts[i])
+	}
+	// A record without shares, now and before, that waits for nothing needs no lock: a
+	// job that read another revision locks it itself.
+	for _, key := range p.reprojected {
+		p.touch(key)
+	}
+	for _, key := range waiting {
+		p.waited[key] = true
+		p.touch(key)
+	}
+	return p, nil
+}
+
+// write stores the shares of the records. If the database refuses the data, the
+// records are written one by one, and the one at fault is dead-lettered.
 func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -114,135 +220,73 @@ func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key)
 	return nil
 }
 
-// replace is the transaction: it locks the posts, reads again those that have
+// replace is the transaction: it locks the records, reads again those that have
 // changed, and writes.
 func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Key) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		locked, err := schema.LockPosts(ctx, tx, keys)
+		there, err := p.lock(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
-		var changed []schema.Key
-		there := make(map[schema.Key]bool, len(locked))
-		for i := range locked {
-			key := postKey(locked[i].DID, locked[i].Rkey)
-			there[key] = true
-			if p.revs[key] != locked[i].Rev {
-				changed = append(changed, key)
-			}
-		}
-		if len(changed) > 0 {
-			again, err := schema.Posts(ctx, tx, changed)
-			if err != nil {
-				return err
-			}
-			for i := range again {
-				p.add(&again[i])
-			}
-		}
-		// The transaction that deleted a post has deleted its shares. The shares of
-		// an expired post outlive it.
-		var stored []schema.Key
-		var shares []ranking.Share
+		// The transaction that deleted a record has deleted its shares. The shares of
+		// an expired record outlive it. A deleted record waits no longer.
+		var shared ranking.Replacement
+		var waits []schema.Wait
+		var waiting []schema.Key
 		for _, key := range keys {
-			if there[key] {
-				stored = append(stored, key)
-				shares = append(shares, p.shares[key]...)
+			t, ok := p.through[key]
+			if ok || p.waited[key] || !there[key] {
+				waiting = append(waiting, key)
+			}
+			if !there[key] {
+				continue
+			}
+			shared.Records = append(shared.Records, key)
+			shared.Shares = append(shared.Shares, p.shares[key]...)
+			if !ok {
+				continue
+			}
+			if t.Links = p.subjects[t.Subject]; len(t.Links) == 0 {
+				waits = append(waits, schema.Wait{Record: key, For: t.Subject})
+			} else {
+				shared.Through = append(shared.Through, t)
 			}
 		}
-		if len(stored) == 0 {
+		q := &pgx.Batch{}
+		shared.Queue(q, time.Now())
+		schema.QueueWaiting(q, w.name, waiting, waits)
+		if q.Len() == 0 {
 			return nil
 		}
-		return ranking.ReplaceShares(ctx, tx, stored, shares, time.Now())
+		if err := ranking.WriteShares(ctx, tx, q); err != nil {
+			return err
+		}
+		p.due = p.due || shared.Changed
+		return nil
 	})
 }
 
-// sharing holds the shares of the posts of one job.
-type sharing struct {
-	worker   *ProcessPosts
-	posts    int                            // number of stored posts
-	shares   map[schema.Key][]ranking.Share // only of posts with shares, now or before
-	revs     map[schema.Key]string          // the revision projected
-	failures []failure
-}
-
-func (p *sharing) touch(key schema.Key) {
-	if _, ok := p.shares[key]; !ok {
-		p.shares[key] = nil
-	}
-}
-
-// all returns the shares of every post.
-func (p *sharing) all() []ranking.Share {
-	var shares []ranking.Share
-	for _, s := range p.shares {
-		shares = append(shares, s...)
-	}
-	return shares
-}
-
-// keys returns the records to write, sorted, so that concurrent jobs lock in one
-// order.
-func (p *sharing) keys() []schema.Key {
-	keys := make([]schema.Key, 0, len(p.shares))
-	for key := range p.shares {
-		keys = append(keys, key)
-	}
-	return sortedKeys(keys)
-}
-
-// add projects one post and replaces an earlier revision of it.
-func (p *sharing) add(post *schema.Post) {
-	key := postKey(post.DID, post.Rkey)
-	p.revs[key] = post.Rev
-	found, err := p.worker.links(post)
-	if err != nil {
-		p.failed(key, post.Record, err)
-		return
-	}
-	if len(found.Links) == 0 {
-		if _, ok := p.shares[key]; ok {
-			p.shares[key] = nil
-		}
-		return
-	}
-	kind := "post"
-	if found.Quote {
-		kind = "quote"
-	}
-	uri := "at://" + post.DID + "/" + schema.PostCollection + "/" + post.Rkey
-	shares := make([]ranking.Share, 0, len(found.Links))
-	for _, l := range found.Links {
-		shares = append(shares, ranking.Share{
-			Key: key, URL: l.URL, Site: l.Site, How: kind, SharedAt: post.CreatedAt,
-			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
-		})
-	}
-	p.shares[key] = shares
-}
-
-func (p *sharing) failed(key schema.Key, record []byte, cause error) {
-	p.failures = append(p.failures, failure{Key: key, rev: p.revs[key], raw: record, cause: cause})
-}
-
-// links returns the links of a post.
-func (w *ProcessPosts) links(post *schema.Post) (found link.Post, err error) {
-	defer w.recovered(&err)
-	return w.find(post.DID, post.Record)
-}
-
-func postKey(did, rkey string) schema.Key {
-	return schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
-}
-
-// postKeys parses the job's "did/rkey" names, each once. Malformed names name no
-// record and are skipped.
-func postKeys(names []string) []schema.Key {
+// parseKeys parses the job's "did/rkey" names. Malformed names name no record and are
+// skipped.
+func parseKeys(collection string, names []string) []schema.Key {
 	keys := make([]schema.Key, 0, len(names))
 	for _, name := range names {
 		if did, rkey, ok := strings.Cut(name, "/"); ok {
-			keys = append(keys, postKey(did, rkey))
+			keys = append(keys, schema.Key{Collection: collection, DID: did, Rkey: rkey})
 		}
 	}
-	return sortedKeys(keys)
+	return keys
+}
+
+// byCollection splits sorted keys into those of posts and those of reposts.
+func byCollection(keys []schema.Key) (posts, reposts []schema.Key) {
+	for _, key := range keys {
+		switch key.Collection {
+		case schema.PostCollection:
+			posts = append(posts, key)
+		case repostCollection:
+			reposts = append(reposts, key)
+		}
+	}
+	return posts, reposts
 }

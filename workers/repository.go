@@ -128,9 +128,16 @@ func (r *repository) retention(name string) time.Duration {
 
 // span returns what is compared of a collection: records with TIDs between two
 // times that have not expired and, except for posts, every record whose rkey is
-// no TID.
-func (r *repository) span(name string, from, now time.Time, to string) schema.Span {
-	return schema.Span{Collection: name, From: tidAt(notExpired(from, r.retention(name), now)), To: to, Undated: name != schema.PostCollection}
+// no TID. What projections made of expired records is compared too, as far back as
+// since, if there is any.
+func (r *repository) span(ctx context.Context, name string, since, from, now time.Time, to string) (schema.Span, error) {
+	in := schema.Span{Collection: name, From: tidAt(notExpired(from, r.retention(name), now)), To: to, Undated: name != schema.PostCollection}
+	if r.projections != nil {
+		in.Tables = r.projections.Rows().Compared(name)
+	}
+	var err error
+	in.Since, err = schema.OldestProjected(ctx, r.pool, r.did, in, tidAt(since))
+	return in, err
 }
 
 // compared is the result of comparing a page.
@@ -170,11 +177,11 @@ func (r *repository) page(ctx context.Context, at *repositoryPlace, in schema.Sp
 	}
 	last := in.Lower
 	if !in.Undated {
-		in.Lower, in.Upper = max(in.Lower, in.From), min(in.Upper, in.To)
+		in.Lower, in.Upper = max(in.Lower, min(in.From, in.Since)), min(in.Upper, in.To)
 	}
 	listed, unreadable := readable(page, in)
 	if in.Lower < in.Upper {
-		if c.faults, err = schema.Compare(ctx, r.pool, r.did, in, listed); err != nil {
+		if c.faults, err = schema.Compare(ctx, r.pool, r.did, in, listed, rkeys(page)); err != nil {
 			return c, err
 		}
 		c.faults = slices.DeleteFunc(c.faults, func(f schema.Fault) bool { return unreadable[f.Rkey] })
@@ -207,7 +214,7 @@ func (r *repository) ends(ctx context.Context, at *repositoryPlace, in schema.Sp
 	switch {
 	case next == "":
 		return true, nil
-	case page[len(page)-1].Rkey >= in.From:
+	case page[len(page)-1].Rkey >= min(in.From, in.Since):
 		return false, nil
 	case !in.Undated || at.Listed+1 >= wholePages:
 		return true, nil
@@ -244,6 +251,14 @@ func readable(page []bluesky.FeedPost, in schema.Span) (listed []schema.SourceRe
 		}
 	}
 	return listed, unreadable
+}
+
+func rkeys(page []bluesky.FeedPost) []string {
+	all := make([]string, len(page))
+	for i := range page {
+		all[i] = page[i].Rkey
+	}
+	return all
 }
 
 // descends reports whether a page lists its records from the highest rkey to the
@@ -352,7 +367,11 @@ func (w *BackfillAccount) compareRepository(ctx context.Context, job *river.Job[
 	if job.Priority == jobs.PriorityGap && feed.CompleteSince != nil && feed.CompleteSince.Before(since) { // compare everything that is claimed as stored
 		since = *feed.CompleteSince
 	}
-	c, err := repo.page(ctx, &place.Repository, repo.span(place.Repository.Collection, since, now, aboveAll))
+	in, err := repo.span(ctx, place.Repository.Collection, since, since, now, aboveAll)
+	if err != nil {
+		return err
+	}
+	c, err := repo.page(ctx, &place.Repository, in)
 	if err != nil {
 		return err
 	}

@@ -69,8 +69,10 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.RetryDeadLetters{}, []string{"manual"}},
 		{jobs.RunProjection{Name: "links"}, []string{"links"}},
 		{jobs.CheckAlerts{}, []string{"periodic"}},
+		{jobs.CheckSubjects{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
+		{jobs.CheckCounts{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
 	} {
 		covered[c.args.Kind()] = true

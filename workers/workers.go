@@ -86,7 +86,8 @@ func New(cfg Config) (*Client, error) {
 	known := Bundle{workers: river.NewWorkers(), args: decoders{}, pool: cfg.Pool, log: cfg.Logger, metrics: newProjectorMetrics(cfg.Registerer)}
 	interruptible := known // for jobs that call external services
 	interruptible.stopping = cfg.Stopping
-	Add(known, newProcessPosts(cfg, known.Projector(jobs.Links().Name)))
+	links := newProcessPosts(cfg, known.Projector(jobs.Links().Name))
+	Add(known, links)
 	if cfg.More != nil {
 		cfg.More(known)
 	}
@@ -99,9 +100,12 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
+	Add(interruptible, &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, patience: cfg.JobTimeout / 2,
+		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now})
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
+	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
@@ -145,7 +149,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, clock: clock}, nil
+	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg)}, nil
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
@@ -242,7 +246,8 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	if c.ProcessOnly {
 		return nil // such a client never becomes leader
 	}
-	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start)}
+	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
+		every(countsCheckInterval, jobs.CheckCounts{}, false)}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
 	}

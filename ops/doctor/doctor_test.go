@@ -152,8 +152,8 @@ func TestRoles(t *testing.T) {
 		{`REVOKE DELETE, INSERT ON links FROM ` + role, `GRANT DELETE, INSERT ON links TO ` + role, "INSERT, DELETE on links"},
 		{`REVOKE SELECT ON weir_migration FROM ` + role, `GRANT SELECT ON weir_migration TO ` + role, "SELECT on weir_migration"},
 		{`REVOKE USAGE ON SEQUENCE river_job_id_seq FROM ` + role, `GRANT USAGE ON SEQUENCE river_job_id_seq TO ` + role, "USAGE on sequence river_job_id_seq"},
-		{`REVOKE EXECUTE ON FUNCTION drop_post_partition FROM ` + role, `GRANT EXECUTE ON FUNCTION drop_post_partition TO ` + role, "EXECUTE on drop_post_partition(text)"},
-		{`ALTER FUNCTION ensure_post_partition SECURITY INVOKER`, `ALTER FUNCTION ensure_post_partition SECURITY DEFINER`, "cannot create partitions"},
+		{`REVOKE EXECUTE ON FUNCTION drop_partition FROM ` + role, `GRANT EXECUTE ON FUNCTION drop_partition TO ` + role, "EXECUTE on drop_partition(text)"},
+		{`ALTER FUNCTION ensure_partition SECURITY INVOKER`, `ALTER FUNCTION ensure_partition SECURITY DEFINER`, "cannot create partitions"},
 		{`REVOKE USAGE ON SCHEMA public FROM PUBLIC`, `GRANT USAGE ON SCHEMA public TO PUBLIC`, "cannot use any schema"},
 	} {
 		run(c.revoke)

@@ -20,7 +20,7 @@ func (d Database) partitions(ctx context.Context, pool *pgxpool.Pool) ([]Finding
 	if schema.Check(ctx, pool) != nil {
 		return nil, nil // the migrations have a finding of their own
 	}
-	until, err := schema.PostPartitionsUntil(ctx, pool)
+	until, err := schema.PartitionsUntil(ctx, pool, "posts")
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func checkPartitions(until, now time.Time) Finding {
 }
 
 const (
-	otherLocks       = 30 // locks of a transaction on relations other than records, rounded up
+	otherLocks       = 30 // locks of a transaction on relations other than records and the projections' tables, rounded up
 	wideTransactions = 3  // concurrent transactions that use every partition for any keys: a deletion of the stream, expiry, an audit
 )
 
@@ -65,7 +65,7 @@ func checkLocks(n Needs, tree schema.RecordTree, settings map[string]int) Findin
 	const check = "setting max_locks_per_transaction"
 	relations := tree.Tables + tree.Indexes
 	planned := schema.PartitionsFor(n.Keep) * (1 + tree.PerTable)
-	one := max(relations, planned) + otherLocks
+	one := max(relations, planned) + n.Projected + otherLocks
 	need := one * n.Transactions
 	slots := max(settings["max_connections"]+settings["max_prepared_transactions"], 1)
 	available := settings["max_locks_per_transaction"] * slots

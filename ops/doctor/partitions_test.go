@@ -20,17 +20,17 @@ func TestLocksOfAConfiguration(t *testing.T) {
 		return schema.RecordTree{Tables: posts + 5, Indexes: 2 * (posts + 5), PerTable: 2}
 	}
 	for _, keep := range []time.Duration{day, 10 * day, 30 * day, 365 * day, 3650 * day, 0} {
-		f := checkLocks(Needs{Keep: keep, Transactions: 25}, tree(10), defaults)
+		f := checkLocks(Needs{Keep: keep, Projected: 52, Transactions: 25}, tree(10), defaults)
 		require.Equal(t, OK, f.Level, "%s: %+v", keep, f)
 	}
-	f := checkLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), defaults)
+	f := checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults)
 	require.Equal(t, Fail, f.Level, "%+v", f)
-	require.Contains(t, f.Message, "6400 locks available; a transaction that uses every partition of posts takes up to 2205, and 16 at once take 35280")
-	require.Contains(t, f.Do, "max_locks_per_transaction = 448")
-	defaults["max_locks_per_transaction"] = 448
-	require.Equal(t, OK, checkLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), defaults).Level, "the recommended value is enough")
+	require.Contains(t, f.Message, "6400 locks available; a transaction that uses every partition of posts takes up to 2257, and 16 at once take 36112")
+	require.Contains(t, f.Do, "max_locks_per_transaction = 512")
+	defaults["max_locks_per_transaction"] = 512
+	require.Equal(t, OK, checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults).Level, "the recommended value is enough")
 	defaults["max_locks_per_transaction"] = 128
-	require.Equal(t, Warn, checkLocks(Needs{Keep: 180 * day, Transactions: 16}, tree(720), defaults).Level)
+	require.Equal(t, Warn, checkLocks(Needs{Keep: 180 * day, Projected: 52, Transactions: 16}, tree(720), defaults).Level)
 }
 
 func TestPartitionsAreCreatedAhead(t *testing.T) {

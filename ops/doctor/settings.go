@@ -16,6 +16,7 @@ type Needs struct {
 	Statement    time.Duration                // the longest statement: the timeout of a job
 	Bytes        int64                        // warn if the database is larger
 	Keep         time.Duration                // the retention of posts; 0: for ever
+	Projected    int                          // relations of the projections' tables, with partitions and indexes
 	Transactions int                          // concurrent transactions that use posts
 	Stores       func(collection string) bool // reports whether a collection has an entry; nil: all have
 }

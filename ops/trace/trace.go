@@ -86,8 +86,8 @@ func newShare(s ranking.TracedShare, now time.Time) Share {
 			v.Because = "its account is " + s.Status
 		case !s.Followed:
 			v.Because = "no watch includes its account"
-		case age < 0:
-			v.Because = "its time is in the future"
+		case !s.Alive:
+			v.Because = "the post that it reposts or quotes was deleted, is hidden, or no longer contains the link"
 		case age >= w.Length:
 			v.Because = fmt.Sprintf("it was shared %s ago", age.Round(time.Second))
 		default:
@@ -98,9 +98,13 @@ func newShare(s ranking.TracedShare, now time.Time) Share {
 	return share
 }
 
+// repostCollection is the collection of reposts.
+const repostCollection = "app.bsky.feed.repost"
+
 // Record holds everything known about a record.
 type Record struct {
 	URI       string                    `json:"uri"`
+	WaitsFor  string                    `json:"waits_for,omitempty"` // AT-URI of the post that it reposts or quotes, while nothing is shared through it
 	Stored    *schema.StoredRecord      `json:"stored"`
 	Tombstone *schema.Tombstone         `json:"tombstone"`
 	Account   schema.AccountStanding    `json:"account"`
@@ -140,6 +144,13 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 	}
 	for _, s := range shares {
 		r.Shares = append(r.Shares, newShare(s, now))
+	}
+	waits, err := schema.WaitsOf(ctx, db, key)
+	if err != nil {
+		return r, err
+	}
+	for _, w := range waits {
+		r.WaitsFor = "at://" + w.DID + "/" + w.Collection + "/" + w.Rkey
 	}
 	if r.Jobs, err = schema.JobsOf(ctx, db, key); err != nil {
 		return r, err
@@ -184,8 +195,8 @@ func (r *Record) explain(key schema.Key, written, now time.Time, rule Rule) stri
 	switch {
 	case len(r.Shares) > 0:
 		return r.explainShares()
-	case r.Stored != nil && key.Collection != schema.PostCollection:
-		return "It is stored. Only posts share links."
+	case r.Stored != nil && key.Collection != schema.PostCollection && key.Collection != repostCollection:
+		return "It is stored. Only posts and reposts share links."
 	case r.Stored != nil:
 		return r.explainNoShares()
 	case r.Tombstone != nil:
@@ -243,11 +254,14 @@ func (r *Record) explainNoShares() string {
 	if len(r.Letters) > 0 {
 		return "It does not count: it could not be processed. See dead_letters."
 	}
+	if r.WaitsFor != "" {
+		return "It does not count yet: it waits until " + r.WaitsFor + " is known and shares a link."
+	}
 	found, err := link.InPost(r.Account.DID, r.Stored.Record)
 	if err == nil && len(found.Links) == 0 {
 		return "It does not count: it shares no link."
 	}
-	return "It shares a link, but has no share: its link expired, or its job was lost. Run weir audit --repair, or replay it."
+	return "It shares a link, but has no share: its share has expired, or its job was lost. Run weir audit --repair, or replay it."
 }
 
 // aheadOfStreams reports whether no stream has reached a time.
@@ -280,7 +294,7 @@ type Link struct {
 const maxRows = 1000
 
 // OfLink collects everything known about a link, by its normalised URL.
-func OfLink(ctx context.Context, db schema.DB, normalised string, now time.Time) (l Link, err error) {
+func OfLink(ctx context.Context, db ranking.DB, normalised string, now time.Time) (l Link, err error) {
 	l.URL = normalised
 	if l.Stored, err = optional(ranking.FindLink(ctx, db, normalised)); err != nil {
 		return l, err
@@ -303,13 +317,13 @@ func OfLink(ctx context.Context, db schema.DB, normalised string, now time.Time)
 	}
 	ranked := 0
 	for _, w := range ranking.Windows() {
-		links, err := ranking.TrendingLinks(ctx, db, now, w.Length, maxRows)
+		page, err := ranking.Trending(ctx, db, ranking.Query{At: now, Window: w.Length, Limit: maxRows})
 		if err != nil {
 			return l, err
 		}
 		rank := Rank{Window: w.Name}
-		if at := slices.IndexFunc(links, func(t ranking.TrendingLink) bool { return t.URL == normalised }); at >= 0 {
-			rank.Rank, rank.Sharers = at+1, links[at].Sharers
+		if at := slices.IndexFunc(page.Links, func(t ranking.TrendingLink) bool { return t.URL == normalised }); at >= 0 {
+			rank.Rank, rank.Sharers = at+1, page.Links[at].Sharers
 			ranked++
 		}
 		l.Ranks = append(l.Ranks, rank)

@@ -23,7 +23,7 @@ CREATE TABLE records_other PARTITION OF records DEFAULT;
 CREATE INDEX posts_indexed_at ON posts (indexed_at);
 CREATE INDEX records_other_indexed_at ON records_other (collection, indexed_at);
 
-COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view post_partitions lists the partitions.';
+COMMENT ON TABLE posts IS 'The records of app.bsky.feed.post, partitioned by rkey: a TID, which sorts by time. The view partitions lists the partitions.';
 COMMENT ON TABLE posts_default IS 'Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.';
 COMMENT ON TABLE records_other IS 'The records of all other collections. Each expires by indexed_at, under the retention that WEIR_COLLECTIONS gives it.';
 
@@ -61,45 +61,72 @@ $$;
 
 COMMENT ON FUNCTION tid_time IS 'The moment of a TID, or of the first TID that begins with this text. NULL for anything else.';
 
--- Making a partition of posts neither waits for a reader nor scans a large table under a lock. Posts of the time after the last partition are
--- in posts_ahead, which is nearly empty. It becomes the next partition, and an empty one takes its place. So posts_default never holds rows of
--- that range; a check constraint, validated before the lock is taken, tells Postgres so.
+-- A table that is partitioned by range of rkey, such as posts, has a partition for each span of time, a default partition, and one that ends
+-- in _ahead. Making a partition neither waits for a reader nor scans a large table under a lock. Rows of the time after the last partition
+-- are in _ahead, which is nearly empty. It becomes the next partition, and an empty one takes its place. So the default partition never holds
+-- rows of that range; a check constraint, validated before the lock is taken, tells Postgres so.
 
-CREATE VIEW post_partitions AS
-SELECT c.relname::text AS part, tid_time(b.lower) AS begins, tid_time(b.upper) AS ends, b.lower, b.upper
-FROM pg_inherits AS i
+CREATE VIEW partitions AS
+SELECT p.relname::text AS parent, c.relname::text AS part, tid_time(b.lower) AS begins, tid_time(b.upper) AS ends, b.lower, b.upper,
+       c.relname = p.relname || '_ahead' AS ahead
+FROM pg_partitioned_table AS t
+JOIN pg_class AS p ON p.oid = t.partrelid
+JOIN pg_inherits AS i ON i.inhparent = p.oid
 JOIN pg_class AS c ON c.oid = i.inhrelid
 CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS bound -- 0: with the table's oid it would wait for a lock on the table
 CROSS JOIN LATERAL (
     SELECT substring(bound FROM $$FROM \('([^']*)'\)$$) COLLATE "C" AS lower, substring(bound FROM $$TO \('([^']*)'\)$$) COLLATE "C" AS upper
 ) AS b
-WHERE i.inhparent = 'posts'::regclass AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
+WHERE t.partstrat = 'r' AND pg_table_is_visible(p.oid) AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
 
-COMMENT ON VIEW post_partitions IS 'The partitions of posts except posts_default, with the time and the range of rkeys that each holds. posts_ahead holds the time after the last one.';
+COMMENT ON VIEW partitions IS 'The partitions of posts and shares, with the time and the range of rkeys that each holds. ahead: it holds the time after the last one. The default partitions are left out.';
 
-CREATE FUNCTION prepare_posts_default() RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+CREATE FUNCTION prepare_default_partition(p_parent text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 DECLARE
+    rest    CONSTANT text := quote_ident(p_parent || '_default');
+    named   CONSTANT text := p_parent || '_default_ahead';
     horizon text;
     valid   boolean;
 BEGIN
-    SELECT c.convalidated INTO valid FROM pg_constraint AS c WHERE c.conrelid = 'posts_default'::regclass AND c.conname = 'posts_default_ahead';
-    IF valid OR NOT EXISTS (SELECT FROM post_partitions WHERE part = 'posts_ahead') THEN
+    SELECT c.convalidated INTO valid FROM pg_constraint AS c WHERE c.conrelid = to_regclass(rest) AND c.conname = named;
+    IF valid OR NOT EXISTS (SELECT FROM partitions AS p WHERE p.parent = p_parent AND p.ahead) THEN
         RETURN false;
     ELSIF NOT valid THEN
-        ALTER TABLE posts_default VALIDATE CONSTRAINT posts_default_ahead; -- scans, and blocks neither readers nor writers
+        EXECUTE format('ALTER TABLE %s VALIDATE CONSTRAINT %I', rest, named); -- scans, and blocks neither readers nor writers
         RETURN true;
     END IF;
-    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
-    -- Rows of that range go to posts_ahead, so the constraint refuses nothing.
-    SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
-    EXECUTE format('ALTER TABLE posts_default ADD CONSTRAINT posts_default_ahead CHECK (rkey < %L OR rkey >= %L) NOT VALID', horizon, '4');
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', rest);
+    IF EXISTS (SELECT FROM pg_constraint AS c WHERE c.conrelid = to_regclass(rest) AND c.conname = named) THEN
+        RETURN true; -- another process made it during the wait
+    END IF;
+    -- Rows of that range go to _ahead, so the constraint refuses nothing.
+    SELECT p.lower INTO horizon FROM partitions AS p WHERE p.parent = p_parent AND p.ahead;
+    EXECUTE format('ALTER TABLE %s ADD CONSTRAINT %I CHECK (rkey < %L OR rkey >= %L) NOT VALID', rest, named, horizon, '4');
     RETURN true;
 END $$;
 
-COMMENT ON FUNCTION prepare_posts_default IS 'Makes and validates the constraint that saves ensure_post_partition a scan of posts_default. Repeat until it returns false. SQLSTATE 55P03 while posts_default is in use.';
+COMMENT ON FUNCTION prepare_default_partition IS 'Makes and validates the constraint that saves ensure_partition a scan of the default partition. Repeat until it returns false. SQLSTATE 55P03 while that is in use.';
 
-CREATE FUNCTION ensure_post_partition(at timestamptz, span interval DEFAULT '6 hours') RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+CREATE FUNCTION lock_partitioned(p_parent text, p_mode text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    other regclass;
+BEGIN
+    -- Others queue behind these locks while they wait, so the waits are short: 50 ms in all. Writers use the tables that foreign keys
+    -- refer to first. Taking a partition away and back changes the triggers of those tables.
+    FOR other IN SELECT c.confrelid::regclass FROM pg_constraint AS c WHERE c.conrelid = to_regclass(quote_ident(p_parent)) AND c.contype = 'f' AND c.conparentid = 0 LOOP
+        PERFORM set_config('lock_timeout', '25ms', true);
+        EXECUTE format('LOCK TABLE %s IN %s MODE', other, CASE p_mode WHEN 'ACCESS EXCLUSIVE' THEN p_mode ELSE 'SHARE ROW EXCLUSIVE' END);
+    END LOOP;
+    EXECUTE format('LOCK TABLE ONLY %I IN %s MODE', p_parent, p_mode);
+END $$;
+
+COMMENT ON FUNCTION lock_partitioned IS 'Locks a partitioned table, after the tables that its foreign keys refer to.';
+
+CREATE FUNCTION ensure_partition(p_parent text, at timestamptz, span interval) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+DECLARE
+    ahead_  CONSTANT text := quote_ident(p_parent || '_ahead');
+    rest    CONSTANT text := quote_ident(p_parent || '_default');
+    make    CONSTANT text := format('(LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', p_parent);
     key     text COLLATE "C" := tid_floor(at);
     begins  timestamptz := date_bin(span, at, '2001-01-01 00:00:00+00'); -- a Monday
     lower_  text COLLATE "C" := tid_floor(begins);
@@ -107,86 +134,100 @@ DECLARE
     beyond  CONSTANT text COLLATE "C" := '4'; -- no TID before the year 2041 reaches it
     horizon text COLLATE "C";
     found_  text COLLATE "C";
-    part    text;
+    new_    text;
     renamed text;
 BEGIN
-    IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
+    IF NOT EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = to_regclass(quote_ident(p_parent)) AND partstrat = 'r' AND partdefid = to_regclass(rest)) THEN
+        RAISE EXCEPTION '% is not partitioned by range of rkey', p_parent;
+    END IF;
+    IF EXISTS (SELECT FROM partitions AS p WHERE p.parent = p_parent AND key >= p.lower AND key < p.upper AND NOT p.ahead) THEN
         RETURN false;
     END IF;
-    SELECT p.lower INTO horizon FROM post_partitions AS p WHERE p.part = 'posts_ahead';
-    -- Writers queue behind these locks while they wait, so the wait is short.
+    SELECT p.lower INTO horizon FROM partitions AS p WHERE p.parent = p_parent AND p.ahead;
     IF key >= horizon THEN
-        LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-        LOCK TABLE posts_default, posts_ahead IN ACCESS EXCLUSIVE MODE NOWAIT;
+        PERFORM lock_partitioned(p_parent, 'ACCESS EXCLUSIVE');
+        EXECUTE format('LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE NOWAIT', rest, ahead_);
     ELSE
-        LOCK TABLE ONLY posts IN SHARE UPDATE EXCLUSIVE MODE;
-        LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE;
+        PERFORM lock_partitioned(p_parent, 'SHARE UPDATE EXCLUSIVE');
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', rest);
     END IF;
-    IF EXISTS (SELECT FROM post_partitions AS p WHERE key >= p.lower AND key < p.upper AND p.part <> 'posts_ahead') THEN
+    IF EXISTS (SELECT FROM partitions AS p WHERE p.parent = p_parent AND key >= p.lower AND key < p.upper AND NOT p.ahead) THEN
         RETURN false; -- another process made it during the wait
     END IF;
-    SELECT p.lower INTO found_ FROM post_partitions AS p WHERE p.part = 'posts_ahead';
+    SELECT p.lower INTO found_ FROM partitions AS p WHERE p.parent = p_parent AND p.ahead;
     IF found_ IS DISTINCT FROM horizon THEN
-        RAISE EXCEPTION 'another partition of posts was made meanwhile: try again' USING ERRCODE = 'lock_not_available';
+        RAISE EXCEPTION 'another partition of % was made meanwhile: try again', p_parent USING ERRCODE = 'lock_not_available';
     END IF;
 
     IF key >= horizon THEN
-        -- posts_ahead becomes the partition that begins where the last one ends. Only rows beyond its end move, which are few. After a pause,
+        -- _ahead becomes the partition that begins where the last one ends. Only rows beyond its end move, which are few. After a pause,
         -- one partition holds the whole pause, and the next call makes the partition of the moment itself.
         upper_ := CASE WHEN horizon < lower_ THEN lower_ ELSE upper_ END;
-        part := to_char(tid_time(horizon) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
-        ALTER TABLE posts DETACH PARTITION posts_ahead;
-        EXECUTE format('ALTER TABLE posts_ahead RENAME TO %I', part);
-        FOR renamed IN SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass(quote_ident(part)) LOOP
-            EXECUTE format('ALTER INDEX %I RENAME TO %I', renamed, replace(renamed, 'posts_ahead', part));
+        new_ := p_parent || to_char(tid_time(horizon) AT TIME ZONE 'UTC', '_YYYYMMDD_HH24');
+        EXECUTE format('ALTER TABLE %I DETACH PARTITION %s', p_parent, ahead_);
+        EXECUTE format('ALTER TABLE %s RENAME TO %I', ahead_, new_);
+        FOR renamed IN SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass(quote_ident(new_)) LOOP
+            EXECUTE format('ALTER INDEX %I RENAME TO %I', renamed, replace(renamed, p_parent || '_ahead', new_));
         END LOOP;
-        EXECUTE format('COMMENT ON TABLE %I IS NULL', part);
-        CREATE TABLE posts_ahead (LIKE posts INCLUDING DEFAULTS);
-        EXECUTE format('WITH moved AS (DELETE FROM %I WHERE rkey >= %L RETURNING *) INSERT INTO posts_ahead SELECT * FROM moved', part, upper_);
-        EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, horizon, upper_);
-        EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', upper_, beyond);
-        ALTER TABLE posts_default DROP CONSTRAINT IF EXISTS posts_default_ahead;
+        EXECUTE format('COMMENT ON TABLE %I IS NULL', new_);
+        EXECUTE format('CREATE TABLE %s %s', ahead_, make);
+        EXECUTE format('WITH moved AS (DELETE FROM %I WHERE rkey >= %L RETURNING *) INSERT INTO %s SELECT * FROM moved', new_, upper_, ahead_);
+        EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', p_parent, new_, horizon, upper_);
+        EXECUTE format('ALTER TABLE %I ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', p_parent, ahead_, upper_, beyond);
+        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT IF EXISTS %I', rest, p_parent || '_default_ahead');
     ELSE
         -- Rows may arrive before their partition exists: they move in the same transaction. The first partition begins with the six hours
-        -- around the moment; older rows stay in posts_default and expire one by one.
+        -- around the moment; older rows stay in the default partition and expire one by one.
         SELECT CASE WHEN count(*) = 0 THEN tid_floor(date_bin('6 hours', at, '2001-01-01 00:00:00+00')) ELSE greatest(lower_, max(p.upper) FILTER (WHERE p.upper <= key)) END,
                least(upper_, min(p.lower) FILTER (WHERE p.lower > key))
-        INTO lower_, upper_ FROM post_partitions AS p;
-        part := to_char(tid_time(lower_) AT TIME ZONE 'UTC', '"posts_"YYYYMMDD_HH24');
-        EXECUTE format('CREATE TABLE %I (LIKE posts INCLUDING DEFAULTS)', part);
-        EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
-                       lower_, upper_, part);
-        EXECUTE format('ALTER TABLE posts ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower_, upper_);
+        INTO lower_, upper_ FROM partitions AS p WHERE p.parent = p_parent;
+        new_ := p_parent || to_char(tid_time(lower_) AT TIME ZONE 'UTC', '_YYYYMMDD_HH24');
+        EXECUTE format('CREATE TABLE %I %s', new_, make);
+        EXECUTE format('WITH moved AS (DELETE FROM %s WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %I SELECT * FROM moved', rest, lower_, upper_, new_);
+        EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', p_parent, new_, lower_, upper_);
         IF horizon IS NULL THEN
-            SELECT max(p.upper) INTO horizon FROM post_partitions AS p;
-            CREATE TABLE posts_ahead (LIKE posts INCLUDING DEFAULTS);
-            EXECUTE format('WITH moved AS (DELETE FROM posts_default WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO posts_ahead SELECT * FROM moved',
-                           horizon, beyond);
-            EXECUTE format('ALTER TABLE posts ATTACH PARTITION posts_ahead FOR VALUES FROM (%L) TO (%L)', horizon, beyond);
+            SELECT max(p.upper) INTO horizon FROM partitions AS p WHERE p.parent = p_parent;
+            EXECUTE format('CREATE TABLE %s %s', ahead_, make);
+            EXECUTE format('WITH moved AS (DELETE FROM %s WHERE rkey >= %L AND rkey < %L RETURNING *) INSERT INTO %s SELECT * FROM moved', rest, horizon, beyond, ahead_);
+            EXECUTE format('ALTER TABLE %I ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', p_parent, ahead_, horizon, beyond);
         END IF;
     END IF;
-    COMMENT ON TABLE posts_ahead IS 'Posts whose rkey names a time after the last partition of posts. It becomes the next one.';
+    EXECUTE format('COMMENT ON TABLE %s IS %L', ahead_, format('Rows of %s whose rkey names a time after its last partition. It becomes the next one.', p_parent));
     RETURN true;
 END $$;
 
-COMMENT ON FUNCTION ensure_post_partition IS 'Makes the partition of posts for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while posts is in use.';
+COMMENT ON FUNCTION ensure_partition IS 'Makes the partition of a table for a moment. It begins where the partition before it ends, and ends where its span does. False if it exists. Repeat until it returns false. SQLSTATE 55P03 while the table is in use.';
 
-CREATE FUNCTION drop_post_partition(part text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+CREATE FUNCTION lock_partition(p_part text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+DECLARE
+    from_ text;
 BEGIN
-    -- Writers queue behind this lock while it waits, so the wait is short. Once it is held, the other locks are free, unless
-    -- somebody holds them for long.
-    LOCK TABLE ONLY posts IN ACCESS EXCLUSIVE MODE;
-    IF NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'posts'::regclass AND inhrelid = to_regclass(quote_ident(part)))
-       OR part IN ('posts_default', 'posts_ahead') THEN
+    SELECT p.parent INTO from_ FROM partitions AS p WHERE p.part = p_part AND NOT p.ahead;
+    IF NOT FOUND THEN
         RETURN false;
     END IF;
-    LOCK TABLE posts_default IN ACCESS EXCLUSIVE MODE NOWAIT;
-    EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE NOWAIT', part);
-    EXECUTE format('DROP TABLE %I', part);
+    -- Others queue behind this lock while it waits, so the wait is short. Once it is held, the other locks are free, unless somebody holds
+    -- them for long.
+    EXECUTE format('LOCK TABLE ONLY %I IN ACCESS EXCLUSIVE MODE', from_);
+    IF NOT EXISTS (SELECT FROM partitions AS p WHERE p.part = p_part) THEN
+        RETURN false; -- another process dropped it during the wait
+    END IF;
+    EXECUTE format('LOCK TABLE %I, %I IN ACCESS EXCLUSIVE MODE NOWAIT', from_ || '_default', p_part);
     RETURN true;
 END $$;
 
-COMMENT ON FUNCTION drop_post_partition IS 'Drops a partition of posts. False if none has that name. SQLSTATE 55P03 while it is in use.';
+COMMENT ON FUNCTION lock_partition IS 'Locks a partition that the view partitions lists, and its table. False if none has that name, or if it holds the time after the last one. SQLSTATE 55P03 while the table is in use.';
+
+CREATE FUNCTION drop_partition(p_part text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT lock_partition(p_part) THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE %I', p_part);
+    RETURN true;
+END $$;
+
+COMMENT ON FUNCTION drop_partition IS 'Drops a partition. False and SQLSTATE 55P03 as for lock_partition.';
 
 -- The role of the running processes does not own the tables (see deploy/roles.sql), and only an owner makes and drops partitions. So these
 -- functions run with their owner's rights, look for nothing outside this schema, and are closed to the public.
@@ -194,8 +235,9 @@ DO $$
 DECLARE
     f text;
 BEGIN
-    FOREACH f IN ARRAY ARRAY['ensure_post_partition(timestamptz, interval)', 'prepare_posts_default()', 'drop_post_partition(text)'] LOOP
+    FOREACH f IN ARRAY ARRAY['ensure_partition(text, timestamptz, interval)', 'prepare_default_partition(text)', 'lock_partition(text)', 'drop_partition(text)'] LOOP
         EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = %I, pg_temp', f, current_schema());
         EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
     END LOOP;
+    REVOKE EXECUTE ON FUNCTION lock_partitioned FROM PUBLIC;
 END $$;

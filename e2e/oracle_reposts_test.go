@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// share gives each record its shares, through the subjects among these records.
+func (tr oracle) share(subjects map[recordKey]recordRow) {
+	for key, r := range tr.records {
+		subject, how := subjectOf(key, r.record)
+		for _, url := range subjects[subject].links {
+			tr.shares[shareKey{key, url}] = shareRow{how: how, at: r.createdAt, through: subject.did}
+		}
+		for _, url := range r.links { // also if it is the link of the subject
+			tr.shares[shareKey{key, url}] = shareRow{how: "post", at: r.createdAt}
+		}
+	}
+}
+
+// subjectOf returns the post that a record reposts or quotes, and the word for it.
+func subjectOf(key recordKey, record []byte) (subject recordKey, how string) {
+	type ref struct{ URI string }
+	var r struct {
+		Subject ref
+		Embed   struct {
+			Type   string `json:"$type"`
+			Record struct {
+				ref
+				Record ref
+			}
+		}
+	}
+	if err := json.Unmarshal(record, &r); err != nil {
+		panic(fmt.Sprintf("the network created a record that is not JSON: %v", err))
+	}
+	uri, how := r.Subject.URI, "repost"
+	if key.collection == "app.bsky.feed.post" {
+		uri, how = "", "quote"
+		switch r.Embed.Type {
+		case "app.bsky.embed.record":
+			uri = r.Embed.Record.URI
+		case "app.bsky.embed.recordWithMedia":
+			uri = r.Embed.Record.Record.URI
+		}
+	}
+	parts := strings.Split(strings.TrimPrefix(uri, "at://"), "/")
+	if len(parts) != 3 || parts[1] != "app.bsky.feed.post" {
+		return recordKey{}, how
+	}
+	return recordKey{parts[1], parts[0], parts[2]}, how
+}
+
+// counts reports whether a share counts in the ranking of its time: its account is
+// visible, and so is that of the post that it reposts or quotes.
+func (tr oracle) counts(key shareKey, s shareRow) bool {
+	hidden := func(did string) bool {
+		account, known := tr.accounts[accountKey(did)]
+		return known && account.status != "active"
+	}
+	return !hidden(key.did) && !(s.through != "" && hidden(s.through))
+}
+
+// living is true for the shares s that need no subject, or have one. Others may remain
+// until the next check of the subjects, but do not count.
+const living = ` (s.subject_did IS NULL OR EXISTS (
+    SELECT FROM subjects AS u WHERE u.did = s.subject_did AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links))) `

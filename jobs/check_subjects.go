@@ -1,0 +1,18 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// CheckSubjects keeps reposts and quotes in step with the posts that they refer to: it
+// projects again what refers to a changed post, fetches the posts of strangers, and
+// ends what waited too long. There is one unfinished job at a time. It has few
+// attempts: the next minute adds another job, and so does a repost of a post that must
+// be fetched.
+type CheckSubjects struct{}
+
+// Kind names the job.
+func (CheckSubjects) Kind() string { return "check_subjects" }
+
+// InsertOpts are the defaults of its inserts.
+func (CheckSubjects) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 2, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: unfinished()}}
+}

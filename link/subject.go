@@ -1,0 +1,59 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Subject names the post that a record quotes or reposts. The zero value names none.
+type Subject struct{ DID, Rkey string }
+
+// maxDID bounds the DID of a subject: the network allows 2,048 bytes, an index of
+// Postgres less. No method in use makes longer ones.
+const maxDID = 256
+
+// strongRef is a com.atproto.repo.strongRef. Its CID does not count: the subject is
+// whatever the address names now.
+type strongRef struct {
+	URI str `json:"uri"`
+}
+
+// quoted is the record field of an app.bsky.embed.record, or of an
+// app.bsky.embed.recordWithMedia, which has the former inside.
+type quoted struct {
+	URI    str               `json:"uri"`
+	Record object[strongRef] `json:"record"`
+}
+
+// InRepost reads the subject of one app.bsky.feed.repost record. It is zero if the
+// record names no post. It returns an error for a record that is not a JSON object.
+func InRepost(repost []byte) (Subject, error) {
+	if jsontext.Value(repost).Kind() != '{' {
+		return Subject{}, errors.New("repost is not a JSON object")
+	}
+	var r struct {
+		Subject object[strongRef] `json:"subject"`
+	}
+	if err := json.Unmarshal(repost, &r, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)); err != nil {
+		return Subject{}, fmt.Errorf("read repost: %w", err)
+	}
+	return parseSubject(string(r.Subject.fields.URI)), nil
+}
+
+// parseSubject parses the AT-URI of a post. An address with a handle instead of a
+// DID names no post: whose handle it was then is unknown.
+func parseSubject(uri string) Subject {
+	at, err := syntax.ParseATURI(uri)
+	if err != nil || !at.Authority().IsDID() || at.Collection() != "app.bsky.feed.post" || at.RecordKey() == "" {
+		return Subject{}
+	}
+	s := Subject{DID: at.Authority().String(), Rkey: at.RecordKey().String()}
+	if len(s.DID) > maxDID {
+		return Subject{}
+	}
+	return s
+}

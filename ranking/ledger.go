@@ -1,0 +1,262 @@
+package ranking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-social/weir/schema"
+)
+
+const (
+	ledger       = "shares"
+	ledgerAhead  = "shares_ahead"
+	ledgerOthers = "shares_default"
+)
+
+// EnsureDays makes the partitions of shares ahead of time, a day each, or more if shares
+// are kept for longer than 50 days. It returns schema.ErrBusy if
+// others use links or shares for longer than a moment. Shares of a missing day are
+// stored in the partition ahead, or in the default partition.
+func EnsureDays(ctx context.Context, db schema.DB, now time.Time, keep time.Duration) error {
+	return schema.EnsurePartitions(ctx, db, ledger, now, daySpan(keep))
+}
+
+func daySpan(keep time.Duration) time.Duration { return max(24*time.Hour, schema.SpanFor(keep)) }
+
+// LedgerRelations returns the maximum number of tables and indexes that hold shares.
+func LedgerRelations(keep time.Duration) int {
+	const indexes = 3 // of a partition
+	return schema.PartitionsOver(keep, daySpan(keep)) * (1 + indexes)
+}
+
+// ExpiredDays lists the partitions of shares that end at or before a time, oldest first.
+func ExpiredDays(ctx context.Context, db schema.DB, before time.Time) ([]string, error) {
+	return schema.ExpiredPartitions(ctx, db, ledger, before)
+}
+
+// CompleteSince returns since when all shares are stored: since the beginning of the
+// oldest day that is kept, or since the database was made if that is later.
+func CompleteSince(ctx context.Context, db schema.DB) (time.Time, error) {
+	made, err := schema.MadeAt(ctx, db)
+	if err != nil {
+		return made, err
+	}
+	oldest, err := schema.PartitionsSince(ctx, db, ledger)
+	switch {
+	case errors.Is(err, schema.ErrNoRows):
+		return made, nil
+	case err == nil && oldest.Before(made):
+		return made, nil
+	}
+	return oldest, err
+}
+
+// LinkRule decides which links stay without shares.
+type LinkRule struct {
+	Now     time.Time
+	Sharers int           // links that at least this many accounts share when some of their shares expire are kept
+	Keep    time.Duration // how long they are kept since then; 0: for ever
+	Grace   time.Duration // how long other links stay without a share
+}
+
+// keptUntil returns the time at or before which a link must have been kept to go.
+func (r LinkRule) keptUntil() time.Time {
+	if r.Keep == 0 {
+		return time.Time{}
+	}
+	return r.Now.Add(-r.Keep)
+}
+
+// CountLeaving counts the sharers of links that have a share in a partition: at most
+// limit links, with ids above after. It stores those with enough sharers in
+// leaving_links. It returns the last id, and the number of links. If the partition was
+// dropped meanwhile, there are none.
+func CountLeaving(ctx context.Context, db schema.DB, rule LinkRule, part string, after int64, limit int) (last int64, links int, err error) {
+	// Most links have few shares: only those with as many shares as sharers needed are counted.
+	const sql = `
+WITH leaving AS MATERIALIZED (
+    SELECT DISTINCT p.link_id FROM %s AS p WHERE p.link_id > $1 ORDER BY p.link_id LIMIT $2
+), counted AS MATERIALIZED (
+    SELECT l.link_id, (SELECT count(DISTINCT s.did) FROM shares AS s WHERE s.link_id = l.link_id) AS sharers
+    FROM leaving AS l
+    WHERE (SELECT count(*) FROM (SELECT FROM shares AS s WHERE s.link_id = l.link_id LIMIT $3) AS s) >= $3
+), kept AS (
+    INSERT INTO leaving_links (part, link_id, sharers, counted)
+    SELECT to_regclass($4), c.link_id, c.sharers, $5 FROM counted AS c WHERE c.sharers >= $3
+    ON CONFLICT (part, link_id) DO UPDATE SET sharers = excluded.sharers, counted = excluded.counted
+), others AS (
+    DELETE FROM leaving_links AS k
+    WHERE k.part = to_regclass($4) AND k.link_id > $1 AND (k.link_id <= (SELECT max(link_id) FROM leaving) OR (SELECT count(*) FROM leaving) < $2)
+      AND k.link_id NOT IN (SELECT c.link_id FROM counted AS c WHERE c.sharers >= $3)
+)
+SELECT coalesce(max(link_id), $1), count(*) FROM leaving`
+	type row struct {
+		Last  int64
+		Links int
+	}
+	found, err := schema.One(ctx, db, "count the sharers of the links of "+part, pgx.RowToStructByPos[row], fmt.Sprintf(sql, pgx.Identifier{part}.Sanitize()),
+		after, limit, rule.Sharers, pgx.Identifier{part}.Sanitize(), rule.Now)
+	if dropped, ok := errors.AsType[*pgconn.PgError](err); ok && dropped.Code == "42P01" {
+		return after, 0, nil
+	}
+	return found.Last, found.Links, err
+}
+
+// DropDay drops a partition of shares. dropped is false if there is none. It returns
+// schema.ErrBusy if others use shares for longer than a moment. Count its links first.
+func DropDay(ctx context.Context, db schema.Batcher, part string) (dropped bool, err error) {
+	// The authors of some records date them later than their rkeys do. If those are many, shares are kept for less than the
+	// longest window.
+	pending := fmt.Sprintf(`
+WITH late AS MATERIALIZED (
+    SELECT DISTINCT s.link_id, s.did FROM %s AS s WHERE s.shared_at > now() - $1::interval LIMIT $2::int + 1
+)
+INSERT INTO pending_counts (link_id, did)
+SELECT link_id, did FROM late WHERE (SELECT count(*) FROM late) <= $2::int
+UNION ALL
+SELECT NULL, NULL WHERE (SELECT count(*) FROM late) > $2::int`, pgx.Identifier{part}.Sanitize())
+	dropped, err = schema.DropPartition(ctx, db, part, func(q *pgx.Batch) { q.Queue(pending, LongestWindow, countBatch) })
+	if gone, ok := errors.AsType[*pgconn.PgError](err); ok && gone.Code == "42P01" {
+		return false, nil
+	}
+	return dropped, err
+}
+
+// MarkKept marks at most limit links of dropped partitions as kept, and returns how
+// many. It is a step of its own, because dropping must not hold its lock for as long as
+// that takes.
+func MarkKept(ctx context.Context, db schema.DB, limit int) (int, error) {
+	const sql = `
+WITH taken AS (
+    DELETE FROM leaving_links
+    WHERE ctid = ANY (ARRAY(
+        SELECT k.ctid FROM leaving_links AS k
+        WHERE NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = k.part)
+        LIMIT $1 FOR UPDATE OF k SKIP LOCKED
+    ))
+    RETURNING link_id, sharers, counted
+), kept AS (
+    SELECT link_id, max(sharers) AS sharers, max(counted) AS counted FROM taken GROUP BY link_id
+), marked AS (
+    UPDATE links AS l SET kept_sharers = greatest(l.kept_sharers, k.sharers), kept_at = greatest(l.kept_at, k.counted)
+    FROM kept AS k
+    WHERE l.id = k.link_id
+)
+SELECT count(*) FROM taken`
+	return schema.One(ctx, db, "mark the links that are kept", pgx.RowTo[int], sql, limit)
+}
+
+// ExpireOtherShares deletes at most limit shares of the default partition that were
+// stored at or before a time, and at most limit of the partition ahead. It marks their
+// links as kept if they have enough sharers. It returns how many it deleted, and skips
+// locked rows.
+func ExpireOtherShares(ctx context.Context, db schema.DB, rule LinkRule, before time.Time, limit int) (int, error) {
+	// The links are marked before a share is locked: workers lock them in this order.
+	const sql = `
+WITH old AS MATERIALIZED (
+    SELECT s.did, s.collection, s.rkey, s.link_id FROM %[1]s AS s WHERE s.stored_at <= $1 ORDER BY s.stored_at LIMIT $2
+), counted AS MATERIALIZED (
+    SELECT o.link_id, (SELECT count(DISTINCT s.did) FROM shares AS s WHERE s.link_id = o.link_id) AS sharers
+    FROM (SELECT DISTINCT link_id FROM old) AS o
+), marked AS (
+    UPDATE links AS l SET kept_sharers = greatest(l.kept_sharers, c.sharers), kept_at = $3
+    FROM counted AS c
+    WHERE l.id = c.link_id AND c.sharers >= $4
+    RETURNING 1
+), going AS MATERIALIZED (
+    SELECT s.did, s.collection, s.rkey, s.link_id
+    FROM old AS o
+    JOIN %[1]s AS s USING (did, collection, rkey, link_id)
+    WHERE (SELECT count(*) FROM marked) >= 0
+    FOR UPDATE OF s SKIP LOCKED
+)
+DELETE FROM shares AS s USING going AS g
+WHERE s.did = g.did AND s.collection = g.collection AND s.rkey = g.rkey AND s.link_id = g.link_id`
+	ahead, err := schema.One(ctx, db, "find "+ledgerAhead, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, ledgerAhead)
+	tables := []string{ledgerOthers}
+	if ahead {
+		tables = append(tables, ledgerAhead)
+	}
+	n := 0
+	for _, table := range tables {
+		if err != nil {
+			return n, err
+		}
+		done, failed := db.Exec(ctx, fmt.Sprintf(sql, table), before, limit, rule.Now, rule.Sharers)
+		if failed != nil {
+			err = fmt.Errorf("expire the shares of %s: %w", table, failed)
+		}
+		n += int(done.RowsAffected())
+	}
+	return n, err
+}
+
+// FindUnshared examines the next links with ids above after, at most limit. It stores
+// those without a share in unshared_links, except those that are kept, and removes those
+// that are shared again. It reads a range of both indexes, so that millions of links take
+// seconds.
+func FindUnshared(ctx context.Context, db schema.DB, rule LinkRule, after int64, limit int) (Examined, error) {
+	const sql = `
+WITH next AS MATERIALIZED (
+    SELECT l.id, l.kept_at FROM links AS l WHERE l.id > $1 ORDER BY l.id LIMIT $2
+), ends AS MATERIALIZED (
+    SELECT coalesce(max(id), $1) AS last, count(*) AS n FROM next
+), shared AS MATERIALIZED (
+    SELECT DISTINCT s.link_id FROM shares AS s WHERE s.link_id > $1 AND s.link_id <= (SELECT last FROM ends)
+), found AS (
+    INSERT INTO unshared_links (link_id, since)
+    SELECT n.id, $3 FROM next AS n
+    WHERE NOT EXISTS (SELECT FROM shared AS s WHERE s.link_id = n.id) AND (n.kept_at IS NULL OR n.kept_at <= $4)
+    ON CONFLICT (link_id) DO NOTHING
+    RETURNING 1
+), again AS (
+    DELETE FROM unshared_links AS u USING shared AS s WHERE u.link_id = s.link_id
+)
+SELECT e.last, e.n, (SELECT count(*) FROM found) FROM ends AS e`
+	return schema.One(ctx, db, "find links without shares", pgx.RowToStructByPos[Examined], sql, after, limit, rule.Now, rule.keptUntil())
+}
+
+// Examined is the result of examining some links.
+type Examined struct {
+	Last  int64 // the highest id
+	Links int
+	Found int // those that were not known to have no share
+}
+
+// ExpireLinks examines at most limit links whose grace is over, and deletes those that
+// still have no share and are not kept. It returns schema.ErrBusy if a worker has just
+// shared one of them. It skips links that a worker is sharing.
+func ExpireLinks(ctx context.Context, db schema.DB, rule LinkRule, limit int) (Expired, error) {
+	// A share locks its link until it is committed. If it was committed after this
+	// statement began, the foreign key refuses the deletion.
+	const sql = `
+WITH due AS MATERIALIZED (
+    SELECT u.link_id FROM unshared_links AS u WHERE u.since <= $1 ORDER BY u.since LIMIT $2 FOR UPDATE SKIP LOCKED
+), going AS MATERIALIZED (
+    SELECT l.id FROM due AS d
+    JOIN links AS l ON l.id = d.link_id
+    WHERE NOT EXISTS (SELECT FROM shares AS s WHERE s.link_id = l.id) AND (l.kept_at IS NULL OR l.kept_at <= $3)
+    FOR UPDATE OF l SKIP LOCKED
+), gone AS (
+    DELETE FROM links AS l USING going AS g WHERE l.id = g.id RETURNING 1
+), settled AS (
+    DELETE FROM unshared_links AS u USING due AS d WHERE u.link_id = d.link_id
+)
+SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM gone)`
+	done, err := schema.One(ctx, db, "expire links", pgx.RowToStructByPos[Expired], sql, rule.Now.Add(-rule.Grace), limit, rule.keptUntil())
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "23503" {
+		err = errors.Join(schema.ErrBusy, err)
+	}
+	return done, err
+}
+
+// Expired is the result of one call of ExpireLinks.
+type Expired struct {
+	Examined int // links whose grace is over
+	Deleted  int
+}

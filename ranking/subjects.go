@@ -1,0 +1,353 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// A subject is a post that others repost or quote. Its row in subjects names the links
+// that the post itself contains. The row of a stored post is made of the post's own
+// shares; that of a stranger's post is fetched. A share through a subject counts only
+// while the row names its link, so that deleting one row ends the shares of everybody
+// who reposted the post.
+
+// SubjectInterval is how often the post of an account that is not followed is fetched
+// again, while its link is in a ranking: no stream delivers its deletion.
+const SubjectInterval = 15 * time.Minute
+
+// throughLivingSubject is true for a share s that needs no subject, or whose subject
+// names the link and has an active author.
+const throughLivingSubject = ` (
+    s.subject_did IS NULL
+    OR EXISTS (
+        SELECT FROM subjects AS u
+        WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links)
+    ) AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.subject_did AND a.status <> 'active')
+) `
+
+// Through is what a record shares through the post that it reposts or quotes.
+type Through struct {
+	schema.Key
+	How      string // quote or repost
+	SharedAt time.Time
+	StoredAt time.Time // when the record was first stored
+	Subject  schema.Key
+	Links    []int64
+}
+
+// batcher is a pool, or a transaction.
+type batcher interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// Subjects are the links of subjects, by their ids; a subject without links is missing.
+type Subjects map[schema.Key][]int64
+
+// FindSubjects returns the subjects that share links, and adds the missing rows: of
+// stored posts, from their shares; of other posts, if accounts are followed, rows that
+// are to be fetched. due reports whether any of them is to be fetched now. A post that
+// was fetched a while ago is fetched again.
+func FindSubjects(ctx context.Context, db batcher, keys []schema.Key) (found Subjects, due bool, err error) {
+	if len(keys) == 0 {
+		return nil, false, nil
+	}
+	// The locks make a deletion of the post wait: it then deletes the new row too.
+	// LATERAL and LIMIT force one index lookup per subject, which is skipped if the
+	// subject is known.
+	const add = `
+WITH own AS MATERIALIZED (
+    SELECT s.did, s.collection, s.rkey, s.link_id
+    FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+    CROSS JOIN LATERAL (
+        SELECT FROM (SELECT) AS unknown
+        WHERE NOT EXISTS (
+            SELECT FROM subjects AS u
+            WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fetched_at IS NULL AND u.fetch_at IS NULL AND u.links <> '{}'
+        )
+        LIMIT 1
+    ) AS unknown
+    CROSS JOIN LATERAL (
+        SELECT s.did, s.collection, s.rkey, s.link_id FROM shares AS s
+        WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did IS NULL
+        LIMIT 1000
+        FOR SHARE
+    ) AS s
+)
+INSERT INTO subjects AS u (did, collection, rkey, links)
+SELECT did, collection, rkey, array_agg(link_id ORDER BY link_id) FROM own GROUP BY did, collection, rkey ORDER BY did, collection, rkey
+ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0`
+	const fetch = `
+INSERT INTO subjects AS u (did, collection, rkey, fetch_at)
+SELECT k.did, k.collection, k.rkey, now()
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+WHERE EXISTS (SELECT FROM watches)
+  AND NOT EXISTS (
+      SELECT FROM subjects AS u
+      WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey
+        AND (u.fetch_at IS NOT NULL OR u.fetched_at IS NULL OR u.fetched_at > now() - $4::interval)
+  )
+  AND NOT EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.did AND p.rkey = k.rkey)
+  AND NOT EXISTS (SELECT FROM tombstones AS t WHERE t.collection = k.collection AND t.did = k.did AND t.rkey = k.rkey)
+ORDER BY k.did, k.collection, k.rkey
+ON CONFLICT (did, collection, rkey) DO UPDATE SET fetch_at = excluded.fetch_at WHERE u.fetch_at IS NULL AND u.fetched_at IS NOT NULL`
+	const read = `
+SELECT u.collection, u.did, u.rkey, ARRAY(SELECT l.id FROM links AS l WHERE l.id = ANY (u.links) ORDER BY l.id) AS links, u.fetch_at <= now()
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+CROSS JOIN LATERAL (
+    SELECT * FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
+) AS u`
+	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
+	q := &pgx.Batch{}
+	q.Queue(add, collection, did, rkey)
+	q.Queue(fetch, collection, did, rkey, SubjectInterval)
+	found = Subjects{}
+	q.Queue(read, collection, did, rkey).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var key schema.Key
+			var links []int64
+			var now *bool
+			if err := rows.Scan(&key.Collection, &key.DID, &key.Rkey, &links, &now); err != nil {
+				return err
+			}
+			due = due || now != nil && *now
+			if len(links) > 0 {
+				found[key] = links
+			}
+		}
+		return rows.Err()
+	})
+	if err := db.SendBatch(ctx, q).Close(); err != nil {
+		return nil, false, fmt.Errorf("find the subjects: %w", err)
+	}
+	return found, due, nil
+}
+
+// syncSubjects gives the subjects among the records the links of their own shares. A
+// subject that was fetched before its author was followed is now stored.
+const syncSubjects = `
+UPDATE subjects AS u
+SET links = n.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0
+FROM (
+    SELECT u.did, u.collection, u.rkey,
+           ARRAY(SELECT s.link_id FROM shares AS s
+                 WHERE s.did = u.did AND s.collection = u.collection AND s.rkey = u.rkey AND s.subject_did IS NULL ORDER BY s.link_id) AS links
+    FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
+    CROSS JOIN LATERAL (
+        SELECT u.did, u.collection, u.rkey FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
+    ) AS u
+) AS n
+WHERE u.did = n.did AND u.collection = n.collection AND u.rkey = n.rkey
+  AND (u.links <> n.links OR u.fetched_at IS NOT NULL OR u.fetch_at IS NOT NULL)`
+
+// SyncSubjects repeats what QueueShares did to the subjects among the records, after
+// its commit: FindSubjects may have added a row of the shares from before.
+func SyncSubjects(ctx context.Context, db schema.DB, records []schema.Key) error {
+	if len(records) == 0 {
+		return nil
+	}
+	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
+	if _, err := db.Exec(ctx, syncSubjects, collection, did, rkey); err != nil {
+		return fmt.Errorf("update the subjects: %w", err)
+	}
+	return nil
+}
+
+// ChangedSubject is a subject whose reposts and quotes must be projected again.
+type ChangedSubject struct {
+	ID int64
+	schema.Key
+}
+
+// ChangedSubjects returns the first changed subjects.
+func ChangedSubjects(ctx context.Context, db schema.DB, limit int) ([]ChangedSubject, error) {
+	const sql = `SELECT id, collection, did, rkey FROM changed_subjects ORDER BY id LIMIT $1`
+	return schema.All(ctx, db, "read the changed subjects", func(row pgx.CollectableRow) (c ChangedSubject, err error) {
+		err = row.Scan(&c.ID, &c.Collection, &c.DID, &c.Rkey)
+		return c, err
+	}, sql, limit)
+}
+
+// SharesThrough returns at most limit records that share something through a subject,
+// sorted by account, after a key.
+func SharesThrough(ctx context.Context, db schema.DB, subject, after schema.Key, limit int) ([]schema.Key, error) {
+	const sql = `
+SELECT DISTINCT s.collection, s.did, s.rkey
+FROM (
+    SELECT s.did, s.collection, s.rkey FROM shares AS s
+    WHERE s.subject_did = $1 AND s.subject_rkey = $2 AND (s.did, s.collection, s.rkey) > ($3, $4, $5)
+    ORDER BY s.did, s.collection, s.rkey
+    LIMIT $6
+) AS s
+ORDER BY s.did, s.collection, s.rkey`
+	return schema.All(ctx, db, "read the shares through a subject", pgx.RowToStructByPos[schema.Key], sql, subject.DID, subject.Rkey, after.DID, after.Collection, after.Rkey, limit)
+}
+
+// DropDeadShares deletes those of the records' shares through a subject whose link it
+// does not name. Records that are stored have been projected again and have none left:
+// this is for records that have expired.
+func DropDeadShares(ctx context.Context, db schema.DB, subject schema.Key, records []schema.Key) error {
+	const sql = `
+DELETE FROM shares AS s
+USING unnest($3::text[], $4::text[], $5::text[]) AS k (collection, did, rkey)
+WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did = $1 AND s.subject_rkey = $2
+  AND NOT EXISTS (
+      SELECT FROM subjects AS u
+      WHERE u.did = $1 AND u.collection = 'app.bsky.feed.post' AND u.rkey = $2 AND s.link_id = ANY (u.links)
+  )`
+	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
+	if _, err := db.Exec(ctx, sql, subject.DID, subject.Rkey, collection, did, rkey); err != nil {
+		return fmt.Errorf("drop the shares through %s/%s: %w", subject.DID, subject.Rkey, err)
+	}
+	return nil
+}
+
+// DropChangedSubject removes a changed subject that has been dealt with.
+func DropChangedSubject(ctx context.Context, db schema.DB, id int64) error {
+	if _, err := db.Exec(ctx, `DELETE FROM changed_subjects WHERE id = $1`, id); err != nil {
+		return fmt.Errorf("drop a changed subject: %w", err)
+	}
+	return nil
+}
+
+// DueSubject is a subject to fetch. Result is what fetching it found.
+type DueSubject struct {
+	schema.Key
+	FetchAt time.Time // names this request: a row that was deleted or stored meanwhile has another
+	Needed  bool      // it has not been shown yet, or one of its links was shared inside the longest window
+}
+
+// DueSubjects returns at most limit subjects that are to be fetched at now: first those
+// without links, which others wait for, then those whose links were shared last. If the
+// whole network is followed, there are none.
+func DueSubjects(ctx context.Context, db schema.DB, now time.Time, limit int) ([]DueSubject, error) {
+	const sql = `
+WITH due AS MATERIALIZED (
+    SELECT u.did, u.collection, u.rkey, u.fetch_at, u.links FROM subjects AS u
+    WHERE u.fetch_at <= $1 AND EXISTS (SELECT FROM watches)
+    ORDER BY u.fetch_at LIMIT 10000
+)
+SELECT d.collection, d.did, d.rkey, d.fetch_at, d.links = '{}' OR coalesce(shared.at > $2, false)
+FROM due AS d
+CROSS JOIN LATERAL (
+    SELECT max(one.at) AS at
+    FROM unnest(d.links) AS l (id)
+    CROSS JOIN LATERAL (SELECT s.shared_at AS at FROM shares AS s WHERE s.link_id = l.id ORDER BY s.shared_at DESC LIMIT 1) AS one
+) AS shared
+ORDER BY d.links <> '{}', shared.at DESC NULLS LAST, d.fetch_at
+LIMIT $3`
+	return schema.All(ctx, db, "choose the subjects to fetch", func(row pgx.CollectableRow) (d DueSubject, err error) {
+		err = row.Scan(&d.Collection, &d.DID, &d.Rkey, &d.FetchAt, &d.Needed)
+		return d, err
+	}, sql, now, now.Add(-LongestWindow), limit)
+}
+
+// FetchedSubject is what the AppView showed of a subject.
+type FetchedSubject struct {
+	DueSubject
+	Shown bool
+	Links []Share // with Key, URL, Site and Card
+}
+
+const (
+	shownTries = 8                // fetches of a post that the AppView does not show, before the next repost of it
+	firstRetry = 30 * time.Second // after which it is fetched again; doubled each time
+)
+
+// StoreSubjects stores fetched subjects and returns those that have links. A subject
+// whose row was deleted, stored or asked for again meanwhile is skipped. One with a
+// tombstone counts as not shown: the AppView may lag behind the stream.
+func StoreSubjects(ctx context.Context, tx pgx.Tx, fetched []FetchedSubject, now time.Time) (linked []schema.Key, err error) {
+	const store = `
+UPDATE subjects AS u
+SET links      = CASE WHEN n.deleted THEN '{}' ELSE n.links END,
+    shown      = n.shown AND NOT n.deleted,
+    fetched_at = $1::timestamptz,
+    tries      = CASE WHEN n.shown THEN 0 ELSE u.tries + 1 END,
+    fetch_at   = CASE WHEN n.deleted OR n.shown AND n.links = '{}' THEN NULL
+                      WHEN n.shown THEN $1::timestamptz + $2::interval
+                      WHEN u.tries + 1 < $3::int THEN $1::timestamptz + least($2::interval, $4::interval * 2 ^ least(u.tries, 16)) END
+FROM (
+    SELECT f.collection, f.did, f.rkey, f.fetch_at, f.shown,
+           EXISTS (SELECT FROM tombstones AS t WHERE t.collection = f.collection AND t.did = f.did AND t.rkey = f.rkey) AS deleted,
+           ARRAY(SELECT DISTINCT l.id FROM unnest($10::int[], $11::text[]) AS i (n, url) JOIN links AS l ON l.url = i.url WHERE i.n = f.n ORDER BY l.id) AS links
+    FROM unnest($5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::boolean[])
+         WITH ORDINALITY AS f (collection, did, rkey, fetch_at, shown, n)
+) AS n
+WHERE u.did = n.did AND u.collection = n.collection AND u.rkey = n.rkey AND u.fetch_at = n.fetch_at
+RETURNING u.collection, u.did, u.rkey, u.links <> '{}'`
+	n := len(fetched)
+	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return fetched[i].Key })
+	at, shown := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[bool], n)
+	var of pgtype.FlatArray[int32]
+	var url pgtype.FlatArray[string]
+	var links []Share
+	for i := range fetched {
+		at[i], shown[i] = fetched[i].FetchAt, fetched[i].Shown
+		for _, l := range fetched[i].Links {
+			of, url, links = append(of, int32(i+1)), append(url, l.URL), append(links, l) //nolint:gosec // a page of posts
+		}
+	}
+	q := &pgx.Batch{}
+	queueLinks(q, links, now)
+	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of, url).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var key schema.Key
+			var has bool
+			if err := rows.Scan(&key.Collection, &key.DID, &key.Rkey, &has); err != nil {
+				return err
+			}
+			if has {
+				linked = append(linked, key)
+			}
+		}
+		return rows.Err()
+	})
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return nil, fmt.Errorf("store subjects: %w", err)
+	}
+	return linked, nil
+}
+
+// ForgetDue ends the fetching of subjects that are not needed now. The next repost of
+// one starts it again.
+func ForgetDue(ctx context.Context, db schema.DB, due []DueSubject) error {
+	const sql = `
+UPDATE subjects AS u SET fetch_at = NULL
+FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS k (collection, did, rkey, fetch_at)
+WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fetch_at = k.fetch_at`
+	collection, did, rkey := schema.Columns(len(due), func(i int) schema.Key { return due[i].Key })
+	at := make(pgtype.FlatArray[time.Time], len(due))
+	for i := range due {
+		at[i] = due[i].FetchAt
+	}
+	if _, err := db.Exec(ctx, sql, collection, did, rkey, at); err != nil {
+		return fmt.Errorf("forget subjects: %w", err)
+	}
+	return nil
+}
+
+// ExpireSubjects examines at most limit rows that were last examined at or before a
+// time: it deletes those that no share needs, and marks the others as examined now.
+func ExpireSubjects(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
+	const sql = `
+WITH old AS MATERIALIZED (
+    SELECT u.did, u.collection, u.rkey, EXISTS (SELECT FROM shares AS s WHERE s.subject_did = u.did AND s.subject_rkey = u.rkey) AS needed
+    FROM subjects AS u WHERE u.checked_at <= $1 ORDER BY u.checked_at LIMIT $3
+    FOR UPDATE SKIP LOCKED
+), kept AS (
+    UPDATE subjects AS u SET checked_at = $2 FROM old AS o WHERE u.did = o.did AND u.collection = o.collection AND u.rkey = o.rkey AND o.needed
+), gone AS (
+    DELETE FROM subjects AS u USING old AS o WHERE u.did = o.did AND u.collection = o.collection AND u.rkey = o.rkey AND NOT o.needed
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM old)::int AS examined, (SELECT count(*) FROM gone)::int AS deleted`
+	type result struct{ Examined, Deleted int }
+	r, err := schema.One(ctx, db, "expire subjects", pgx.RowToStructByName[result], sql, before, now, limit)
+	return r.Examined, r.Deleted, err
+}

@@ -1,0 +1,257 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+// CheckSubjects keeps reposts and quotes in step with their subjects. It projects again
+// what refers to a subject that was deleted or edited, fetches the subjects that no
+// stream delivers, and deletes what waited too long. Each step is a transaction of its
+// own and finds its work in the tables, so that a killed run is continued by the next.
+type CheckSubjects struct {
+	river.WorkerDefaults[jobs.CheckSubjects]
+	pool       *pgxpool.Pool
+	api        *bluesky.Client
+	log        *slog.Logger
+	links      *ProcessPosts
+	stored     collection.Registry
+	patience   time.Duration // how long to run before the job yields to others; shorter than the job's timeout
+	calls      int           // most calls of a run
+	waitAtMost int           // rows of a collection in waiting
+	now        func() time.Time
+}
+
+const (
+	subjectCalls  = 200                // of one run: 5,000 subjects
+	waitingRows   = 2_000_000          // of each collection that wait; beyond, those that have waited longest go
+	waitingTime   = 7 * 24 * time.Hour // after which no window of the ranking holds the share
+	subjectPage   = 500                // records projected at once
+	subjectIdle   = 24 * time.Hour     // after which a subject that no share needs is deleted
+	expiredAtOnce = 1000
+)
+
+// Work runs until nothing is due, or its time is up. It ends with what others are
+// waiting for: while it runs, no other job can be added.
+func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubjects]) error {
+	r := &subjectCheck{w, job.JobRow, time.Now().Add(w.patience), w.calls}
+	for _, step := range []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.changed, r.fetch, r.changed, r.fetch} {
+		done, err := step(ctx)
+		if err != nil {
+			return err
+		}
+		if !done {
+			return snooze(0)
+		}
+	}
+	return nil
+}
+
+// subjectCheck is one run.
+type subjectCheck struct {
+	*CheckSubjects
+	job   *rivertype.JobRow
+	until time.Time // when it yields to others
+	left  int       // calls that it may make
+}
+
+// changed projects the reposts and quotes of changed subjects again, page by page.
+func (w *subjectCheck) changed(ctx context.Context) (done bool, err error) {
+	for {
+		subjects, err := ranking.ChangedSubjects(ctx, w.pool, 100)
+		if err != nil || len(subjects) == 0 {
+			return err == nil, err
+		}
+		for _, subject := range subjects {
+			for after := (schema.Key{}); ; {
+				if time.Now().After(w.until) {
+					return false, nil
+				}
+				keys, err := ranking.SharesThrough(ctx, w.pool, subject.Key, after, subjectPage)
+				if err != nil {
+					return false, err
+				}
+				if len(keys) == 0 {
+					break
+				}
+				after = keys[len(keys)-1]
+				if err := w.links.again(ctx, w.job, slices.Clone(keys)); err != nil {
+					return false, err
+				}
+				if err := ranking.DropDeadShares(ctx, w.pool, subject.Key, keys); err != nil {
+					return false, err
+				}
+			}
+			if err := ranking.DropChangedSubject(ctx, w.pool, subject.ID); err != nil {
+				return false, err
+			}
+		}
+	}
+}
+
+// fetch fetches the subjects that are due, at most MostByURI a call, and releases what
+// waited for them.
+func (w *subjectCheck) fetch(ctx context.Context) (done bool, err error) {
+	for ; w.left > 0; w.left-- {
+		if time.Now().After(w.until) {
+			return false, nil
+		}
+		due, err := ranking.DueSubjects(ctx, w.pool, w.now(), bluesky.MostByURI)
+		if err != nil || len(due) == 0 {
+			return err == nil, err
+		}
+		var idle []ranking.DueSubject
+		due = slices.DeleteFunc(due, func(d ranking.DueSubject) bool {
+			if !d.Needed {
+				idle = append(idle, d)
+			}
+			return !d.Needed
+		})
+		if err := ranking.ForgetDue(ctx, w.pool, idle); err != nil {
+			return false, err
+		}
+		if err := w.fetchPosts(ctx, due); err != nil {
+			return false, err
+		}
+	}
+	return true, nil // the rest is left to the next run
+}
+
+// fetchPosts fetches subjects and stores what the AppView shows of them. If it refuses
+// the request, they are fetched one by one, and the one at fault counts as not shown.
+func (w *subjectCheck) fetchPosts(ctx context.Context, due []ranking.DueSubject) error {
+	if len(due) == 0 {
+		return nil
+	}
+	uris := make([]string, len(due))
+	for i, d := range due {
+		uris[i] = "at://" + d.DID + "/" + d.Collection + "/" + d.Rkey
+	}
+	posts, err := w.api.Posts(ctx, uris)
+	failed, isAPI := errors.AsType[*bluesky.Error](err)
+	switch {
+	case err == nil:
+	case !isAPI || failed.Status != http.StatusBadRequest:
+		return err
+	case len(due) > 1:
+		half := len(due) / 2
+		if err := w.fetchPosts(ctx, due[:half]); err != nil {
+			return err
+		}
+		return w.fetchPosts(ctx, due[half:])
+	}
+	now := w.now()
+	fetched := make([]ranking.FetchedSubject, len(due))
+	for i, d := range due {
+		fetched[i].DueSubject = d
+		at := slices.IndexFunc(posts, func(p bluesky.FeedPost) bool { return p.DID == d.DID && p.Rkey == d.Rkey })
+		if at < 0 {
+			continue
+		}
+		fetched[i].Shown, fetched[i].Links = true, subjectLinks(d.Key, posts[at].Record, now)
+	}
+	linked, err := w.store(ctx, fetched, now)
+	if err != nil {
+		return err
+	}
+	return w.links.release(ctx, w.job, linked)
+}
+
+// store stores fetched subjects. If the database refuses one, it counts as one without
+// links.
+func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubject, now time.Time) (linked []schema.Key, err error) {
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		linked, err = ranking.StoreSubjects(ctx, tx, fetched, now)
+		return err
+	})
+	switch {
+	case err == nil || schema.Classify(err) != schema.Data:
+		return linked, err
+	case len(fetched) > 1:
+		half := len(fetched) / 2
+		first, err := w.store(ctx, fetched[:half], now)
+		if err != nil {
+			return nil, err
+		}
+		second, err := w.store(ctx, fetched[half:], now)
+		return append(first, second...), err
+	case len(fetched[0].Links) == 0:
+		return nil, err
+	}
+	w.log.Warn("subject_refused", "did", fetched[0].DID, "rkey", fetched[0].Rkey, "error", err)
+	fetched[0].Links = nil
+	return w.store(ctx, fetched, now)
+}
+
+// subjectLinks returns the links of a fetched post; none if it cannot be read.
+func subjectLinks(key schema.Key, record []byte, now time.Time) (links []ranking.Share) {
+	found, err := link.InPost(key.DID, record)
+	if err != nil {
+		return nil
+	}
+	from := "at://" + key.DID + "/" + key.Collection + "/" + key.Rkey
+	for _, l := range found.Links {
+		links = append(links, ranking.Share{Key: key, URL: l.URL, Site: l.Site,
+			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: from, At: now}})
+	}
+	return links
+}
+
+// expireWaiting deletes what has waited longer than its collection is kept, and, if too
+// many records wait, those that have waited longest.
+func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error) {
+	names, err := schema.WaitingCollections(ctx, w.pool)
+	if err != nil {
+		return false, err
+	}
+	due, err := schema.WaitingSince(ctx, w.pool, w.waitAtMost)
+	if err != nil {
+		return false, err
+	}
+	now := w.now()
+	for _, name := range names {
+		keep := waitingTime
+		if e, ok := w.stored.Find(name); ok && e.Retention > 0 {
+			keep = min(keep, e.Retention)
+		}
+		due = append(due, schema.ExpiryRule{Collection: name, Before: now.Add(-keep)})
+	}
+	return repeat(w.until, func() (int, error) { return schema.ExpireWaiting(ctx, w.pool, due, expiredAtOnce) })
+}
+
+// expireSubjects deletes subjects that no share has needed for a day.
+func (w *subjectCheck) expireSubjects(ctx context.Context) (done bool, err error) {
+	now := w.now()
+	return repeat(w.until, func() (int, error) {
+		examined, _, err := ranking.ExpireSubjects(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
+		return examined, err
+	})
+}
+
+// repeat repeats a step until it does nothing more; done is false if the time is up.
+func repeat(until time.Time, step func() (int, error)) (done bool, err error) {
+	for {
+		if n, err := step(); err != nil || n == 0 {
+			return err == nil, err
+		}
+		if time.Now().After(until) {
+			return false, nil
+		}
+	}
+}

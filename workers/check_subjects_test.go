@@ -1,0 +1,280 @@
+package workers
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/simnet"
+)
+
+const getPosts = "app.bsky.feed.getPosts"
+
+// village is a town that follows did:plc:b and reads the posts of strangers from a
+// simulated network.
+type village struct {
+	*town
+	net    *simnet.Net
+	checks *CheckSubjects
+	later  time.Duration // that the clock of the checks is ahead
+}
+
+func newVillage(t *testing.T) *village {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 9, Accounts: 40})
+	require.NoError(t, err)
+	require.NoError(t, n.Start("127.0.0.1:0"))
+	t.Cleanup(n.Stop)
+	v := &village{town: newTown(t), net: n}
+	v.checks = v.town.checks()
+	v.checks.api, v.checks.now = apiOf(t, n), func() time.Time { return time.Now().Add(v.later) }
+	v.execute(`INSERT INTO watches (target, kind) VALUES ('did:plc:b', 'account')`)
+	v.execute(`INSERT INTO watch_members (watch_id, did) SELECT id, 'did:plc:b' FROM watches`)
+	return v
+}
+
+func (v *village) execute(sql string, args ...any) {
+	v.t.Helper()
+	_, err := v.pool.Exec(v.t.Context(), sql, args...)
+	require.NoError(v.t, err)
+}
+
+// stranger makes an account post, and returns the URI.
+func (v *village) stranger(i int, urls ...string) string {
+	v.t.Helper()
+	e, err := v.net.PostNow(v.net.Accounts()[i].DID, "x", urls...)
+	require.NoError(v.t, err)
+	return uri(e.DID, e.Rkey)
+}
+
+// repostsURI makes the followed account repost a post.
+func (v *village) repostsURI(rkey, subject string) {
+	v.t.Helper()
+	v.write("b/"+rkey, map[string]any{"subject": map[string]string{"uri": subject, "cid": "c"}})
+	v.project("b/" + rkey)
+}
+
+func (v *village) run() { v.t.Helper(); v.check(v.checks) }
+
+// asked returns how often getPosts was called.
+func (v *village) asked() int { return len(v.net.Calls(getPosts)) }
+
+// TestPostsOfStrangersAreFetched, 25 a call; until then their reposts wait. They are not
+// stored as records.
+func TestPostsOfStrangersAreFetched(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	for i := range 30 {
+		v.repostsURI(fmt.Sprintf("r%d", i), v.stranger(i, fmt.Sprintf("https://news.example/%d", i)))
+	}
+	require.Len(t, v.waiting(), 30)
+	v.run()
+	require.Equal(t, 2, v.asked())
+	require.Empty(t, v.waiting())
+	require.Len(t, v.sharing(), 30)
+	require.Equal(t, 1, v.counts("https://news.example/3"), "a stranger does not count")
+	require.Empty(t, v.rows(`SELECT rkey FROM posts`))
+	v.run()
+	require.Equal(t, 2, v.asked(), "not fetched again before the interval")
+	v.posts("b/2", "", "https://news.example/x")
+	v.project("b/2")
+	v.reposts("b/r99", "b/2")
+	v.project("b/r99")
+	v.run()
+	require.Equal(t, 2, v.asked(), "a stored post is not fetched")
+	v.posts("b/3", "")
+	v.project("b/3")
+	v.reposts("b/r98", "b/3")
+	v.project("b/r98")
+	v.run()
+	require.Equal(t, 2, v.asked(), "even if it has no link")
+}
+
+// TestStrangersPostIsFetchedAgain while its link is in a ranking: what the AppView no
+// longer shows does not count, and an edit changes the links.
+func TestStrangersPostIsFetchedAgain(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	deleted, edited, hidden, old := v.stranger(0, "https://a.example/"), v.stranger(1, "https://b.example/"), v.stranger(2, "https://c.example/"), v.stranger(3, "https://d.example/")
+	for i, subject := range []string{deleted, edited, hidden, old} {
+		v.repostsURI(fmt.Sprintf("r%d", i), subject)
+	}
+	v.run()
+	require.Equal(t, []int{1, 1, 1}, []int{v.counts("https://a.example/"), v.counts("https://b.example/"), v.counts("https://c.example/")})
+	require.NoError(t, v.net.DeleteRecord(deleted))
+	_, err := v.net.EditPost(edited, "x", "https://e.example/")
+	require.NoError(t, err)
+	require.NoError(t, v.net.TakeDown(v.net.Accounts()[2].DID))
+	v.execute(`UPDATE shares SET shared_at = shared_at - interval '8 days' WHERE rkey = 'r3'`)
+	v.later = ranking.SubjectInterval - time.Second
+	v.run()
+	require.Equal(t, 1, v.asked())
+	v.later = ranking.SubjectInterval + time.Second
+	v.run()
+	require.Equal(t, 2, v.asked())
+	require.NotContains(t, v.net.Calls(getPosts)[1].URIs, old, "its link is in no ranking")
+	require.Equal(t, []int{0, 0, 1, 0}, []int{v.counts("https://a.example/"), v.counts("https://b.example/"), v.counts("https://e.example/"), v.counts("https://c.example/")})
+	require.Len(t, v.rows(`SELECT rkey FROM subjects WHERE NOT shown`), 2)
+	require.Len(t, v.waiting(), 2)
+	require.NoError(t, v.net.Reactivate(v.net.Accounts()[2].DID))
+	v.later += time.Minute
+	v.run()
+	require.Equal(t, 1, v.counts("https://c.example/"), "shown again")
+	v.repostsURI("r9", old)
+	v.execute(`UPDATE subjects SET fetched_at = fetched_at - interval '1 hour' WHERE fetch_at IS NULL`)
+	v.project("b/r9")
+	asked := v.asked()
+	v.run()
+	require.Equal(t, asked+1, v.asked(), "somebody reposts it again")
+}
+
+// TestPostThatIsNotShownIsFetchedAFewTimes: the AppView may lag.
+func TestPostThatIsNotShownIsFetchedAFewTimes(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	v.repostsURI("r1", "at://did:plc:nobody/app.bsky.feed.post/1")
+	for range 20 {
+		v.run()
+		v.later += ranking.SubjectInterval
+	}
+	require.Equal(t, 8, v.asked())
+	require.Len(t, v.waiting(), 1)
+}
+
+// TestFetchingSurvivesFailures of every kind, and the calls that refuse one of the posts.
+func TestFetchingSurvivesFailures(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	for i := range 5 {
+		v.repostsURI(fmt.Sprintf("r%d", i), v.stranger(i, "https://news.example/"))
+	}
+	for _, kind := range []simnet.CallFaultKind{simnet.InternalError, simnet.BadGateway, simnet.TooMany, simnet.Forbidden, simnet.Severed, simnet.Malformed, simnet.Empty} {
+		require.NoError(t, v.net.FailCalls(simnet.CallFault{Kind: kind, Endpoint: getPosts, Count: 2}), kind)
+		err := v.checks.Work(t.Context(), &river.Job[jobs.CheckSubjects]{JobRow: &rivertype.JobRow{}})
+		v.net.ClearCallFaults()
+		require.Error(t, err, kind)
+		require.Empty(t, v.sharing(), kind)
+		require.Empty(t, v.rows(`SELECT rkey FROM subjects WHERE fetched_at IS NOT NULL`), "%s says nothing about a post", kind)
+	}
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', 'no rkey', now())`)
+	v.run()
+	require.Len(t, v.sharing(), 5)
+	require.Equal(t, []string{"no rkey"}, v.rows(`SELECT rkey FROM subjects WHERE NOT shown`))
+}
+
+// TestFetchedPostDoesNotOutliveItsDeletion: the stream brings the deletion of a followed
+// account's post while the AppView still shows it.
+func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	subject := v.stranger(0, v.news)
+	did := v.net.Accounts()[0].DID
+	rkey := subject[len(subject)-13:]
+	v.repostsURI("r1", subject)
+	due, err := ranking.DueSubjects(t.Context(), v.pool, time.Now(), 10)
+	require.NoError(t, err)
+	require.Len(t, due, 1)
+	deletes := func() {
+		v.apply(schema.Batch{Deletions: []schema.Deletion{{Key: postKey(did, rkey), Rev: "9", At: time.Now()}}})
+	}
+	deletes()
+	v.project("b/r1") // waits again, and nothing is asked for
+	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
+	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []ranking.Share{{URL: v.news, Site: "news.example"}}}}
+	linked, err := v.checks.store(t.Context(), fetched, time.Now())
+	require.NoError(t, err)
+	require.Empty(t, linked, "the row that was to be filled has gone")
+	other := fetched[0].DueSubject
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', '1', now())`)
+	other.DID, other.Rkey = "did:plc:x", "1"
+	linked, err = v.checks.store(t.Context(), []ranking.FetchedSubject{{DueSubject: other, Shown: true, Links: fetched[0].Links}}, time.Now())
+	require.NoError(t, err)
+	require.Empty(t, linked, "it was asked for again: this answer may be older than a deletion")
+	v.execute(`DELETE FROM subjects`)
+
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ($1, 'app.bsky.feed.post', $2, now())`, did, rkey) // asked for before the deletion
+	v.run()
+	require.Equal(t, 1, v.asked())
+	require.Empty(t, v.sharing())
+	require.Equal(t, []string{"false"}, v.rows(`SELECT shown::text FROM subjects WHERE fetch_at IS NULL`))
+}
+
+// TestStrangerWhoBecomesFollowed: the stored post replaces the fetched one, and its
+// deletion ends the shares through it.
+func TestStrangerWhoBecomesFollowed(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	subject := v.stranger(0, v.news)
+	key := postKey(v.net.Accounts()[0].DID, subject[len(subject)-13:])
+	v.repostsURI("r1", subject)
+	v.run()
+	require.Equal(t, 1, v.counts(v.news))
+	v.apply(schema.Batch{Writes: []schema.Write{{Key: key, Rev: "1", CID: "c", CreatedAt: time.Now(), Record: []byte(`{"text":"` + v.news + `"}`)}}})
+	_, err := v.w.projected(t.Context(), []schema.Key{key})
+	require.NoError(t, err)
+	v.later = time.Hour
+	v.run()
+	require.Equal(t, 1, v.asked(), "a stored post is not fetched")
+	v.apply(schema.Batch{Deletions: []schema.Deletion{{Key: key, Rev: "2", At: time.Now()}}})
+	require.Zero(t, v.counts(v.news))
+}
+
+// TestWholeNetworkFetchesNothing.
+func TestWholeNetworkFetchesNothing(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	v.execute(`DELETE FROM watches`)
+	v.repostsURI("r1", v.stranger(0, v.news))
+	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
+	v.execute(`INSERT INTO subjects (did, collection, rkey, fetch_at) VALUES ('did:plc:x', 'app.bsky.feed.post', '1', now())`) // from when accounts were followed
+	v.run()
+	require.Zero(t, v.asked())
+	require.Len(t, v.waiting(), 1)
+}
+
+// TestRunsAreBounded in the calls that they make.
+func TestRunsAreBounded(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	for i := range 30 {
+		v.repostsURI(fmt.Sprintf("r%d", i), v.stranger(i, v.news))
+	}
+	v.checks.calls = 1
+	v.run()
+	require.Equal(t, 1, v.asked())
+	require.Len(t, v.waiting(), 5)
+	v.run()
+	require.Empty(t, v.waiting())
+}
+
+// TestRepostOfAStrangerAddsTheJob that fetches the post, once.
+func TestRepostOfAStrangerAddsTheJob(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	hub := r.net.Hub().DID
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, hub)
+	r.becomes(1, `SELECT count(*) FROM watch_members`)
+	r.idle()
+	e, err := r.net.PostNow(r.net.Accounts()[0].DID, "x", "https://news.example/1")
+	require.NoError(t, err)
+	repost, err := r.net.RepostNow(hub, uri(e.DID, e.Rkey))
+	require.NoError(t, err)
+	a := newAuthor(t, r.pool)
+	key := schema.Key{Collection: repostCollection, DID: hub, Rkey: repost.Rkey}
+	a.apply(schema.Batch{Writes: []schema.Write{{Key: key, Rev: repost.Rev, CID: repost.CID, CreatedAt: time.Now(), Record: repost.Record}}})
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
+		return registered(t, r.pool).Enqueue(r.client.Client, "")(t.Context(), tx, []schema.Key{key}, time.Time{})
+	}))
+	r.becomes(1, `SELECT count(*) FROM shares WHERE how = 'repost'`)
+	require.True(t, slices.ContainsFunc(r.net.Calls(getPosts), func(c simnet.Call) bool { return c.Status == http.StatusOK }))
+}

@@ -1,0 +1,172 @@
+package workers
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+// sharing holds what the records of one job share.
+type sharing struct {
+	worker      *ProcessPosts
+	records     int                            // number of stored records
+	shares      map[schema.Key][]ranking.Share // what the records themselves contain; only of those with shares, now or before, or that wait
+	through     map[schema.Key]ranking.Through // reposts and quotes; without their links
+	waited      map[schema.Key]bool            // the records that waited before
+	reprojected []schema.Key                   // the records that had shares before
+	revs        map[schema.Key]string          // the revision projected
+	subjects    ranking.Subjects
+	due         bool // a subject is to be fetched now, or has changed
+	failures    []failure
+}
+
+func (p *sharing) touch(key schema.Key) {
+	if _, ok := p.shares[key]; !ok {
+		p.shares[key] = nil
+	}
+}
+
+// all returns what all records themselves contain.
+func (p *sharing) all() []ranking.Share {
+	var shares []ranking.Share
+	for _, s := range p.shares {
+		shares = append(shares, s...)
+	}
+	return shares
+}
+
+// keys returns the records to write, sorted, so that concurrent jobs lock in one
+// order.
+func (p *sharing) keys() []schema.Key {
+	keys := make([]schema.Key, 0, len(p.shares)+len(p.through))
+	for key := range p.shares {
+		keys = append(keys, key)
+	}
+	for key := range p.through {
+		keys = append(keys, key)
+	}
+	return sortedKeys(keys)
+}
+
+// linked returns the records that contain links themselves, sorted.
+func (p *sharing) linked() []schema.Key {
+	var keys []schema.Key
+	for key, shares := range p.shares {
+		if len(shares) > 0 {
+			keys = append(keys, key)
+		}
+	}
+	return sortedKeys(keys)
+}
+
+// subjectKeys returns the subjects of the records, sorted.
+func (p *sharing) subjectKeys() []schema.Key {
+	var keys []schema.Key
+	for _, t := range p.through {
+		keys = append(keys, t.Subject)
+	}
+	return sortedKeys(keys)
+}
+
+// lock locks the records against writers and reads again those that have changed. It
+// reports which of them are stored.
+func (p *sharing) lock(ctx context.Context, tx pgx.Tx, keys []schema.Key) (there map[schema.Key]bool, err error) {
+	postKeys, repostKeys := byCollection(keys)
+	there = make(map[schema.Key]bool, len(keys))
+	posts, err := schema.LockPosts(ctx, tx, postKeys)
+	if err != nil {
+		return nil, err
+	}
+	var changed []schema.Key
+	for i := range posts {
+		key := postKey(posts[i].DID, posts[i].Rkey)
+		there[key] = true
+		if p.revs[key] != posts[i].Rev {
+			changed = append(changed, key)
+		}
+	}
+	again, err := schema.Posts(ctx, tx, changed)
+	if err != nil {
+		return nil, err
+	}
+	for i := range again {
+		p.addPost(&again[i])
+	}
+	reposts, err := schema.LockRecords(ctx, tx, repostKeys)
+	if err != nil {
+		return nil, err
+	}
+	for i := range reposts {
+		there[reposts[i].Key] = true
+		if p.revs[reposts[i].Key] != reposts[i].Rev {
+			p.addRepost(&reposts[i])
+		}
+	}
+	return there, nil
+}
+
+// addPost projects one post and replaces an earlier revision of it.
+func (p *sharing) addPost(post *schema.Post) {
+	key := postKey(post.DID, post.Rkey)
+	p.revs[key] = post.Rev
+	found, err := p.worker.links(post)
+	if err != nil {
+		p.failed(key, post.Record, err)
+		return
+	}
+	p.refer(key, found.Quoted, ranking.Through{Key: key, How: "quote", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt})
+	if len(found.Links) == 0 {
+		if _, ok := p.shares[key]; ok {
+			p.shares[key] = nil
+		}
+		return
+	}
+	uri := "at://" + post.DID + "/" + schema.PostCollection + "/" + post.Rkey
+	shares := make([]ranking.Share, 0, len(found.Links))
+	for _, l := range found.Links {
+		shares = append(shares, ranking.Share{
+			Key: key, URL: l.URL, Site: l.Site, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt,
+			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
+		})
+	}
+	p.shares[key] = shares
+}
+
+// addRepost projects one repost and replaces an earlier revision of it.
+func (p *sharing) addRepost(repost *schema.Record) {
+	p.revs[repost.Key] = repost.Rev
+	subject, err := link.InRepost(repost.Record)
+	if err != nil {
+		p.failed(repost.Key, repost.Record, err)
+		return
+	}
+	p.refer(repost.Key, subject, ranking.Through{Key: repost.Key, How: "repost", SharedAt: repost.CreatedAt, StoredAt: repost.IndexedAt})
+}
+
+// refer makes a record share through a subject, or through none.
+func (p *sharing) refer(key schema.Key, subject link.Subject, t ranking.Through) {
+	t.Subject = postKey(subject.DID, subject.Rkey)
+	if subject == (link.Subject{}) || t.Subject == key {
+		delete(p.through, key)
+		return
+	}
+	p.through[key] = t
+}
+
+func (p *sharing) failed(key schema.Key, record []byte, cause error) {
+	p.failures = append(p.failures, failure{Key: key, rev: p.revs[key], raw: record, cause: cause})
+}
+
+// links returns the links of a post.
+func (w *ProcessPosts) links(post *schema.Post) (found link.Post, err error) {
+	defer w.recovered(&err)
+	return w.find(post.DID, post.Record)
+}
+
+func postKey(did, rkey string) schema.Key {
+	return schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
+}

@@ -1,0 +1,71 @@
+package workers
+
+import (
+	"context"
+	"time"
+
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// waiters are records that wait for others: schema/waiting.go has the protocol.
+type waiters struct {
+	db         schema.DB
+	projection string
+}
+
+const releasedAtOnce = 500
+
+// release calls project with the records that wait for each of the known ones, page by
+// page. project must make each of them wait anew or no longer. Call it after the commit
+// that made the records known. It returns false if it stopped at until: calling it
+// again continues, because what was projected waits no longer.
+func (w waiters) release(ctx context.Context, known []schema.Key, until time.Time, project func([]schema.Key) error) (done bool, err error) {
+	if len(known) == 0 {
+		return true, nil
+	}
+	if known, err = schema.WaitedFor(ctx, w.db, w.projection, known); err != nil {
+		return false, err
+	}
+	for _, key := range known {
+		for after := (schema.Key{}); ; {
+			if time.Now().After(until) {
+				return false, nil
+			}
+			keys, err := schema.WaitingFor(ctx, w.db, w.projection, key, after, releasedAtOnce)
+			if err != nil {
+				return false, err
+			}
+			if len(keys) == 0 {
+				break
+			}
+			after = keys[len(keys)-1]
+			if err := project(keys); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// release projects the reposts and quotes that wait for posts. If there are very many,
+// the job yields to others in between.
+func (w *ProcessPosts) release(ctx context.Context, job *rivertype.JobRow, known []schema.Key) error {
+	done, err := waiters{w.pool, w.name}.release(ctx, known, time.Now().Add(w.patience), func(keys []schema.Key) error {
+		return w.again(ctx, job, keys)
+	})
+	if err == nil && !done {
+		return snooze(0)
+	}
+	return err
+}
+
+// again projects records that were projected before.
+func (w *ProcessPosts) again(ctx context.Context, job *rivertype.JobRow, keys []schema.Key) error {
+	p, err := w.projected(ctx, keys)
+	if err != nil {
+		return err
+	}
+	return w.settle(ctx, job, p)
+}

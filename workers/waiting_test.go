@@ -1,0 +1,163 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/schema"
+)
+
+// TestPostStoredWhileARepostBeginsToWait: whoever begins to wait looks once more.
+func TestPostStoredWhileARepostBeginsToWait(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	c.reposts("b/r1", "a/1")
+	other := worker(c.pool)
+	c.w.committed = func() {
+		c.w.committed = nil
+		require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
+		_, err := c.pool.Exec(t.Context(), `DELETE FROM waiting`) // the post's job looked before the repost's commit
+		require.NoError(t, err)
+		c.posts("a/1", "", c.news)
+		require.NoError(t, other.Work(t.Context(), c.job("a/1")))
+	}
+	c.project("b/r1")
+	require.Equal(t, []string{"a/1 post " + c.news, "b/r1 repost " + c.news}, c.sharing())
+}
+
+// TestPostDeletedWhileItIsReposted: the share of a post that has gone becomes a row that
+// waits, although the check of the changed post did not see the share.
+func TestPostDeletedWhileItIsReposted(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	c.posts("a/1", "", c.news)
+	c.project("a/1")
+	c.reposts("b/r1", "a/1")
+	c.w.committed = func() {
+		c.w.committed = nil
+		c.deletes("a/1")
+		_, err := c.pool.Exec(t.Context(), `DELETE FROM changed_subjects`)
+		require.NoError(t, err)
+	}
+	c.project("b/r1")
+	require.Empty(t, c.rows(`SELECT rkey FROM shares`))
+	require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
+}
+
+// TestJobKilledBetweenItsCommitAndTheRelease releases when it runs again.
+func TestJobKilledBetweenItsCommitAndTheRelease(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	ctx, kill := context.WithCancel(t.Context())
+	c.reposts("b/r1", "a/1")
+	c.w.committed = kill
+	require.Error(t, c.w.Work(ctx, c.job("b/r1")), "after it began to wait")
+	require.Equal(t, []string{"b/r1 for a/1"}, c.waiting())
+	c.posts("a/1", "", c.news)
+	require.Error(t, c.w.Work(ctx, c.job("a/1")))
+	ctx, kill = context.WithCancel(t.Context())
+	c.w.committed = kill
+	require.Error(t, c.w.Work(ctx, c.job("a/1")), "after its own shares")
+	require.Equal(t, []string{"a/1 post " + c.news}, c.sharing())
+	c.w.committed = nil
+	c.project("a/1")
+	require.Equal(t, []string{"a/1 post " + c.news, "b/r1 repost " + c.news}, c.sharing())
+	require.Empty(t, c.waiting())
+}
+
+// TestReleaseContinuesWhereItStopped: a job that has no time left continues later, and
+// the rows that it has released wait no longer.
+func TestReleaseContinuesWhereItStopped(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	var names []string
+	for i := range releasedAtOnce + 10 {
+		names = append(names, fmt.Sprintf("b%d/r1", i))
+		c.reposts(names[i], "a/1")
+	}
+	require.NoError(t, c.w.Work(t.Context(), c.job(names...)))
+	c.posts("a/1", "", c.news)
+	known := []schema.Key{c.key("a/1")}
+	c.w.patience = time.Hour
+	_, err := c.w.projected(t.Context(), known)
+	require.NoError(t, err)
+	pages, until := 0, time.Now().Add(time.Hour)
+	project := func(keys []schema.Key) error {
+		if pages++; pages == 2 {
+			return context.Canceled
+		}
+		_, err := c.w.projected(t.Context(), keys)
+		return err
+	}
+	waits := waiters{c.pool, c.w.name}
+	_, err = waits.release(t.Context(), known, until, project)
+	require.Error(t, err)
+	require.Len(t, c.waiting(), 10)
+	done, err := waits.release(t.Context(), known, time.Now().Add(-time.Second), project)
+	require.NoError(t, err)
+	require.False(t, done)
+	done, err = waits.release(t.Context(), known, until, project)
+	require.NoError(t, err)
+	require.True(t, done)
+	require.Equal(t, releasedAtOnce+11, c.counts(c.news))
+	require.Equal(t, 3, pages)
+}
+
+// TestWaitingIsBounded by time and by number.
+func TestWaitingIsBounded(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	for i := range 5 {
+		c.reposts(fmt.Sprintf("b%d/r1", i), "a/1")
+		c.posts(fmt.Sprintf("b%d/1", i), "a/1")
+		c.project(fmt.Sprintf("b%d/r1", i), fmt.Sprintf("b%d/1", i))
+	}
+	age := func(name, by string) {
+		key := c.key(name)
+		_, err := c.pool.Exec(t.Context(), `UPDATE waiting SET since = since - $4::interval WHERE did = $1 AND collection = $2 AND rkey = $3`, key.DID, key.Collection, key.Rkey, by)
+		require.NoError(t, err)
+	}
+	w := c.checks()
+	age("b0/r1", "49 hours")
+	age("b0/1", "47 hours")
+	c.check(w)
+	require.Len(t, c.waiting(), 9)
+	w.waitAtMost = 4
+	c.check(w)
+	require.Equal(t, []string{"b1/1 for a/1", "b1/r1 for a/1"}, c.waiting()[:2])
+	require.Len(t, c.waiting(), 8)
+	w.stored = collection.Of(collection.Entry{Pattern: "app.bsky.feed.*"}) // for ever
+	age("b1/r1", "167 hours")
+	age("b2/r1", "169 hours")
+	c.check(w)
+	require.Len(t, c.waiting(), 7)
+}
+
+// TestSubjectsThatNoShareNeedsExpire, a day after they were last needed.
+func TestSubjectsThatNoShareNeedsExpire(t *testing.T) {
+	t.Parallel()
+	c := newTown(t)
+	c.posts("a/1", "", c.news)
+	c.posts("a/2", "", c.news)
+	c.reposts("b/r1", "a/1")
+	c.reposts("b/r2", "a/2")
+	c.project("a/1", "a/2", "b/r1", "b/r2")
+	c.deletes("b/r2")
+	subjects := `SELECT rkey FROM subjects ORDER BY 1`
+	w := c.checks()
+	c.check(w)
+	require.Equal(t, []string{"1", "2"}, c.rows(subjects))
+	w.now = func() time.Time { return time.Now().Add(25 * time.Hour) }
+	w.stored = collection.Registry{}
+	c.check(w)
+	require.Equal(t, []string{"1"}, c.rows(subjects))
+	require.Equal(t, 2, c.counts(c.news))
+	c.reposts("b/r2", "a/2") // the post is still stored
+	c.project("b/r2")
+	require.Equal(t, []string{"1", "2"}, c.rows(subjects))
+}
