@@ -219,8 +219,33 @@ func BenchmarkUpkeep(b *testing.B) {
 			report(c.name+"-took", took)
 		}
 		conn.Release()
+		report("leaving-server", leaving(b, pool))
 		b.ReportMetric(0, "ns/op")
 	}
+}
+
+// leaving returns what it costs that a share leaves all windows, one after the other: the
+// windows advance by some minutes in small steps while nothing arrives.
+func leaving(b *testing.B, pool *pgxpool.Pool) time.Duration {
+	b.Helper()
+	const step, steps = 5 * time.Second, 60
+	config := pool.Config()
+	config.MaxConns = 1
+	one, err := pgxpool.NewWithConfig(b.Context(), config)
+	require.NoError(b, err)
+	defer one.Close()
+	var backend uint32
+	require.NoError(b, one.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
+	now := time.Now()
+	_, err = Count(b.Context(), one, now)
+	require.NoError(b, err)
+	began := cpu(b, backend)
+	for n := range steps {
+		_, err := Count(b.Context(), one, now.Add(time.Duration(n+1)*step))
+		require.NoError(b, err)
+	}
+	left := time.Duration(steps*step.Seconds()*benchDay) / (24 * 3600)
+	return (cpu(b, backend) - began) / left
 }
 
 // BenchmarkTrending measures pages of 50 links while shares arrive and the counter runs,

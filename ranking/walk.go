@@ -189,19 +189,26 @@ func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry,
 	return append(found, singles...), err
 }
 
-// ordered walks the links with at least two sharers in the window of the order.
+// ordered walks the links with at least two sharers in the window of the order. The
+// indexes have only levels of counts, so it reads all links of the levels that contain
+// the first limit, and sorts those.
 func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	column := "c.in_" + Windows()[w.windowIndex()].Name
-	by, two := column, column
+	window := Windows()[w.windowIndex()].Name
+	count, by, level, two := "c.in_"+window, "c.in_"+window, "c.level_"+window, "c.level_"+window
 	if w.q.Sort == Speed {
-		by, two = "c.speed", "c.in_24h"
+		by, level, two = "c.speed", "c.level_speed", "c.level_24h"
 	}
+	from := `
+    FROM link_counts AS c
+    WHERE ` + two + ` >= 1 AND ` + level + ` <= ` + levelOf("$3") + ` AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
+      AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
+      AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5)`
 	sql := `
-SELECT c.link_id, ` + column + `, c.speed, c.last_at, NULL::text[]
-FROM link_counts AS c
-WHERE ` + two + ` >= 2 AND ` + column + ` >= $1
-  AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
-  AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5)
+WITH lowest AS MATERIALIZED (
+    SELECT min(c.level) AS level FROM (SELECT ` + level + ` AS level` + from + ` ORDER BY 1 DESC LIMIT $6) AS c
+)
+SELECT c.link_id, ` + count + `, c.speed, c.last_at, NULL::text[]` + from + `
+  AND ` + level + ` >= (SELECT l.level FROM lowest AS l)
 ORDER BY ` + by + ` DESC, c.last_at DESC, c.link_id DESC
 LIMIT $6`
 	value, last, id := math.MaxInt32, time.Unix(0, 0), int64(0)
@@ -209,6 +216,11 @@ LIMIT $6`
 		value, last, id = after.value(w.q.Sort), after.Last, after.ID
 	}
 	return schema.All(ctx, w.tx, "walk the counts", pgx.RowToStructByPos[entry], sql, w.q.least(), w.q.Site, value, last, id, limit)
+}
+
+// levelOf is the level of a number, as the generated columns of link_counts have it.
+func levelOf(n string) string {
+	return `width_bucket(` + n + `::int, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')`
 }
 
 // singles walks the links with one sharer in the window of the order, the latest first:
