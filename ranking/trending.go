@@ -226,8 +226,8 @@ func (r *reader) from() time.Time { return r.end.Add(-r.q.Window) }
 
 // page reads the page.
 func (r *reader) page(ctx context.Context) (p Page, err error) {
-	// With a stale plan, or none of the statistics, a scan of a whole table looks cheap.
-	if _, err := r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true)`); err != nil {
+	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
+	if _, err := r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
 		return p, err
 	}
 	if r.state, err = readState(ctx, r.tx); err != nil {

@@ -194,13 +194,13 @@ func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry,
 // the first limit, and sorts those.
 func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	window := Windows()[w.windowIndex()].Name
-	count, by, level, two := "c.in_"+window, "c.in_"+window, "c.level_"+window, "c.level_"+window
+	count, by, level := "c.in_"+window, "c.in_"+window, "c.level_"+window
 	if w.q.Sort == Speed {
-		by, level, two = "c.speed", "c.level_speed", "c.level_24h"
+		by, level = "c.speed", "c.level_speed"
 	}
 	from := `
     FROM link_counts AS c
-    WHERE ` + two + ` >= 1 AND ` + level + ` <= ` + levelOf("$3") + ` AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
+    WHERE ` + level + ` >= 1 AND ` + level + ` <= ` + levelOf("$3") + ` AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
       AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
       AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5)`
 	sql := `

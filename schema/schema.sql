@@ -235,7 +235,11 @@ CREATE TABLE link_counts (
     level_12h smallint GENERATED ALWAYS AS (width_bucket(in_12h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
     level_24h smallint GENERATED ALWAYS AS (width_bucket(in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
     level_7d smallint GENERATED ALWAYS AS (width_bucket(in_7d, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
-    level_speed smallint GENERATED ALWAYS AS (width_bucket(24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_speed smallint GENERATED ALWAYS AS (
+CASE
+    WHEN in_24h >= 2 THEN width_bucket(24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])
+    ELSE 0
+END) NOT NULL, -- The order of magnitude of the speed; 0: fewer than 2 sharers in 24 h.
     CONSTRAINT link_counts_pkey PRIMARY KEY (link_id),
     CONSTRAINT link_counts_check CHECK (in_3h >= in_1h),
     CONSTRAINT link_counts_check1 CHECK (in_6h >= in_3h),
@@ -251,7 +255,7 @@ CREATE INDEX link_counts_24h ON link_counts USING btree (level_24h) WHERE level_
 CREATE INDEX link_counts_3h ON link_counts USING btree (level_3h) WHERE level_3h >= 1;
 CREATE INDEX link_counts_6h ON link_counts USING btree (level_6h) WHERE level_6h >= 1;
 CREATE INDEX link_counts_7d ON link_counts USING btree (level_7d) WHERE level_7d >= 1;
-CREATE INDEX link_counts_speed ON link_counts USING btree (level_speed) WHERE level_24h >= 1;
+CREATE INDEX link_counts_speed ON link_counts USING btree (level_speed) WHERE level_speed >= 1;
 
 -- Every shared page, under its normalised URL, with the card that describes it.
 CREATE TABLE links (
@@ -386,7 +390,7 @@ CREATE TABLE sharers (
     quote_at timestamp with time zone, -- The latest share by quoting a post. NULL: none.
     repost_at timestamp with time zone, -- The latest share by reposting a post. NULL: none.
     CONSTRAINT sharers_pkey PRIMARY KEY (did, link_id) INCLUDE (at)
-) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0.02);
+) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0, autovacuum_vacuum_insert_threshold=20000);
 CREATE INDEX sharers_at ON sharers USING btree (at);
 CREATE INDEX sharers_link ON sharers USING btree (link_id, at);
 
