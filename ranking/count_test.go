@@ -94,7 +94,7 @@ func (h *history) finish(t *testing.T) {
 	for _, w := range Windows() {
 		for _, sort := range []Sort{Sharers, Speed, Newest} {
 			for _, watch := range []string{"", "target0.example"} {
-				queries = append(queries, Query{At: h.now(), Window: w.Length, Sort: sort, Watch: watch, Limit: 4})
+				queries = append(queries, Query{At: h.now(), Window: w.Length, Sort: sort, Watch: watch, Limit: 20})
 			}
 		}
 	}

@@ -28,7 +28,7 @@ type history struct {
 	steps atomic.Int64
 }
 
-const historyAccounts, historyLinks, historyTargets = 40, 30, 2
+const historyAccounts, historyLinks, historyTargets = 40, 120, 2
 
 func (h *history) now() time.Time { return time.UnixMicro(h.clock.Load()) }
 
@@ -36,7 +36,7 @@ func (h *history) now() time.Time { return time.UnixMicro(h.clock.Load()) }
 func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	h.steps.Add(1)
 	did := func() string { x := r.Float64(); return fmt.Sprintf("did:plc:%02d", int(historyAccounts*x*x)) }
-	link := func() int64 { x := r.Float64(); return int64(historyLinks*x*x) + 1 }
+	link := func() int64 { x := r.Float64(); return int64(historyLinks*x*x*x) + 1 } // most links have one sharer or two
 	at := func() time.Time {
 		x := r.Float64()
 		return h.now().Add(time.Minute - time.Duration(x*x*x*float64(8*24*time.Hour))).Truncate([]time.Duration{time.Second, time.Hour}[r.IntN(2)])
@@ -290,7 +290,7 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 }
 
 func randomQuery(r *rand.Rand, now time.Time) Query {
-	q := Query{At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)], Limit: []int{3, 10, 100}[r.IntN(3)]}
+	q := Query{At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)], Limit: []int{10, 30, 300}[r.IntN(3)]}
 	if r.IntN(3) == 0 {
 		q.At = now.Add(time.Duration(r.IntN(int(10*time.Minute))) - 5*time.Minute).Truncate(time.Microsecond)
 	}
