@@ -162,11 +162,19 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how WH
 	require.NoError(b, err)
 }
 
-// BenchmarkUpkeep measures what it costs to keep the counts, in CPU time per share:
+// BenchmarkRanking fills a database with a week of shares, and measures what keeping the
+// counts costs and how long pages take.
+func BenchmarkRanking(b *testing.B) {
+	pool := benchPool(b)
+	b.Run("trending", func(b *testing.B) { benchTrending(b, pool) })
+	b.Run("upkeep", func(b *testing.B) { benchUpkeep(b, pool) })
+}
+
+// benchUpkeep measures what it costs to keep the counts, in CPU time per share:
 // what the writer adds for the triggers and for the index that only counting needs, and
 // the counter's transactions, with and without a viral link.
-func BenchmarkUpkeep(b *testing.B) {
-	pool := benchPool(b)
+func benchUpkeep(b *testing.B, pool *pgxpool.Pool) {
+	b.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
 	const batches, size = 60, 100
 	for b.Loop() {
@@ -249,10 +257,10 @@ func leaving(b *testing.B, pool *pgxpool.Pool) time.Duration {
 	return (cpu(b, backend) - began) / left
 }
 
-// BenchmarkTrending measures pages of 50 links while shares arrive and the counter runs,
+// benchTrending measures pages of 50 links while shares arrive and the counter runs,
 // beside the query that groups, on the same data.
-func BenchmarkTrending(b *testing.B) {
-	pool := benchPool(b)
+func benchTrending(b *testing.B, pool *pgxpool.Pool) {
+	b.Helper()
 	stop := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() { ended <- live(b, pool, stop) }()
