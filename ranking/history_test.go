@@ -211,7 +211,7 @@ func readLedger(t *testing.T, tx pgx.Tx) (l ledger) {
 
 // fold ranks the links of a ledger, without any SQL: a line each.
 func (l ledger) fold(q Query) []string {
-	latest := map[int64]map[string]time.Time{}
+	latest, first := map[int64]map[string]time.Time{}, map[int64]time.Time{}
 	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
 	for _, s := range l.shares {
 		counts := !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (q.Watch == "" || who[s.DID]) &&
@@ -219,6 +219,9 @@ func (l ledger) fold(q Query) []string {
 		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
 			if latest[s.Link] == nil {
 				latest[s.Link] = map[string]time.Time{}
+			}
+			if q.At.Sub(s.At) < q.Window && (first[s.Link].IsZero() || s.At.Before(first[s.Link])) && q.Watch == "" {
+				first[s.Link] = s.At
 			}
 			if s.At.After(latest[s.Link][s.DID]) {
 				latest[s.Link][s.DID] = s.At
@@ -267,9 +270,13 @@ func (l ledger) fold(q Query) []string {
 	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
 	var lines []string
 	for _, k := range all {
-		lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s", k.id, k.n, k.speed, k.last.UTC().Format(time.RFC3339Nano), k.lastSharer))
+		lines = append(lines, line(k.id, k.n, k.speed, first[k.id], k.last, k.lastSharer))
 	}
 	return lines
+}
+
+func line(id int64, sharers int, speed float64, first, last time.Time, by string) string {
+	return fmt.Sprintf("link %d: %d sharers, speed %.4f, from %s to %s by %s", id, sharers, speed, first.UTC().Format(time.RFC3339Nano), last.UTC().Format(time.RFC3339Nano), by)
 }
 
 // pages reads a whole ranking, page by page.
@@ -280,7 +287,7 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 		require.NoError(t, err)
 		recounted = recounted || p.Recounted
 		for _, k := range p.Links {
-			lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s", k.ID, k.Sharers, k.Speed, k.LastShared.UTC().Format(time.RFC3339Nano), k.Faces[0].DID))
+			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, k.Faces[0].DID))
 		}
 		if p.Next == "" {
 			return lines, recounted

@@ -23,14 +23,9 @@ type walk struct {
 	complete  bool    // touched has all links that can be in the ranking
 }
 
-// windowIndex returns the index of the query's window.
-func (r *reader) windowIndex() int {
-	return slices.IndexFunc(Windows(), func(w Window) bool { return w.Length == r.q.Window })
-}
-
 // needed returns the windows that the ranking depends on.
 func (r *reader) needed() []int {
-	i := r.windowIndex()
+	i := r.window
 	if r.q.Sort != Speed {
 		return []int{i}
 	}
@@ -70,7 +65,7 @@ func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 }
 
 func (w *walk) entry(link int64, t tally) entry {
-	return entry{ID: link, Sharers: t.in[w.windowIndex()], Speed: t.in.speed(), Last: t.last}
+	return entry{ID: link, Sharers: t.in[w.window], Speed: t.in.speed(), Last: t.last}
 }
 
 // qualifies reports whether a link is in the ranking as far as counts decide.
@@ -193,7 +188,7 @@ func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry,
 // indexes have only levels of counts, so it reads all links of the levels that contain
 // the first limit, and sorts those.
 func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	window := Windows()[w.windowIndex()].Name
+	window := Windows()[w.window].Name
 	count, by, level := "c.in_"+window, "c.in_"+window, "c.level_"+window
 	if w.q.Sort == Speed {
 		by, level = "c.speed", "c.level_speed"
@@ -227,7 +222,7 @@ func levelOf(n string) string {
 // that is their order. last is the last link that was found otherwise; nil: the end was
 // reached. Singles after it are not needed.
 func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]entry, error) {
-	window := w.windowIndex()
+	window := w.window
 	single := window
 	if w.q.Sort == Speed {
 		single = longestSpeed
@@ -295,7 +290,7 @@ func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, er
 	sql := `
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
 FROM links AS l
-LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.windowIndex()].Name + ` AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.window].Name + ` AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
 LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 LIMIT 1) AS s ON true
 WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $3 AND ($4 = '' OR l.site = $4)
 ORDER BY l.id DESC
@@ -337,7 +332,9 @@ GROUP BY s.link_id`
 	}
 	for k, c := range w.changes {
 		if e := found[k.link]; e != nil {
-			w.addTruth(e, c.truth)
+			if at := w.q.latestOf(c.truth); at.After(w.earliest()) {
+				w.add(e, at)
+			}
 		}
 	}
 	all := make([]entry, 0, len(found))
@@ -347,18 +344,16 @@ GROUP BY s.link_id`
 	return all, nil
 }
 
-// addTruth adds a sharer by the ways of the query. counts is false if the query's
-// windows do not hold it.
-func (r *reader) addTruth(e *entry, t times) (counts bool) {
-	at := r.q.latestOf(t)
-	if !at.After(r.earliest()) {
-		return false
+// add adds a sharer to a link.
+func (r *reader) add(e *entry, at time.Time) {
+	e.Last = later(e.Last, at)
+	if r.q.Sort != Speed {
+		e.Sharers++ // nothing else is read that is older than the window
+		return
 	}
 	n := counted(at, r.end)
-	e.Sharers += n[r.windowIndex()]
+	e.Sharers += n[r.window]
 	e.Speed += n.speed()
-	e.Last = later(e.Last, at)
-	return true
 }
 
 // latest is the date of the latest share by the ways of the query, of a row of sharers.
