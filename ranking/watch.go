@@ -1,6 +1,7 @@
 package ranking
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,18 +20,8 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := map[int64]*shared{}
-	earliest := r.earliest()
-	add := func(link int64, did string, at time.Time) {
-		e := found[link]
-		if e == nil {
-			e = &shared{entry: entry{ID: link}}
-			found[link] = e
-		}
-		r.add(&e.entry, at)
-		e.by(did, at)
-	}
-	if err := r.sharedBy(ctx, dids, c, add); err != nil {
+	rows, err := r.sharedBy(ctx, dids, c)
+	if err != nil {
 		return nil, err
 	}
 	is := make(map[string]bool, len(dids))
@@ -38,67 +29,82 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 		is[did] = true
 	}
 	for k, change := range c {
-		if at := r.q.latestOf(change.truth); is[k.did] && at.After(earliest) {
-			add(k.link, k.did, at)
+		if at := r.q.latestOf(change.truth); is[k.did] && at.After(r.earliest()) {
+			rows = append(rows, pair{k, at})
 		}
 	}
 	w := &walk{reader: r}
-	for _, e := range found {
-		if w.qualifies(e.entry) {
-			e.DIDs = slices.DeleteFunc(e.latest[:], func(did string) bool { return did == "" })
-			w.touched = append(w.touched, e.entry)
+	place := make(map[int64]int, len(rows)) // in w.touched
+	for _, s := range rows {
+		n, ok := place[s.link]
+		if !ok {
+			n = len(w.touched)
+			place[s.link] = n
+			w.touched = append(w.touched, entry{ID: s.link})
 		}
+		r.add(&w.touched[n], s.at)
 	}
+	w.touched = slices.DeleteFunc(w.touched, func(e entry) bool { return !w.qualifies(e) })
 	if r.q.Site != "" {
 		if err := w.keepSite(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return r.merge(nil, w.touched, r.after, r.q.Limit+1), nil
+	chosen := r.merge(nil, w.touched, r.after, r.q.Limit+1)
+	nameSharers(chosen, rows)
+	return chosen, nil
 }
 
-// shared is a link with its latest three sharers, the latest first.
-type shared struct {
-	entry
-	latest [3]string
-	at     [3]time.Time
+// pair is an account's latest share of a link.
+type pair struct {
+	sharing
+	at time.Time
 }
 
-func (s *shared) by(did string, at time.Time) {
-	for i := range s.latest {
-		if s.latest[i] == "" || at.After(s.at[i]) || at.Equal(s.at[i]) && did < s.latest[i] {
-			did, s.latest[i] = s.latest[i], did
-			at, s.at[i] = s.at[i], at
-			if did == "" {
-				return
-			}
+// nameSharers sets the latest three sharers of each link.
+func nameSharers(links []entry, rows []pair) {
+	of := make(map[int64][]pair, len(links))
+	for _, e := range links {
+		of[e.ID] = nil
+	}
+	for _, s := range rows {
+		if list, ok := of[s.link]; ok {
+			of[s.link] = append(list, s)
+		}
+	}
+	for i := range links {
+		list := of[links[i].ID]
+		slices.SortFunc(list, func(a, b pair) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(a.did, b.did)) })
+		for _, s := range list[:min(3, len(list))] {
+			links[i].DIDs = append(links[i].DIDs, s.did)
 		}
 	}
 }
 
-// sharedBy calls add for each row of sharers of the members that does not change.
-// Grouping them here takes less time than in SQL.
-func (r *reader) sharedBy(ctx context.Context, dids []string, c changes, add func(link int64, did string, at time.Time)) error {
+// sharedBy reads the members' rows of sharers that do not change. Grouping them here
+// takes less time than in SQL.
+func (r *reader) sharedBy(ctx context.Context, dids []string, c changes) ([]pair, error) {
 	at := r.q.latest("s")
 	sql := `
 SELECT m.n, s.link_id, s.at
 FROM unnest($1::text[]) WITH ORDINALITY AS m (did, n)
 CROSS JOIN LATERAL (SELECT s.link_id, ` + at + ` AS at FROM sharers AS s WHERE s.did = m.did AND s.at > $2 AND ` + at + ` > $2 OFFSET 0) AS s`
-	rows, err := r.tx.Query(ctx, sql, dids, r.earliest())
+	found, err := r.tx.Query(ctx, sql, dids, r.earliest())
 	if err != nil {
-		return fmt.Errorf("read what the members share: %w", err)
+		return nil, fmt.Errorf("read what the members share: %w", err)
 	}
-	var n, link int64
-	var shared time.Time
-	_, err = pgx.ForEachRow(rows, []any{&n, &link, &shared}, func() error {
-		did := dids[n-1]
-		if _, changes := c[sharing{link, did}]; !changes {
-			add(link, did, shared)
+	var rows []pair
+	var n int64
+	var s pair
+	_, err = pgx.ForEachRow(found, []any{&n, &s.link, &s.at}, func() error {
+		s.did = dids[n-1]
+		if _, changes := c[s.sharing]; !changes {
+			rows = append(rows, s)
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read what the members share: %w", err)
+		return nil, fmt.Errorf("read what the members share: %w", err)
 	}
-	return nil
+	return rows, nil
 }
