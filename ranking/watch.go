@@ -33,7 +33,7 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 			rows = append(rows, pair{k, at})
 		}
 	}
-	w := &walk{reader: r}
+	w := &walk{reader: r, touched: make([]entry, 0, len(rows))}
 	place := make(map[int64]int, len(rows)) // in w.touched
 	for _, s := range rows {
 		n, ok := place[s.link]
@@ -93,7 +93,7 @@ CROSS JOIN LATERAL (SELECT s.link_id, ` + at + ` AS at FROM sharers AS s WHERE s
 	if err != nil {
 		return nil, fmt.Errorf("read what the members share: %w", err)
 	}
-	var rows []pair
+	rows := make([]pair, 0, 16*len(dids))
 	var n int64
 	var s pair
 	_, err = pgx.ForEachRow(found, []any{&n, &s.link, &s.at}, func() error {
