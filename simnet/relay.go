@@ -111,7 +111,7 @@ func (n *Net) message(items []*item, at int) *message {
 	last := entries[len(entries)-1]
 	m.seq, m.did, m.timeUS = last.RelaySeq, last.DID, last.TimeUS
 	m.kind, m.body = n.relay.body(n, entries)
-	m.body["time"] = stamped(last.TimeUS)
+	m.body["time"] = time.UnixMicro(last.TimeUS).UTC().Format("2006-01-02T15:04:05.000000Z") // as exact as Jetstream's time_us
 	return m
 }
 
