@@ -131,15 +131,6 @@ func relayNetwork(r simnet.Relay) func(*testing.T, history) network {
 
 func (n relayNet) Endpoint() string { return n.RelayURL() }
 
-// Happened returns times in milliseconds, as the relay sends them.
-func (n relayNet) Happened() []happened {
-	all := n.jetstreamNet.Happened()
-	for i := range all {
-		all[i].at -= all[i].at % 1000
-	}
-	return all
-}
-
 func firehoseSource(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 	t.Helper()
 	source, err := firehose.New(firehose.Config{Config: shortWaits(endpoints, ping, log)})

@@ -40,7 +40,7 @@ func New(cfg Config) (*Client, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	c := &Client{cfg: cfg, log: cfg.Logger}
 	var err error
-	c.dialer, err = socket.New(cfg.Config, socket.Service{Name: "relay", Metrics: "firehose", Path: "/xrpc/com.atproto.sync.subscribeRepos",
+	c.dialer, err = socket.New(cfg.Config, socket.Service{Name: "relay", Path: "/xrpc/com.atproto.sync.subscribeRepos",
 		Example: "wss://relay1.us-east.bsky.network", Check: c.check})
 	if err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ const readLimit = 8 << 20
 func New(cfg Config) (*Client, error) {
 	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, readLimit)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Jetstream", Metrics: "jetstream", Path: "/subscribe",
+	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Jetstream", Path: "/subscribe",
 		Example: "wss://jetstream2.us-west.bsky.network/subscribe"})
 	if err != nil {
 		return nil, err

@@ -40,7 +40,6 @@ type Config struct {
 // A Service is what the servers are.
 type Service struct {
 	Name    string // in errors, such as Jetstream
-	Metrics string // in the names of metrics, such as jetstream
 	Path    string // of a URL without one
 	Example string // the URL of an endpoint
 	// Check returns an error if a frame ends the connection. nil: none does.
@@ -110,11 +109,11 @@ func New(cfg Config, service Service) (*Dialer, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	d.metrics = metrics{
-		connects: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_" + service.Metrics + "_connects_total",
+		connects: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_source_connects_total",
 			Help: "Attempts to connect, by host and outcome."}, []string{"host", "outcome"}),
-		failed: f.NewGauge(prometheus.GaugeOpts{Name: "weir_" + service.Metrics + "_failed_tries",
+		failed: f.NewGauge(prometheus.GaugeOpts{Name: "weir_source_failed_tries",
 			Help: "Failed attempts to connect since the last event. Alert from 10 on."}),
-		bytes: f.NewCounter(prometheus.CounterOpts{Name: "weir_" + service.Metrics + "_received_bytes_total",
+		bytes: f.NewCounter(prometheus.CounterOpts{Name: "weir_source_received_bytes_total",
 			Help: "Bytes of frames received, as compressed on the wire."}),
 	}
 	return d, nil
