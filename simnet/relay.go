@@ -172,13 +172,8 @@ func (n *Net) subscribeRepos(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	messages, _ := n.relayed()
-	s := &repoSubscriber{net: n, wire: wireOf(r.Context()), at: len(messages), joined: len(messages)}
-	var notice []byte
-	end := false
-	if given {
-		s.at, notice, end = n.findMessage(messages, cursor)
-	}
+	tip := n.log.size()
+	s := &repoSubscriber{net: n, wire: wireOf(r.Context())}
 	s.wire.opened() // before the client sees the handshake, so that faults include it
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
@@ -196,6 +191,14 @@ func (n *Net) subscribeRepos(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
+	messages, _ := n.relayed() // after the handshake, because the first client waits for it
+	s.joined = sort.Search(len(messages), func(i int) bool { return messages[i].at >= tip })
+	s.at = s.joined
+	var notice []byte
+	end := false
+	if given {
+		s.at, notice, end = n.findMessage(messages, cursor)
+	}
 	if notice != nil {
 		if err := conn.Write(context.Background(), websocket.MessageBinary, notice); err != nil {
 			return
