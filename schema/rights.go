@@ -21,15 +21,16 @@ type Rights struct {
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "changed_subjects", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links",
-		"listing_members", "leaving_links", "posts", "posts_default", "projections", "records", "records_other", "shares", "shares_default", "streams", "subjects", "tombstones",
-		"unshared_links", "purge_queue", "waiting", "watch_members", "watches", "river_job", "river_leader", "river_notification", "river_queue",
+		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "changed_subjects", "count_checks", "count_state", "dead_letters", "dictionaries",
+		"gap_backfills", "gaps", "link_counts", "links", "listing_members", "leaving_links", "pending_counts", "posts", "posts_default", "projections", "records", "records_other",
+		"sharers", "shares", "shares_default", "streams", "subjects", "tombstones", "unshared_links", "purge_queue", "waiting", "watch_members", "watches",
+		"river_job", "river_leader", "river_notification", "river_queue",
 	}
 }
 
 // readTables are the tables that the running roles only read.
 func readTables() []string {
-	return []string{"follows", "partitions", "river_migration", "weir_migration"}
+	return []string{"follows", "partitions", "projected_subjects", "river_migration", "weir_migration"}
 }
 
 // calledFunctions are the functions that Weir, operators and other functions call.

@@ -31,6 +31,11 @@ COMMENT ON COLUMN subjects.fetch_at IS 'When the post is fetched next. NULL: not
 COMMENT ON COLUMN subjects.tries IS 'How often in a row the AppView did not show the post.';
 COMMENT ON COLUMN subjects.checked_at IS 'When it was last checked that a share needs the row.';
 
+CREATE VIEW projected_subjects AS
+SELECT did, collection, rkey, links FROM subjects WHERE fetched_at IS NULL AND fetch_at IS NULL;
+
+COMMENT ON VIEW projected_subjects IS 'Subjects whose links are those of their own shares: their posts are stored, or have expired. The others are fetched from the AppView and may never have been stored, so audits do not compare them.';
+
 CREATE TABLE changed_subjects (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     did        text COLLATE "C" NOT NULL,
@@ -45,25 +50,25 @@ CREATE FUNCTION record_changed_subjects() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
         INSERT INTO changed_subjects (did, collection, rkey) SELECT o.did, o.collection, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
-        -- COUNTING: INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+        INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
     ELSIF TG_OP = 'UPDATE' THEN
         INSERT INTO changed_subjects (did, collection, rkey)
         SELECT n.did, n.collection, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links AND o.links <> '{}';
-        -- COUNTING: INSERT INTO pending_counts (subject_did, subject_rkey)
-        -- SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
-    -- COUNTING: ELSE -- shares through a subject that was deleted and written again count again
-    --    INSERT INTO pending_counts (subject_did, subject_rkey)
-    --    SELECT n.did, n.rkey FROM new_rows AS n
-    --    WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
+    ELSE -- shares through a subject that was deleted and stored again count again
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n
+        WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
     END IF;
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION record_changed_subjects IS 'Records that the shares through a subject must be projected again.';
+COMMENT ON FUNCTION record_changed_subjects IS 'Has the shares through a subject counted again, and projected again.';
 
 CREATE TRIGGER subjects_deleted AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
 CREATE TRIGGER subjects_updated AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
--- COUNTING: CREATE TRIGGER subjects_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+CREATE TRIGGER subjects_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
 
 CREATE TABLE waiting (
     projection     text COLLATE "C" NOT NULL,

@@ -1,0 +1,111 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// describe reads what a page shows of its links. In the ranking of everyone, the dates and
+// the latest sharers come from the ledger, so nothing that is pending changes them.
+func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink, error) {
+	if len(entries) == 0 {
+		return []TrendingLink{}, nil
+	}
+	ids := make([]int64, len(entries))
+	for i, e := range entries {
+		ids[i] = e.ID
+	}
+	sql, args := describeEveryone, []any{ids, r.from(), r.q.until(), r.q.ways(), r.state.Watching}
+	if r.watches != nil {
+		var members sharingColumns
+		for _, e := range entries {
+			for _, did := range e.DIDs {
+				members.add(sharing{e.ID, did})
+			}
+		}
+		sql, args = describeMembers, []any{ids, members.links, members.dids}
+	}
+	rows, err := r.tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("describe the links: %w", err)
+	}
+	byID := make(map[int64]entry, len(entries))
+	for _, e := range entries {
+		byID[e.ID] = e
+	}
+	links, err := pgx.CollectRows(rows, func(found pgx.CollectableRow) (l TrendingLink, err error) {
+		var dids, handles, names, avatars []string
+		var first, last *time.Time
+		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &first, &last, &dids, &handles, &names, &avatars)
+		l.Sharers, l.LastShared = byID[l.ID].Sharers, byID[l.ID].Last
+		if first != nil {
+			l.FirstShared, l.LastShared = *first, *last
+		}
+		if r.q.Sort == Speed {
+			l.Speed = float64(byID[l.ID].Speed) / speedPerHour
+		}
+		l.SharedBy, l.Faces = []string{}, []Face{}
+		for i, did := range dids {
+			f := Face{DID: did, Handle: handles[i], DisplayName: names[i], Avatar: avatars[i]}
+			l.Faces = append(l.Faces, f)
+			l.SharedBy = append(l.SharedBy, f.Name())
+		}
+		return l, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("describe the links: %w", err)
+	}
+	return links, nil
+}
+
+// Name returns the handle, or the DID if no handle is known.
+func (f Face) Name() string {
+	if f.Handle != "" {
+		return f.Handle
+	}
+	return f.DID
+}
+
+// share selects the shares of the link k.id that count in the window.
+func share(columns, also string) string {
+	return `SELECT ` + columns + ` FROM shares AS s
+    WHERE s.link_id = k.id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + throughLivingSubject + `AND` + eligible("s.did", "$5") + also
+}
+
+// describeEveryone finds the latest sharers one after the other: each is the latest who
+// is none of those before. Each is one walk down an index, which another sort key would
+// turn into a sort of all.
+var describeEveryone = `
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, first.at, a.at, f.dids, f.handles, f.names, f.avatars
+FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
+CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+CROSS JOIN LATERAL (` + share("s.shared_at AS at", " ORDER BY s.shared_at LIMIT 1") + `) AS first
+CROSS JOIN LATERAL (` + share("s.did, s.shared_at AS at", " ORDER BY s.shared_at DESC LIMIT 1") + `) AS a
+LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS b ON true
+LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did AND s.did <> b.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS c ON true
+CROSS JOIN LATERAL (` + faces("(VALUES (a.did, 1), (b.did, 2), (c.did, 3)) AS f (did, n)") + `) AS f
+ORDER BY k.n`
+
+// faces aggregates the profiles of the accounts f, in the order n.
+func faces(of string) string {
+	return `
+    SELECT array_agg(f.did ORDER BY f.n)                        AS dids,
+           array_agg(coalesce(p.handle, '') ORDER BY f.n)       AS handles,
+           array_agg(coalesce(p.display_name, '') ORDER BY f.n) AS names,
+           array_agg(coalesce(p.avatar, '') ORDER BY f.n)       AS avatars
+    FROM ` + of + `
+    LEFT JOIN LATERAL (SELECT p.handle, p.display_name, p.avatar FROM accounts AS p WHERE p.did = f.did LIMIT 1) AS p ON true
+    WHERE f.did IS NOT NULL`
+}
+
+// describeMembers reads the profiles of the accounts $3 that shared the links $2, in
+// order.
+var describeMembers = `
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, NULL::timestamptz, NULL::timestamptz, f.dids, f.handles, f.names, f.avatars
+FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
+CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
+CROSS JOIN LATERAL (` + faces("(SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f") + `) AS f
+ORDER BY k.n`
