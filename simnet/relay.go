@@ -197,7 +197,7 @@ func (n *Net) subscribeRepos(w http.ResponseWriter, r *http.Request) {
 	var notice []byte
 	end := false
 	if given {
-		s.at, notice, end = n.findMessage(messages, cursor)
+		s.at, notice, end = n.findMessage(messages, s.joined, cursor)
 	}
 	if notice != nil {
 		if err := conn.Write(context.Background(), websocket.MessageBinary, notice); err != nil {
@@ -216,15 +216,16 @@ func (n *Net) subscribeRepos(w http.ResponseWriter, r *http.Request) {
 }
 
 // findMessage returns the place of a cursor, a frame to send before anything else,
-// and whether the connection ends with it.
-func (n *Net) findMessage(messages []*message, cursor int64) (at int, notice []byte, end bool) {
+// and whether the connection ends with it. Messages from joined on came after the
+// client connected.
+func (n *Net) findMessage(messages []*message, joined int, cursor int64) (at int, notice []byte, end bool) {
 	shift := n.shift.Load()
 	wanted := cursor
 	if !n.cfg.Relay.Inclusive {
 		wanted++
 	}
-	at = firstMessage(messages, func(m *message) bool { return m.seq+shift >= wanted })
-	if at == len(messages) && cursor > latestSeq(messages)+shift {
+	at = firstMessage(messages[:joined], func(m *message) bool { return m.seq+shift >= wanted })
+	if at == joined && cursor > latestSeq(messages[:joined])+shift {
 		if n.cfg.Relay.Silent {
 			return at, nil, false
 		}
