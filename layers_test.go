@@ -19,18 +19,19 @@ const module = "github.com/weir-social/weir"
 func layers() map[string][]string {
 	return map[string][]string{
 		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"bluesky", "collection", "consumer", "consumer/jetstream", "consumer/recording", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "schema", "web", "workers"},
+		"app":      {"bluesky", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "schema", "web", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
 
 		"consumer":           {"schema"},
-		"consumer/firehose":  {"consumer", "consumer/syntax"},
-		"consumer/jetstream": {"consumer", "consumer/syntax"},
+		"consumer/firehose":  {"consumer", "consumer/socket", "consumer/syntax"},
+		"consumer/jetstream": {"consumer", "consumer/socket", "consumer/syntax"},
 		"consumer/recording": {"consumer"},
+		"consumer/socket":    {"consumer"},
 		"consumer/syntax":    {},
 		"workers":            {"bluesky", "collection", "jobs", "link", "ops/health", "ranking", "schema"},
-		"ops/doctor":         {"consumer", "consumer/jetstream", "schema"},
+		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"link", "ranking", "schema"},
 		"web":                {"ops/health", "ranking", "schema"},

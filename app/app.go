@@ -20,7 +20,6 @@ import (
 
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/jetstream"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
@@ -54,25 +53,6 @@ func owner() string {
 	return fmt.Sprintf("%s/%d/%d", host, os.Getpid(), time.Now().UnixMilli())
 }
 
-// userAgent identifies Weir to the services.
-const userAgent = "weir (+https://github.com/weir-social/weir)"
-
-// source returns the source that reads the stream. It requests no account until its
-// filter is set.
-func (p App) source(log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
-	return jetstream.New(jetstream.Config{
-		Endpoints:  p.cfg.Jetstream,
-		Filter:     consumer.Filter{Collections: p.stored.Filter()},
-		Compress:   p.cfg.Compress,
-		Dictionary: p.dictionary,
-		Wanted:     p.stored.Stores,
-		QuietAfter: p.cfg.QuietAfter,
-		Logger:     log,
-		Registerer: metrics,
-		UserAgent:  userAgent,
-	})
-}
-
 // consumer returns a consumer, and sets the fields that are the same for every
 // source.
 func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
@@ -99,16 +79,6 @@ func (p App) depth(ctx context.Context, most int) (int, error) {
 	return schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), most)
 }
 
-// wires returns the wires whose dead letters this binary can decode, for one
-// goroutine.
-func (p App) wires() map[string]consumer.Wire {
-	wires := map[string]consumer.Wire{}
-	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores)} {
-		wires[wire.Name] = wire
-	}
-	return wires
-}
-
 // Retention returns how long the records of a collection are kept, 0 for ever, and
 // whether they are stored at all.
 func (p App) Retention(name string) (retention time.Duration, stored bool) {
@@ -121,26 +91,6 @@ func (p App) Retention(name string) (retention time.Duration, stored bool) {
 func (p App) postRetention() time.Duration {
 	posts, _ := p.stored.Find(schema.PostCollection)
 	return posts.Retention
-}
-
-// dictionary returns the zstd dictionary from the database, or downloads it on the
-// first use.
-func (p App) dictionary(ctx context.Context) ([]byte, error) {
-	kept, err := schema.Dictionary(ctx, p.pool, p.cfg.DictionarySHA256)
-	if err == nil {
-		return kept, nil
-	}
-	if !errors.Is(err, schema.ErrNoRows) {
-		return nil, err
-	}
-	fetched, err := jetstream.Dictionary(ctx, http.DefaultClient, p.cfg.DictionaryURL, p.cfg.DictionarySHA256)
-	if err != nil {
-		return nil, err
-	}
-	if err := schema.StoreDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
-		p.log.Warn("dictionary_not_kept", "error", err)
-	}
-	return fetched, nil
 }
 
 // Work runs the workers of the given queues, or of all queues, until ctx ends and

@@ -36,6 +36,12 @@ type Config struct {
 
 	// The stream
 
+	// What the stream is read from: jetstream, or firehose: relays, which send the whole
+	// network with proofs. The stream's position is kept when this changes.
+	Source string `env:"WEIR_SOURCE" envDefault:"jetstream"`
+	// The relays to read from if WEIR_SOURCE is firehose, in order of preference, separated
+	// by commas. The server of some accounts is a relay of these.
+	Relays []string `env:"WEIR_RELAYS" envDefault:"wss://relay1.us-west.bsky.network,wss://relay1.us-east.bsky.network"`
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// The name of the stream's row: one name, one cursor, one active consumer.
@@ -47,7 +53,7 @@ type Config struct {
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post,app.bsky.feed.repost"`
 	// Where a stream without a position begins: tip or oldest.
 	Start string `env:"WEIR_START" envDefault:"tip"`
-	// Ask the server for zstd frames.
+	// Ask a Jetstream server for zstd frames.
 	Compress bool `env:"WEIR_COMPRESS" envDefault:"true"`
 	// Where the zstd dictionary is downloaded at the first start. It is then kept in the
 	// database. Without a dictionary, frames are not compressed.
@@ -188,6 +194,9 @@ func ReadConfig() (Config, error) {
 	// The library treats an empty variable as unset.
 	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
 		c.ImageBase = ""
+	}
+	if err := c.SetSource(c.Source); err != nil {
+		return Config{}, fmt.Errorf("WEIR_SOURCE: %w", err)
 	}
 	switch {
 	case c.Start != "tip" && c.Start != "oldest":

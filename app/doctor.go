@@ -17,6 +17,7 @@ import (
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/ops/doctor"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -56,14 +57,14 @@ func (c Config) checks(within time.Duration) []doctor.Check {
 	pool := c.pool(within)
 	dictionary := c.loadDictionary(pool)
 	checks := []doctor.Check{c.databaseCheck(within, pool, false)}
-	if c.Compress {
+	if c.Compress && c.Source == SourceJetstream {
 		checks = append(checks, doctor.DictionaryCheck(dictionary))
 	}
 	client, stored := &http.Client{}, c.registry()
-	checks = append(checks, doctor.JetstreamCheck(jetstream.Config{
-		Endpoints: c.Jetstream, Filter: consumer.Filter{Collections: stored.Filter(), Everyone: true}, Compress: c.Compress, Dictionary: dictionary,
-		DialTimeout: within / 2, UserAgent: userAgent,
-	}, within*3/4),
+	endpoints, variable := c.endpoints()
+	checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: c.Source, Variable: variable, Endpoints: endpoints, Source: func(endpoint string) (consumer.Source, error) {
+		return c.newSource(socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2}, stored, consumer.Filter{Everyone: true}, dictionary)
+	}}, within*3/4),
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: client,
 			URL: strings.TrimSuffix(c.AppView, "/") + "/xrpc/app.bsky.actor.getProfiles?actors=bsky.app"}),
 		doctor.ServiceCheck(doctor.Service{Name: "directory", Variable: "WEIR_DIRECTORY", UserAgent: userAgent, Client: client, Lenient: true,

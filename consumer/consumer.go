@@ -274,7 +274,7 @@ func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) e
 			commits.position.CaughtUp, commits.position.Quiet = later(commits.position.CaughtUp, at), true
 		}
 		c.session.Store(nil)
-		anew = errors.Is(err, errResume)
+		anew = errors.Is(err, errResume) || errors.Is(err, ErrCursorRefused)
 		switch {
 		case errors.Is(err, ErrEnd):
 			return ErrEnd

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 )
@@ -120,6 +121,10 @@ type Attempt struct {
 	Err      error         // why
 	Wait     time.Duration // until the next attempt, at most
 }
+
+// ErrCursorRefused is in the error of Next or Decode if the server cannot start at
+// the requested cursor. The next connection requests an earlier start.
+var ErrCursorRefused = errors.New("the server refused the cursor")
 
 // CursorKind is the unit of a cursor.
 type CursorKind string

@@ -8,7 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/firehose"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/simnet"
 )
@@ -30,6 +32,8 @@ func wires() []wire {
 		{"jetstream v1", jetstream.Wire(nil), jetstreamNetwork(simnet.V1), jetstreamSource, false, "cursor_kind=time"},
 		{"jetstream v2", jetstream.Wire(nil), jetstreamNetwork(simnet.V2), jetstreamSource, true, "cursor_kind=time"},
 		{"toy", toyWire(), newToyNet, toySourceOf, true, "cursor=0 cursor_kind=seq"},
+		{"firehose", firehose.Wire(nil), relayNetwork(simnet.Relay{}), firehoseSource, true, "cursor=0 cursor_kind=seq"},
+		{"firehose of a silent, inclusive relay", firehose.Wire(nil), relayNetwork(simnet.Relay{Silent: true, Inclusive: true}), firehoseSource, true, "cursor=0 cursor_kind=seq"},
 	}
 }
 
@@ -116,10 +120,32 @@ func (n jetstreamNet) Happened() []happened {
 	return all
 }
 
-func jetstreamSource(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
+// relayNet is the same network, read from its relay.
+type relayNet struct{ jetstreamNet }
+
+func relayNetwork(r simnet.Relay) func(*testing.T, history) network {
+	return func(t *testing.T, h history) network {
+		return relayNet{startJetstream(t, simnet.Config{Relay: r, History: h.events, Start: h.end})}
+	}
+}
+
+func (n relayNet) Endpoint() string { return n.RelayURL() }
+
+func firehoseSource(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 	t.Helper()
-	source, err := jetstream.New(jetstream.Config{Endpoints: endpoints, Filter: consumer.Filter{Everyone: true},
-		MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond, QuietAfter: ping, Logger: log})
+	source, err := firehose.New(firehose.Config{Config: shortWaits(endpoints, ping, log)})
 	require.NoError(t, err)
 	return source
+}
+
+func jetstreamSource(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
+	t.Helper()
+	source, err := jetstream.New(jetstream.Config{Filter: consumer.Filter{Everyone: true}, Config: shortWaits(endpoints, ping, log)})
+	require.NoError(t, err)
+	return source
+}
+
+// shortWaits configures a dialer for a test.
+func shortWaits(endpoints []string, ping time.Duration, log *slog.Logger) socket.Config {
+	return socket.Config{Endpoints: endpoints, MinWait: time.Millisecond, MaxWait: 10 * time.Millisecond, QuietAfter: ping, Logger: log}
 }

@@ -153,11 +153,11 @@ func everyName() []documented {
 		{document: adr, name: "Database size > 3 GB", metrics: []string{`weir_database_limit_bytes`}, alert: "WeirDatabaseLarge", severity: "warning", expr: "3 * 1024 ^ 3"},
 		{document: adr, name: "Failed reconnects > 10 attempts", metrics: []string{`weir_stream_failed_tries`}, alert: "WeirReconnectsFail", severity: "warning", expr: "> 10"},
 
-		{document: resume, name: "indexer_reconnection_attempts_total", metrics: []string{`weir_jetstream_connects_total{outcome="accepted"}`, `weir_jetstream_connects_total{outcome="failed"}`}},
-		{document: resume, name: "indexer_reconnection_success_total", metrics: []string{`weir_jetstream_connects_total{outcome="accepted"}`}},
+		{document: resume, name: "indexer_reconnection_attempts_total", metrics: []string{`weir_source_connects_total{outcome="accepted"}`, `weir_source_connects_total{outcome="failed"}`}},
+		{document: resume, name: "indexer_reconnection_success_total", metrics: []string{`weir_source_connects_total{outcome="accepted"}`}},
 		{document: resume, name: "indexer_pending_messages", metrics: []string{`weir_consumer_buffer_bytes`, `weir_queue_jobs{queue="process",state="available"}`}},
 		{document: resume, name: "indexer_processing_lag_seconds", metrics: []string{`weir_stream_lag_seconds`, `weir_consumer_event_age_seconds_count`}},
-		{document: resume, name: "max reconnection attempts reached - alerting required", metrics: []string{`weir_jetstream_failed_tries`, `weir_stream_failed_tries`}, alert: "WeirReconnectsFail", severity: "warning"},
+		{document: resume, name: "max reconnection attempts reached - alerting required", metrics: []string{`weir_source_failed_tries`, `weir_stream_failed_tries`}, alert: "WeirReconnectsFail", severity: "warning"},
 
 		{document: layers, name: "layers_firehose_cursor_lag_seconds", metrics: []string{`weir_stream_last_event_age_seconds`, `weir_stream_lag_seconds`}},
 		{document: layers, name: "layers_firehose_events_processed_total{collection}", metrics: []string{`weir_consumer_events_total{collection="app.bsky.feed.post",kind="write"}`}},

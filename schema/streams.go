@@ -107,6 +107,7 @@ const (
 // StreamStatus is the status of a stream for the page and the commands.
 type StreamStatus struct {
 	Name       string
+	Wire       string // the protocol that it is read with
 	Host       string
 	State      string
 	Detail     string
@@ -151,6 +152,7 @@ WITH free AS (
 )
 UPDATE streams AS s
 SET lease_owner      = $2,
+    wire             = $4,
     epoch            = s.epoch + 1,
     lease_renewed_at = clock_timestamp(),
     lease_expires_at = clock_timestamp() + $3::interval,
@@ -176,7 +178,7 @@ RETURNING s.epoch, s.host, s.cursor_kind, s.cursor, s.anchor, s.last_event_at, s
 			}
 		}
 		return l, err
-	}, take, stream, owner, ttl)
+	}, take, stream, owner, ttl, wire)
 	if errors.Is(err, ErrNoRows) {
 		return Lease{}, false, nil
 	}
@@ -281,6 +283,7 @@ func DropRecording(ctx context.Context, db DB, stream string) error {
 func StreamStatuses(ctx context.Context, db DB) ([]StreamStatus, error) {
 	const sql = `
 SELECT name          AS name,
+       wire          AS wire,
        host          AS host,
        state         AS state,
        state_detail  AS detail,

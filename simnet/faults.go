@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Fault is a fault of the Jetstream server.
+// Fault is a fault of the Jetstream server and of the relay.
 type Fault string
 
 // The faults.

@@ -13,14 +13,8 @@ import (
 
 func (n *Net) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /subscribe", func(w http.ResponseWriter, r *http.Request) {
-		if n.refuse.Load() {
-			n.fired.add(Refuse)
-			http.Error(w, "service not ready: cursor replay warming up", http.StatusServiceUnavailable)
-			return
-		}
-		n.subscribe(w, r)
-	})
+	mux.HandleFunc("GET /subscribe", n.ready(n.subscribe))
+	mux.HandleFunc("GET /xrpc/com.atproto.sync.subscribeRepos", n.ready(n.subscribeRepos))
 	mux.HandleFunc("GET /dictionary", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Write(n.dict) //nolint:errcheck // the client left
@@ -56,6 +50,18 @@ func (n *Net) routes() http.Handler {
 		}
 	})
 	return mux
+}
+
+// ready returns a handler that responds with 503 during the fault Refuse.
+func (n *Net) ready(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if n.refuse.Load() {
+			n.fired.add(Refuse)
+			http.Error(w, "service not ready: cursor replay warming up", http.StatusServiceUnavailable)
+			return
+		}
+		serve(w, r)
+	}
 }
 
 func (n *Net) adminPlay(w http.ResponseWriter, r *http.Request) {

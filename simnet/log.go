@@ -28,7 +28,7 @@ type Entry struct {
 	TimeUS     int64           `json:"time_us"`  // shared by the operations of a commit
 	UniqueUS   int64           `json:"unique"`   // unique and ascending: time_us of a V1 server
 	DID        string          `json:"did"`      //
-	Kind       string          `json:"kind"`     // commit, identity, account
+	Kind       string          `json:"kind"`     // commit, identity, account; sync, which only the relay sends
 	Operation  string          `json:"op"`       // of a commit: create, update, delete
 	Collection string          `json:"coll"`     //
 	Rkey       string          `json:"rkey"`     //
@@ -49,6 +49,8 @@ type item struct {
 	entry *Entry
 	again *item
 	raw   []byte
+
+	relayed *message // guarded by the relay
 
 	fault   Fault // the fault that caused this item
 	passing bool  // for clients connected now, not for replays
@@ -130,6 +132,9 @@ func (l *Log) WriteJSONL(w io.Writer, g Generation) error {
 	out := bufio.NewWriterSize(w, 1<<20)
 	items, _ := l.from(0)
 	for _, it := range items {
+		if it.entry != nil && it.entry.Kind == syncKind {
+			continue
+		}
 		if _, err := out.Write(it.frame(g, 0)); err != nil {
 			return fmt.Errorf("write the log: %w", err)
 		}

@@ -330,7 +330,7 @@ func (m *model) compose(e *Entry, at time.Time) {
 	} else {
 		e.Record = m.marshal(m.writeOther(e.Collection, e.CreatedAt))
 	}
-	e.CID = m.cidOf(dagCBOR)
+	e.CID = cidOfBlock(recordBlock(e.Record)).String()
 }
 
 func keep(all []reference, r reference) []reference {

@@ -1,6 +1,6 @@
 // Package simnet simulates Bluesky on loopback: a seeded network of accounts that
-// post, share, follow, edit and delete; a Jetstream server that sends their events;
-// XRPC services that show the current state; and faults on demand. The demo, the
+// post, share, follow, edit and delete; a Jetstream server and a relay that send
+// their events; XRPC services that show the current state; and faults on demand. The demo, the
 // tests and the benchmarks run against it. It shares no code with what it tests:
 // an oracle folds its log.
 package simnet
@@ -37,6 +37,7 @@ type Config struct {
 	Start       time.Time     // end of the history; now when zero
 
 	Lookback   time.Duration // how far back a cursor reaches; 0: no limit
+	Relay      Relay         // of the relay's cursors
 	Coarse     time.Duration // V2: how much earlier than requested a cursor by time may start
 	PingEvery  time.Duration // 30 s when zero
 	WriteLimit time.Duration // a client that takes longer to read a frame or to return a pong is cut off; 5 s when zero
@@ -70,6 +71,8 @@ type Net struct {
 	fired   firedCounts
 	filters filters
 	encoder *zstd.Encoder
+
+	relay relay
 
 	index      *index
 	hub        string // DID
@@ -108,7 +111,7 @@ func New(cfg Config) (*Net, error) {
 		return nil, fmt.Errorf("the hub follows from 0 to all %d accounts, not %d", cfg.Accounts, cfg.Follows)
 	}
 	began := cfg.Start.Add(-cfg.HistorySpan)
-	n := &Net{cfg: cfg, log: newLog(), model: newModel(cfg.Seed, cfg.Accounts, cfg.Mix, began)}
+	n := &Net{cfg: cfg, log: newLog(), relay: relay{repos: map[string]*repository{}, hidden: map[string]bool{}}, model: newModel(cfg.Seed, cfg.Accounts, cfg.Mix, began)}
 	n.connect(began)
 	items := make([]*item, 0, cfg.History)
 	for i := range cfg.History {
@@ -150,6 +153,7 @@ func (n *Net) Play(count int) {
 	for range count {
 		entries = append(entries, n.model.next(time.Now()))
 	}
+	n.model.same = nil // the operations of a commit come together
 	n.log.add(n.items(entries...)...)
 }
 
@@ -268,6 +272,11 @@ func (n *Net) Address() string {
 
 // URL returns the endpoint for a Jetstream client.
 func (n *Net) URL() string { return "ws://" + n.Address() + "/subscribe" }
+
+// RelayURL returns the endpoint for a client of the relay.
+func (n *Net) RelayURL() string {
+	return "ws://" + n.Address() + "/xrpc/com.atproto.sync.subscribeRepos"
+}
 
 // AppViewURL returns the base URL of the AppView for an XRPC client.
 func (n *Net) AppViewURL() string { return "http://" + n.Address() }

@@ -30,8 +30,8 @@ type draft struct {
 	links  []string
 }
 
-// cidOf generates a content identifier. Clients check only its form, not its
-// content.
+// cidOf generates a content identifier of something that does not exist: a blob, or
+// a version of a record that was referred to.
 func (m *model) cidOf(codec byte) string {
 	raw := make([]byte, 36)
 	raw[0], raw[1], raw[2], raw[3] = 1, codec, 0x12, 0x20

@@ -53,7 +53,7 @@ func (n *Net) subscribe(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	go s.listen(cancel)
-	go s.ping(ctx, cancel)
+	go n.ping(ctx, cancel, conn)
 	s.send(ctx)
 	if r.Context().Err() != nil { // the server stops; otherwise the client has left
 		conn.Close(websocket.StatusGoingAway, "server shutting down") //nolint:errcheck // best effort
@@ -187,16 +187,17 @@ func (s *subscriber) refuse(reason string) {
 	s.conn.Close(websocket.StatusPolicyViolation, reason) //nolint:errcheck // best effort
 }
 
-func (s *subscriber) ping(ctx context.Context, cancel context.CancelFunc) {
-	tick := time.NewTicker(s.net.cfg.PingEvery)
+// ping pings a client until ctx ends, and calls cancel if it does not reply.
+func (n *Net) ping(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) {
+	tick := time.NewTicker(n.cfg.PingEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			limit, done := context.WithTimeout(context.Background(), s.net.cfg.WriteLimit)
-			err := s.conn.Ping(limit)
+			limit, done := context.WithTimeout(context.Background(), n.cfg.WriteLimit)
+			err := conn.Ping(limit)
 			done()
 			if err != nil {
 				cancel()
@@ -255,7 +256,7 @@ func (s *subscriber) deliver(it *item, shift int64) error {
 	if it.again != nil {
 		entry = it.again.entry
 	}
-	if entry != nil && !o.wants(entry) {
+	if entry != nil && (entry.Kind == syncKind || !o.wants(entry)) {
 		return nil
 	}
 	kind, data := websocket.MessageText, it.frame(s.net.cfg.Generation, shift)

@@ -21,7 +21,8 @@ func (m *model) commit(a *person, collection string, value any, at time.Time) (*
 	e := m.beginEvent(at)
 	e.Kind, e.DID, e.Operation, e.Collection = "commit", a.did, "create", collection
 	e.Rkey, e.Rev = m.tid(m.now), m.tid(m.now)
-	e.Record, e.CID, e.CreatedAt = m.marshal(value), m.cidOf(dagCBOR), at.Truncate(time.Millisecond)
+	e.Record, e.CreatedAt = m.marshal(value), at.Truncate(time.Millisecond)
+	e.CID = cidOfBlock(recordBlock(e.Record)).String()
 	return e, nil
 }
 

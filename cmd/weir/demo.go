@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -23,7 +24,8 @@ const (
 )
 
 func demoCommand() *cobra.Command {
-	return &cobra.Command{
+	source := ""
+	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run everything on a throwaway Postgres, against a simulated network",
 		Args:  cobra.NoArgs,
@@ -31,6 +33,11 @@ func demoCommand() *cobra.Command {
 			cfg, err := app.ReadConfig()
 			if err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("source") {
+				if err := cfg.SetSource(source); err != nil {
+					return fmt.Errorf("--source: %w", err)
+				}
 			}
 			cfg = cfg.ForTerminal(slog.LevelWarn)
 			ctx := cmd.Context()
@@ -64,13 +71,15 @@ func demoCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVar(&source, "source", app.SourceJetstream, "what the stream is read from: jetstream or firehose; the default is WEIR_SOURCE")
+	return cmd
 }
 
 // useSimnet points the consumer and the workers at a simulated network and watches the
 // follows of its hub. API calls and syncs are more frequent than usual, so that the
 // demo shows more.
 func useSimnet(c *app.Config, n *simnet.Net) {
-	c.Jetstream, c.Start = []string{n.URL()}, "tip"
+	c.Jetstream, c.Relays, c.Start = []string{n.URL()}, []string{n.RelayURL()}, "tip"
 	c.DictionaryURL, c.DictionarySHA256 = n.DictionaryURL(), n.DictionarySHA256()
 	c.ImageBase = n.ImageBase()
 	c.AppView, c.Directory, c.Identifier, c.AppPassword = n.AppViewURL(), n.DirectoryURL(), "", ""

@@ -18,7 +18,7 @@ import (
 func devCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "dev",
-		Short: "Run everything on its own Postgres server, against the public Jetstream",
+		Short: "Run everything on its own Postgres server, against the public network",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := app.ReadConfig()
@@ -35,7 +35,7 @@ func devCommand() *cobra.Command {
 			defer printStopping(ctx, cmd.OutOrStdout())()
 			return app.WithServer(ctx, cfg, devpg.Options{Dir: filepath.Join(cfg.Home, "dev"), Fsync: true}, func(pool *pgxpool.Pool) error {
 				p := app.New(cfg, pool)
-				announce(cmd.OutOrStdout(), "Weir reads the public Jetstream.", l)
+				announce(cmd.OutOrStdout(), "Weir reads "+cfg.Reads()+".", l)
 				return p.WithOps(ctx, true, func(ctx context.Context) error { return p.RunAll(ctx, l) })
 			})
 		},

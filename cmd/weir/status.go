@@ -52,10 +52,10 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	}
 	fmt.Fprintln(w)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "STREAM\tSTATE\tFOR\tLAST EVENT\tBEHIND\tHOST\tHELD BY")
+	fmt.Fprintln(table, "STREAM\tSTATE\tFOR\tLAST EVENT\tBEHIND\tWIRE\tHOST\tHELD BY")
 	for _, s := range r.Streams {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", web.Plain(s.Name), s.State, span(&s.StateSince), ago(s.LastEvent), span(s.Lag),
-			cmp.Or(web.Plain(s.Host), "-"), cmp.Or(web.Plain(s.Holder), "-"))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", web.Plain(s.Name), s.State, span(&s.StateSince), ago(s.LastEvent), span(s.Lag),
+			web.Plain(s.Wire), cmp.Or(web.Plain(s.Host), "-"), cmp.Or(web.Plain(s.Holder), "-"))
 	}
 	fmt.Fprintln(table, "\nQUEUE\tWAITING\tRUNNING\tTO RETRY\tSCHEDULED\tOLDEST\t")
 	for _, q := range r.Queues {

@@ -1,5 +1,5 @@
-// Package firehose decodes com.atproto.sync.subscribeRepos, the stream of a relay or
-// of a single server. A frame is one change of an account or a signed commit of its
+// Package firehose is a source that reads com.atproto.sync.subscribeRepos, the stream
+// of a relay or of a single server. A frame is one change of an account or a signed commit of its
 // repository, with the blocks that prove it.
 //
 // An event is emitted only if its record has the CID that the operation names, and

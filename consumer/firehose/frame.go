@@ -74,6 +74,15 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) *N
 	return nil
 }
 
+// decodeBeginning decodes the beginning of a frame that is too long: its place, if
+// that is in it.
+func (d *decoder) decodeBeginning(data []byte, arrived time.Time, m *consumer.Message) {
+	m.Reset(data, arrived)
+	d.read(data) //nolint:errcheck // it ends too early
+	d.place(m)   //nolint:errcheck // as above
+	d.refuse(m, &consumer.Malformed{Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: "more"})
+}
+
 // read reads the header and the body. The CAR stays unread.
 func (d *decoder) read(data []byte) *consumer.Malformed {
 	d.frame, d.ops, d.excerpts = frame{}, d.ops[:0], 0

@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/socket"
 	"github.com/weir-social/weir/simnet"
 )
 
@@ -32,7 +33,7 @@ func oldest(string) consumer.Cursor {
 
 // everyone asks for everything of everybody, at intervals that suit a test.
 func everyone(endpoints ...string) jetstream.Config {
-	return jetstream.Config{Endpoints: endpoints, Filter: consumer.Filter{Everyone: true}, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond}
+	return jetstream.Config{Config: socket.Config{Endpoints: endpoints, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond}, Filter: consumer.Filter{Everyone: true}}
 }
 
 func client(t *testing.T, cfg jetstream.Config) *jetstream.Client {
@@ -385,11 +386,11 @@ func TestConfigurationIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]jetstream.Config{
 		"name at least one":     {},
-		"is not a Jetstream":    {Endpoints: []string{"jetstream"}},
-		"received ftp":          {Endpoints: []string{"ftp://example.com"}},
-		`"post" is not a coll`:  {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Collections: []string{"post"}}},
-		`"x" is not a DID`:      {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Accounts: []string{"x"}}},
-		"100 collections at mo": {Endpoints: []string{"ws://a.example"}, Filter: consumer.Filter{Collections: make([]string, 101)}},
+		"is not a Jetstream":    {Config: socket.Config{Endpoints: []string{"jetstream"}}},
+		"received ftp":          {Config: socket.Config{Endpoints: []string{"ftp://example.com"}}},
+		`"post" is not a coll`:  {Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{Collections: []string{"post"}}},
+		`"x" is not a DID`:      {Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{Accounts: []string{"x"}}},
+		"100 collections at mo": {Config: socket.Config{Endpoints: []string{"ws://a.example"}}, Filter: consumer.Filter{Collections: make([]string, 101)}},
 	} {
 		_, err := jetstream.New(cfg)
 		require.ErrorContains(t, err, want)

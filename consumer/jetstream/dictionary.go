@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/socket"
 )
 
 // maxDictionary bounds the size of a dictionary, in bytes; the v1 dictionary has
@@ -108,11 +109,11 @@ func (k *conn) unzip(data []byte) ([]byte, error) {
 		c.mu.Lock()
 		c.zip.refused = true
 		c.mu.Unlock()
-		c.log.Warn("plain_frames", "error", "the server compresses with another dictionary", "host", k.host)
+		c.log.Warn("plain_frames", "error", "the server compresses with another dictionary", "host", k.Host())
 		return nil, errors.New("the server compresses with another dictionary: reconnecting for plain frames")
 	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
 		return nil, &consumer.Malformed{Cause: "the frame is too long", Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more",
-			Raw: data[:min(len(data), maxKept)]}
+			Raw: data[:min(len(data), socket.MaxKept)]}
 	case err != nil:
 		return nil, &consumer.Malformed{Cause: consumer.Shorten("the frame cannot be decompressed: " + err.Error()), Raw: data}
 	}

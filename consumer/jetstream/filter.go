@@ -156,7 +156,7 @@ func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 		return nil
 	}
 	if err := live.setFilter(ctx, f); err != nil {
-		live.fail(fmt.Errorf("change the filter: %w", err))
+		live.Fail(fmt.Errorf("change the filter: %w", err))
 	}
 	return nil
 }

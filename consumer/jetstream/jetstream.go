@@ -1,149 +1,107 @@
 // Package jetstream is a source that reads a Jetstream server's v1 wire, which both
-// generations of servers speak. It dials, fails over, decompresses and decodes. It
-// has no access to the database.
+// generations of servers speak. It filters, decompresses and decodes. It has no access
+// to the database.
 package jetstream
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"sync"
-	"time"
-
-	"github.com/cenkalti/backoff/v5"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/socket"
 )
 
-// Config configures a client. Zero durations and sizes take the defaults.
+// Config configures a client.
 type Config struct {
-	Endpoints []string        // URLs of subscribe endpoints, ws or wss, in order of preference
-	Filter    consumer.Filter // the first filter
+	socket.Config // ReadLimit is enough for 1 MiB of CBOR, which is at most 6 MiB of JSON
 
-	Compress bool // request zstd frames
+	Filter   consumer.Filter // the first filter
+	Compress bool            // request zstd frames
 	// Dictionary returns the zstd dictionary. If it fails, frames are plain.
 	Dictionary func(context.Context) ([]byte, error)
-
-	ReadLimit    int64         // 8 MiB: only the beginning of a longer frame is kept; 1 MiB of CBOR is at most 6 MiB of JSON
-	MinWait      time.Duration // 500 ms: the first wait before a retry
-	MaxWait      time.Duration // 30 s: the waits double up to this
-	ProbeEvery   time.Duration // 2 s: how often, during a longer wait, unreachable hosts are probed
-	StartingWait time.Duration // 5 s: the longest wait after 502, 503 or 504: the server is starting
-	AlertAfter   int           // 10: from this many failures in a row on, failures are logged as errors
-	QuietAfter   time.Duration // 5 s: ping the server after this time without a frame
-	PongWithin   time.Duration // 10 s: how long the pong may take
-	DialTimeout  time.Duration // 10 s: for one endpoint
-
 	Wanted     func(collection string) bool // the collections whose records are decoded; nil: all
-	HTTPClient *http.Client                 // nil: http.DefaultClient
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer // nil: not exposed
-	UserAgent  string
 }
 
 // Client connects to one of several servers. One goroutine at a time uses Connect
 // and the connection. SetFilter is safe for concurrent use.
 type Client struct {
-	cfg       Config
-	log       *slog.Logger
-	endpoints []endpoint
-	metrics   metrics
-	zip       dictionaryState
-
-	// Of the goroutine that connects and reads.
-	at       int                         // the endpoint to try next
-	last     int                         // the endpoint that failed last
-	dialed   bool                        // an attempt was made
-	retries  *backoff.ExponentialBackOff // the waits between attempts
-	starting bool                        // the last response was 502, 503 or 504
-	refused  bool                        // the last response was 4xx
+	cfg    Config
+	log    *slog.Logger
+	dialer *socket.Dialer
+	zip    dictionaryState
 
 	filterMu sync.Mutex // held while a filter is sent, so that the latest is sent last
 
-	mu      sync.Mutex // guards what follows
-	filter  filter
-	live    *conn // the current connection; nil between connections
-	failed  int   // attempts since the last event
-	lastErr error // why the last one failed
+	mu     sync.Mutex // guards what follows
+	filter filter
+	live   *conn // the latest connection
 }
 
-type endpoint struct {
-	url  *url.URL
-	host string
-
-	// Of the goroutine that connects and reads.
-	unreachable bool      // the last attempt made no TCP connection
-	notBefore   time.Time // from its Retry-After header
-}
-
-type metrics struct {
-	connects *prometheus.CounterVec
-	failed   prometheus.Gauge
-	bytes    prometheus.Counter
-}
+// readLimit is how long a frame may be, in bytes.
+const readLimit = 8 << 20
 
 // New checks the configuration and sets the defaults.
 func New(cfg Config) (*Client, error) {
-	if len(cfg.Endpoints) == 0 {
-		return nil, errors.New("no Jetstream endpoint is configured: name at least one")
-	}
+	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, readLimit)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	cfg.HTTPClient = cmp.Or(cfg.HTTPClient, http.DefaultClient)
+	dialer, err := socket.New(cfg.Config, socket.Service{Name: "Jetstream", Path: "/subscribe",
+		Example: "wss://jetstream2.us-west.bsky.network/subscribe"})
+	if err != nil {
+		return nil, err
+	}
 	if err := (filter{cfg.Filter}).check(); err != nil {
 		return nil, err
 	}
-	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, 8<<20)
-	cfg.MinWait = cmp.Or(cfg.MinWait, 500*time.Millisecond)
-	cfg.MaxWait = cmp.Or(cfg.MaxWait, 30*time.Second)
-	cfg.ProbeEvery = cmp.Or(cfg.ProbeEvery, 2*time.Second)
-	cfg.StartingWait = cmp.Or(cfg.StartingWait, 5*time.Second)
-	cfg.AlertAfter = cmp.Or(cfg.AlertAfter, 10)
-	cfg.QuietAfter = cmp.Or(cfg.QuietAfter, 5*time.Second)
-	cfg.PongWithin = cmp.Or(cfg.PongWithin, 10*time.Second)
-	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
-	c := &Client{cfg: cfg, log: cfg.Logger, filter: (filter{cfg.Filter}).sorted(), retries: newRetries(cfg.MinWait, cfg.MaxWait)}
-	for _, raw := range cfg.Endpoints {
-		e, err := parseEndpoint(raw)
-		if err != nil {
-			return nil, err
-		}
-		c.endpoints = append(c.endpoints, e)
-	}
-	f := promauto.With(cfg.Registerer)
-	c.metrics = metrics{
-		connects: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_jetstream_connects_total",
-			Help: "Attempts to connect, by host and outcome."}, []string{"host", "outcome"}),
-		failed: f.NewGauge(prometheus.GaugeOpts{Name: "weir_jetstream_failed_tries",
-			Help: "Failed attempts to connect since the last event. Alert from 10 on."}),
-		bytes: f.NewCounter(prometheus.CounterOpts{Name: "weir_jetstream_received_bytes_total",
-			Help: "Bytes of frames received, as compressed on the wire."}),
-	}
-	return c, nil
+	return &Client{cfg: cfg, log: cfg.Logger, dialer: dialer, filter: (filter{cfg.Filter}).sorted()}, nil
 }
 
-func parseEndpoint(raw string) (endpoint, error) {
-	u, err := url.Parse(raw)
+// Connect makes a connection and sets its filter, see socket.Dialer.
+func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
+	var connected *conn
+	err := c.dialer.Connect(ctx, func(ctx context.Context, host string, dial func(url.Values) (*socket.Conn, error)) error {
+		zip := c.decoder(ctx)
+		c.mu.Lock()
+		filter := c.filter
+		c.mu.Unlock()
+		ws, err := dial(filter.query(at(host), zip != nil))
+		if err != nil {
+			return err
+		}
+		connected = &conn{Conn: ws, client: c, zip: zip, decode: decoder{wanted: c.cfg.Wanted}}
+		if err := c.install(ctx, connected, filter); err != nil {
+			connected.Close() //nolint:errcheck // the error is returned
+			return err
+		}
+		return nil
+	}, report)
 	if err != nil {
-		raw = "something" // it may hold a password
-	} else {
-		raw = u.Redacted()
+		return nil, err
 	}
-	if err != nil || u.Host == "" || u.User != nil {
-		return endpoint{}, fmt.Errorf("%q is not a Jetstream endpoint: expected a URL such as wss://jetstream2.us-west.bsky.network/subscribe", raw)
+	return connected, nil
+}
+
+// install makes a connection the one whose filter SetFilter changes. The server
+// knows the given filter if that fits into the URL.
+func (c *Client) install(ctx context.Context, k *conn, filter filter) error {
+	if !filter.inURL() {
+		if err := k.setFilter(ctx, filter); err != nil {
+			return fmt.Errorf("send the filter: %w", err)
+		}
 	}
-	switch u.Scheme {
-	case "ws", "wss", "http", "https":
-	default:
-		return endpoint{}, fmt.Errorf("%q is not a Jetstream endpoint: expected ws or wss, received %s", raw, u.Scheme)
+	c.filterMu.Lock()
+	defer c.filterMu.Unlock()
+	c.mu.Lock()
+	c.live = k
+	latest := c.filter
+	c.mu.Unlock()
+	if latest.hash() != filter.hash() { // it changed during the dial
+		if err := k.setFilter(ctx, latest); err != nil {
+			return fmt.Errorf("change the filter: %w", err)
+		}
 	}
-	if u.Path == "" || u.Path == "/" {
-		u.Path = "/subscribe"
-	}
-	return endpoint{url: u, host: u.Host}, nil
+	return nil
 }

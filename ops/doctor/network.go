@@ -11,28 +11,34 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/consumer"
-	"github.com/weir-social/weir/consumer/jetstream"
 )
 
 // eventTimeout bounds the wait for an event on a connection.
 const eventTimeout = 3 * time.Second
 
-// JetstreamCheck connects to each of cfg.Endpoints in parallel, with the consumer's
-// client, and reads one event at the live tip. If one endpoint works, failures of
-// the others are warnings, because Weir uses the one that works.
-func JetstreamCheck(cfg jetstream.Config, within time.Duration) Check {
-	return Check{"jetstream", func(ctx context.Context) []Finding {
+// A Stream is what StreamCheck connects to.
+type Stream struct {
+	Name      string // such as jetstream
+	Variable  string // the environment variable with its endpoints
+	Endpoints []string
+	// Source returns a source that reads one endpoint.
+	Source func(endpoint string) (consumer.Source, error)
+}
+
+// StreamCheck connects to each endpoint in parallel, with the consumer's client, and
+// reads one event at the live tip. If one endpoint works, failures of the others are
+// warnings, because Weir uses the one that works.
+func StreamCheck(s Stream, within time.Duration) Check {
+	return Check{s.Name, func(ctx context.Context) []Finding {
 		var checks []Check
-		for _, endpoint := range cfg.Endpoints {
-			name := "jetstream " + hostOf(endpoint)
-			one := cfg
-			one.Endpoints = []string{endpoint}
-			checks = append(checks, Check{name, func(ctx context.Context) []Finding { return dial(ctx, name, one) }})
+		for _, endpoint := range s.Endpoints {
+			name := s.Name + " " + hostOf(endpoint)
+			checks = append(checks, Check{name, func(ctx context.Context) []Finding { return s.dial(ctx, name, endpoint) }})
 		}
 		found := Run(ctx, within, checks...)
-		connected := slices.ContainsFunc(found, func(f Finding) bool { return f.Level == OK && strings.HasPrefix(f.Check, "jetstream ") })
+		connected := slices.ContainsFunc(found, func(f Finding) bool { return f.Level == OK && strings.HasPrefix(f.Check, s.Name+" ") })
 		for i := range found {
-			if connected && found[i].Level == Fail && strings.HasPrefix(found[i].Check, "jetstream ") {
+			if connected && found[i].Level == Fail && strings.HasPrefix(found[i].Check, s.Name+" ") {
 				found[i].Level = Warn
 			}
 		}
@@ -49,11 +55,11 @@ func hostOf(endpoint string) string {
 	return "(not a URL)"
 }
 
-func dial(ctx context.Context, name string, cfg jetstream.Config) []Finding {
-	const do = "check the network, proxies and firewalls, and WEIR_JETSTREAM"
-	client, err := jetstream.New(cfg)
+func (s *Stream) dial(ctx context.Context, name, endpoint string) []Finding {
+	do := "check the network, proxies and firewalls, and " + s.Variable
+	client, err := s.Source(endpoint)
 	if err != nil {
-		return []Finding{Failed(name, "correct WEIR_JETSTREAM or WEIR_COLLECTIONS", err)}
+		return []Finding{Failed(name, "correct "+s.Variable+" or WEIR_COLLECTIONS", err)}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -102,6 +102,7 @@ type Report struct {
 // Stream is one stream of a report.
 type Stream struct {
 	Name       string   `json:"name"`
+	Wire       string   `json:"wire"` // the protocol that it is read with
 	State      string   `json:"state"`
 	Detail     string   `json:"detail,omitempty"`
 	StateSince float64  `json:"state_seconds"` // how long the state has lasted
@@ -182,7 +183,7 @@ const liveWithin = 10 * time.Second
 const newWithin = 10 * time.Minute
 
 func stream(st schema.StreamStatus, now time.Time, limits Limits) Stream {
-	s := Stream{Name: st.Name, State: st.Current(), Host: st.Host, Failed: st.Failed, Epoch: st.Epoch,
+	s := Stream{Name: st.Name, Wire: st.Wire, State: st.Current(), Host: st.Host, Failed: st.Failed, Epoch: st.Epoch,
 		StateSince: now.Sub(st.StateSince).Seconds(), LastEvent: ago(st.LastEvent, now), CaughtUp: ago(st.CaughtUp, now)}
 	if st.Leased {
 		s.Holder, s.Detail = st.Owner, st.Detail

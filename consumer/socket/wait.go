@@ -1,4 +1,4 @@
-package jetstream
+package socket
 
 import (
 	"context"
@@ -24,24 +24,24 @@ const probeTimeout = 2 * time.Second
 // early if an unreachable host accepts TCP connections again: that host is tried at
 // once, and the waits restart at the shortest. A host that responds with an error
 // is not probed.
-func (c *Client) wait(ctx context.Context, report func(consumer.Attempt)) error {
-	c.mu.Lock()
-	failed, lastErr := c.failed, c.lastErr
-	c.mu.Unlock()
-	pause := c.pause()
+func (d *Dialer) wait(ctx context.Context, report func(consumer.Attempt)) error {
+	d.mu.Lock()
+	failed, lastErr := d.failed, d.lastErr
+	d.mu.Unlock()
+	pause := d.pause()
 	if lastErr != nil {
-		next := c.endpoints[c.at].url.String()
+		next := d.endpoints[d.at].url.String()
 		report(consumer.Attempt{Endpoint: next, Failed: failed, Err: lastErr, Wait: pause})
 		level := slog.LevelWarn
-		if failed >= c.cfg.AlertAfter {
+		if failed >= d.cfg.AlertAfter {
 			level = slog.LevelError
 		}
-		c.log.Log(ctx, level, "not_connected", "failed", failed, "error", lastErr, "next", next, "wait", pause)
+		d.log.Log(ctx, level, "not_connected", "failed", failed, "error", lastErr, "next", next, "wait", pause)
 	}
 	end := time.Now().Add(pause)
 	for {
 		left := time.Until(end)
-		step := min(left, c.cfg.ProbeEvery+rand.N(c.cfg.ProbeEvery/2+1))
+		step := min(left, d.cfg.ProbeEvery+rand.N(d.cfg.ProbeEvery/2+1))
 		timer := time.NewTimer(step)
 		select {
 		case <-ctx.Done():
@@ -52,71 +52,74 @@ func (c *Client) wait(ctx context.Context, report func(consumer.Attempt)) error 
 		if step == left {
 			return nil
 		}
-		if at, ok := c.probe(ctx); ok {
-			c.log.Info("host_reachable_again", "host", c.endpoints[at].host, "failed", failed)
-			c.at = at
-			c.retries.Reset()
+		if at, ok := d.probe(ctx); ok {
+			d.log.Info("host_reachable_again", "host", d.endpoints[at].host, "failed", failed)
+			d.at = at
+			d.retries.Reset()
 			return nil
 		}
 	}
 }
 
-// pause returns the wait before the next attempt, and moves c.at past hosts whose
+// pause returns the wait before the next attempt, and moves d.at past hosts whose
 // Retry-After is later than that of another host.
-func (c *Client) pause() time.Duration {
+func (d *Dialer) pause() time.Duration {
 	now := time.Now()
-	longest := c.cfg.MaxWait
-	if c.starting {
-		longest = min(longest, c.cfg.StartingWait)
+	longest := d.cfg.MaxWait
+	if d.starting {
+		longest = min(longest, d.cfg.StartingWait)
 	}
-	pause := min(c.retries.NextBackOff(), longest)
-	last := &c.endpoints[c.last]
-	if c.refused && last.notBefore.Before(now.Add(pause)) {
+	pause := min(d.retries.NextBackOff(), longest)
+	last := &d.endpoints[d.last]
+	if d.refused && last.notBefore.Before(now.Add(pause)) {
 		last.notBefore = now.Add(pause) // even if another host resets the waits
 	}
-	best := c.at
-	for i := range c.endpoints {
-		at := (c.at + i) % len(c.endpoints)
-		if !c.endpoints[at].notBefore.After(now.Add(pause)) {
+	best := d.at
+	for i := range d.endpoints {
+		at := (d.at + i) % len(d.endpoints)
+		if !d.endpoints[at].notBefore.After(now.Add(pause)) {
 			best = at
 			break
 		}
-		if c.endpoints[at].notBefore.Before(c.endpoints[best].notBefore) {
+		if d.endpoints[at].notBefore.Before(d.endpoints[best].notBefore) {
 			best = at
 		}
 	}
-	c.at = best
-	return max(pause, c.endpoints[best].notBefore.Sub(now))
+	d.at = best
+	return max(pause, d.endpoints[best].notBefore.Sub(now))
 }
 
+// jitter is the largest part of a wait that chance adds or takes.
+const jitter = 0.25
+
 // newRetries returns the waits after failures: doubled after each, from the
-// shortest to the longest, and reduced at random by up to half, so that many
-// clients do not reconnect in step.
+// shortest to the longest, with jitter, so that many clients do not reconnect in
+// step.
 func newRetries(shortest, longest time.Duration) *backoff.ExponentialBackOff {
-	return &backoff.ExponentialBackOff{InitialInterval: shortest * 3 / 4, MaxInterval: longest * 3 / 4, Multiplier: 2, RandomizationFactor: 1.0 / 3}
+	return &backoff.ExponentialBackOff{InitialInterval: shortest, MaxInterval: longest, Multiplier: 2, RandomizationFactor: jitter}
 }
 
 // probe opens a TCP connection to each host that the last attempt did not reach. It
 // returns the first, in the order of failover, that accepts.
-func (c *Client) probe(ctx context.Context) (at int, ok bool) {
+func (d *Dialer) probe(ctx context.Context) (at int, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	accepts := make([]chan bool, len(c.endpoints))
-	for i := range c.endpoints {
-		if !c.endpoints[i].unreachable {
+	accepts := make([]chan bool, len(d.endpoints))
+	for i := range d.endpoints {
+		if !d.endpoints[i].unreachable {
 			continue
 		}
 		accepts[i] = make(chan bool, 1)
 		go func() {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.endpoints[i].address())
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", d.endpoints[i].address())
 			if err == nil {
 				conn.Close() //nolint:errcheck // nothing was sent
 			}
 			accepts[i] <- err == nil
 		}()
 	}
-	for i := range c.endpoints {
-		next := (c.at + i) % len(c.endpoints)
+	for i := range d.endpoints {
+		next := (d.at + i) % len(d.endpoints)
 		if accepts[next] != nil && <-accepts[next] {
 			return next, true
 		}
@@ -138,16 +141,16 @@ func (e *endpoint) address() string {
 
 // recordResponse records when a response allows the next attempt at this host. A
 // server that is starting, or a proxy before one, responds with 502, 503 or 504.
-func (c *Client) recordResponse(e *endpoint, response *http.Response) {
-	c.starting, c.refused = false, false
+func (d *Dialer) recordResponse(e *endpoint, response *http.Response) {
+	d.starting, d.refused = false, false
 	if response == nil {
 		return
 	}
 	switch code := response.StatusCode; {
 	case code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
-		c.starting = true
+		d.starting = true
 	case code >= 400 && code < 500:
-		c.refused = true
+		d.refused = true
 	}
 	e.notBefore = time.Now().Add(min(retryAfter(response.Header.Get("Retry-After")), maxRetryAfter))
 }

@@ -1,4 +1,4 @@
-package jetstream
+package socket
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"strings"
 	"sync/atomic"
 
@@ -15,108 +16,89 @@ import (
 	"github.com/weir-social/weir/consumer"
 )
 
-// Connect dials one endpoint after another until one accepts or ctx ends. After a
+// An Attempt dials the endpoint of a host, once, with parameters for its URL, and
+// prepares the connection. An error counts as a failure of that endpoint.
+type Attempt func(ctx context.Context, host string, dial func(parameters url.Values) (*Conn, error)) error
+
+// Connect tries one endpoint after another until one succeeds or ctx ends. After a
 // connection that brought events, it starts with the same endpoint, for which the
 // cursor is exact. Waits double until an event arrives: a server that accepts and
 // sends nothing counts as failed. A long wait may end early, see wait.
-func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
+func (d *Dialer) Connect(ctx context.Context, try Attempt, report func(consumer.Attempt)) error {
 	if report == nil {
 		report = func(consumer.Attempt) {}
 	}
 	for {
-		if c.dialed {
-			if err := c.wait(ctx, report); err != nil {
-				return nil, err
+		if d.dialed {
+			if err := d.wait(ctx, report); err != nil {
+				return err
 			}
 		}
-		c.dialed = true
-		e := &c.endpoints[c.at]
-		conn, err := c.dial(ctx, e, at(e.host))
+		d.dialed = true
+		e := &d.endpoints[d.at]
+		err := try(ctx, e.host, func(parameters url.Values) (*Conn, error) { return d.dial(ctx, e, parameters) })
 		if err == nil {
-			c.metrics.connects.WithLabelValues(e.host, "accepted").Inc()
-			return conn, nil
+			d.metrics.connects.WithLabelValues(e.host, "accepted").Inc()
+			return nil
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
-		c.metrics.connects.WithLabelValues(e.host, "failed").Inc()
-		c.recordFailure(err)
+		d.metrics.connects.WithLabelValues(e.host, "failed").Inc()
+		d.recordFailure(err)
 	}
 }
 
 // recordFailure counts an attempt that brought no event. The next one goes to
 // another endpoint.
-func (c *Client) recordFailure(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failed++
-	c.last = c.at
-	c.lastErr = fmt.Errorf("%s: %w", c.endpoints[c.at].host, err)
-	c.metrics.failed.Set(float64(c.failed))
-	c.at = (c.at + 1) % len(c.endpoints)
+func (d *Dialer) recordFailure(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failed++
+	d.last = d.at
+	d.lastErr = fmt.Errorf("%s: %w", d.endpoints[d.at].host, err)
+	d.metrics.failed.Set(float64(d.failed))
+	d.at = (d.at + 1) % len(d.endpoints)
 }
 
 // resetFailures resets the failures after an event has arrived.
-func (c *Client) resetFailures() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failed, c.lastErr = 0, nil
-	c.retries.Reset()
-	c.metrics.failed.Set(0)
+func (d *Dialer) resetFailures() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failed, d.lastErr = 0, nil
+	d.retries.Reset()
+	d.metrics.failed.Set(0)
 }
 
-// dial makes one connection and sets its filter.
-func (c *Client) dial(ctx context.Context, e *endpoint, from consumer.Cursor) (*conn, error) {
-	zip := c.decoder(ctx)
-	c.mu.Lock()
-	filter := c.filter
-	c.mu.Unlock()
+// dial makes one connection.
+func (d *Dialer) dial(ctx context.Context, e *endpoint, parameters url.Values) (*Conn, error) {
 	u := *e.url
 	q := u.Query()
-	for name, values := range filter.query(from, zip != nil) {
+	for name, values := range parameters {
 		q[name] = append(q[name], values...)
 	}
 	u.RawQuery = q.Encode()
 
-	dialing, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+	dialing, cancel := context.WithTimeout(ctx, d.cfg.DialTimeout)
 	defer cancel()
 	header := http.Header{}
-	if c.cfg.UserAgent != "" {
-		header.Set("User-Agent", c.cfg.UserAgent)
+	if d.cfg.UserAgent != "" {
+		header.Set("User-Agent", d.cfg.UserAgent)
 	}
 	var reached atomic.Bool // a TCP connection was made
 	traced := httptrace.WithClientTrace(dialing, &httptrace.ClientTrace{
 		GotConn:     func(httptrace.GotConnInfo) { reached.Store(true) },
 		ConnectDone: func(_, _ string, err error) { reached.CompareAndSwap(false, err == nil) },
 	})
-	ws, response, err := websocket.Dial(traced, u.String(), &websocket.DialOptions{HTTPClient: c.cfg.HTTPClient, HTTPHeader: header,
+	ws, response, err := websocket.Dial(traced, u.String(), &websocket.DialOptions{HTTPClient: d.cfg.HTTPClient, HTTPHeader: header,
 		CompressionMode: websocket.CompressionDisabled})
 	e.unreachable = !reached.Load()
-	c.recordResponse(e, response)
+	d.recordResponse(e, response)
 	if err != nil {
 		return nil, refusal(err, response)
 	}
 	ws.SetReadLimit(-1) // read bounds frames: a long one is dead-lettered, not fatal
-	conn := newConn(c, e.host, ws, zip)
-	if !filter.inURL() {
-		if err := conn.setFilter(dialing, filter); err != nil {
-			conn.Close() //nolint:errcheck // the error is returned
-			return nil, fmt.Errorf("send the filter: %w", err)
-		}
-	}
-	c.filterMu.Lock()
-	defer c.filterMu.Unlock()
-	c.mu.Lock()
-	c.live = conn
-	latest := c.filter
-	c.mu.Unlock()
-	if latest.hash() != filter.hash() { // it changed during the dial
-		if err := conn.setFilter(dialing, latest); err != nil {
-			conn.Close() //nolint:errcheck // the error is returned
-			return nil, fmt.Errorf("change the filter: %w", err)
-		}
-	}
-	return conn, nil
+	return newConn(d, e.host, ws), nil
 }
 
 // refusal returns why a dial failed, with the server's message if it has one.

@@ -1,0 +1,101 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/consumer/jetstream"
+	"github.com/weir-social/weir/consumer/socket"
+	"github.com/weir-social/weir/schema"
+)
+
+// The values of WEIR_SOURCE.
+const (
+	SourceJetstream = "jetstream"
+	SourceFirehose  = "firehose"
+)
+
+// userAgent identifies Weir to the services.
+const userAgent = "weir (+https://github.com/weir-social/weir)"
+
+// SetSource sets what the stream is read from.
+func (c *Config) SetSource(source string) error {
+	if source != SourceJetstream && source != SourceFirehose {
+		return fmt.Errorf("%q is no source: expected %s or %s", source, SourceJetstream, SourceFirehose)
+	}
+	c.Source = source
+	return nil
+}
+
+// Reads returns the configured source in words.
+func (c Config) Reads() string {
+	if c.Source == SourceFirehose {
+		return "the relays"
+	}
+	return "the public Jetstream"
+}
+
+// endpoints returns the endpoints of the configured source, and their variable.
+func (c Config) endpoints() (all []string, variable string) {
+	if c.Source == SourceFirehose {
+		return c.Relays, "WEIR_RELAYS"
+	}
+	return c.Jetstream, "WEIR_JETSTREAM"
+}
+
+// newSource returns the configured source of the stored collections. filter and
+// dictionary are only for a server that filters and compresses.
+func (c Config) newSource(s socket.Config, stored collection.Registry, filter consumer.Filter, dictionary func(context.Context) ([]byte, error)) (consumer.Source, error) {
+	s.UserAgent = userAgent
+	if c.Source == SourceFirehose {
+		return firehose.New(firehose.Config{Config: s, Wanted: stored.Stores})
+	}
+	filter.Collections = stored.Filter()
+	return jetstream.New(jetstream.Config{Config: s, Filter: filter, Compress: c.Compress, Dictionary: dictionary, Wanted: stored.Stores})
+}
+
+// source returns the source that reads the stream. It requests no account until its
+// filter is set.
+func (p App) source(log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
+	endpoints, _ := p.cfg.endpoints()
+	return p.cfg.newSource(socket.Config{Endpoints: endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics}, p.stored, consumer.Filter{}, p.dictionary)
+}
+
+// wires returns the wires whose dead letters this binary can decode, for one
+// goroutine.
+func (p App) wires() map[string]consumer.Wire {
+	wires := map[string]consumer.Wire{}
+	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores), firehose.Wire(p.stored.Stores)} {
+		wires[wire.Name] = wire
+	}
+	return wires
+}
+
+// dictionary returns the zstd dictionary from the database, or downloads it on the
+// first use.
+func (p App) dictionary(ctx context.Context) ([]byte, error) {
+	kept, err := schema.Dictionary(ctx, p.pool, p.cfg.DictionarySHA256)
+	if err == nil {
+		return kept, nil
+	}
+	if !errors.Is(err, schema.ErrNoRows) {
+		return nil, err
+	}
+	fetched, err := jetstream.Dictionary(ctx, http.DefaultClient, p.cfg.DictionaryURL, p.cfg.DictionarySHA256)
+	if err != nil {
+		return nil, err
+	}
+	if err := schema.StoreDictionary(ctx, p.pool, p.cfg.DictionarySHA256, p.cfg.DictionaryURL, fetched, time.Now()); err != nil {
+		p.log.Warn("dictionary_not_kept", "error", err)
+	}
+	return fetched, nil
+}

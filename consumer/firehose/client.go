@@ -1,0 +1,138 @@
+package firehose
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/socket"
+)
+
+// readLimit is a little above the longest valid frame, so that the decoder names
+// what is too long.
+const readLimit = maxFrame + 1<<10
+
+// Config configures a client.
+type Config struct {
+	socket.Config                              // ReadLimit: the network's limit
+	Wanted        func(collection string) bool // the collections whose records are decoded; nil: all
+}
+
+// Client reads one of several servers: relays, or single servers of accounts. One
+// goroutine at a time uses Connect and the connection.
+type Client struct {
+	cfg     Config
+	log     *slog.Logger
+	dialer  *socket.Dialer
+	notices *prometheus.CounterVec
+}
+
+// New checks the configuration and sets the defaults.
+func New(cfg Config) (*Client, error) {
+	cfg.ReadLimit = cmp.Or(cfg.ReadLimit, readLimit)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	c := &Client{cfg: cfg, log: cfg.Logger}
+	var err error
+	c.dialer, err = socket.New(cfg.Config, socket.Service{Name: "relay", Path: "/xrpc/com.atproto.sync.subscribeRepos",
+		Example: "wss://relay1.us-east.bsky.network", Check: c.check})
+	if err != nil {
+		return nil, err
+	}
+	c.notices = promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{Name: "weir_firehose_notices_total",
+		Help: "Notices of servers about the connection, by name. ConsumerTooSlow: the consumer fell behind and was disconnected."}, []string{"name"})
+	return c, nil
+}
+
+// Capabilities returns what relays and servers of accounts have in common. Whether
+// a cursor is inclusive differs between them, and is not known: the consumer asks
+// for the number before. A relay that took an account down omits its past events,
+// so several anchors are requested.
+func (c *Client) Capabilities() consumer.Capabilities {
+	return consumer.Capabilities{Wire: Wire(c.cfg.Wanted), Exclusive: true, Anchors: 8}
+}
+
+// Connect makes a connection, see socket.Dialer.
+func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
+	var connected *conn
+	err := c.dialer.Connect(ctx, func(_ context.Context, host string, dial func(url.Values) (*socket.Conn, error)) error {
+		parameters := url.Values{}
+		switch from := at(host); from.Kind {
+		case consumer.CursorSeq:
+			parameters.Set("cursor", strconv.FormatInt(from.Value, 10))
+		case consumer.CursorTime:
+			return fmt.Errorf("a relay cannot start at a time")
+		}
+		ws, err := dial(parameters)
+		if err == nil {
+			connected = &conn{Conn: ws, client: c, decoder: decoder{wanted: c.cfg.Wanted}}
+		}
+		return err
+	}, report)
+	if err != nil {
+		return nil, err
+	}
+	return connected, nil
+}
+
+// check returns the notice of an error frame: the server closes the connection
+// after it, and it is no event that shows that the server works.
+func (c *Client) check(frame []byte) error {
+	d := decoder{reader: reader{data: frame}}
+	if d.object(d.headerField) != nil || d.op != opError {
+		return nil // Decode reports what is wrong with it
+	}
+	var m consumer.Message
+	notice := d.decode(frame, m.Arrived, &m)
+	if notice == nil {
+		notice = &Notice{Name: "an unreadable error", Fatal: true}
+	}
+	c.count(notice)
+	if notice.Name == FutureCursor {
+		return fmt.Errorf("%w: %w", consumer.ErrCursorRefused, notice)
+	}
+	return fmt.Errorf("the server ended the connection: %w", notice)
+}
+
+// count counts a notice.
+func (c *Client) count(n *Notice) {
+	switch n.Name {
+	case FutureCursor, ConsumerTooSlow, OutdatedCursor:
+		c.notices.WithLabelValues(n.Name).Inc()
+	default:
+		c.notices.WithLabelValues("other").Inc()
+	}
+}
+
+// conn is one connection. One goroutine calls Next, and another Decode.
+type conn struct {
+	*socket.Conn
+	client  *Client
+	decoder decoder // of the decoding goroutine
+}
+
+// Next reads the next frame.
+func (k *conn) Next(ctx context.Context) (consumer.Frame, error) {
+	f, err := k.Conn.Next(ctx)
+	f.Compressed = false // all frames are binary
+	return f, err
+}
+
+// Decode decodes a frame. A notice has no events: one that is no error is logged.
+func (k *conn) Decode(f consumer.Frame, m *consumer.Message) error {
+	if f.Truncated {
+		k.decoder.decodeBeginning(f.Data, f.Arrived, m)
+		return nil
+	}
+	if notice := k.decoder.decode(f.Data, f.Arrived, m); notice != nil {
+		k.client.count(notice)
+		k.client.log.Warn("relay_notice", "host", k.Host(), "name", notice.Name, "message", notice.Message)
+	}
+	return nil
+}
