@@ -41,9 +41,9 @@ func state(t *testing.T, pool *pgxpool.Pool) map[string]string {
 
 func rankedLinks(t *testing.T, env []string, window, at string) []ranking.TrendingLink {
 	t.Helper()
-	var links []ranking.TrendingLink
-	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trending", "--json", "--limit", "1000", "--window", window, "--at", at)), &links))
-	return links
+	var page struct{ Links []ranking.TrendingLink }
+	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trending", "--json", "--limit", "1000", "--window", window, "--at", at)), &page))
+	return page.Links
 }
 
 // TestIngestStoresTheRecording ingests a recording written by hand, with bad input

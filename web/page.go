@@ -16,9 +16,6 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// pageLinks is how many links the page shows.
-const pageLinks = defaultLimit
-
 // pageView is the whole page.
 type pageView struct {
 	Title   string
@@ -77,10 +74,10 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page := pageView{
-		Title: s.title, Window: snap.window, CSS: s.assets.url("page.css"), JS: s.assets.url("page.js"), Icon: s.assets.url("icon.svg"),
+		Title: s.title, Window: snap.view.window, CSS: s.assets.url("page.css"), JS: s.assets.url("page.js"), Icon: s.assets.url("icon.svg"),
 	}
 	for _, each := range windows() {
-		page.Windows = append(page.Windows, windowView{each, each == snap.window})
+		page.Windows = append(page.Windows, windowView{each, each == snap.view.window})
 	}
 	var err error
 	if page.Live, err = newLive(snap); err != nil {
@@ -148,14 +145,17 @@ func (s *server) requestedSnapshot(w http.ResponseWriter, r *http.Request) (snap
 		s.writeError(w, r, http.StatusBadRequest, "The query of this address is malformed: omit it, or send one like ?window=6h.")
 		return nil, false
 	}
-	window, err := parseWindow(query)
+	v, err := newView(query, []string{"window"})
+	if err == nil {
+		_, err = single(query, "window", "")
+	}
 	if err != nil {
 		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return nil, false
 	}
-	snap, err = s.snapshot(r.Context(), window, pageLinks)
+	snap, err = s.snapshot(r.Context(), v)
 	if err != nil {
-		s.writeUnavailable(w, r)
+		s.writeUnreadable(w, r, v, err)
 		return nil, false
 	}
 	return snap, true
@@ -166,7 +166,7 @@ func newLive(snap *snapshot) (liveView, error) {
 	if err != nil {
 		return liveView{}, err
 	}
-	live := liveView{ETag: snap.etag, Subtitle: subtitle(snap.follows, snap.window), Statuses: statuses}
+	live := liveView{ETag: snap.etag, Subtitle: subtitle(snap.follows, snap.view.window), Statuses: statuses}
 	for _, g := range snap.gaps {
 		view := gapView{From: newClockTime(g.From), To: newClockTime(g.To), Reason: plain(g.Reason, maxDetail)}
 		if len(snap.streams) > 1 {
@@ -182,7 +182,7 @@ func newLive(snap *snapshot) (liveView, error) {
 		live.Links = append(live.Links, link)
 	}
 	if len(live.Links) == 0 {
-		empty := newEmpty(snap.streams, snap.window)
+		empty := newEmpty(snap.streams, snap.view.window)
 		live.Empty = &empty
 	}
 	return live, nil
