@@ -89,7 +89,7 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 		"watch=a%00b":                           `watch is "a\x00b": send the target of a watch`,
 		"watch=%ff":                             `watch is "\xff": send the target of a watch`,
 		"watch=nobody.example":                  `watch is "nobody.example": send none: there are no watches`,
-		"cursor=x":                              `cursor is "x": send one of this ranking, with the same other parameters, from less than an hour ago, or none for the first page`,
+		"cursor=x":                              `cursor is "x": send the next of a page with the same other parameters, from less than an hour ago, or none for the first page`,
 		"window=%zz":                            `the query is malformed: send one like window=6h&limit=50`,
 		"window=6h;limit=50":                    `the query is malformed: send one like window=6h&limit=50`,
 		"window=" + url.QueryEscape("<script>"): `window is "<script>": send one of 1h, 3h, 6h, 12h, 24h, 7d`,

@@ -74,7 +74,7 @@ const namedTargets = 10
 func (s *server) writeUnreadable(w http.ResponseWriter, r *http.Request, v view, err error) {
 	switch {
 	case errors.Is(err, ranking.ErrCursor):
-		s.writeError(w, r, http.StatusBadRequest, fmt.Sprintf("cursor is %q: send one of this ranking, with the same other parameters, from less than an hour ago, or none for the first page",
+		s.writeError(w, r, http.StatusBadRequest, fmt.Sprintf("cursor is %q: send the next of a page with the same other parameters, from less than an hour ago, or none for the first page",
 			shorten(string(v.query.After), 40)))
 	case errors.Is(err, ranking.ErrWatch):
 		s.writeUnknownWatch(w, r, v.query.Watch)

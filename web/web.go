@@ -51,8 +51,8 @@ type server struct {
 	corrupt   sync.Once          // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, its live part at /fragment, and the JSON API at
-// /api/v1/trending. The error names the field of cfg to change.
+// Handler serves the page at /, its live part at /fragment, and the JSON API under
+// /api/v1/. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -66,6 +66,8 @@ func Handler(cfg Config) (http.Handler, error) {
 	mux.HandleFunc("/{$}", s.buffered(s.servePage))
 	mux.HandleFunc("/fragment", s.buffered(s.serveFragment))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
+	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.serveLink))
+	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.serveLinkShares))
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
 	return s.secure(mux), nil
