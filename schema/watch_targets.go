@@ -24,3 +24,8 @@ SELECT count(*)                                                         AS watch
 FROM chosen AS c`
 	return One(ctx, db, "count the accounts of a watch", pgx.RowToStructByName[Following], sql, target, second)
 }
+
+// HasWatch reports whether a watch has the target.
+func HasWatch(ctx context.Context, db DB, target string) (bool, error) {
+	return One(ctx, db, "find the watch", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM watches AS w WHERE w.target = $1)`, target)
+}
