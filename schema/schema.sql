@@ -555,6 +555,21 @@ CREATE TABLE tombstones (
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
 
+-- The 50 links with the most sharers of each window, as last announced. Whoever enters is announced on the channel weir_links. Only the counter writes here.
+CREATE TABLE top_links (
+    span text NOT NULL, -- The window, such as 24h.
+    link_id bigint NOT NULL,
+    CONSTRAINT top_links_pkey PRIMARY KEY (span, link_id)
+);
+
+-- When top_links was last compared with the ranking. No row: never.
+CREATE TABLE top_links_state (
+    one boolean DEFAULT true NOT NULL,
+    announced_at timestamp with time zone NOT NULL,
+    CONSTRAINT top_links_state_pkey PRIMARY KEY (one),
+    CONSTRAINT top_links_state_one_check CHECK (one)
+);
+
 -- Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again.
 CREATE TABLE unshared_links (
     link_id bigint NOT NULL,

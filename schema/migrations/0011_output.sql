@@ -70,3 +70,19 @@ COMMENT ON COLUMN link_shares.uri IS 'The AT-URI of the record.';
 COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the post that is quoted or reposted.';
 COMMENT ON COLUMN link_shares.text IS 'The text of the post, or of the one that is reposted, while it is stored.';
 COMMENT ON COLUMN link_shares.why IS 'Why the share does not count; NULL: it counts. hidden: the account is not active; not_followed: no watch includes it; subject_hidden: the author of the subject is not active; subject_gone: the subject no longer contains the link; outside_window: older than seven days; same_person: the account shared the link again later.';
+
+CREATE TABLE top_links (
+    span    text   NOT NULL,
+    link_id bigint NOT NULL,
+    PRIMARY KEY (span, link_id)
+);
+
+COMMENT ON TABLE  top_links IS 'The 50 links with the most sharers of each window, as last announced. Whoever enters is announced on the channel weir_links. Only the counter writes here.';
+COMMENT ON COLUMN top_links.span IS 'The window, such as 24h.';
+
+CREATE TABLE top_links_state (
+    one          boolean     PRIMARY KEY DEFAULT true CHECK (one),
+    announced_at timestamptz NOT NULL
+);
+
+COMMENT ON TABLE top_links_state IS 'When top_links was last compared with the ranking. No row: never.';
