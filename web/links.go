@@ -11,9 +11,6 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// linkShareLimit is how many shares a page of a link has.
-const linkShareLimit = defaultLimit
-
 // linkParameters are those of a link; shareParameters those of its shares.
 func linkParameters() []string  { return []string{"window", "watch", "degree"} }
 func shareParameters() []string { return append(linkParameters(), "limit", "cursor") }
@@ -37,13 +34,12 @@ type linkRequest struct {
 }
 
 // parseLinkRequest reads the id and the parameters that are named.
-func (s *server) parseLinkRequest(r *http.Request, names []string) (l linkRequest, err error) {
-	text := r.PathValue("id")
+func (s *server) parseLinkRequest(text, query string, names []string) (l linkRequest, err error) {
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id < 1 || strconv.FormatInt(id, 10) != text {
 		return l, fmt.Errorf("id is %q: send the id of a link, a whole number such as 17", shorten(text, 40))
 	}
-	values, err := parseParameters(r.URL.RawQuery, names, "window=24h&watch=alice.example")
+	values, err := parseParameters(query, names, "window=24h&watch=alice.example")
 	if err != nil {
 		return l, err
 	}
@@ -59,7 +55,7 @@ func (s *server) parseLinkRequest(r *http.Request, names []string) (l linkReques
 }
 
 func (s *server) serveLink(w http.ResponseWriter, r *http.Request) {
-	request, err := s.parseLinkRequest(r, linkParameters())
+	request, err := s.parseLinkRequest(r.PathValue("id"), r.URL.RawQuery, linkParameters())
 	if err != nil {
 		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return
@@ -74,7 +70,7 @@ func (s *server) serveLink(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) serveLinkShares(w http.ResponseWriter, r *http.Request) {
-	request, err := s.parseLinkRequest(r, shareParameters())
+	request, err := s.parseLinkRequest(r.PathValue("id"), r.URL.RawQuery, shareParameters())
 	if err != nil {
 		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return

@@ -291,7 +291,8 @@ func TestOpenStreamIsCheap(t *testing.T) {
 func TestStoppingProcessEndsItsStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := liveServer(t, newTown(3))
+		town := newTown(3)
+		s, stop := liveServer(t, town)
 		l := startInMemory(t, s.serveStream)
 		c := l.dial()
 		read, _ := requestStream(t, c)
@@ -306,10 +307,14 @@ func TestStoppingProcessEndsItsStreams(t *testing.T) {
 				}
 			}
 		})
-		time.Sleep(time.Minute)
+		time.Sleep(time.Second)
+		town.mu.Lock()
+		town.err = context.DeadlineExceeded // no events from here on
+		town.mu.Unlock()
+		time.Sleep(68 * time.Second)
 		stop()
 		all.Wait()
-		require.Equal(t, time.Minute, time.Since(began))
+		require.Equal(t, 69*time.Second, time.Since(began))
 		require.True(t, strings.HasSuffix(whole.String(), "0\r\n"))
 		require.Contains(t, whole.String(), "retry: 3000\n")
 		require.Equal(t, 1, strings.Count(whole.String(), "event: snapshot\n"))

@@ -73,11 +73,13 @@ func (s *server) sendEvents(w http.ResponseWriter, r *http.Request, reader *live
 	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return
 	}
+	inTime := func() { control.SetWriteDeadline(time.Now().Add(streamPatience)) } //nolint:errcheck // without it, the server's limit ends the stream
+	defer inTime()                                                                // for the end of the response
 	heartbeat := time.NewTimer(heartbeatEvery)
 	defer heartbeat.Stop()
 	next := []byte("retry: 3000\n\n")
 	for {
-		control.SetWriteDeadline(time.Now().Add(streamPatience)) //nolint:errcheck // without it, the server's limit ends the stream
+		inTime()
 		if _, err := w.Write(next); err != nil || control.Flush() != nil {
 			return
 		}

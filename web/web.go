@@ -55,7 +55,7 @@ type server struct {
 	corrupt   sync.Once // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, its live part at /fragment, and the JSON API under
+// Handler serves the page at /, its live part at /fragment, the pages of links, and the JSON API under
 // /api/v1/. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
@@ -68,6 +68,7 @@ func Handler(cfg Config) (http.Handler, error) {
 	s.home, s.homeName = "/", "To the ranking"
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.buffered(s.servePage))
+	mux.HandleFunc("/links/{id}", s.buffered(s.serveLinkPage))
 	mux.HandleFunc("/fragment", s.buffered(s.serveFragment))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
@@ -107,7 +108,7 @@ func newServer(cfg Config) (*server, error) {
 // and HEAD.
 func (s *server) secure(next http.Handler) http.Handler {
 	policy := "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'" + s.images.source() +
-		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+		"; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		setCommonHeaders(h)
