@@ -311,10 +311,10 @@ func TestStoppingProcessEndsItsStreams(t *testing.T) {
 		town.mu.Lock()
 		town.err = context.DeadlineExceeded // no events from here on
 		town.mu.Unlock()
-		time.Sleep(68 * time.Second)
+		time.Sleep(71 * time.Second)
 		stop()
 		all.Wait()
-		require.Equal(t, 69*time.Second, time.Since(began))
+		require.Equal(t, 72*time.Second, time.Since(began))
 		require.True(t, strings.HasSuffix(whole.String(), "0\r\n"))
 		require.Contains(t, whole.String(), "retry: 3000\n")
 		require.Equal(t, 1, strings.Count(whole.String(), "event: snapshot\n"))
