@@ -58,7 +58,7 @@ func (c Cursor) read(q Query, now time.Time) (end time.Time, e *entry, err error
 	var mark uint32
 	var at, last, id int64
 	var value int
-	if _, err := fmt.Sscanf(string(raw), "%d %d %d %d %d", &mark, &at, &value, &last, &id); err != nil || mark != q.mark() {
+	if _, err := fmt.Sscanf(string(raw), "%d %d %d %d %d", &mark, &at, &value, &last, &id); err != nil {
 		return end, nil, ErrCursor
 	}
 	end = time.UnixMicro(at)
@@ -66,7 +66,7 @@ func (c Cursor) read(q Query, now time.Time) (end time.Time, e *entry, err error
 	switch {
 	case end.Before(now.Add(-CursorAge)), end.After(now.Add(CursorAge)):
 	case id < 0, value < 0, value > math.MaxInt32, e.Last.Year() < 1, e.Last.Year() > 9999:
-	case newCursor(end, *e, q) != c:
+	case newCursor(end, *e, q) != c: // of another ranking, or with something behind it
 	default:
 		return end, e, nil
 	}

@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -69,10 +68,7 @@ func (s *server) checkWatch(ctx context.Context, target string) error {
 // the reader's queue.
 func (s *server) sendEvents(w http.ResponseWriter, r *http.Request, reader *liveReader) {
 	control := http.NewResponseController(w)
-	// The server's time limits are for requests, and this one does not end.
-	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return
-	}
+	// The server's limit is for a whole response. Here each event has one of its own.
 	inTime := func() { control.SetWriteDeadline(time.Now().Add(streamPatience)) } //nolint:errcheck // without it, the server's limit ends the stream
 	defer inTime()                                                                // for the end of the response
 	heartbeat := time.NewTimer(heartbeatEvery)
