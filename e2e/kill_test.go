@@ -106,7 +106,7 @@ func (k *killing) drain(pool *pgxpool.Pool) {
 		if err != nil || n == 0 {
 			return false
 		}
-		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
+		left, err := tryCount(pool, `SELECT `+unprocessed)
 		return err == nil && left == 0
 	}, 3*time.Minute, 50*time.Millisecond, "not drained: %s", tail(k.process.stderr.String(), 2000))
 }
@@ -130,14 +130,9 @@ func (k *killing) compare() {
 	require.NoError(t, err)
 	require.Empty(t, problems, strings.Join(problems, "\n"))
 	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
-		want := oracle.ranking(end, window, 1000)
 		got := rankedLinks(t, k.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
-		require.Len(t, got, len(want))
-		require.NotEmpty(t, want)
-		for i := range want {
-			require.Equal(t, want[i].URL, got[i].URL, "place %d", i+1)
-			require.Equal(t, want[i].Sharers, got[i].Sharers, "place %d", i+1)
-		}
+		require.NotEmpty(t, got)
+		require.Empty(t, oracle.compareTrending(got, end, window))
 	}
 	t.Logf("equal: %d events, %d posts, %d shares", len(k.net.Log().Entries()), count(t, pool, `SELECT count(*) FROM posts`), count(t, pool, `SELECT count(*) FROM shares`))
 }
