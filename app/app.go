@@ -188,14 +188,14 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 	}, nil
 }
 
-// page returns the handler of the page and the API.
-func (p App) page() (http.Handler, error) {
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Logger: p.log})
+// page returns the handler of the page and the API. stopping ends its streams.
+func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.
 func (p App) Serve(ctx context.Context, l net.Listener) error {
-	handler, err := p.page()
+	handler, err := p.page(ctx.Done())
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (p App) Serve(ctx context.Context, l net.Listener) error {
 // response. The page's slowest response waits two seconds for its turn and five for
 // the database; the rest is for slow connections. A profile adds its own duration.
 const (
-	pageConnections = 512
+	pageConnections = 1536 // a thousand of them may be streams
 	opsConnections  = 256
 	responseTimeout = 20 * time.Second
 )

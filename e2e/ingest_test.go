@@ -42,10 +42,10 @@ func state(t *testing.T, pool *pgxpool.Pool) map[string]string {
 
 func rankedLinks(t *testing.T, env []string, window, at string) []ranking.TrendingLink {
 	t.Helper()
-	var links []ranking.TrendingLink
+	var page struct{ Links []ranking.TrendingLink }
 	limit := strconv.Itoa(mostLinks)
-	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trending", "--json", "--limit", limit, "--window", window, "--at", at)), &links))
-	return links
+	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trending", "--json", "--limit", limit, "--window", window, "--at", at)), &page))
+	return page.Links
 }
 
 // mostLinks is the largest --limit of `weir trending`.

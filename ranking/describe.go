@@ -14,6 +14,9 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	if len(entries) == 0 {
 		return []TrendingLink{}, nil
 	}
+	if r.q.Bare {
+		return bare(entries, r.q.Sort), nil
+	}
 	ids := make([]int64, len(entries))
 	for i, e := range entries {
 		ids[i] = e.ID

@@ -2,7 +2,6 @@ package ranking
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,6 +47,7 @@ type Query struct {
 	Degree  Degree // of Watch
 	Limit   int
 	After   Cursor // continues after a page
+	Bare    bool   // of each link only the id, the counts and the last share
 }
 
 // TrendingLink is one entry of the ranking.
@@ -82,13 +82,6 @@ type Page struct {
 	Next      Cursor // empty at the end
 	Recounted bool   // counted from the ledger, because too much was pending
 }
-
-// Cursor is an opaque position in a ranking. It contains the time of the first page, so
-// that all pages are of one window.
-type Cursor string
-
-// ErrCursor means that a cursor is invalid, or of a ranking with another order.
-var ErrCursor = errors.New("the cursor is invalid or belongs to another ranking")
 
 // ErrWatch means that there is no watch with the target.
 var ErrWatch = errors.New("no watch has this target")
@@ -164,7 +157,7 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 		r.q.Sort = Sharers
 	}
 	if q.After != "" {
-		if r.end, r.after, err = q.After.read(r.q.Sort); err != nil {
+		if r.end, r.after, err = q.After.read(r.q, r.end); err != nil {
 			return p, err
 		}
 	}
@@ -251,7 +244,7 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 	}
 	if len(entries) > r.q.Limit {
 		entries = entries[:r.q.Limit]
-		p.Next = newCursor(r.end, entries[r.q.Limit-1], r.q.Sort)
+		p.Next = newCursor(r.end, entries[r.q.Limit-1], r.q)
 	}
 	p.Links, err = r.describe(ctx, entries)
 	return p, err
@@ -305,23 +298,4 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	}
 	entries, err = w.first(ctx, r.after, r.q.Limit+1)
 	return entries, true, err
-}
-
-// newCursor returns the position of an entry.
-func newCursor(end time.Time, e entry, sort Sort) Cursor {
-	return Cursor(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%s %d %d %d %d", sort, end.UnixMicro(), e.value(sort), e.Last.UnixMicro(), e.ID)))
-}
-
-func (c Cursor) read(sort Sort) (end time.Time, e *entry, err error) {
-	raw, err := base64.RawURLEncoding.DecodeString(string(c))
-	if err != nil {
-		return end, nil, ErrCursor
-	}
-	var order Sort
-	var at, last, id int64
-	var value int
-	if _, err := fmt.Sscanf(string(raw), "%s %d %d %d %d", &order, &at, &value, &last, &id); err != nil || order != sort {
-		return end, nil, ErrCursor
-	}
-	return time.UnixMicro(at), &entry{ID: id, Sharers: value, Speed: value, Last: time.UnixMicro(last)}, nil
 }

@@ -275,6 +275,71 @@ CREATE INDEX link_counts_6h ON link_counts USING btree (level_6h) WHERE level_6h
 CREATE INDEX link_counts_7d ON link_counts USING btree (level_7d) WHERE level_7d >= 1;
 CREATE INDEX link_counts_speed ON link_counts USING btree (level_speed) WHERE level_speed >= 1;
 
+-- Every stored share, with its account and whether it counts in the ranking of seven days. Name a link: WHERE link_id = 17.
+CREATE VIEW link_shares AS
+ SELECT s.link_id,
+    l.url,
+    s.did,
+        CASE
+            WHEN COALESCE(a.status, 'active'::text) = 'active'::text THEN a.handle
+            ELSE NULL::text
+        END AS handle,
+        CASE
+            WHEN COALESCE(a.status, 'active'::text) = 'active'::text THEN a.display_name
+            ELSE NULL::text
+        END AS display_name,
+    s.how,
+    s.shared_at,
+    (((('at://'::text || s.did) || '/'::text) || s.collection) || '/'::text) || s.rkey AS uri,
+    (('at://'::text || s.subject_did) || '/app.bsky.feed.post/'::text) || s.subject_rkey AS subject,
+        CASE
+            WHEN (y.why <> ALL (ARRAY['hidden'::text, 'subject_hidden'::text])) OR y.why IS NULL THEN ( SELECT p.record ->> 'text'::text
+               FROM posts p
+              WHERE p.collection = 'app.bsky.feed.post'::text AND p.did =
+                    CASE s.how
+                        WHEN 'repost'::text THEN s.subject_did
+                        ELSE s.did
+                    END AND p.rkey =
+                    CASE s.how
+                        WHEN 'repost'::text THEN s.subject_rkey
+                        ELSE s.rkey
+                    END)
+            ELSE NULL::text
+        END AS text,
+    y.why IS NULL AS counts,
+    y.why
+   FROM shares s
+     JOIN links l ON l.id = s.link_id
+     LEFT JOIN accounts a ON a.did = s.did
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN a.status <> 'active'::text THEN 'hidden'::text
+                    WHEN (EXISTS ( SELECT
+                       FROM watches)) AND NOT (EXISTS ( SELECT
+                       FROM watch_members w
+                      WHERE w.did = s.did)) THEN 'not_followed'::text
+                    WHEN (EXISTS ( SELECT
+                       FROM accounts b
+                      WHERE b.did = s.subject_did AND b.status <> 'active'::text)) THEN 'subject_hidden'::text
+                    WHEN s.subject_did IS NOT NULL AND NOT (EXISTS ( SELECT
+                       FROM subjects u
+                      WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.link_id = ANY (u.links)))) THEN 'subject_gone'::text
+                    WHEN s.shared_at <= (now() - '7 days'::interval) THEN 'outside_window'::text
+                    WHEN (EXISTS ( SELECT
+                       FROM shares n
+                      WHERE n.did = s.did AND n.link_id = s.link_id AND ((ROW(n.shared_at, n.collection, n.rkey) > ROW(s.shared_at, s.collection, s.rkey))) AND (n.subject_did IS NULL OR (EXISTS ( SELECT
+                               FROM subjects u
+                              WHERE u.did = n.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = n.subject_rkey AND (n.link_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
+                               FROM accounts b
+                              WHERE b.did = n.subject_did AND b.status <> 'active'::text))))) THEN 'same_person'::text
+                    ELSE NULL::text
+                END AS why) y;
+COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is known.';
+COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the post that is quoted or reposted.';
+COMMENT ON COLUMN link_shares.text IS 'The text of the post, or of the one that is reposted, while it is stored.';
+COMMENT ON COLUMN link_shares.uri IS 'The AT-URI of the record.';
+COMMENT ON COLUMN link_shares.why IS 'Why the share does not count; NULL: it counts. hidden: the account is not active; not_followed: no watch includes it; subject_hidden: the author of the subject is not active; subject_gone: the subject no longer contains the link; outside_window: older than seven days; same_person: the account shared the link again later.';
+
 -- Every shared page, under its normalised URL, with the card that describes it.
 CREATE TABLE links (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -489,6 +554,21 @@ CREATE TABLE tombstones (
     CONSTRAINT tombstones_pkey PRIMARY KEY (collection, did, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
+
+-- The 50 links with the most sharers of each window, as last announced. Whoever enters is announced on the channel weir_links. Only the counter writes here.
+CREATE TABLE top_links (
+    span text NOT NULL, -- The window, such as 24h.
+    link_id bigint NOT NULL,
+    CONSTRAINT top_links_pkey PRIMARY KEY (span, link_id)
+);
+
+-- When top_links was last compared with the ranking. No row: never.
+CREATE TABLE top_links_state (
+    one boolean DEFAULT true NOT NULL,
+    announced_at timestamp with time zone NOT NULL,
+    CONSTRAINT top_links_state_pkey PRIMARY KEY (one),
+    CONSTRAINT top_links_state_one_check CHECK (one)
+);
 
 -- Links without a share since expiry noticed it. They are deleted after a day of grace, unless somebody shares them again.
 CREATE TABLE unshared_links (
@@ -1269,6 +1349,33 @@ AS $function$
     SELECT 'epoch'::timestamptz + (sum((strpos('234567abcdefghijklmnopqrstuvwxyz', substr(rpad(tid, 13, '2'), i, 1)) - 1)::bigint << (5 * (13 - i)))::bigint >> 10) * interval '1 microsecond'
     FROM generate_series(1, 13) AS i
     WHERE tid ~ '^[2-7a-j][2-7a-z]{0,12}$'
+$function$;
+
+-- The links shared within a span of time such as '24h', the most sharers first; for everyone, or for the accounts that the watches of a target include. Counted from the shares, as exactly as the API: with millions of them that takes seconds.
+CREATE OR REPLACE FUNCTION public.trending(span interval DEFAULT '06:00:00'::interval, watch text DEFAULT NULL::text)
+ RETURNS TABLE(link_id bigint, url text, site text, title text, sharers bigint, shares bigint, first_shared timestamp with time zone, last_shared timestamp with time zone)
+ LANGUAGE sql
+ STABLE
+AS $function$
+    WITH counted AS (
+        SELECT s.link_id, s.did, count(*) AS shares, min(s.shared_at) AS first_shared, max(s.shared_at) AS last_shared
+        FROM shares AS s
+        WHERE s.shared_at > now() - span
+          AND (s.subject_did IS NULL
+               OR EXISTS (SELECT FROM subjects AS u
+                          WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links))
+                  AND NOT EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active'))
+          AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+          AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
+               OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
+                          WHERE m.did = s.did AND w.target = coalesce(trending.watch, w.target)))
+        GROUP BY s.link_id, s.did
+    )
+    SELECT l.id, l.url, l.site, l.title, count(*), sum(c.shares)::bigint, min(c.first_shared), max(c.last_shared)
+    FROM counted AS c
+    JOIN links AS l ON l.id = c.link_id
+    GROUP BY l.id
+    ORDER BY count(*) DESC, max(c.last_shared) DESC, l.id DESC
 $function$;
 
 -- River: tables

@@ -2,10 +2,7 @@ package web
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/weir-social/weir/ranking"
@@ -24,6 +21,7 @@ type trendingJSON struct {
 	Stream      []streamJSON           `json:"stream"`
 	Gaps        []gapJSON              `json:"gaps"` // open gaps that overlap the window
 	Links       []ranking.TrendingLink `json:"links"`
+	Next        ranking.Cursor         `json:"next,omitempty"` // of the next page; absent on the last one
 }
 
 type streamJSON struct {
@@ -44,14 +42,14 @@ type gapJSON struct {
 }
 
 func (s *server) serveTrending(w http.ResponseWriter, r *http.Request) {
-	window, limit, err := parseTrending(r.URL.RawQuery)
+	v, err := parseView(r.URL.RawQuery, ranking.Parameters())
 	if err != nil {
 		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
-	snap, err := s.snapshot(r.Context(), window, limit)
+	snap, err := s.snapshot(r.Context(), v)
 	if err != nil {
-		s.writeUnavailable(w, r)
+		s.writeUnreadable(w, r, v, err)
 		return
 	}
 	if notModified(w, r, snap.etag) {
@@ -60,36 +58,9 @@ func (s *server) serveTrending(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, snap.json())
 }
 
-// parseTrending reads the API's parameters. A misspelt parameter is an error, because
-// the response would silently be for other parameters.
-func parseTrending(raw string) (window, int, error) {
-	query, err := url.ParseQuery(raw)
-	if err != nil {
-		return window{}, 0, fmt.Errorf("the query is malformed: send one like window=6h&limit=50")
-	}
-	for name := range query {
-		if name != "window" && name != "limit" {
-			return window{}, 0, fmt.Errorf("unknown parameter %q: send window, limit or nothing", shorten(name, 40))
-		}
-	}
-	w, err := parseWindow(query)
-	if err != nil {
-		return window{}, 0, err
-	}
-	text, err := single(query, "limit", strconv.Itoa(defaultLimit))
-	if err != nil {
-		return window{}, 0, err
-	}
-	limit, err := strconv.Atoi(text)
-	if err != nil || limit < 1 || limit > maxLimit {
-		return window{}, 0, fmt.Errorf("limit is %q: send a whole number from 1 to %d", shorten(text, 40), maxLimit)
-	}
-	return w, limit, nil
-}
-
 func (snap *snapshot) json() trendingJSON {
 	response := trendingJSON{
-		Window: snap.window.Name, GeneratedAt: snap.at, Links: snap.links,
+		Window: snap.view.Name, GeneratedAt: snap.at, Links: snap.links, Next: snap.next,
 		Stream: make([]streamJSON, 0, len(snap.streams)), Gaps: make([]gapJSON, 0, len(snap.gaps)),
 	}
 	for _, st := range snap.streams {

@@ -16,7 +16,7 @@ func (r *rig) audit(body string) {
 	r.t.Helper()
 	elements := map[string]bool{}
 	for _, name := range strings.Fields("html head meta title link script noscript body header div h1 a img p nav main strong span time " +
-		"details summary ul li ol h2 bdi footer code dl dt dd pre") {
+		"details summary ul li ol h2 bdi footer code dl dt dd pre form input label select option button") {
 		elements[name] = true
 	}
 	for _, n := range find(r.parse(body), func(*html.Node) bool { return true }) {

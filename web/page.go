@@ -16,14 +16,14 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// pageLinks is how many links the page shows.
-const pageLinks = defaultLimit
-
 // pageView is the whole page.
 type pageView struct {
 	Title   string
 	Window  window
 	Windows []windowView
+	Watch   string       // that was asked for; empty: all followed accounts
+	Choices []choiceView // of watches; none: there is no choice
+	API     string
 	Live    liveView
 	CSS, JS string
 	Icon    string
@@ -31,6 +31,7 @@ type pageView struct {
 
 type windowView struct {
 	window
+	Href    string
 	Current bool
 }
 
@@ -43,6 +44,8 @@ type liveView struct {
 	Gaps     []gapView
 	Links    []linkView
 	Empty    *emptyView // set where there are no links
+
+	LongerHref string // of the longer window that Empty offers
 }
 
 // gapView is an interval whose shares may be missing from the counts.
@@ -59,6 +62,7 @@ func (v liveView) GapsVersion() (string, error) { return version(v.Gaps) }
 type linkView struct {
 	Same        string // the index of this line among those that the client has; empty: the client does not have it
 	ID          string // depends only on the URL
+	Shares      string // the address of the page with its shares
 	Version     string // changes with everything but relative times
 	Href        string
 	Title       string
@@ -77,12 +81,19 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page := pageView{
-		Title: s.title, Window: snap.window, CSS: s.assets.url("page.css"), JS: s.assets.url("page.js"), Icon: s.assets.url("icon.svg"),
+		Title: s.title, Window: snap.view.window, Watch: snap.view.query.Watch, API: "/api/v1/trending?window=" + snap.view.Name, CSS: s.assets.url("page.css"), JS: s.assets.url("page.js"), Icon: s.assets.url("icon.svg"),
+	}
+	if page.Watch != "" {
+		page.API += "&watch=" + url.QueryEscape(page.Watch)
 	}
 	for _, each := range windows() {
-		page.Windows = append(page.Windows, windowView{each, each == snap.window})
+		page.Windows = append(page.Windows, windowView{each, pageHref(each.Name, page.Watch), each == snap.view.window})
 	}
 	var err error
+	if page.Choices, err = s.choices(r.Context(), page.Watch); err != nil {
+		s.writeUnavailable(w, r)
+		return
+	}
 	if page.Live, err = newLive(snap); err != nil {
 		s.renderFailed(w, err)
 		return
@@ -143,19 +154,19 @@ func (v *liveView) markKnown(have string) {
 // requestedSnapshot returns the snapshot for a request of a page or fragment. If it
 // fails, it writes the response, and ok is false.
 func (s *server) requestedSnapshot(w http.ResponseWriter, r *http.Request) (snap *snapshot, ok bool) {
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		s.writeError(w, r, http.StatusBadRequest, "The query of this address is malformed: omit it, or send one like ?window=6h.")
-		return nil, false
+	names := []string{"window", "watch"}
+	values, err := parseParameters(knownParameters(r.URL.RawQuery, names...), names, "?window=6h")
+	var v view
+	if err == nil {
+		v, err = newView(values, names)
 	}
-	window, err := parseWindow(query)
 	if err != nil {
 		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return nil, false
 	}
-	snap, err = s.snapshot(r.Context(), window, pageLinks)
+	snap, err = s.snapshot(r.Context(), v)
 	if err != nil {
-		s.writeUnavailable(w, r)
+		s.writeUnreadable(w, r, v, err)
 		return nil, false
 	}
 	return snap, true
@@ -166,7 +177,7 @@ func newLive(snap *snapshot) (liveView, error) {
 	if err != nil {
 		return liveView{}, err
 	}
-	live := liveView{ETag: snap.etag, Subtitle: subtitle(snap.follows, snap.window), Statuses: statuses}
+	live := liveView{ETag: snap.etag, Subtitle: subtitle(snap.follows, snap.view.window), Statuses: statuses}
 	for _, g := range snap.gaps {
 		view := gapView{From: newClockTime(g.From), To: newClockTime(g.To), Reason: plain(g.Reason, maxDetail)}
 		if len(snap.streams) > 1 {
@@ -175,20 +186,20 @@ func newLive(snap *snapshot) (liveView, error) {
 		live.Gaps = append(live.Gaps, view)
 	}
 	for i := range snap.links {
-		link, err := newLink(&snap.links[i], snap.at)
+		link, err := newLink(&snap.links[i], snap.at, snap.view)
 		if err != nil {
 			return liveView{}, err
 		}
 		live.Links = append(live.Links, link)
 	}
 	if len(live.Links) == 0 {
-		empty := newEmpty(snap.streams, snap.window)
-		live.Empty = &empty
+		empty := newEmpty(snap.streams, snap.view.window)
+		live.Empty, live.LongerHref = &empty, pageHref(empty.Longer, snap.view.query.Watch)
 	}
 	return live, nil
 }
 
-func newLink(l *ranking.TrendingLink, now time.Time) (linkView, error) {
+func newLink(l *ranking.TrendingLink, now time.Time, in view) (linkView, error) {
 	u, ok := parseLink(l.URL)
 	if !ok {
 		return linkView{}, fmt.Errorf("show the link %q: it is not http or https", l.URL)
@@ -201,6 +212,7 @@ func newLink(l *ranking.TrendingLink, now time.Time) (linkView, error) {
 	view := linkView{
 		ID:          "link-" + hex.EncodeToString(id[:8]),
 		Version:     v,
+		Shares:      linkHref(l.ID, in),
 		Href:        l.URL,
 		Title:       plain(l.Title, maxTitle),
 		Site:        plain(l.Site, maxSite),
@@ -232,6 +244,15 @@ func version(of any) (string, error) {
 	}
 	sum := sha256.Sum256(content)
 	return base64.RawURLEncoding.EncodeToString(sum[:6]), nil
+}
+
+// pageHref returns the address of a view of the page.
+func pageHref(window, watch string) string {
+	address := "/?window=" + window
+	if watch != "" {
+		address += "&watch=" + url.QueryEscape(watch)
+	}
+	return address
 }
 
 // grouped formats a count with commas between thousands.

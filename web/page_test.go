@@ -126,7 +126,8 @@ func TestCardAndSharersAreShown(t *testing.T) {
 	require.Equal(t, "a.example Title of https://a.example/ What it is about 1,234 sharers card from a post "+
 		"last shared just now by @alice.example, earlier by did:plc:10001, did:plc:10002", text(li))
 	var hrefs []string
-	for _, a := range find(li, func(n *html.Node) bool { return n.Data == "a" }) {
+	require.Equal(t, "/links/1?window=6h", attr(find(li, class("count"))[0], "href"))
+	for _, a := range find(li, func(n *html.Node) bool { return n.Data == "a" && !class("count")(n) }) {
 		require.Equal(t, "noopener noreferrer nofollow ugc", attr(a, "rel"))
 		hrefs = append(hrefs, attr(a, "href"))
 	}

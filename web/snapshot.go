@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -19,11 +20,12 @@ import (
 // accumulate waiting connections.
 const queryTimeout = 5 * time.Second
 
-// snapshot holds the ranking and the state of the streams for one window at one time.
-// Requests share it, so it is never changed.
+// snapshot holds a page of a ranking and the state of the streams at one time. Requests
+// share it, so it is never changed.
 type snapshot struct {
-	window  window
+	view    view
 	at      time.Time
+	next    ranking.Cursor         // of the next page
 	links   []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
 	streams []schema.StreamStatus
 	gaps    []schema.Gap
@@ -31,16 +33,16 @@ type snapshot struct {
 	etag    string
 }
 
-// snapshot counts the links of a window. Concurrent requests for the same count share
+// snapshot counts the links of a view. Concurrent requests for the same count share
 // one; it is not cached afterwards. An error is logged once for all of them.
-func (s *server) snapshot(ctx context.Context, w window, limit int) (*snapshot, error) {
-	done := s.counting.DoChan(fmt.Sprintf("%s %d", w.Name, limit), func() (any, error) {
+func (s *server) snapshot(ctx context.Context, v view) (*snapshot, error) {
+	done := s.counting.DoChan(v.key(), func() (any, error) {
 		// The first client may disconnect while others still wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queryTimeout)
 		defer cancel()
-		snap, err := s.read(ctx, w, limit)
-		if err != nil {
-			s.log.Error("ranking_count_failed", "window", w.Name, "error", err)
+		snap, err := s.read(ctx, v)
+		if err != nil && !isRequest(err) {
+			s.log.Error("ranking_count_failed", "window", v.Name, "error", err)
 		}
 		return snap, err
 	})
@@ -55,44 +57,75 @@ func (s *server) snapshot(ctx context.Context, w window, limit int) (*snapshot, 
 	}
 }
 
+// isRequest reports whether the request is to blame for an error.
+func isRequest(err error) bool {
+	return errors.Is(err, ranking.ErrCursor) || errors.Is(err, ranking.ErrWatch)
+}
+
 // read reads the gaps after the links, so that a gap that opens meanwhile is not
 // missed.
-func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, error) {
-	snap := &snapshot{window: w, at: s.now().UTC()}
-	page, err := ranking.Trending(ctx, s.db, ranking.Query{At: snap.at, Window: w.Length, Limit: limit})
+func (s *server) read(ctx context.Context, v view) (*snapshot, error) {
+	q := v.query
+	q.At = s.now().UTC()
+	page, err := ranking.Trending(ctx, s.db, q)
 	if err != nil {
 		return nil, err
 	}
+	snap := &snapshot{view: v, at: page.At.UTC(), next: page.Next}
 	if snap.streams, err = schema.StreamStatuses(ctx, s.db); err != nil {
 		return nil, err
 	}
-	if snap.gaps, err = schema.OpenGaps(ctx, s.db, snap.at.Add(-w.Length), snap.at); err != nil {
+	if snap.gaps, err = schema.OpenGaps(ctx, s.db, snap.at.Add(-v.Length), snap.at); err != nil {
 		return nil, err
 	}
-	if snap.follows, err = schema.ReadFollowing(ctx, s.db); err != nil {
+	if snap.follows, err = s.follows(ctx, q); err != nil {
 		return nil, err
 	}
 	for i := range snap.streams { // the detail is for operators: it contains addresses
 		snap.streams[i].Detail = ""
 	}
-	snap.links = make([]ranking.TrendingLink, 0, len(page.Links))
-	for _, l := range page.Links {
+	snap.links = s.shown(page.Links)
+	snap.etag, err = s.etag(snap)
+	return snap, err
+}
+
+// follows describes the accounts that count.
+func (s *server) follows(ctx context.Context, q ranking.Query) (schema.Following, error) {
+	if q.Watch == "" {
+		return schema.ReadFollowing(ctx, s.db)
+	}
+	var second *bool
+	if q.Degree != ranking.BothDegrees {
+		only := q.Degree == ranking.SecondDegree
+		second = &only
+	}
+	return schema.ReadFollowingOf(ctx, s.db, q.Watch, second)
+}
+
+// shown leaves out links that are not http or https, and sets the URLs of the images.
+func (s *server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
+	shown := make([]ranking.TrendingLink, 0, len(links))
+	for _, l := range links {
 		if _, ok := parseLink(l.URL); !ok {
 			s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", l.URL) })
 			continue
 		}
 		l.Image = s.images.url(l.Image)
 		l.FirstShared, l.LastShared = l.FirstShared.UTC(), l.LastShared.UTC()
-		snap.links = append(snap.links, l)
+		shown = append(shown, l)
 	}
-	snap.etag, err = s.etag(snap, limit)
-	return snap, err
+	return shown
 }
 
 // etag returns a weak validator. It excludes the time of the count and relative times,
-// which change although the ranking does not.
-func (s *server) etag(snap *snapshot, limit int) (string, error) {
-	content, err := json.Marshal([]any{s.assets.build, snap.window.Name, limit, snap.links, snap.streams, snap.gaps, snap.follows})
+// which change although the ranking does not. The cursor of the next page has that time
+// too: a client gets a new one before its own is too old.
+func (s *server) etag(snap *snapshot) (string, error) {
+	next := time.Time{}
+	if snap.next != "" {
+		next = snap.at.Truncate(ranking.CursorAge / 6)
+	}
+	content, err := json.Marshal([]any{s.assets.build, snap.view.key(), next, snap.links, snap.streams, snap.gaps, snap.follows})
 	if err != nil {
 		return "", fmt.Errorf("hash the ranking: %w", err)
 	}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
-
 	"github.com/weir-social/weir/schema"
 )
 
@@ -28,10 +26,7 @@ func followedAccounts(f schema.Following) string {
 	if f.Accounts == 1 {
 		accounts = "the one account"
 	}
-	target := plain(f.Target, maxSite)
-	if _, err := syntax.ParseDID(f.Target); err == nil {
-		target = abbreviate(f.Target)
-	}
+	target := targetName(f.Target)
 	switch f.Kind {
 	case schema.WatchFollows:
 		return accounts + " that " + target + " follows"
@@ -43,6 +38,10 @@ func followedAccounts(f schema.Following) string {
 		return accounts + " in a starter pack"
 	case schema.WatchSecondDegree:
 		return fmt.Sprintf("%s followed by at least %d of the accounts that %s follows", accounts, f.AtLeast, target)
+	}
+	switch {
+	case f.Target != "":
+		return accounts + " in the watches of " + target
 	default:
 		return strings.Replace(accounts, "account", "followed account", 1)
 	}

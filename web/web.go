@@ -1,6 +1,7 @@
 // Package web serves the ranking: as a page that a small script keeps up to date, and
-// as JSON. It stores and caches nothing: every response is counted from the current
-// shares, and only concurrent requests for the same count share it.
+// as JSON, also as a stream of its changes. It stores and caches nothing: every response
+// is counted from the current shares. Only concurrent requests for the same count, and
+// streams of the same view, share one.
 //
 // Titles, descriptions, handles and URLs come from strangers. html/template escapes
 // them, characters that reorder text are removed, only http and https URLs become
@@ -9,6 +10,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"html/template"
@@ -31,8 +33,9 @@ type Config struct {
 	// URL with {did} and {cid} in its path or query. "": no images.
 	ImageBase string
 
-	Title  string // the name at the top of the page; "": Weir
-	Logger *slog.Logger
+	Title    string          // the name at the top of the page; "": Weir
+	Stopping <-chan struct{} // closed when the process stops: streams end; nil: never
+	Logger   *slog.Logger
 }
 
 // server serves the requests. It is safe for concurrent use.
@@ -47,12 +50,13 @@ type server struct {
 	home      string             // the target of the name at the top of every page
 	homeName  string             // the text of the link to it
 	slots     renderSlots        // limits concurrent pages
-	counting  singleflight.Group // the running counts, by window and limit
-	corrupt   sync.Once          // logs an invalid stored URL once
+	counting  singleflight.Group // the running counts, by view
+	live      *liveViews
+	corrupt   sync.Once // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, its live part at /fragment, and the JSON API at
-// /api/v1/trending. The error names the field of cfg to change.
+// Handler serves the page at /, its live part at /fragment, the pages of links, and the JSON API under
+// /api/v1/. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -64,8 +68,12 @@ func Handler(cfg Config) (http.Handler, error) {
 	s.home, s.homeName = "/", "To the ranking"
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.buffered(s.servePage))
+	mux.HandleFunc("/links/{id}", s.buffered(s.serveLinkPage))
 	mux.HandleFunc("/fragment", s.buffered(s.serveFragment))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
+	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
+	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.serveLink))
+	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.serveLinkShares))
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
 	return s.secure(mux), nil
@@ -85,17 +93,22 @@ func newServer(cfg Config) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the templates: %w", err)
 	}
-	return &server{
+	s := &server{
 		db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
 		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
-	}, nil
+	}
+	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
+		q.At = s.now()
+		return ranking.Trending(ctx, s.db, q)
+	}, s.shown, cfg.Stopping, cfg.Logger)
+	return s, nil
 }
 
 // secure sets the security headers of every response and refuses all methods but GET
 // and HEAD.
 func (s *server) secure(next http.Handler) http.Handler {
 	policy := "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'" + s.images.source() +
-		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+		"; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		setCommonHeaders(h)

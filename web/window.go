@@ -3,7 +3,6 @@ package web
 import (
 	"fmt"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/weir-social/weir/ranking"
@@ -28,24 +27,6 @@ func windows() []window {
 		all = append(all, window{w, words})
 	}
 	return all
-}
-
-const defaultWindow = "6h"
-
-// parseWindow reads the parameter "window". The error lists the valid values.
-func parseWindow(query url.Values) (window, error) {
-	name, err := single(query, "window", defaultWindow)
-	if err != nil {
-		return window{}, err
-	}
-	var names []string
-	for _, w := range windows() {
-		if w.Name == name {
-			return w, nil
-		}
-		names = append(names, w.Name)
-	}
-	return window{}, fmt.Errorf("window is %q: send one of %s", shorten(name, 40), strings.Join(names, ", "))
 }
 
 // single reads a parameter that may appear once.

@@ -29,10 +29,11 @@ type counter struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 	took *prometheus.HistogramVec
+	announcer
 }
 
 func newCounter(cfg Config) *counter {
-	return &counter{pool: cfg.Pool, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
+	return &counter{pool: cfg.Pool, announcer: announcer{every: announceInterval}, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
 		Help:    "Time of a step that brings the ranking's counts up to date, by outcome: counted, failed.",
 		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12)}, []string{"outcome"})}
 }
@@ -52,6 +53,7 @@ func (c *counter) run(ctx context.Context) {
 			continue
 		}
 		pause = countInterval
+		c.announce(ctx)
 	}
 }
 
@@ -67,6 +69,7 @@ func (c *counter) count(ctx context.Context) error {
 		if !done.Busy {
 			c.took.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 		}
+		c.changed = c.changed || done.Everything || done.Pending+done.Sharers+done.Links > 0
 		switch {
 		case err != nil && ranking.Overtaken(err) && tries < 3: // another counter committed first
 			tries++

@@ -3,9 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,49 +16,79 @@ import (
 	"github.com/weir-social/weir/web"
 )
 
+// trendingJSON is what weir trending --json prints.
+type trendingJSON struct {
+	GeneratedAt time.Time              `json:"generated_at"`
+	Links       []ranking.TrendingLink `json:"links"`
+	Next        ranking.Cursor         `json:"next,omitempty"` // --cursor of the next page
+}
+
 func trendingCommand() *cobra.Command {
 	var (
-		named  string
-		limit  int
 		asJSON bool
 		at     string
 	)
 	cmd := &cobra.Command{
 		Use:   "trending",
 		Short: "Print the links that the most accounts shared",
+		Long:  "The flags have the names of the API's parameters. docs/api.md explains them.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			now, err := parseTime(at)
+			q, err := parseQuery(cmd)
 			if err != nil {
 				return err
 			}
-			chosen := slices.IndexFunc(ranking.Windows(), func(w ranking.Window) bool { return w.Name == named })
-			if chosen < 0 {
-				return fmt.Errorf("--window is %s: expected %s", named, windowNames())
+			if q.At, err = parseTime(at); err != nil {
+				return err
 			}
-			window := ranking.Windows()[chosen].Length
-			if limit < 1 || limit > 1000 {
-				return fmt.Errorf("--limit is %d: expected 1 to 1000", limit)
-			}
+			q.Past = at != ""
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				page, err := ranking.Trending(ctx, p.Pool(), ranking.Query{At: now, Past: at != "", Window: window, Limit: limit})
-				if err != nil {
+				page, err := ranking.Trending(ctx, p.Pool(), q)
+				switch {
+				case errors.Is(err, ranking.ErrWatch):
+					return fmt.Errorf("--watch is %s: no watch has this target. `weir watch list` prints them", web.Plain(q.Watch))
+				case errors.Is(err, ranking.ErrCursor):
+					return fmt.Errorf("--cursor is invalid, more than an hour old, or of other flags: leave it out for the first page")
+				case err != nil:
 					return err
 				}
 				if asJSON {
-					return printJSON(cmd.OutOrStdout(), page.Links)
+					return printJSON(cmd.OutOrStdout(), trendingJSON{page.At.UTC(), page.Links, page.Next})
 				}
-				printLinks(cmd.OutOrStdout(), page.Links, now, window)
+				printLinks(cmd.OutOrStdout(), page, q)
 				return nil
 			})
 		},
 	}
-	cmd.Flags().StringVar(&named, "window", "6h", "how far back to count: "+windowNames())
-	cmd.Flags().IntVar(&limit, "limit", 20, "the maximum number of links")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().StringVar(&at, "at", "", "the end of the window, such as 2026-07-04T15:00:00Z; later shares do not count (default: now)")
+	flags := cmd.Flags()
+	flags.String("window", ranking.DefaultWindow, "how far back to count: "+windowNames())
+	flags.String("sort", string(ranking.Sharers), "sharers, speed (sharers per hour, the latest hours weigh more) or newest")
+	flags.String("at-least", "1", "leave out links with fewer sharers in the window")
+	flags.String("ways", "post,quote,repost", "count only shares of these ways")
+	flags.String("domain", "", "only links of this host, such as news.example")
+	flags.String("watch", "", "count only the accounts that the watches of this target include")
+	flags.String("degree", "both", "of the accounts of --watch: first (followed or listed by it), second (followed by its follows) or both")
+	flags.String("limit", "20", "the maximum number of links, up to 1000")
+	flags.String("cursor", "", "continue after a page: its next")
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
+	flags.StringVar(&at, "at", "", "the end of the window, such as 2026-07-04T15:00:00Z; later shares do not count (default: now)")
 	return cmd
 }
+
+// parseQuery reads the flags that are parameters of the ranking.
+func parseQuery(cmd *cobra.Command) (ranking.Query, error) {
+	q, err := ranking.ParseQuery(func(name string) (string, bool) {
+		flag := cmd.Flags().Lookup(flagOf(name))
+		return flag.Value.String(), flag.Changed
+	}, ranking.Limits{Default: 20, Most: 1000})
+	if wrong, ok := errors.AsType[*ranking.ParameterError](err); ok {
+		return q, fmt.Errorf("--%s is %s: expected %s", flagOf(wrong.Name), wrong.Value, wrong.Expected)
+	}
+	return q, err
+}
+
+// flagOf returns the flag of a parameter.
+func flagOf(parameter string) string { return strings.ReplaceAll(parameter, "_", "-") }
 
 func parseTime(at string) (time.Time, error) {
 	if at == "" {
@@ -81,13 +112,19 @@ func windowNames() string {
 
 // printLinks prints two lines for each link. web.Plain makes texts of strangers safe for
 // a terminal.
-func printLinks(w io.Writer, links []ranking.TrendingLink, now time.Time, window time.Duration) {
-	if len(links) == 0 {
-		fmt.Fprintf(w, "no link was shared in the %s before %s\n", window, now.UTC().Format(time.RFC3339))
+func printLinks(w io.Writer, page ranking.Page, q ranking.Query) {
+	if len(page.Links) == 0 {
+		fmt.Fprintf(w, "no link was shared in the %s before %s, or none matches\n", q.Window, page.At.UTC().Format(time.RFC3339))
 		return
 	}
-	for i, l := range links {
-		url := web.Plain(l.URL)
-		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s ago)\n", i+1, l.Sharers, cmp.Or(web.Plain(l.Title), url), url, now.Sub(l.LastShared).Round(time.Second))
+	for i, l := range page.Links {
+		url, speed := web.Plain(l.URL), ""
+		if q.Sort == ranking.Speed {
+			speed = fmt.Sprintf("%.1f sharers per hour, ", l.Speed)
+		}
+		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s%s ago)\n", i+1, l.Sharers, cmp.Or(web.Plain(l.Title), url), url, speed, page.At.Sub(l.LastShared).Round(time.Second))
+	}
+	if page.Next != "" {
+		fmt.Fprintf(w, "more: --cursor %s\n", page.Next)
 	}
 }

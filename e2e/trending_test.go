@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// rankedDatabase has 5 links: link n has n sharers, the last of whom reposts it.
+func rankedDatabase(t *testing.T) string {
+	t.Helper()
+	url := schematest.NewURL(t)
+	pool := open(t, url)
+	for _, sql := range []string{
+		`INSERT INTO links (url, site, title, first_seen) SELECT 'https://' || n || '.example/', n || '.example', 'Title ' || n, now() FROM generate_series(1, 5) AS n`,
+		`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
+			SELECT 'did:plc:' || m, 'c', m || '-' || n, n, CASE m WHEN n THEN 'repost' ELSE 'post' END, now() - interval '1 minute' FROM generate_series(1, 5) AS n, generate_series(1, 5) AS m WHERE m <= n`,
+		`INSERT INTO watches (target) VALUES ('alice.example'), ('bob.example')`,
+		`INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || m FROM watches AS w, generate_series(1, 5) AS m WHERE w.target = 'alice.example' OR m = 5`,
+	} {
+		_, err := pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	return url
+}
+
+// TestTrendingHasTheOptionsOfTheAPI, as flags of the same names.
+func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
+	for args, want := range map[string]string{
+		"":                          "5 5, 4 4, 3 3, 2 2, 1 1",
+		"--window 1h --sort newest": "5 5, 4 4, 3 3, 2 2, 1 1",
+		"--sort speed --limit 2":    "5 5, 4 4",
+		"--at-least 4":              "5 5, 4 4",
+		"--ways post":               "5 4, 4 3, 3 2, 2 1",
+		"--domain 3.example":        "3 3",
+		"--watch bob.example":       "5 1",
+		"--watch bob.example --degree second --window 24h": "",
+	} {
+		var page struct{ Links []ranking.TrendingLink }
+		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, append([]string{"trending", "--json"}, strings.Fields(args)...)...)), &page), args)
+		var got []string
+		for _, l := range page.Links {
+			got = append(got, strings.TrimPrefix(l.Title, "Title ")+" "+string(rune('0'+l.Sharers)))
+		}
+		require.Equal(t, want, strings.Join(got, ", "), args)
+	}
+	first := succeed(t, env, "trending", "--limit", "3", "--sort", "speed")
+	require.Regexp(t, `1\. +5  Title 5\n +https://5.example/  \(1\.6 sharers per hour, \S+ ago\)`, first)
+	_, cursor, more := strings.Cut(strings.TrimSpace(first), "more: --cursor ")
+	require.True(t, more)
+	second := succeed(t, env, "trending", "--limit", "3", "--sort", "speed", "--cursor", cursor)
+	require.Contains(t, second, "Title 2")
+	require.NotContains(t, second, "Title 3")
+	require.NotContains(t, second, "more:")
+	for args, want := range map[string]string{
+		"--limit -1":                 "--limit is -1: expected a whole number from 1 to 1000",
+		"--at-least x":               "--at-least is x: expected a whole number from 1 to 1000000",
+		"--ways like":                "--ways is like: expected some of post,quote,repost, separated by commas",
+		"--watch carol.example":      "--watch is carol.example: no watch has this target",
+		"--degree first":             "--degree is first: expected a watch beside it",
+		"--cursor " + cursor:         "--cursor is invalid, more than an hour old, or of other flags",
+		"--domain https://a.example": "--domain is https://a.example: expected a host such as news.example",
+	} {
+		_, stderr, code := weir(t, env, append([]string{"trending"}, strings.Fields(args)...)...)
+		require.Equal(t, 1, code, args)
+		require.Contains(t, stderr, want)
+	}
+}
+
+// TestStreamEndsWithItsProcess: it delivers changes, and its end is complete.
+func TestStreamEndsWithItsProcess(t *testing.T) {
+	t.Parallel()
+	url := rankedDatabase(t)
+	pool := open(t, url)
+	web := start(t, []string{"DATABASE_URL=" + url, "WEIR_LISTEN=127.0.0.1:0", "WEIR_OPS_LISTEN="}, "web")
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, web.page(t)+"api/v1/trending/stream?window=1h", nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	events := 0
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		name, ok := strings.CutPrefix(lines.Text(), "event: ")
+		if !ok {
+			continue
+		}
+		if events++; events == 1 {
+			require.Equal(t, "snapshot", name)
+		}
+		if events == 3 {
+			web.signal(syscall.SIGTERM)
+		}
+		_, err := pool.Exec(t.Context(), `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) VALUES ('did:plc:5', 'c', $1::int::text, 1, 'post', now())`, events)
+		require.NoError(t, err)
+	}
+	require.NoError(t, lines.Err(), "the response is complete")
+	require.GreaterOrEqual(t, events, 3)
+	require.Zero(t, web.wait(t, time.Minute))
+}

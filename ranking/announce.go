@@ -1,0 +1,87 @@
+package ranking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/schema"
+)
+
+const (
+	// LinksChannel is the channel that is notified when a link enters the top of a window.
+	LinksChannel = "weir_links"
+	// TopLinks is how many links are the top of a window.
+	TopLinks = 50
+
+	announceLock = 0x77656972746f70
+	// announcePending is how many changes may be pending: with more, the counter is not
+	// done, and the ranking could have to be recounted.
+	announcePending = 2000
+)
+
+// Announce notifies LinksChannel of every link that is among the top of a window and was
+// not when this was last done, by whatever process. done is false if another process
+// does it, did it less than interval ago, or if much is to be counted first.
+//
+// A transaction that notifies waits at its commit for all others that do. So this is one
+// of its own, and nothing that stores or processes records notifies.
+func Announce(ctx context.Context, pool *pgxpool.Pool, now time.Time, interval time.Duration) (announced int, done bool, err error) {
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		// Of two processes, the one that locks first compares with the later ranking, too: it reads that after the lock.
+		const turn = `
+INSERT INTO top_links_state AS s (announced_at)
+SELECT now() FROM (SELECT pg_try_advisory_xact_lock($1) AS locked, (SELECT count(*) FROM (SELECT FROM pending_counts LIMIT $2) AS p) AS pending) AS l
+WHERE l.locked AND l.pending < $2
+ON CONFLICT (one) DO UPDATE SET announced_at = excluded.announced_at
+WHERE s.announced_at NOT BETWEEN now() - $3::interval AND now()
+RETURNING true`
+		done, err = schema.One(ctx, tx, "begin to announce links", pgx.RowTo[bool], turn, int64(announceLock), announcePending, interval)
+		if errors.Is(err, schema.ErrNoRows) {
+			done = false
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		announced, err = announce(ctx, tx, pool, now)
+		return err
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("announce links: %w", err)
+	}
+	return announced, done, nil
+}
+
+func announce(ctx context.Context, tx pgx.Tx, pool *pgxpool.Pool, now time.Time) (int, error) {
+	var spans pgtype.FlatArray[string]
+	var links pgtype.FlatArray[int64]
+	for _, w := range Windows() {
+		page, err := Trending(ctx, pool, Query{At: now, Window: w.Length, Limit: TopLinks, Bare: true})
+		if err != nil {
+			return 0, err
+		}
+		for _, l := range page.Links {
+			spans, links = append(spans, w.Name), append(links, l.ID)
+		}
+	}
+	const compare = `
+WITH top AS MATERIALIZED (
+    SELECT t.span, t.link_id FROM unnest($1::text[], $2::bigint[]) AS t (span, link_id)
+), left_top AS (
+    DELETE FROM top_links AS o WHERE NOT EXISTS (SELECT FROM top AS t WHERE t.span = o.span AND t.link_id = o.link_id)
+), entered AS (
+    INSERT INTO top_links (span, link_id)
+    SELECT t.span, t.link_id FROM top AS t WHERE NOT EXISTS (SELECT FROM top_links AS o WHERE o.span = t.span AND o.link_id = t.link_id)
+    RETURNING span, link_id
+)
+SELECT count(pg_notify($3, json_build_object('window', e.span, 'id', e.link_id, 'url', l.url)::text))
+FROM entered AS e
+JOIN links AS l ON l.id = e.link_id`
+	return schema.One(ctx, tx, "compare the top links", pgx.RowTo[int], compare, spans, links, LinksChannel)
+}

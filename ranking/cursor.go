@@ -1,0 +1,86 @@
+package ranking
+
+import (
+	"cmp"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Cursor is an opaque position in a ranking. It contains the time of the first page, so
+// that all pages are of one window.
+type Cursor string
+
+// ErrCursor means that a cursor is invalid, of a ranking with other options, or too old.
+var ErrCursor = errors.New("the cursor is invalid, too old, or belongs to another ranking")
+
+const (
+	// CursorAge is how old the first page may be when the last one is read. Counting far
+	// back takes long.
+	CursorAge = time.Hour
+	maxCursor = 200 // bytes
+)
+
+// View returns a text that is the same for two queries with the same links in the same
+// order at the same time.
+func (q Query) View() string {
+	ways := slices.Clone(q.ways())
+	slices.Sort(ways)
+	return fmt.Sprintf("%s %s %d %s %q %q %q", q.Window, cmp.Or(q.Sort, Sharers), q.least(), strings.Join(ways, ","), q.Site, q.Watch, q.Degree)
+}
+
+func (q Query) mark() uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(q.View())) //nolint:errcheck // it never fails
+	return h.Sum32()
+}
+
+// newCursor returns the position of an entry.
+func newCursor(end time.Time, e entry, q Query) Cursor {
+	return Cursor(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %d %d %d %d", q.mark(), end.UnixMicro(), e.value(q.Sort), e.Last.UnixMicro(), e.ID)))
+}
+
+// read returns the end of the window and the last entry of the page before. Anyone may
+// have written the cursor.
+func (c Cursor) read(q Query, now time.Time) (end time.Time, e *entry, err error) {
+	if len(c) > maxCursor {
+		return end, nil, ErrCursor
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(string(c))
+	if err != nil {
+		return end, nil, ErrCursor
+	}
+	var mark uint32
+	var at, last, id int64
+	var value int
+	if _, err := fmt.Sscanf(string(raw), "%d %d %d %d %d", &mark, &at, &value, &last, &id); err != nil {
+		return end, nil, ErrCursor
+	}
+	end = time.UnixMicro(at)
+	e = &entry{ID: id, Sharers: value, Speed: value, Last: time.UnixMicro(last)}
+	switch {
+	case end.Before(now.Add(-CursorAge)), end.After(now.Add(CursorAge)):
+	case id < 0, value < 0, value > math.MaxInt32, e.Last.Year() < 1, e.Last.Year() > 9999:
+	case newCursor(end, *e, q) != c: // of another ranking, or with something behind it
+	default:
+		return end, e, nil
+	}
+	return end, nil, ErrCursor
+}
+
+// bare returns the links with what is counted.
+func bare(entries []entry, sort Sort) []TrendingLink {
+	links := make([]TrendingLink, len(entries))
+	for i, e := range entries {
+		links[i] = TrendingLink{ID: e.ID, Sharers: e.Sharers, LastShared: e.Last}
+		if sort == Speed {
+			links[i].Speed = float64(e.Speed) / speedPerHour
+		}
+	}
+	return links
+}

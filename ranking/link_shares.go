@@ -1,0 +1,246 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// Reason is why a share does not count. The view link_shares has the same words.
+type Reason string
+
+// The reasons. If several apply, the first one is given.
+const (
+	Counts        Reason = ""
+	Hidden        Reason = "hidden"         // the account is not active
+	NotFollowed   Reason = "not_followed"   // no watch includes the account, or not the one that was asked for
+	SubjectHidden Reason = "subject_hidden" // the author of the post that is quoted or reposted is not active
+	SubjectGone   Reason = "subject_gone"   // that post was deleted, is not shown, or no longer contains the link
+	OutsideWindow Reason = "outside_window" // it is dated before the window
+	SamePerson    Reason = "same_person"    // the account shared the link again later
+	Waiting       Reason = "waiting"        // it has not been joined with the post that it quotes or reposts
+)
+
+// reasons are those of shares in the ledger.
+func reasons() []Reason {
+	return []Reason{Hidden, NotFollowed, SubjectHidden, SubjectGone, OutsideWindow, SamePerson}
+}
+
+// LinkQuery asks who shares a link.
+type LinkQuery struct {
+	ID     int64
+	At     time.Time // the end of the window; now when zero
+	Window time.Duration
+	Watch  string // the target of watches: only their members count
+	Degree Degree // of Watch
+}
+
+// LinkShare is a share of a link.
+type LinkShare struct {
+	DID         string    `json:"did"`
+	Handle      string    `json:"handle,omitempty"`
+	DisplayName string    `json:"display_name,omitempty"`
+	How         string    `json:"how"`
+	SharedAt    time.Time `json:"shared_at"`         // of a share that waits: since when
+	URI         string    `json:"uri"`               // AT-URI of the record
+	Subject     string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted
+	Text        string    `json:"text,omitempty"`    // of the post, or of the one that is reposted, while it is stored
+	Counts      bool      `json:"counts"`
+	Why         Reason    `json:"why,omitempty"` // it does not count
+
+	record, subject schema.Key
+	waits           bool // it is not in the ledger
+}
+
+// SharePage is a part of the shares of a link, the latest first. Those that wait are
+// last.
+type SharePage struct {
+	At     time.Time
+	Shares []LinkShare
+	Next   Cursor // empty at the end
+}
+
+// linkReader reads about a link in one snapshot.
+type linkReader struct {
+	reader
+	of LinkQuery
+}
+
+// readLink calls f in one snapshot, with the watches of the query.
+func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader) error) error {
+	if of.At.IsZero() {
+		of.At = time.Now()
+	}
+	of.At = of.At.Truncate(time.Microsecond)
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return fmt.Errorf("read the link: %w", err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
+	if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
+		return fmt.Errorf("read the link: %w", err)
+	}
+	r := &linkReader{of: of, reader: reader{tx: tx, q: Query{Watch: of.Watch, Degree: of.Degree}}}
+	if r.state, err = readState(ctx, tx); err != nil {
+		return err
+	}
+	if err := r.findWatches(ctx); err != nil {
+		return err
+	}
+	return f(r)
+}
+
+// notCounted is the first reason that does not depend on other shares, of a share s of
+// the account a. $1 says whether only members of watches count, $2 are the watches, or
+// NULL for all, $3 is the beginning of the window.
+const notCounted = `CASE
+        WHEN a.status <> 'active' THEN 'hidden'
+        WHEN $1::boolean AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND ($2::bigint[] IS NULL OR w.watch_id = ANY ($2))) THEN 'not_followed'
+        WHEN s.subject_did IS NOT NULL AND EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
+        WHEN NOT` + throughLivingSubject + `THEN 'subject_gone'
+        WHEN s.shared_at <= $3 THEN 'outside_window'
+    END`
+
+func (r *linkReader) args(more ...any) []any {
+	return append([]any{r.state.Watching, r.watches, r.of.At.Add(-r.of.Window)}, more...)
+}
+
+// LinkShares returns a page of the shares of a link. A link that does not exist has
+// none.
+func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after Cursor) (p SharePage, err error) {
+	position, err := after.readShare(of)
+	if err != nil {
+		return p, err
+	}
+	err = readLink(ctx, db, of, func(r *linkReader) error {
+		p.At = r.of.At
+		if !position.Waiting {
+			if p.Shares, err = r.shares(ctx, position, limit+1); err != nil {
+				return err
+			}
+		}
+		if len(p.Shares) <= limit {
+			if !position.Waiting {
+				position = sharePosition{Waiting: true}
+			}
+			waiting, err := r.waiting(ctx, position, limit+1-len(p.Shares))
+			if err != nil {
+				return err
+			}
+			p.Shares = append(p.Shares, waiting...)
+		}
+		if len(p.Shares) > limit {
+			p.Shares = p.Shares[:limit]
+			p.Next = p.Shares[limit-1].position().cursor(of)
+		}
+		return r.addTexts(ctx, p.Shares)
+	})
+	return p, err
+}
+
+// shares reads shares of the ledger after a position.
+func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
+	// An account may share the link very often: its latest share that could count is found once.
+	const sql = `
+WITH page AS MATERIALIZED (
+    SELECT s.did, s.collection, s.rkey, s.link_id, s.how, s.shared_at, s.subject_did, s.subject_rkey
+    FROM shares AS s
+    WHERE s.link_id = $4 AND s.shared_at <= $5 AND (s.shared_at, s.did, s.collection, s.rkey) < ($5, $6, $7, $8)
+    ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC
+    LIMIT $9
+), people AS MATERIALIZED (
+    SELECT p.did, latest.shared_at, latest.collection, latest.rkey
+    FROM (SELECT DISTINCT s.did, s.link_id FROM page AS s) AS p
+    LEFT JOIN LATERAL (
+        SELECT s.shared_at, s.collection, s.rkey FROM ` + sharesOfPair + ` AS s WHERE` + throughLivingSubject + `
+        ORDER BY s.shared_at DESC, s.collection DESC, s.rkey DESC
+        LIMIT 1
+    ) AS latest ON true
+)
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_rkey, ''),
+       coalesce(` + notCounted + `, CASE WHEN (s.shared_at, s.collection, s.rkey) < (p.shared_at, p.collection, p.rkey) THEN 'same_person' ELSE '' END)
+FROM page AS s
+JOIN people AS p ON p.did = s.did
+LEFT JOIN LATERAL (SELECT a.handle, a.display_name, a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC`
+	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
+		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Rkey, &s.Why)
+		s.subject.Collection = schema.PostCollection
+		return s.complete(), err
+	}, sql, r.args(r.of.ID, after.At, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit)...)
+}
+
+// waiting reads records that wait for posts which share the link, after a position.
+func (r *linkReader) waiting(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
+	const sql = `
+SELECT w.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), w.collection, w.rkey,
+       CASE w.collection WHEN 'app.bsky.feed.repost' THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey,
+       CASE WHEN a.status <> 'active' THEN 'hidden'
+            WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = w.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END
+FROM (
+    SELECT DISTINCT coalesce(s.subject_did, s.did) AS did, CASE WHEN s.subject_did IS NULL THEN s.collection ELSE 'app.bsky.feed.post' END AS collection,
+           coalesce(s.subject_rkey, s.rkey) AS rkey
+    FROM shares AS s
+    WHERE s.link_id = $1 AND EXISTS (SELECT FROM waiting)
+) AS k
+CROSS JOIN LATERAL (
+    SELECT w.* FROM waiting AS w
+    WHERE w.for_did = k.did AND w.for_collection = k.collection AND w.for_rkey = k.rkey AND w.projection = 'links'
+      AND (k.did, k.collection, k.rkey, w.did, w.collection, w.rkey) > ($2, $3, $4, $5, $6, $7)
+      AND NOT EXISTS (SELECT FROM shares AS s WHERE s.did = w.did AND s.collection = w.collection AND s.rkey = w.rkey AND s.link_id = $1)
+    ORDER BY w.did, w.collection, w.rkey
+    LIMIT $8
+) AS w
+LEFT JOIN LATERAL (SELECT a.handle, a.display_name, a.status FROM accounts AS a WHERE a.did = w.did LIMIT 1) AS a ON true
+ORDER BY w.for_did, w.for_collection, w.for_rkey, w.did, w.collection, w.rkey
+LIMIT $8`
+	return schema.All(ctx, r.tx, "read what waits for a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
+		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.Why)
+		s.waits = true
+		return s.complete(), err
+	}, sql, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit)
+}
+
+// complete sets what follows from the other fields. A hidden account keeps its DID only.
+func (s LinkShare) complete() LinkShare {
+	s.record.DID = s.DID
+	s.URI = uri(s.record)
+	if s.subject.DID != "" {
+		s.Subject = uri(s.subject)
+	}
+	s.Counts = s.Why == Counts
+	if s.Why == Hidden {
+		s.Handle, s.DisplayName = "", ""
+	}
+	return s
+}
+
+// addTexts adds the texts of posts, except those of hidden accounts.
+func (r *linkReader) addTexts(ctx context.Context, shares []LinkShare) error {
+	of := func(s *LinkShare) schema.Key {
+		if s.How == "repost" {
+			return s.subject
+		}
+		return s.record
+	}
+	var keys []schema.Key
+	for i := range shares {
+		if key := of(&shares[i]); shares[i].Why != Hidden && shares[i].Why != SubjectHidden && key.Collection == schema.PostCollection {
+			keys = append(keys, key)
+		}
+	}
+	texts, err := schema.PostTexts(ctx, r.tx, keys)
+	if err != nil {
+		return err
+	}
+	for i := range shares {
+		if s := &shares[i]; s.Why != Hidden && s.Why != SubjectHidden {
+			s.Text = texts[of(s)]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package ranking
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// DefaultWindow is the window of a ranking if none is asked for.
+const DefaultWindow = "6h"
+
+// most is the largest number that at_least can be.
+const most = 1_000_000
+
+// ParameterError is a parameter of a ranking with a value that it cannot have.
+type ParameterError struct {
+	Name, Value string
+	Expected    string // such as "a whole number from 1 to 200"
+}
+
+func (e *ParameterError) Error() string {
+	return fmt.Sprintf("%s is %q: expected %s", e.Name, e.Value, e.Expected)
+}
+
+// Parameters returns the names of the parameters that ParseQuery knows.
+func Parameters() []string {
+	return []string{"window", "sort", "at_least", "ways", "domain", "watch", "degree", "limit", "cursor"}
+}
+
+// Limits are the number of links on a page: if none is asked for, and at most.
+type Limits struct{ Default, Most int }
+
+// ParseQuery reads a query from the parameters of a request or a command. value returns
+// the text of a parameter, and false if it has its default. An error is a
+// *ParameterError.
+func ParseQuery(value func(name string) (text string, given bool), limits Limits) (q Query, err error) {
+	parse := func(name string, read func(text string) (ok bool, expected string)) {
+		text, given := value(name)
+		if !given || err != nil {
+			return
+		}
+		if ok, expected := read(text); !ok {
+			err = &ParameterError{name, text, expected}
+		}
+	}
+	q = Query{Sort: Sharers, Limit: limits.Default}
+	q.Window, _ = windowNamed(DefaultWindow)
+	parse("window", func(text string) (ok bool, _ string) {
+		q.Window, ok = windowNamed(text)
+		return ok, "one of " + strings.Join(windowNames(), ", ")
+	})
+	parse("sort", func(text string) (bool, string) { return oneOf(&q.Sort, text, Sharers, Speed, Newest) })
+	parse("at_least", func(text string) (bool, string) { return number(&q.AtLeast, text, most) })
+	parse("ways", func(text string) (bool, string) {
+		q.Ways = strings.Split(text, ",")
+		return someOf(q.Ways, ways()), "some of " + strings.Join(ways(), ",") + ", separated by commas"
+	})
+	parse("domain", func(text string) (ok bool, _ string) {
+		q.Site, ok = domain(text)
+		return ok, "a host such as news.example"
+	})
+	parse("watch", func(text string) (ok bool, _ string) { // empty: everyone, as a form sends it
+		q.Watch = strings.TrimPrefix(text, "@")
+		return len(text) <= maxTarget && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl), "the target of a watch"
+	})
+	parse("degree", func(text string) (bool, string) {
+		switch {
+		case q.Watch == "":
+			return false, "a watch beside it, such as watch=alice.example"
+		case text == "both":
+			return true, ""
+		}
+		ok, _ := oneOf(&q.Degree, text, FirstDegree, SecondDegree)
+		return ok, "one of first, second, both"
+	})
+	parse("limit", func(text string) (bool, string) { return number(&q.Limit, text, limits.Most) })
+	parse("cursor", func(text string) (bool, string) { q.After = Cursor(text); return true, "" })
+	return q, err
+}
+
+// maxTarget bounds the target of a watch, in bytes.
+const maxTarget = 4096
+
+// windowNamed returns the length of the window with a name.
+func windowNamed(name string) (time.Duration, bool) {
+	at := slices.IndexFunc(Windows(), func(w Window) bool { return w.Name == name })
+	if at < 0 {
+		return 0, false
+	}
+	return Windows()[at].Length, true
+}
+
+func windowNames() (names []string) {
+	for _, w := range Windows() {
+		names = append(names, w.Name)
+	}
+	return names
+}
+
+func oneOf[T ~string](to *T, text string, all ...T) (ok bool, expected string) {
+	*to = T(text)
+	names := make([]string, len(all))
+	for i, each := range all {
+		names[i] = string(each)
+	}
+	return slices.Contains(all, *to), "one of " + strings.Join(names, ", ")
+}
+
+// number reads a whole number from 1 to highest, in decimal digits only.
+func number(to *int, text string, highest int) (ok bool, expected string) {
+	n, err := strconv.Atoi(text)
+	*to = n
+	return err == nil && n >= 1 && n <= highest && strconv.Itoa(n) == text, fmt.Sprintf("a whole number from 1 to %d", highest)
+}
+
+// someOf reports whether all words are in a list, and none is there twice.
+func someOf(words, list []string) bool {
+	for i, word := range words {
+		if !slices.Contains(list, word) || slices.Contains(words[:i], word) {
+			return false
+		}
+	}
+	return true
+}
+
+var hostSyntax = regexp.MustCompile(`^[\pL\pN_]([\pL\pN_.:-]*[\pL\pN_])?$`)
+
+// domain returns a host as links.site has it.
+func domain(text string) (site string, ok bool) {
+	site = strings.TrimPrefix(strings.TrimSuffix(strings.ToLower(text), "."), "www.")
+	return site, len(site) <= 255 && hostSyntax.MatchString(site)
+}

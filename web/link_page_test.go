@@ -1,0 +1,157 @@
+package web
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+)
+
+func element(name string) func(*html.Node) bool {
+	return func(n *html.Node) bool { return n.Data == name }
+}
+
+// The number of sharers leads to every share, with the window and the watch of the
+// ranking.
+func TestSharersLeadToTheShares(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fillLink()
+	page := r.parse(r.get("/?window=3h&watch=hub.example"))
+	require.Equal(t, "The links most shared in the last 3 hours by the 7 accounts that hub.example follows.", text(find(page, func(n *html.Node) bool { return attr(n, "id") == "subtitle" })[0]))
+	count := find(page, class("count"))[0]
+	require.Equal(t, "2 sharers", text(count))
+	require.Equal(t, "/links/1?window=3h&watch=hub.example", attr(count, "href"))
+	body := r.get(attr(count, "href"))
+	r.audit(body)
+	page = r.parse(body)
+	require.Equal(t, "10 shares by 8 accounts 2 count in the last 3 hours, of the accounts that hub.example leads to", text(find(page, class("meta"))[0]))
+	var rows []string
+	for _, li := range find(page, class("share")) {
+		rows = append(rows, text(li))
+	}
+	require.Equal(t, []string{
+		"did:plc:eve posted it 1 min ago Does not count: the account is not one of those that count here.",
+		"did:plc:dan reposted it 2 min ago Does not count: the author of the post is not active.",
+		"a hidden account posted it 3 min ago Does not count: the account is not active.",
+		"did:plc:carol quoted it 4 min ago Text of did:plc:carol Does not count: the post was deleted, is not shown, or no longer contains the link.",
+		"did:plc:bob reposted it 5 min ago Text of did:plc:alice",
+		"@alice.example posted it 10 min ago Text of did:plc:alice",
+		"@alice.example posted it 20 min ago Does not count: the account shared it again later.",
+	}, rows[:7])
+	require.Contains(t, rows[8], "Does not count: it is older than the window.")
+	require.Contains(t, rows[10], "Does not count: it waits to be joined with the post.")
+	back := find(page, element("p"))[0]
+	require.Equal(t, "/?window=3h&watch=hub.example", attr(back.FirstChild, "href"))
+	for _, a := range find(page, class("from")) {
+		require.True(t, strings.HasPrefix(attr(a, "href"), "https://bsky.app/profile/did:plc:"), attr(a, "href"))
+	}
+	for target, code := range map[string]int{"/links/2": 404, "/links/x": 400, "/links/-1": 400, "/links/1?window=2h": 400, "/links/1?watch=nobody.example": 400, "/links/1?cursor=x": 400,
+		"/links/1?utm_source=elsewhere": 200, "/links/1?window=1h&window=3h": 400, "/links/1?window=%zz": 400, "/links/": 404, "/?watch=nobody.example": 400, "/fragment?watch=nobody.example": 400} {
+		rec := r.do(http.MethodGet, target)
+		require.Equal(t, code, rec.Code, target)
+		require.Contains(t, rec.Header().Get("Content-Type"), "text/html", target)
+	}
+	require.Zero(t, r.log.count())
+}
+
+// A link with many shares has many pages of them.
+func TestSharesHavePages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.share(sharedLink, "did:plc:0", 0)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'app.bsky.feed.post', 'r', 1, 'post', $1::timestamptz FROM generate_series(1, 119) AS n`, r.now)
+	seen, pages := map[string]bool{}, 0
+	for target := "/links/1?window=1h"; target != ""; pages++ {
+		page := r.parse(r.get(target))
+		for _, li := range find(page, class("share")) {
+			seen[text(find(li, element("bdi"))[0])] = true
+		}
+		target = ""
+		if more := find(page, class("more")); len(more) > 0 {
+			target = attr(more[0].FirstChild, "href")
+		}
+	}
+	require.Len(t, seen, 120)
+	require.Equal(t, 3, pages)
+}
+
+func TestWatchCanBeChosen(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.share("https://a.example/", "did:plc:a", time.Minute)
+	r.share("https://b.example/", "did:plc:b", time.Minute)
+	chosen := func(target string) (names, values []string, current string) {
+		page := r.parse(r.get(target))
+		for _, option := range find(page, element("option")) {
+			names, values = append(names, text(option)), append(values, attr(option, "value"))
+			for _, a := range option.Attr {
+				if a.Key == "selected" {
+					current = text(option)
+				}
+			}
+		}
+		return names, values, current
+	}
+	names, _, _ := chosen("/")
+	require.Empty(t, names, "there are no watches")
+	r.watch("follows", "alice.example", "did:plc:a")
+	names, _, _ = chosen("/")
+	require.Empty(t, names, "there is no choice")
+	r.watch("follows", "did:plc:z72i7hdynmk6r22z27h6tvur", "did:plc:b")
+	r.watch("account", "alice.example", "did:plc:c")
+	names, values, current := chosen("/?window=24h")
+	require.Equal(t, []string{"all followed accounts", "alice.example", "did:plc:z72i…tvur"}, names)
+	require.Equal(t, []string{"", "alice.example", "did:plc:z72i7hdynmk6r22z27h6tvur"}, values)
+	require.Equal(t, "all followed accounts", current)
+	_, _, current = chosen("/?watch=did:plc:z72i7hdynmk6r22z27h6tvur")
+	require.Equal(t, "did:plc:z72i…tvur", current)
+
+	body := r.get("/?window=24h&watch=alice.example")
+	r.audit(body)
+	page := r.parse(body)
+	form := find(page, element("form"))[0]
+	require.Equal(t, []string{"/", "get"}, []string{attr(form, "action"), attr(form, "method")})
+	require.Equal(t, "24h", attr(find(form, element("input"))[0], "value"), "the window stays")
+	require.Equal(t, "The links most shared in the last 24 hours by the 2 accounts in the watches of alice.example.", text(find(page, func(n *html.Node) bool { return attr(n, "id") == "subtitle" })[0]))
+	require.Equal(t, []string{"https://a.example/"}, titles(r.rows("/?window=24h&watch=alice.example")))
+	require.Equal(t, []string{"https://a.example/"}, titles(r.rows("/fragment?window=24h&watch=alice.example")), "the script shows the same")
+	require.Len(t, r.rows("/?window=24h&watch="), 2)
+	for _, a := range find(find(page, class("windows"))[0], element("a")) {
+		require.Contains(t, attr(a, "href"), "&watch=alice.example", "the watch stays")
+	}
+}
+
+// The test fills every column on the page of a link that strangers control.
+func TestTextsOfSharersStayText(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fillLink()
+	for _, text := range hostileTexts() {
+		text = strings.ReplaceAll(text, "\x00", "") // Postgres stores none
+		r.exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
+		r.exec(`UPDATE accounts SET handle = $1, display_name = $1`, text)
+		r.exec(`UPDATE records SET record = jsonb_build_object('text', $1::text)`, text)
+		if len(text) < 1000 {
+			r.exec(`UPDATE watches SET target = $1 WHERE kind = 'follows'`, text)
+		}
+		for _, target := range []string{"/links/1", "/links/1?watch=did:plc:bob", "/?watch=did:plc:bob"} {
+			body := r.get(target)
+			r.audit(body)
+			require.Less(t, len(body), 12000, "a long text is shortened")
+			shown := ""
+			for n := range r.parse(body).Descendants() {
+				if n.Type == html.TextNode {
+					shown += n.Data
+				}
+			}
+			for _, override := range []string{"\u202A", "\u202B", "\u202D", "\u202E", "\u2066", "\u2067", "\u2068"} {
+				require.NotContains(t, shown, override)
+			}
+		}
+		r.get("/api/v1/links/1/shares")
+	}
+}

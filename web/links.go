@@ -1,0 +1,128 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/weir-social/weir/ranking"
+)
+
+// linkParameters are those of a link; shareParameters those of its shares.
+func linkParameters() []string  { return []string{"window", "watch", "degree"} }
+func shareParameters() []string { return append(linkParameters(), "limit", "cursor") }
+
+// linkWindow is the window of a link if none is asked for: all shares in the ledger.
+const linkWindow = "7d"
+
+// sharesJSON is the response of GET /api/v1/links/{id}/shares.
+type sharesJSON struct {
+	ID          int64               `json:"id"`
+	Window      string              `json:"window"`
+	GeneratedAt time.Time           `json:"generated_at"`
+	Shares      []ranking.LinkShare `json:"shares"`
+	Next        ranking.Cursor      `json:"next,omitempty"`
+}
+
+// linkRequest is a link that was asked for.
+type linkRequest struct {
+	view
+	query ranking.LinkQuery
+}
+
+// parseLinkRequest reads the id and the parameters that are named.
+func (s *server) parseLinkRequest(text, query string, names []string) (l linkRequest, err error) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id < 1 || strconv.FormatInt(id, 10) != text {
+		return l, fmt.Errorf("id is %q: send the id of a link, a whole number such as 17", shorten(text, 40))
+	}
+	values, err := parseParameters(query, names, "window=24h&watch=alice.example")
+	if err != nil {
+		return l, err
+	}
+	if !values.Has("window") {
+		values.Set("window", linkWindow)
+	}
+	if l.view, err = newView(values, names); err != nil {
+		return l, err
+	}
+	q := l.view.query
+	l.query = ranking.LinkQuery{ID: id, At: s.now(), Window: q.Window, Watch: q.Watch, Degree: q.Degree}
+	return l, nil
+}
+
+func (s *server) serveLink(w http.ResponseWriter, r *http.Request) {
+	request, err := s.parseLinkRequest(r.PathValue("id"), r.URL.RawQuery, linkParameters())
+	if err != nil {
+		s.writeError(w, r, http.StatusBadRequest, err.Error())
+		return
+	}
+	l, err := s.link(r.Context(), request)
+	if err != nil {
+		s.writeLinkUnreadable(w, r, request, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-cache")
+	writeJSON(w, http.StatusOK, l)
+}
+
+func (s *server) serveLinkShares(w http.ResponseWriter, r *http.Request) {
+	request, err := s.parseLinkRequest(r.PathValue("id"), r.URL.RawQuery, shareParameters())
+	if err != nil {
+		s.writeError(w, r, http.StatusBadRequest, err.Error())
+		return
+	}
+	page, err := s.linkShares(r.Context(), request)
+	if err != nil {
+		s.writeLinkUnreadable(w, r, request, err)
+		return
+	}
+	response := sharesJSON{ID: request.query.ID, Window: request.Name, GeneratedAt: page.At.UTC(), Shares: page.Shares, Next: page.Next}
+	if response.Shares == nil {
+		response.Shares = []ranking.LinkShare{}
+	}
+	for i := range response.Shares {
+		response.Shares[i].SharedAt = response.Shares[i].SharedAt.UTC()
+	}
+	w.Header().Set("Cache-Control", "no-cache")
+	writeJSON(w, http.StatusOK, response)
+}
+
+// link reads a link and how it is counted.
+func (s *server) link(ctx context.Context, request linkRequest) (ranking.LinkSummary, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	l, err := ranking.ReadLink(ctx, s.db, request.query)
+	if err != nil {
+		return l, err
+	}
+	if _, ok := parseLink(l.URL); !ok {
+		s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", l.URL) })
+		return l, ranking.ErrLink
+	}
+	l.Image, l.FirstSeen, l.At = s.images.url(l.Image), l.FirstSeen.UTC(), l.At.UTC()
+	l.FirstShared, l.LastShared = utc(l.FirstShared), utc(l.LastShared)
+	return l, nil
+}
+
+func (s *server) linkShares(ctx context.Context, request linkRequest) (ranking.SharePage, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	return ranking.LinkShares(ctx, s.db, request.query, request.view.query.Limit, request.view.query.After)
+}
+
+// writeLinkUnreadable reports why a link could not be read.
+func (s *server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, request linkRequest, err error) {
+	switch {
+	case errors.Is(err, ranking.ErrLink):
+		s.writeError(w, r, http.StatusNotFound, fmt.Sprintf("There is no link %d: nobody shares it any more, or nobody did.", request.query.ID))
+	case isRequest(err):
+		s.writeUnreadable(w, r, request.view, err)
+	default:
+		s.log.Error("link_read_failed", "link", request.query.ID, "error", err)
+		s.writeUnavailable(w, r)
+	}
+}

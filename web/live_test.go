@@ -1,0 +1,347 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/ranking"
+)
+
+// rankedTown is a ranking in memory, for tests with synthetic time: links by id, and how long
+// it takes to rank them.
+type rankedTown struct {
+	mu    sync.Mutex
+	took  time.Duration
+	busy  time.Duration
+	ranks map[int]int // computations by limit
+	links []ranking.TrendingLink
+	step  func(*rankedTown)
+	err   error
+}
+
+func newTown(links int) *rankedTown {
+	t := &rankedTown{ranks: map[int]int{}}
+	for i := range links {
+		t.links = append(t.links, ranking.TrendingLink{ID: int64(i + 1), URL: fmt.Sprintf("https://news.example/2026/05/04/a-story-with-a-long-address-%d", i), Site: "news.example",
+			Title: strings.Repeat("Words of a title ", 4), Description: strings.Repeat("A description of the story ", 6), Sharers: 100 - i, LastShared: time.Now(),
+			SharedBy: []string{"alice.example", "bob.example", "carol.example"}, Faces: []ranking.Face{{DID: "did:plc:z72i7hdynmk6r22z27h6tvur"}, {DID: "did:plc:z72i7hdynmk6r22z27h6tvus"}}})
+	}
+	return t
+}
+
+func (t *rankedTown) rank(ctx context.Context, q ranking.Query) (ranking.Page, error) {
+	time.Sleep(t.took)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy += t.took
+	if q.Bare {
+		t.ranks[q.Limit]++
+		if t.step != nil {
+			t.step(t)
+		}
+	}
+	return ranking.Page{At: time.Now(), Links: append([]ranking.TrendingLink{}, t.links...)}, t.err
+}
+
+// liveServer serves streams of a town until the test ends, or stop is called.
+func liveServer(t *testing.T, town *rankedTown) (_ *server, stop func()) {
+	t.Helper()
+	stopping := make(chan struct{})
+	stop = sync.OnceFunc(func() { close(stopping) })
+	t.Cleanup(stop)
+	s, err := newServer(Config{DB: hung{}, Now: time.Now, Stopping: stopping, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	s.live.rank = town.rank
+	return s, stop
+}
+
+func limited(n int) view { return view{query: ranking.Query{Window: time.Hour, Limit: n}} }
+
+// All live views together are computed for a quarter of the time, in turn, and each
+// event says how long its view took.
+func TestLiveViewsUseAQuarterOfACore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const views, minutes = 40, 5
+		town := newTown(3)
+		town.took = 50 * time.Millisecond
+		town.step = func(t *rankedTown) { t.links[0].Sharers++ }
+		s, _ := liveServer(t, town)
+		l := s.live
+		var readers []*liveReader
+		began := time.Now()
+		for i := range views {
+			r, err := l.subscribe(limited(i + 1))
+			require.NoError(t, err)
+			readers = append(readers, r)
+		}
+		var every float64
+		for time.Since(began) < minutes*time.Minute {
+			time.Sleep(time.Second)
+			for _, r := range readers {
+				for range len(r.events) {
+					_, data, _ := strings.Cut(string(<-r.events), "data: ")
+					var e liveChange
+					require.NoError(t, json.Unmarshal([]byte(data), &e))
+					every = e.Every
+				}
+			}
+		}
+		require.LessOrEqual(t, town.busy, minutes*time.Minute/4+town.took)
+		require.Greater(t, town.busy, minutes*time.Minute/5, "and not for less than they may")
+		for i := range views {
+			require.InDelta(t, minutes*60/8, town.ranks[i+1], 1, "view %d had its turns", i)
+		}
+		require.InDelta(t, views*4*town.took.Seconds(), every, 0.2)
+		for _, r := range readers {
+			l.unsubscribe(r)
+		}
+		require.Empty(t, l.views)
+		require.Zero(t, l.open)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.False(t, l.running, "nobody reads")
+	})
+}
+
+func TestReadersOfAViewShareItsComputations(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town := newTown(3)
+		s, _ := liveServer(t, town)
+		l := s.live
+		for range maxStreams {
+			_, err := l.subscribe(limited(7))
+			require.NoError(t, err)
+		}
+		_, err := l.subscribe(limited(7))
+		require.ErrorIs(t, err, errTooManyStreams)
+		time.Sleep(time.Minute + time.Second)
+		require.Equal(t, map[int]int{7: 31}, town.ranks, "one every two seconds")
+		for _, r := range collect(l) {
+			require.Contains(t, string(<-r.events), "event: snapshot\n")
+			l.unsubscribe(r)
+		}
+	})
+}
+
+func collect(l *liveViews) (all []*liveReader) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, v := range l.views {
+		for r := range v.readers {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// A reader that does not read is dropped, and holds a few events at most.
+func TestSlowReaderIsDropped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town := newTown(3)
+		town.step = func(t *rankedTown) { t.links[0].Sharers++ }
+		s, _ := liveServer(t, town)
+		l := s.live
+		slow, err := l.subscribe(limited(1))
+		require.NoError(t, err)
+		quick, err := l.subscribe(limited(1))
+		require.NoError(t, err)
+		for range 3 * maxUnread {
+			_, open := <-quick.events
+			require.True(t, open)
+		}
+		n := 0
+		for range slow.events { // until it is closed
+			n++
+		}
+		require.Equal(t, maxUnread, n)
+		l.unsubscribe(slow)
+		l.unsubscribe(quick)
+	})
+}
+
+// A view whose ranking fails keeps its readers and its state. One whose watch was
+// removed ends.
+func TestFailedLiveViewGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town := newTown(3)
+		s, _ := liveServer(t, town)
+		l := s.live
+		r, err := l.subscribe(limited(1))
+		require.NoError(t, err)
+		<-r.events
+		town.mu.Lock()
+		town.err = context.DeadlineExceeded
+		town.mu.Unlock()
+		time.Sleep(time.Minute)
+		require.Empty(t, r.events)
+		town.mu.Lock()
+		town.err, town.links = nil, town.links[1:]
+		town.mu.Unlock()
+		require.Contains(t, string(<-r.events), `"left":[1]`)
+		town.mu.Lock()
+		town.err = ranking.ErrWatch
+		town.mu.Unlock()
+		_, open := <-r.events
+		require.False(t, open)
+		l.unsubscribe(r)
+	})
+}
+
+// requestStream opens a stream on a connection in memory, and returns a reader of what
+// follows the header, and a count of all bytes read.
+func requestStream(t *testing.T, c net.Conn) (*bufio.Reader, *int) {
+	t.Helper()
+	n := new(int)
+	_, err := fmt.Fprint(c, "GET /api/v1/trending/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	require.NoError(t, err)
+	read := bufio.NewReader(counting{c, n})
+	for line := " "; strings.TrimSpace(line) != ""; {
+		line, err = read.ReadString('\n')
+		require.NoError(t, err)
+	}
+	return read, n
+}
+
+type counting struct {
+	net.Conn
+	n *int
+}
+
+func (c counting) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	*c.n += n
+	return n, err
+}
+
+// An open stream with little change costs less than 10 kB per minute. It outlasts the
+// server's limits for requests.
+func TestOpenStreamIsCheap(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		step func(*rankedTown)
+		most int
+	}{
+		"nothing changes": {nil, 1000},
+		"thirty shares and three new links a minute": {func(town *rankedTown) {
+			n := town.ranks[defaultLimit]
+			at := n * 7 % len(town.links)
+			town.links[at].Sharers++
+			town.links[at].LastShared = time.Now()
+			if n%10 == 0 {
+				last := &town.links[len(town.links)-1]
+				last.ID += 1000
+				last.Sharers = 1
+			}
+		}, 10_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				town := newTown(defaultLimit)
+				town.step = c.step
+				s, stop := liveServer(t, town)
+				l := startInMemory(t, s.serveStream)
+				conn := l.dial()
+				read, n := requestStream(t, conn)
+				var all sync.WaitGroup
+				all.Go(func() {
+					for {
+						if _, err := read.ReadByte(); err != nil {
+							return
+						}
+					}
+				})
+				time.Sleep(time.Second)
+				synctest.Wait()
+				snapshot := *n
+				const minutes = 10
+				time.Sleep(minutes * time.Minute)
+				synctest.Wait()
+				require.Greater(t, town.ranks[defaultLimit], minutes*29, "the stream is still open")
+				t.Logf("a snapshot of %d bytes, then %d a minute", snapshot, (*n-snapshot)/minutes)
+				require.Less(t, snapshot, 6000)
+				require.Less(t, (*n-snapshot)/minutes, c.most)
+				stop()
+				synctest.Wait()
+				conn.Close() //nolint:errcheck // the test is over
+				all.Wait()
+			})
+		})
+	}
+}
+
+// A process that stops ends its streams completely, so that clients connect again at
+// once.
+func TestStoppingProcessEndsItsStreams(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town := newTown(3)
+		s, stop := liveServer(t, town)
+		l := startInMemory(t, s.serveStream)
+		c := l.dial()
+		read, _ := requestStream(t, c)
+		began := time.Now()
+		var whole strings.Builder
+		var all sync.WaitGroup
+		all.Go(func() {
+			for {
+				line, err := read.ReadString('\n')
+				if whole.WriteString(line); err != nil || line == "0\r\n" { // the last chunk
+					return
+				}
+			}
+		})
+		time.Sleep(time.Second)
+		town.mu.Lock()
+		town.err = context.DeadlineExceeded // no events from here on
+		town.mu.Unlock()
+		time.Sleep(71 * time.Second)
+		stop()
+		all.Wait()
+		require.Equal(t, 72*time.Second, time.Since(began))
+		require.True(t, strings.HasSuffix(whole.String(), "0\r\n"))
+		require.Contains(t, whole.String(), "retry: 3000\n")
+		require.Equal(t, 1, strings.Count(whole.String(), "event: snapshot\n"))
+		c.Close() //nolint:errcheck // the test is over
+	})
+}
+
+// While nothing can be ranked, comments keep the connection open.
+func TestSilentStreamSendsComments(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town := newTown(1)
+		town.err = http.ErrServerClosed
+		s, stop := liveServer(t, town)
+		l := startInMemory(t, s.serveStream)
+		c := l.dial()
+		read, _ := requestStream(t, c)
+		comments := 0
+		for began := time.Now(); time.Since(began) < time.Minute; {
+			line, err := read.ReadString('\n')
+			require.NoError(t, err)
+			if line == ":\n" {
+				comments++
+			}
+		}
+		require.Equal(t, 3, comments, "and the fourth has begun")
+		stop()
+		c.Close() //nolint:errcheck // the test is over
+	})
+}
