@@ -157,7 +157,7 @@ func TestOracleAllowsALinkThatOutlivesItsShares(t *testing.T) {
 	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	require.Empty(t, problems)
-	_, err = pool.Exec(t.Context(), `INSERT INTO links (url, site, first_seen) VALUES ('https://a.example/', '', now())`)
+	_, err = pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) VALUES ('https://a.example/', 'https://a.example/', '', now())`)
 	require.NoError(t, err)
 	problems, err = tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
@@ -170,8 +170,8 @@ func TestOracleReportsADuplicateLink(t *testing.T) {
 	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example/")})
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	for _, sql := range []string{
-		`ALTER TABLE links DROP CONSTRAINT links_url_key`, // as a corrupt index would
-		`INSERT INTO links (url, site, first_seen) SELECT url, site, first_seen FROM links`,
+		`ALTER TABLE links DROP CONSTRAINT links_identity_key`, // as a corrupt index would
+		`INSERT INTO links (identity, url, site, first_seen) SELECT url, url, site, first_seen FROM links`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)

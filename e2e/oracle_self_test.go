@@ -49,7 +49,7 @@ func (tr oracle) store(ctx context.Context, tx pgx.Tx) error {
 		q.Queue(`INSERT INTO accounts (did, handle, status) VALUES ($1, nullif($2, ''), $3)`, string(k), r.handle, r.status)
 	}
 	for k, s := range tr.shares {
-		q.Queue(`INSERT INTO links (url, site, first_seen) VALUES ($1, 'a site', now()) ON CONFLICT DO NOTHING`, k.url)
+		q.Queue(`INSERT INTO links (identity, url, site, first_seen) VALUES ($1, $1, 'a site', now()) ON CONFLICT DO NOTHING`, k.url)
 		if s.through == "" {
 			q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, $4, $5 FROM links WHERE url = $6`,
 				k.collection, k.did, k.rkey, s.how, s.at, k.url)
@@ -188,7 +188,7 @@ func brokenShares(t *testing.T, tr oracle) []breakage {
 			[]string{"shares: " + through.String() + ": expected how " + tr.shares[through].how + "..., found no row", "ranking: 24 h to"}},
 		{"a link and its shares are missing", `WITH s AS (DELETE FROM shares WHERE link_id = (SELECT id FROM links WHERE url = $1)) DELETE FROM links WHERE url = $1`, []any{lone.url},
 			[]string{"links: " + lone.url + ": expected a row, found no row", "shares: ", "ranking: "}},
-		{"a link that nobody ever shared", `INSERT INTO links (url, site, first_seen) VALUES ('https://invented.example/', '', now())`, nil,
+		{"a link that nobody ever shared", `INSERT INTO links (identity, url, site, first_seen) VALUES ('https://invented.example/', 'https://invented.example/', '', now())`, nil,
 			[]string{"links: https://invented.example/: expected no row, found a row"}},
 	}
 }

@@ -62,7 +62,7 @@ func TestDaysAreMadeBesideWriters(t *testing.T) {
 	worker, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
-	execute(t, worker, `INSERT INTO links (url, site, first_seen) VALUES ('u', 's', now())`)
+	execute(t, worker, `INSERT INTO links (identity, url, site, first_seen) VALUES ('u', 'u', 's', now())`)
 	for _, next := range []string{`SELECT`, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'd', 'c', 'r', id, 'post', now() FROM links`} {
 		execute(t, worker, next)
 		require.ErrorIs(t, ranking.EnsureDays(t.Context(), pool, noon().Add(day), 7*day), schema.ErrBusy)

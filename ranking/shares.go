@@ -20,8 +20,9 @@ import (
 // Share is one link that a record itself contains, with the card in the record.
 type Share struct {
 	schema.Key
-	URL      string // normalised
-	Site     string
+	Identity string // of the link: the same for all its spellings
+	URL      string // the spelling: normalised
+	Site     string // of the spelling
 	How      string // post
 	SharedAt time.Time
 	StoredAt time.Time // when the record was first stored; zero: now
@@ -100,14 +101,14 @@ func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	}
 }
 
-// insertLinks adds the missing links, ordered by URL.
+// insertLinks adds the missing links, ordered by identity.
 const insertLinks = `
-INSERT INTO links (url, site, first_seen)
-SELECT i.url, i.site, $3
-FROM unnest($1::text[], $2::text[]) AS i (url, site)
-WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.url = i.url)
-ORDER BY i.url
-ON CONFLICT (url) DO NOTHING`
+INSERT INTO links (identity, url, site, first_seen)
+SELECT i.identity, i.url, i.site, $4
+FROM unnest($1::text[], $2::text[], $3::text[]) AS i (identity, url, site)
+WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.identity = i.identity)
+ORDER BY i.identity
+ON CONFLICT (identity) DO NOTHING`
 
 // EnsureLinks adds the missing links in a short transaction. ReplaceShares would add
 // them too, but while a popular link is new, all transactions that share it wait for
@@ -117,31 +118,37 @@ func EnsureLinks(ctx context.Context, db schema.DB, shares []Share, now time.Tim
 	if len(links) == 0 {
 		return nil
 	}
-	url, site := make(pgtype.FlatArray[string], len(links)), make(pgtype.FlatArray[string], len(links))
-	for i, s := range links {
-		url[i], site[i] = s.URL, s.Site
-	}
-	if _, err := db.Exec(ctx, insertLinks, url, site, now); err != nil {
+	identity, url, site := linkColumns(links)
+	if _, err := db.Exec(ctx, insertLinks, identity, url, site, now); err != nil {
 		return fmt.Errorf("add links: %w", err)
 	}
 	return nil
 }
 
-// distinctLinks returns one share per URL, the one with the earliest card, sorted by
-// URL, so that concurrent transactions lock links in the same order.
+func linkColumns(links []*Share) (identity, url, site pgtype.FlatArray[string]) {
+	n := len(links)
+	identity, url, site = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	for i, s := range links {
+		identity[i], url[i], site[i] = s.Identity, s.URL, s.Site
+	}
+	return identity, url, site
+}
+
+// distinctLinks returns one share per link, the one with the earliest card, sorted by
+// identity, so that concurrent transactions lock links in the same order.
 func distinctLinks(shares []Share) []*Share {
 	best := make(map[string]*Share, len(shares))
 	for i := range shares {
 		s := &shares[i]
-		if old, ok := best[s.URL]; !ok || s.Card.before(old.Card) {
-			best[s.URL] = s
+		if old, ok := best[s.Identity]; !ok || s.Card.before(old.Card) {
+			best[s.Identity] = s
 		}
 	}
 	links := make([]*Share, 0, len(best))
 	for _, s := range best {
 		links = append(links, s)
 	}
-	slices.SortFunc(links, func(a, b *Share) int { return cmp.Compare(a.URL, b.URL) })
+	slices.SortFunc(links, func(a, b *Share) int { return cmp.Compare(a.Identity, b.Identity) })
 	return links
 }
 
@@ -158,8 +165,8 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 		}
 		return all
 	}
-	url := column(func(s *Share) string { return s.URL })
-	q.Queue(insertLinks, url, column(func(s *Share) string { return s.Site }), now)
+	identity, url, site := linkColumns(links)
+	q.Queue(insertLinks, identity, url, site, now)
 
 	// The earliest stored post with a card describes the link, regardless of the order
 	// in which posts are processed. Edits of that post update the card. All
@@ -167,15 +174,15 @@ func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 	const describe = `
 WITH better AS (
     SELECT l.id, i.title, i.description, i.image, i.card_from, i.card_at
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (url, title, description, image, card_from, card_at)
-    JOIN links AS l ON l.url = i.url
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (identity, title, description, image, card_from, card_at)
+    JOIN links AS l ON l.identity = i.identity
     WHERE i.title <> ''
       AND CASE
           WHEN l.card_from = i.card_from
               THEN (l.title, l.description, l.image, l.card_at) IS DISTINCT FROM (i.title, i.description, i.image, i.card_at)
           ELSE l.card_at IS NULL OR (i.card_at, i.card_from) < (l.card_at, l.card_from)
       END
-    ORDER BY l.url
+    ORDER BY l.identity
     FOR NO KEY UPDATE OF l
 )
 UPDATE links AS l
@@ -186,7 +193,7 @@ WHERE l.id = b.id`
 	for i, s := range links {
 		at[i] = s.Card.At
 	}
-	q.Queue(describe, url, column(func(s *Share) string { return schema.Text(s.Card.Title) }), column(func(s *Share) string { return schema.Text(s.Card.Description) }),
+	q.Queue(describe, identity, column(func(s *Share) string { return schema.Text(s.Card.Title) }), column(func(s *Share) string { return schema.Text(s.Card.Description) }),
 		column(func(s *Share) string { return schema.Text(s.Card.Image) }), column(func(s *Share) string { return s.Card.From }), at)
 }
 
@@ -202,11 +209,11 @@ func (c Card) before(other Card) bool {
 func (r *Replacement) queueShares(q *pgx.Batch, now time.Time) {
 	n := len(r.Shares)
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return r.Shares[i].Key })
-	url, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	identity, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	at, stored := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[time.Time], n)
 	for i := range r.Shares {
 		s := &r.Shares[i]
-		url[i], how[i], at[i], stored[i] = s.URL, s.How, s.SharedAt, s.StoredAt
+		identity[i], how[i], at[i], stored[i] = s.Identity, s.How, s.SharedAt, s.StoredAt
 		if s.StoredAt.IsZero() {
 			stored[i] = now
 		}
@@ -217,8 +224,8 @@ DELETE FROM shares AS s
 USING unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
 WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rkey BETWEEN $8 AND $9
   AND NOT EXISTS (
-      SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, url)
-      JOIN links AS l ON l.url = i.url
+      SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, identity)
+      JOIN links AS l ON l.identity = i.identity
       WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.link_id
   )
   AND NOT EXISTS (
@@ -228,20 +235,20 @@ WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rk
   )`
 	if len(r.Records) > 0 {
 		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
-		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, url, slices.Min(oldRkey), slices.Max(oldRkey),
+		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
 			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey)
 	}
 	// A link that expired has no id here, and the share is refused.
 	const insert = `
 INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at)
 SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at, i.stored_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) AS i (collection, did, rkey, url, how, shared_at, stored_at)
-LEFT JOIN links AS l ON l.url = i.url
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) AS i (collection, did, rkey, identity, how, shared_at, stored_at)
+LEFT JOIN links AS l ON l.identity = i.identity
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
 SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL
 WHERE (s.how, s.shared_at) IS DISTINCT FROM (excluded.how, excluded.shared_at)`
 	if n > 0 {
-		q.Queue(insert, collection, did, rkey, url, how, at, stored)
+		q.Queue(insert, collection, did, rkey, identity, how, at, stored)
 	}
 	// A link that the record itself contains is not shared through its subject too.
 	const through = `

@@ -54,8 +54,8 @@ type Link struct {
 	FirstSeen time.Time  `json:"first_seen"`
 }
 
-// FindLink returns a link by its normalised URL, or schema.ErrNoRows.
-func FindLink(ctx context.Context, db schema.DB, url string) (Link, error) {
-	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, card_at AS card_at, first_seen AS first_seen FROM links WHERE url = $1`
-	return schema.One(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, url)
+// FindLink returns a link by its identity, or schema.ErrNoRows.
+func FindLink(ctx context.Context, db schema.DB, identity string) (Link, error) {
+	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, card_at AS card_at, first_seen AS first_seen FROM links WHERE identity = $1`
+	return schema.One(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, identity)
 }

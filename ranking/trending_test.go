@@ -23,7 +23,7 @@ func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
+		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, Identity: url, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
 	}))
 }
 
@@ -145,7 +145,7 @@ func newCrowd(seed uint64, watched bool, now time.Time) *crowd {
 func (c *crowd) add(account, link int, rkey string, at time.Time) {
 	k := schema.Key{Collection: schema.PostCollection, DID: c.did(account), Rkey: rkey}
 	u := c.url(link)
-	c.shares = append(c.shares, ranking.Share{Key: k, URL: u, Site: "site.example", How: "post", SharedAt: at})
+	c.shares = append(c.shares, ranking.Share{Key: k, Identity: u, URL: u, Site: "site.example", How: "post", SharedAt: at})
 	if c.hidden(account) || !c.followed(account) || at.After(c.now) || !at.After(c.now.Add(-time.Hour)) {
 		return
 	}

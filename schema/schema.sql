@@ -210,11 +210,12 @@ CREATE TABLE leaving_links (
     CONSTRAINT leaving_links_pkey PRIMARY KEY (part, link_id)
 );
 
--- Every shared page, under its normalised URL, with the card that describes it.
+-- Every shared article, under its identity, with the spelling and the card that are shown.
 CREATE TABLE links (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    url text COLLATE "C" NOT NULL,
-    site text NOT NULL, -- The host of the URL, as the page shows it.
+    identity text COLLATE "C" NOT NULL, -- The same for all spellings of one article. It is no URL.
+    url text COLLATE "C" NOT NULL, -- The spelling that is shown: a normalised URL.
+    site text NOT NULL, -- The host of that URL, as the page shows it.
     title text DEFAULT ''::text NOT NULL,
     description text DEFAULT ''::text NOT NULL,
     image text DEFAULT ''::text NOT NULL, -- blob:<did>/<cid>, the picture that a poster uploaded with the card.
@@ -224,8 +225,9 @@ CREATE TABLE links (
     kept_sharers integer, -- The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.
     kept_at timestamp with time zone, -- When that last happened. The link stays for the retention of links since then, also without shares.
     CONSTRAINT links_pkey PRIMARY KEY (id),
-    CONSTRAINT links_url_key UNIQUE (url),
+    CONSTRAINT links_identity_key UNIQUE (identity),
     CONSTRAINT links_check CHECK ((kept_sharers IS NULL) = (kept_at IS NULL)),
+    CONSTRAINT links_identity_check CHECK (octet_length(identity) <= 2048),
     CONSTRAINT links_kept_sharers_check CHECK (kept_sharers > 0),
     CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);

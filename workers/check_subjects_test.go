@@ -190,7 +190,7 @@ func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
 	deletes()
 	v.project("b/r1") // waits again, and nothing is asked for
 	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
-	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []ranking.Share{{URL: v.news, Site: "news.example"}}}}
+	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []ranking.Share{{Identity: v.news, URL: v.news, Site: "news.example"}}}}
 	linked, err := v.checks.store(t.Context(), fetched, time.Now())
 	require.NoError(t, err)
 	require.Empty(t, linked, "the row that was to be filled has gone")

@@ -2,7 +2,8 @@
 
 CREATE TABLE links (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    url          text COLLATE "C" NOT NULL UNIQUE CHECK (octet_length(url) <= 2048),
+    identity     text COLLATE "C" NOT NULL UNIQUE CHECK (octet_length(identity) <= 2048),
+    url          text COLLATE "C" NOT NULL CHECK (octet_length(url) <= 2048),
     site         text        NOT NULL,
     title        text        NOT NULL DEFAULT '',
     description  text        NOT NULL DEFAULT '',
@@ -15,8 +16,10 @@ CREATE TABLE links (
     CHECK ((kept_sharers IS NULL) = (kept_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 
-COMMENT ON TABLE  links IS 'Every shared page, under its normalised URL, with the card that describes it.';
-COMMENT ON COLUMN links.site IS 'The host of the URL, as the page shows it.';
+COMMENT ON TABLE  links IS 'Every shared article, under its identity, with the spelling and the card that are shown.';
+COMMENT ON COLUMN links.identity IS 'The same for all spellings of one article. It is no URL.';
+COMMENT ON COLUMN links.url IS 'The spelling that is shown: a normalised URL.';
+COMMENT ON COLUMN links.site IS 'The host of that URL, as the page shows it.';
 COMMENT ON COLUMN links.image IS 'blob:<did>/<cid>, the picture that a poster uploaded with the card.';
 COMMENT ON COLUMN links.card_from IS 'The AT-URI of the post that the card came from. Empty: there is no card.';
 COMMENT ON COLUMN links.card_at IS 'When that post was first stored. The earliest card stays.';
