@@ -86,12 +86,12 @@ type Replacement struct {
 	Changed bool // set when the queue was sent: a subject has other links than before
 }
 
-// Queue queues the statements that write it: they add new links, store better cards,
-// add and delete shares, and give the subjects among the records their new links. The
+// Queue queues the statements that write it: they add new links and claims, store better
+// cards, add and delete shares, and give the subjects among the records their new links. The
 // caller must have locked the records.
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLinks(q, r.Shares, now)
-	r.queueShares(q, now)
+	r.queueShares(q, queueClaims(q, r.Shares), now)
 	if len(r.Records) > 0 {
 		collection, did, rkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
 		q.Queue(syncSubjects, collection, did, rkey).Exec(func(done pgconn.CommandTag) error {
@@ -110,16 +110,19 @@ WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.identity = i.identity)
 ORDER BY i.identity
 ON CONFLICT (identity) DO NOTHING`
 
-// EnsureLinks adds the missing links in a short transaction. ReplaceShares would add
-// them too, but while a popular link is new, all transactions that share it wait for
-// the one that adds it.
-func EnsureLinks(ctx context.Context, db schema.DB, shares []Share, now time.Time) error {
+// EnsureLinks adds the missing links and claims in a short transaction. ReplaceShares
+// would add them too, but while a popular link is new, all transactions that share it
+// wait for the one that adds it.
+func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time) error {
 	links := distinctLinks(shares)
 	if len(links) == 0 {
 		return nil
 	}
 	identity, url, site := linkColumns(links)
-	if _, err := db.Exec(ctx, insertLinks, identity, url, site, now); err != nil {
+	q := &pgx.Batch{}
+	q.Queue(insertLinks, identity, url, site, now)
+	queueClaims(q, shares)
+	if err := db.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("add links: %w", err)
 	}
 	return nil
@@ -206,7 +209,7 @@ func (c Card) before(other Card) bool {
 	return cmp.Or(c.At.Compare(other.At), cmp.Compare(c.From, other.From)) < 0
 }
 
-func (r *Replacement) queueShares(q *pgx.Batch, now time.Time) {
+func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte], now time.Time) {
 	n := len(r.Shares)
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return r.Shares[i].Key })
 	identity, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
@@ -240,15 +243,17 @@ WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rk
 	}
 	// A link that expired has no id here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at)
-SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at, i.stored_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) AS i (collection, did, rkey, identity, how, shared_at, stored_at)
+INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, claim_id)
+SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at, i.stored_at, c.id
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[])
+     AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash)
 LEFT JOIN links AS l ON l.identity = i.identity
+LEFT JOIN claims AS c ON c.link_id = l.id AND c.hash = i.hash
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL
-WHERE (s.how, s.shared_at) IS DISTINCT FROM (excluded.how, excluded.shared_at)`
+SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id
+WHERE (s.how, s.shared_at, s.claim_id) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id)`
 	if n > 0 {
-		q.Queue(insert, collection, did, rkey, identity, how, at, stored)
+		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims)
 	}
 	// A link that the record itself contains is not shared through its subject too.
 	const through = `

@@ -21,7 +21,7 @@ type Rights struct {
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "changed_subjects", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links",
+		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "changed_subjects", "claims", "dead_letters", "dictionaries", "gap_backfills", "gaps", "links",
 		"listing_members", "leaving_links", "posts", "posts_default", "projections", "records", "records_other", "shares", "shares_default", "streams", "subjects", "tombstones",
 		"unshared_links", "purge_queue", "waiting", "watch_members", "watches", "river_job", "river_leader", "river_notification", "river_queue",
 	}

@@ -106,6 +106,21 @@ CREATE TABLE changed_subjects (
     CONSTRAINT changed_subjects_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 
+-- What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row.
+CREATE TABLE claims (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    link_id bigint NOT NULL,
+    hash bytea NOT NULL, -- Of the spelling, title, description and image. Texts may be too long for an index.
+    url text COLLATE "C" NOT NULL,
+    site text NOT NULL, -- The host of the spelling, as the page shows it.
+    title text COLLATE "C" DEFAULT ''::text NOT NULL,
+    description text COLLATE "C" DEFAULT ''::text NOT NULL,
+    image text COLLATE "C" DEFAULT ''::text NOT NULL, -- The CID of the picture: the same for all accounts that uploaded it.
+    CONSTRAINT claims_pkey PRIMARY KEY (id),
+    CONSTRAINT claims_link_id_hash_key UNIQUE (link_id, hash),
+    CONSTRAINT claims_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
+) WITH (autovacuum_vacuum_scale_factor=0.1);
+
 -- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -320,6 +335,7 @@ CREATE TABLE shares (
     how text NOT NULL, -- post: the record itself contains the link; quote: it quotes a post that contains it; repost: it reposts one.
     shared_at timestamp with time zone NOT NULL, -- The created_at of the record.
     stored_at timestamp with time zone DEFAULT now() NOT NULL, -- When the record was first stored, by the database's clock.
+    claim_id bigint, -- What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.
     subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
     subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, link_id),
