@@ -63,7 +63,7 @@ soak: postgres ## read a steady stream for half an hour; only the stored data ma
 fuzz: ## run every fuzz target for a minute
 	@for target in $$(grep -rlE '^func Fuzz' --include '*_test.go' . | xargs -n1 dirname | sort -u); do \
 		for f in $$(grep -hoE '^func Fuzz[A-Za-z]+' $$target/*_test.go | cut -c6-); do \
-			echo "$$target $$f"; go test $$target -run '^$$' -fuzz "^$$f\$$" -fuzztime 60s || exit 1; done; done
+			echo "$$target $$f"; go test $$target -run '^$$' -fuzz "^$$f\$$" -fuzztime 60s -fuzzminimizetime 2s || exit 1; done; done
 
 clean: ## remove the build and the databases of run and demo
 	rm -rf bin .weir

@@ -25,8 +25,10 @@ func layers() map[string][]string {
 		"examples/likes": {"app", "jobs", "schema", "workers"},
 
 		"consumer":           {"schema"},
-		"consumer/jetstream": {"consumer"},
+		"consumer/firehose":  {"consumer", "consumer/syntax"},
+		"consumer/jetstream": {"consumer", "consumer/syntax"},
 		"consumer/recording": {"consumer"},
+		"consumer/syntax":    {},
 		"workers":            {"bluesky", "collection", "jobs", "link", "ops/health", "ranking", "schema"},
 		"ops/doctor":         {"consumer", "consumer/jetstream", "schema"},
 		"ops/health":         {"jobs", "schema"},

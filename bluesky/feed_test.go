@@ -147,3 +147,29 @@ func TestFeedWithoutArrayIsMalformed(t *testing.T) {
 		require.Equal(t, "Malformed", e.Name, body)
 	}
 }
+
+// TestPostsByURI: posts that are not shown are omitted, and so is what was not asked
+// for.
+func TestPostsByURI(t *testing.T) {
+	t.Parallel()
+	view := func(did, rkey string) string {
+		return strings.TrimSuffix(strings.TrimPrefix(item(did, rkey, `{"text":"x\u0000"}`, ""), `{"post":`), "}")
+	}
+	base, j := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		reply(w, 200, `{"posts":[`+view(bob, "3b")+`,`+view(alice, "3other")+`,{"uri":"no"},`+view(alice, "3a")+`]}`)
+	})
+	c := newClient(t, base, noRetries)
+	uris := []string{"at://" + alice + "/app.bsky.feed.post/3a", "at://" + bob + "/app.bsky.feed.post/3b", "at://" + bob + "/app.bsky.feed.post/3gone"}
+	posts, err := c.Posts(t.Context(), uris)
+	require.NoError(t, err)
+	require.Len(t, posts, 2)
+	require.Equal(t, []string{bob + "3b", alice + "3a"}, []string{posts[0].DID + posts[0].Rkey, posts[1].DID + posts[1].Rkey})
+	require.JSONEq(t, `{"text":"x\ufffd"}`, string(posts[0].Record))
+	require.Equal(t, url.Values{"uris": uris}, j.all()[0].query)
+	_, err = c.Posts(t.Context(), make([]string, bluesky.MostByURI+1))
+	require.Error(t, err)
+	posts, err = c.Posts(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, posts)
+	require.Len(t, j.all(), 1)
+}

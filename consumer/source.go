@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -273,4 +274,15 @@ func (m *Malformed) Error() string {
 		s += ": expected " + m.Expected + ", received " + m.Received
 	}
 	return s
+}
+
+// MaxQuoted is how many bytes of an invalid value a Malformed quotes.
+const MaxQuoted = 80
+
+// Shorten makes text from the network fit to be shown and stored in a Malformed.
+func Shorten(s string) string {
+	if len(s) > MaxQuoted {
+		s = s[:MaxQuoted] + "…"
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

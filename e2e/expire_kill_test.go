@@ -122,7 +122,7 @@ func TestKillInExpiry(t *testing.T) {
 	}
 	k := newKilling(t)
 	k.process.kill()
-	k.env = append(k.env, "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,app.example.*")
+	k.env = append(k.env, "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,app.bsky.feed.repost,app.example.*")
 	pool := open(t, k.server.URL("weir"))
 	stop := live(t, k.net, 300)
 	var want []string
@@ -230,12 +230,14 @@ func (k *killing) forget(tr *oracle, pool *pgxpool.Pool) {
 	}
 	maps.DeleteFunc(tr.records, func(key recordKey, _ recordRow) bool { return deleted[key.did] })
 	maps.DeleteFunc(tr.tombstones, func(key recordKey, _ tombstoneRow) bool { return deleted[key.did] })
-	maps.DeleteFunc(tr.shares, func(key shareKey, _ shareRow) bool { return deleted[key.did] })
+	maps.DeleteFunc(tr.shares, func(key shareKey, s shareRow) bool { return deleted[key.did] || deleted[s.through] })
 	maps.DeleteFunc(tr.accounts, func(key accountKey, _ accountRow) bool { return deleted[string(key)] })
 	for _, table := range []string{"records", "tombstones", "shares", "accounts"} {
 		_, err := pool.Exec(k.t.Context(), `DELETE FROM `+table+` WHERE did = ANY ($1)`, slices.Collect(maps.Keys(deleted)))
 		require.NoError(k.t, err)
 	}
+	_, err := pool.Exec(k.t.Context(), `DELETE FROM shares WHERE subject_did = ANY ($1)`, slices.Collect(maps.Keys(deleted)))
+	require.NoError(k.t, err)
 }
 
 // partitioned creates the partitions of posts and shares around a time, as soon as

@@ -2,11 +2,9 @@ package jetstream
 
 import (
 	"strconv"
-	"strings"
-
-	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/syntax"
 )
 
 // check checks the fields of an event and takes over its record.
@@ -30,7 +28,7 @@ func (d *decoder) check(ev *consumer.Event) error {
 	if ev.Kind == consumer.KindCommit && ev.Collection != "" && d.wanted != nil && !d.wanted(ev.Collection) {
 		return nil
 	}
-	if !isDID(ev.Author) {
+	if !syntax.IsDID(ev.Author) {
 		return d.refuse("not a DID", "/did", "a DID", ev.Author)
 	}
 	switch ev.Kind {
@@ -59,11 +57,11 @@ func (d *decoder) checkCommit(ev *consumer.Event) error {
 	switch {
 	case ev.Operation == 0:
 		return d.refuse("unknown operation", "/commit/operation", "create, update or delete", "something else")
-	case !isNSID(ev.Collection):
+	case !syntax.IsNSID(ev.Collection):
 		return d.refuse("not a collection", "/commit/collection", "an NSID", ev.Collection)
-	case !isRecordKey(ev.Key):
+	case !syntax.IsRecordKey(ev.Key):
 		return d.refuse("not a record key", "/commit/rkey", "a record key", ev.Key)
-	case !isTID(ev.Revision):
+	case !syntax.IsTID(ev.Revision):
 		return d.refuse("not a revision", "/commit/rev", "a TID", ev.Revision)
 	case ev.Operation == consumer.Delete:
 		ev.CID = ""
@@ -71,8 +69,8 @@ func (d *decoder) checkCommit(ev *consumer.Event) error {
 	case d.record == nil:
 		return d.refuse("the record is missing", "/commit/record", "an object", "nothing")
 	case d.record.Kind() != '{':
-		return d.refuse("wrong type", "/commit/record", "an object", string(d.record[:min(len(d.record), 2*maxQuoted)]))
-	case ev.CID != "" && !isCID(ev.CID):
+		return d.refuse("wrong type", "/commit/record", "an object", string(d.record[:min(len(d.record), 2*consumer.MaxQuoted)]))
+	case ev.CID != "" && !syntax.IsCID(ev.CID):
 		return d.refuse("not a CID", "/commit/cid", "a CID", ev.CID)
 	}
 	return d.takeRecord(ev)
@@ -85,7 +83,7 @@ func (d *decoder) checkIdentity(ev *consumer.Event) error {
 	if ev.Handle == "" {
 		return nil
 	}
-	if _, err := syntax.ParseHandle(ev.Handle); err != nil {
+	if !syntax.IsHandle(ev.Handle) {
 		return d.refuse("not a handle", "/identity/handle", "a handle", ev.Handle)
 	}
 	return nil
@@ -104,93 +102,4 @@ func (d *decoder) checkAccount(ev *consumer.Event) error {
 		return d.refuse("not a status", "/account/status", "a word", ev.Status)
 	}
 	return nil
-}
-
-// isDID and the functions below return what the library returns, but check common
-// values without its regular expressions.
-func isDID(s string) bool {
-	_, err := syntax.ParseDID(s)
-	return err == nil
-}
-
-func isTID(s string) bool {
-	if len(s) != 13 || s[0] > 'j' {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; (c < 'a' || c > 'z') && (c < '2' || c > '7') {
-			return false
-		}
-	}
-	return true
-}
-
-func isRecordKey(s string) bool {
-	if len(s) == 0 || len(s) > 512 {
-		return false
-	}
-	for i := range len(s) {
-		if !isAlphanumeric(s[i]) {
-			_, err := syntax.ParseRecordKey(s)
-			return err == nil
-		}
-	}
-	return true
-}
-
-func isNSID(s string) bool {
-	if usualNSID(s) {
-		return true
-	}
-	_, err := syntax.ParseNSID(s)
-	return err == nil
-}
-
-// usualNSID reports whether s is an NSID of three or more short alphabetic parts.
-// It reads each byte once. Other NSIDs may exist.
-func usualNSID(s string) bool {
-	if len(s) > 253 {
-		return false
-	}
-	dots, part := 0, 0
-	for i := range len(s) {
-		switch c := s[i] | 0x20; {
-		case s[i] == '.':
-			if part == 0 || part > 63 {
-				return false
-			}
-			dots, part = dots+1, 0
-		case c >= 'a' && c <= 'z':
-			part++
-		default:
-			return false
-		}
-	}
-	return dots >= 2 && part > 0 && part <= 63
-}
-
-func isCID(s string) bool {
-	if len(s) < 8 || len(s) > 256 || strings.HasPrefix(s, "Qmb") { // a CID of version 0
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; !isAlphanumeric(c) && c != '+' && c != '=' {
-			return false
-		}
-	}
-	return true
-}
-
-func isAlphanumeric(c byte) bool {
-	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
-}
-
-// isPattern reports whether a server accepts s as a wanted collection: an NSID, or
-// a prefix followed by ".*".
-func isPattern(s string) bool {
-	head, prefix := strings.CutSuffix(s, ".*")
-	if !prefix {
-		return isNSID(s)
-	}
-	return isNSID(head + ".x") // a prefix may have two parts, an NSID has three
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
 )
 
 type syntaxCase struct {
@@ -90,7 +92,7 @@ func TestIdentitySyntax(t *testing.T) {
 		}
 		bad := refused(t, frame, cause, path)
 		require.NotEmpty(t, bad.Expected)
-		require.True(t, strings.HasPrefix(bad.Received, by[:min(len(by), maxQuoted)]), bad.Received)
+		require.True(t, strings.HasPrefix(bad.Received, by[:min(len(by), consumer.MaxQuoted)]), bad.Received)
 	}
 	for i, c := range syntaxCases() {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

@@ -128,7 +128,7 @@ func (k *conn) ended(ctx context.Context, err error) error {
 	var closed websocket.CloseError
 	switch {
 	case errors.As(err, &closed):
-		err = fmt.Errorf("the server closed the connection: %d %s", closed.Code, shorten(closed.Reason))
+		err = fmt.Errorf("the server closed the connection: %d %s", closed.Code, consumer.Shorten(closed.Reason))
 	case errors.Is(err, io.EOF):
 		err = errors.New("the connection was lost")
 	}

@@ -128,7 +128,7 @@ func refusal(err error, response *http.Response) error {
 	if response.Body != nil {
 		body, readErr := io.ReadAll(io.LimitReader(response.Body, 512))
 		if readErr == nil {
-			words = ": " + shorten(strings.TrimSpace(string(body)))
+			words = ": " + consumer.Shorten(strings.TrimSpace(string(body)))
 		}
 	}
 	if response.StatusCode == http.StatusSwitchingProtocols {

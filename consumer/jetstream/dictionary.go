@@ -114,7 +114,7 @@ func (k *conn) unzip(data []byte) ([]byte, error) {
 		return nil, &consumer.Malformed{Cause: "the frame is too long", Expected: fmt.Sprintf("at most %d bytes", k.client.cfg.ReadLimit), Received: "more",
 			Raw: data[:min(len(data), maxKept)]}
 	case err != nil:
-		return nil, &consumer.Malformed{Cause: shorten("the frame cannot be decompressed: " + err.Error()), Raw: data}
+		return nil, &consumer.Malformed{Cause: consumer.Shorten("the frame cannot be decompressed: " + err.Error()), Raw: data}
 	}
 	if slab := k.unzipped[start:cap(k.unzipped)]; len(out) > 0 && &out[0] == &slab[0] { // else a larger slab was allocated
 		k.unzipped = k.unzipped[:start+len(out)]

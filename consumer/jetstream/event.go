@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/syntax"
 )
 
 // maxTimeUS is about the last microsecond of the year 9999: Postgres and RFC 3339
@@ -73,7 +74,7 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) {
 	}
 	bad, ok := errors.AsType[*consumer.Malformed](err)
 	if !ok {
-		bad = &consumer.Malformed{Cause: shorten(err.Error()), Raw: data}
+		bad = &consumer.Malformed{Cause: consumer.Shorten(err.Error()), Raw: data}
 	}
 	d.refused(bad)
 }
@@ -129,13 +130,13 @@ func (d *decoder) refused(bad *consumer.Malformed) {
 		bad.Collection = "" // not valid strings
 		return
 	}
-	if !isDID(did) {
+	if !syntax.IsDID(did) {
 		return
 	}
 	bad.Author = did
-	if isNSID(bad.Collection) && isRecordKey(rkey) {
+	if syntax.IsNSID(bad.Collection) && syntax.IsRecordKey(rkey) {
 		bad.Key = rkey
-		if isTID(rev) {
+		if syntax.IsTID(rev) {
 			bad.Revision = rev
 		}
 	}

@@ -82,7 +82,7 @@ func decode(t testing.TB, frame []byte) (consumer.Event, *consumer.Malformed) {
 	require.True(t, bad.Path == "" || bad.Path[0] == '/', "%q is no JSON pointer", bad.Path)
 	for _, s := range []string{bad.Cause, bad.Path, bad.Expected, bad.Received} {
 		require.True(t, utf8.ValidString(s) && !strings.Contains(s, "\x00"), "%q cannot be stored", s)
-		require.LessOrEqual(t, len(s), 3*maxQuoted)
+		require.LessOrEqual(t, len(s), 3*consumer.MaxQuoted)
 	}
 	return ev, bad
 }

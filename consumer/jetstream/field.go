@@ -6,17 +6,13 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/syntax"
 )
-
-// maxQuoted is how many bytes of an invalid value a Malformed quotes.
-const maxQuoted = 80
 
 // object decodes an object and calls field for each name, to decode its value.
 func (d *decoder) object(path string, field func(name string) error) error {
@@ -110,15 +106,11 @@ func (d *decoder) datetime(path string, at *time.Time) error {
 	if err := d.text(path, &s); err != nil {
 		return err
 	}
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		lenient, err := syntax.ParseDatetimeLenient(s[:min(len(s), 65)])
-		if err != nil {
-			return d.refuse("not a time", path, "a datetime of RFC 3339", s)
-		}
-		t = lenient.Time()
+	t, ok := syntax.ParseTime(s)
+	if !ok {
+		return d.refuse("not a time", path, "a datetime of RFC 3339", s)
 	}
-	*at = t.UTC()
+	*at = t
 	return nil
 }
 
@@ -160,11 +152,11 @@ func (d *decoder) wrongType(path, expected string) error {
 	if path == "" {
 		cause = "the frame is not an event"
 	}
-	return d.refuse(cause, path, expected, string(v[:min(len(v), 2*maxQuoted)]))
+	return d.refuse(cause, path, expected, string(v[:min(len(v), 2*consumer.MaxQuoted)]))
 }
 
 func (d *decoder) refuse(cause, path, expected, received string) *consumer.Malformed {
-	return &consumer.Malformed{Cause: cause, Path: path, Expected: expected, Received: shorten(received), Raw: d.raw}
+	return &consumer.Malformed{Cause: cause, Path: path, Expected: expected, Received: consumer.Shorten(received), Raw: d.raw}
 }
 
 // syntax turns an error of the JSON decoder into a Malformed.
@@ -180,15 +172,7 @@ func (d *decoder) syntax(err error) error {
 		if errors.Is(err, jsontext.ErrDuplicateName) {
 			cause = fmt.Sprintf("a name occurs twice in one object, at byte %d", wrong.ByteOffset)
 		}
-		return &consumer.Malformed{Cause: shorten(cause), Path: shorten(string(wrong.JSONPointer)), Raw: d.raw}
+		return &consumer.Malformed{Cause: consumer.Shorten(cause), Path: consumer.Shorten(string(wrong.JSONPointer)), Raw: d.raw}
 	}
-	return &consumer.Malformed{Cause: shorten(err.Error()), Raw: d.raw}
-}
-
-// shorten makes text from the network fit to be shown and stored.
-func shorten(s string) string {
-	if len(s) > maxQuoted {
-		s = s[:maxQuoted] + "…"
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	return &consumer.Malformed{Cause: consumer.Shorten(err.Error()), Raw: d.raw}
 }

@@ -9,8 +9,10 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/syntax"
 )
 
 const (
@@ -43,7 +45,7 @@ func (f filter) check() error {
 		return fmt.Errorf("a stream can request %d DIDs at most, not %d: request everyone", maxAccounts, len(f.Accounts))
 	}
 	for _, did := range f.Accounts {
-		if !isDID(did) {
+		if !syntax.IsDID(did) {
 			return fmt.Errorf("%q is not a DID", did)
 		}
 	}
@@ -157,4 +159,14 @@ func (c *Client) SetFilter(ctx context.Context, wanted consumer.Filter) error {
 		live.fail(fmt.Errorf("change the filter: %w", err))
 	}
 	return nil
+}
+
+// isPattern reports whether a server accepts s as a wanted collection: an NSID, or
+// a prefix followed by ".*".
+func isPattern(s string) bool {
+	head, prefix := strings.CutSuffix(s, ".*")
+	if !prefix {
+		return syntax.IsNSID(s)
+	}
+	return syntax.IsNSID(head + ".x") // a prefix may have two parts, an NSID has three
 }

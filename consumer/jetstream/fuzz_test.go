@@ -3,7 +3,6 @@ package jetstream
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -162,50 +161,4 @@ func mayRefuse(t testing.TB, frame []byte, bad *consumer.Malformed) {
 // reads answers whether a field is there and of the type of v.
 func reads(in map[string]json.RawMessage, name string, v any) bool {
 	return in[name] != nil && string(in[name]) != "null" && json.Unmarshal(in[name], v) == nil
-}
-
-// FuzzSyntax compares the fast checks with the library.
-func FuzzSyntax(f *testing.F) {
-	for _, c := range syntaxCases() {
-		f.Add(c.text)
-	}
-	f.Fuzz(func(t *testing.T, s string) { sameSyntax(t, s) })
-}
-
-func sameSyntax(t testing.TB, s string) {
-	t.Helper()
-	_, did := syntax.ParseDID(s)
-	_, tid := syntax.ParseTID(s)
-	_, rkey := syntax.ParseRecordKey(s)
-	_, nsid := syntax.ParseNSID(s)
-	_, cid := syntax.ParseCID(s)
-	require.Equal(t, []bool{did == nil, tid == nil, rkey == nil, nsid == nil, cid == nil},
-		[]bool{isDID(s), isTID(s), isRecordKey(s), isNSID(s), isCID(s)}, "DID, TID, record key, NSID, CID: %q", s)
-}
-
-// The corpus has every byte at every place of common values, and every length.
-func TestSyntaxMatchesLibrary(t *testing.T) {
-	t.Parallel()
-	for _, c := range syntaxCases() {
-		sameSyntax(t, c.text)
-	}
-	for _, usual := range []string{"did:plc:wq4aajammjtxdomz3e23667t", "did:web:a.b", "3mptbypluud2a", "app.bsky.feed.post", "a.b.c",
-		"bafyreiguce4jh7kcbmof3pmcvasifqtw24b6isakj5ve5ga2b4z4alpc4i", "Qmbcdefgh", "self", ".."} {
-		for i := range len(usual) {
-			for b := range 256 {
-				sameSyntax(t, usual[:i]+string([]byte{byte(b)})+usual[i+1:])
-				sameSyntax(t, usual[:i]+string([]byte{byte(b)})+usual[i:])
-			}
-			sameSyntax(t, usual[:i]+"é"+usual[i:])
-		}
-		sameSyntax(t, usual+"\n")
-	}
-	for n := range 2100 {
-		sameSyntax(t, strings.Repeat("a", n))
-		sameSyntax(t, "did:web:"+strings.Repeat("a", n))
-		sameSyntax(t, fmt.Sprintf("a.%s.b", strings.Repeat("c", n)))
-		sameSyntax(t, fmt.Sprintf("%s.b.c", strings.Repeat("a", n)))
-		sameSyntax(t, fmt.Sprintf("a.b.%s", strings.Repeat("c", n)))
-		sameSyntax(t, strings.Repeat("aa.", n/3)+"b")
-	}
 }
