@@ -110,7 +110,17 @@ SELECT coalesce(max(link_id), $1), count(*) FROM leaving`
 // DropDay drops a partition of shares. dropped is false if there is none. It returns
 // schema.ErrBusy if others use shares for longer than a moment. Count its links first.
 func DropDay(ctx context.Context, db schema.Batcher, part string) (dropped bool, err error) {
-	return schema.DropPartition(ctx, db, part, nil)
+	// The authors of some records date them later than their rkeys do. If those are many, shares are kept for less than the
+	// longest window.
+	pending := fmt.Sprintf(`
+WITH some AS MATERIALIZED (
+    SELECT DISTINCT s.link_id, s.did FROM %s AS s WHERE s.shared_at > now() - $1::interval LIMIT $2 + 1
+)
+INSERT INTO pending_counts (link_id, did)
+SELECT link_id, did FROM some WHERE (SELECT count(*) FROM some) <= $2
+UNION ALL
+SELECT NULL, NULL WHERE (SELECT count(*) FROM some) > $2`, pgx.Identifier{part}.Sanitize())
+	return schema.DropPartition(ctx, db, part, func(q *pgx.Batch) { q.Queue(pending, LongestWindow, countBatch) })
 }
 
 // MarkKept marks at most limit links of dropped partitions as kept, and returns how

@@ -38,13 +38,13 @@ type Card struct {
 	At          time.Time // when that post was first stored
 }
 
-// RecordsWithShares returns those of the records that have shares.
+// RecordsWithShares returns those of the records that have shares. LATERAL and LIMIT
+// force one index lookup per record, whatever the planner assumes.
 func RecordsWithShares(ctx context.Context, db schema.DB, keys []schema.Key) ([]schema.Key, error) {
 	const sql = `
-SELECT DISTINCT s.collection, s.did, s.rkey
+SELECT k.collection, k.did, k.rkey
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-JOIN shares AS s ON s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey
-WHERE s.rkey BETWEEN $4 AND $5`
+CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.rkey BETWEEN $4 AND $5 LIMIT 1) AS s`
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -222,20 +222,30 @@ func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte],
 		}
 	}
 	t := newThroughColumns(r.Through)
+	// LATERAL and LIMIT force one index lookup per record: most of them have nothing to
+	// remove.
 	const remove = `
 DELETE FROM shares AS s
-USING unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
-WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rkey BETWEEN $8 AND $9
-  AND NOT EXISTS (
-      SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, identity)
-      JOIN links AS l ON l.identity = i.identity
-      WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.link_id
-  )
-  AND NOT EXISTS (
-      SELECT FROM unnest($10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::text[]) AS t (collection, did, rkey, link_id, subject_did, subject_rkey)
-      WHERE t.did = s.did AND t.collection = s.collection AND t.rkey = s.rkey AND t.link_id = s.link_id
-        AND t.subject_did = s.subject_did AND t.subject_rkey = s.subject_rkey
-  )`
+USING (
+    SELECT s.did, s.collection, s.rkey, s.link_id
+    FROM unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
+    CROSS JOIN LATERAL (
+        SELECT s.did, s.collection, s.rkey, s.link_id, s.subject_did, s.subject_rkey FROM shares AS s
+        WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rkey BETWEEN $8 AND $9
+        LIMIT 1000
+    ) AS s
+    WHERE NOT EXISTS (
+        SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, identity)
+        JOIN links AS l ON l.identity = i.identity
+        WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.link_id
+    )
+      AND NOT EXISTS (
+        SELECT FROM unnest($10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::text[]) AS t (collection, did, rkey, link_id, subject_did, subject_rkey)
+        WHERE t.did = s.did AND t.collection = s.collection AND t.rkey = s.rkey AND t.link_id = s.link_id
+          AND t.subject_did = s.subject_did AND t.subject_rkey = s.subject_rkey
+    )
+) AS gone
+WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.link_id = gone.link_id AND s.rkey BETWEEN $8 AND $9`
 	if len(r.Records) > 0 {
 		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
 		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),

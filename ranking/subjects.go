@@ -58,16 +58,26 @@ func FindSubjects(ctx context.Context, db batcher, keys []schema.Key) (found Sub
 		return nil, false, nil
 	}
 	// The locks make a deletion of the post wait: it then deletes the new row too.
+	// LATERAL and LIMIT force one index lookup per subject, which is skipped if the
+	// subject is known.
 	const add = `
 WITH own AS MATERIALIZED (
     SELECT s.did, s.collection, s.rkey, s.link_id
     FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
-    JOIN shares AS s ON s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did IS NULL
-    WHERE NOT EXISTS (
-        SELECT FROM subjects AS u
-        WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fetched_at IS NULL AND u.fetch_at IS NULL AND u.links <> '{}'
-    )
-    FOR SHARE OF s
+    CROSS JOIN LATERAL (
+        SELECT FROM (SELECT) AS unknown
+        WHERE NOT EXISTS (
+            SELECT FROM subjects AS u
+            WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fetched_at IS NULL AND u.fetch_at IS NULL AND u.links <> '{}'
+        )
+        LIMIT 1
+    ) AS unknown
+    CROSS JOIN LATERAL (
+        SELECT s.did, s.collection, s.rkey, s.link_id FROM shares AS s
+        WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did IS NULL
+        LIMIT 1000
+        FOR SHARE
+    ) AS s
 )
 INSERT INTO subjects AS u (did, collection, rkey, links)
 SELECT did, collection, rkey, array_agg(link_id ORDER BY link_id) FROM own GROUP BY did, collection, rkey ORDER BY did, collection, rkey

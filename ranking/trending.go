@@ -2,6 +2,10 @@ package ranking
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -9,23 +13,46 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// LongestWindow is the longest window that a ranking can have. If shares are kept for
-// less, it begins at CompleteSince.
-const LongestWindow = 7 * 24 * time.Hour
+// Sort is an order of the ranking.
+type Sort string
 
-// Window is a time span of the ranking that ends now.
-type Window struct {
-	Name   string // the name in requests
-	Length time.Duration
-}
+// Of two links that are equal in an order, the one that was shared last comes first,
+// and then the one that was stored last.
+const (
+	Sharers Sort = "sharers" // the most sharers in the window first
+	Speed   Sort = "speed"   // the most sharers per hour with decay first; only links shared in the last 24 h
+	Newest  Sort = "newest"  // the link that was stored last first
+)
 
-// Windows returns the windows of the ranking, shortest first.
-func Windows() []Window {
-	return []Window{{"1h", time.Hour}, {"3h", 3 * time.Hour}, {"6h", 6 * time.Hour}, {"12h", 12 * time.Hour}, {"24h", 24 * time.Hour}}
+// Degree chooses among the accounts that a watch includes.
+type Degree string
+
+// The degrees.
+const (
+	BothDegrees  Degree = ""
+	FirstDegree  Degree = "first"  // accounts that the target follows or lists
+	SecondDegree Degree = "second" // accounts that the target's follows follow
+)
+
+// Query asks for a ranking. The zero value of every field but Window and Limit means
+// everything.
+type Query struct {
+	At      time.Time // the time at which the windows end; now when zero
+	Past    bool      // count no share dated after At: recounts the ledger
+	Window  time.Duration
+	Sort    Sort
+	AtLeast int      // sharers in the window
+	Ways    []string // post, quote, repost: how a link was shared
+	Site    string
+	Watch   string // the target of watches: only their members count
+	Degree  Degree // of Watch
+	Limit   int
+	After   Cursor // continues after a page
 }
 
 // TrendingLink is one entry of the ranking.
 type TrendingLink struct {
+	ID          int64     `json:"id"`
 	URL         string    `json:"url"`
 	Site        string    `json:"site"`
 	Title       string    `json:"title,omitempty"`
@@ -33,86 +60,266 @@ type TrendingLink struct {
 	Image       string    `json:"image,omitempty"`     // blob:<did>/<cid>
 	CardFrom    string    `json:"card_from,omitempty"` // AT-URI of the post the card came from
 	Sharers     int       `json:"sharers"`             // distinct accounts inside the window
+	Speed       float64   `json:"speed,omitempty"`     // sharers per hour with decay, if the ranking is sorted by it
 	FirstShared time.Time `json:"first_shared"`        // first share inside the window
 	LastShared  time.Time `json:"last_shared"`
-	SharedBy    []string  `json:"shared_by"` // the latest three sharers: handles, or DIDs if no handle is known
+	SharedBy    []string  `json:"shared_by"` // the names of Faces: handles, or DIDs if no handle is known
+	Faces       []Face    `json:"faces"`     // the latest three sharers, the latest first
 }
 
-// counting joins the number of accounts that count as sharers of the link c.link_id in
-// the window, and the times of the first and last share.
-const counting = `
-CROSS JOIN LATERAL (
-    SELECT count(DISTINCT s.did) AS sharers,
-           min(s.shared_at)      AS first_shared,
-           max(s.shared_at)      AS last_shared
-    FROM shares AS s
-    WHERE s.link_id = c.link_id AND s.shared_at > $1 AND s.shared_at <= $2 AND` + throughLivingSubject + `
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
-      AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
-) AS counting`
+// Face is an account that shared a link.
+type Face struct {
+	DID         string `json:"did"`
+	Handle      string `json:"handle,omitempty"`
+	DisplayName string `json:"display_name,omitempty"`
+	Avatar      string `json:"avatar,omitempty"`
+}
 
-// TrendingLinks returns at most limit links shared in the window that ends at now,
-// ranked by the number of distinct accounts that shared them. Ties are broken by the
-// latest share, then by URL. Hidden accounts do not count, nor do reposts and quotes of
-// posts that are deleted or hidden. If there are watches, only followed accounts count.
-//
-// Counting distinct accounts is expensive, and most links are shared once or twice. So
-// the query first counts all shares in the window. It counts distinct accounts only for
-// the links that can get into the ranking: those with at least as many shares as the
-// last link of a preliminary ranking has sharers.
-func TrendingLinks(ctx context.Context, db schema.DB, now time.Time, window time.Duration, limit int) ([]TrendingLink, error) {
+// Page is a part of a ranking. Another page with its Next as Query.After continues it.
+type Page struct {
+	At        time.Time // the end of the window
+	Links     []TrendingLink
+	Next      Cursor // empty at the end
+	Recounted bool   // counted from the ledger, because too much was pending
+}
+
+// Cursor is an opaque position in a ranking. It contains the time of the first page, so
+// that all pages are of one window.
+type Cursor string
+
+// ErrCursor means that a cursor is invalid, or of a ranking with another order.
+var ErrCursor = errors.New("the cursor is invalid or belongs to another ranking")
+
+// ErrWatch means that there is no watch with the target.
+var ErrWatch = errors.New("no watch has this target")
+
+// Beginner begins a transaction: a pool or a connection.
+type Beginner interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// DB is a pool or a connection.
+type DB interface {
+	schema.DB
+	Beginner
+}
+
+// entry is a link with its place in the ranking.
+type entry struct {
+	ID      int64
+	Sharers int
+	Speed   int
+	Last    time.Time
+	DIDs    []string // who shared it, if only members of watches count
+}
+
+// compare returns a negative number if e comes before other.
+func (e entry) compare(other entry, sort Sort) int {
+	switch {
+	case sort == Newest:
+	case e.value(sort) != other.value(sort):
+		return other.value(sort) - e.value(sort)
+	case !e.Last.Equal(other.Last):
+		return other.Last.Compare(e.Last)
+	}
+	switch {
+	case e.ID > other.ID:
+		return -1
+	case e.ID < other.ID:
+		return 1
+	}
+	return 0
+}
+
+// reader reads one page in one snapshot.
+type reader struct {
+	tx      pgx.Tx
+	q       Query
+	end     time.Time
+	after   *entry
+	state   state
+	watches []int64 // nil: everyone
+	limits
+}
+
+// limits decide how a page is read, and never what is on it.
+type limits struct {
+	pending int // from here on, what is pending is not corrected: a recount of the ledger is faster
+	few     int // fewer links than this are read one by one rather than walked
+}
+
+// Trending returns a page of the ranking. Everything is read in one snapshot: every
+// number equals a recount of the ledger at that moment, however far the counter is.
+func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
+	return trending(ctx, db, q, limits{pending: 5000, few: 2000})
+}
+
+func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err error) {
+	r := &reader{q: q, end: q.At, limits: l}
+	if r.end.IsZero() {
+		r.end = time.Now()
+	}
+	if q.Sort == "" {
+		r.q.Sort = Sharers
+	}
+	if q.After != "" {
+		if r.end, r.after, err = q.After.read(r.q.Sort); err != nil {
+			return p, err
+		}
+	}
+	r.end = r.end.Truncate(time.Microsecond)
+	if err := r.q.check(); err != nil {
+		return p, err
+	}
+	r.tx, err = db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return p, fmt.Errorf("rank the links: %w", err)
+	}
+	defer r.tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
+	if p, err = r.page(ctx); err != nil {
+		return p, fmt.Errorf("rank the links: %w", err)
+	}
+	return p, nil
+}
+
+func (q Query) check() error {
+	switch {
+	case !slices.ContainsFunc(Windows(), func(w Window) bool { return w.Length == q.Window }):
+		return fmt.Errorf("the ranking has no window of %s", q.Window)
+	case !slices.Contains([]Sort{Sharers, Speed, Newest}, q.Sort):
+		return fmt.Errorf("the ranking has no order %q", q.Sort)
+	case !slices.Contains([]Degree{BothDegrees, FirstDegree, SecondDegree}, q.Degree):
+		return fmt.Errorf("a watch has no degree %q", q.Degree)
+	case q.Limit < 1:
+		return fmt.Errorf("a page has at least one link, not %d", q.Limit)
+	}
+	for _, way := range q.Ways {
+		if !slices.Contains(ways(), way) {
+			return fmt.Errorf("nothing is shared by %q", way)
+		}
+	}
+	return nil
+}
+
+// ways are how a link is shared.
+func ways() []string { return []string{"post", "quote", "repost"} }
+
+// ways returns nil if every way counts.
+func (q Query) ways() []string {
+	if !slices.ContainsFunc(ways(), func(way string) bool { return !slices.Contains(q.Ways, way) }) || len(q.Ways) == 0 {
+		return nil
+	}
+	return q.Ways
+}
+
+func (q Query) least() int { return max(q.AtLeast, 1) }
+
+// until is the date of the last share that counts.
+func (q Query) until() time.Time {
+	if q.Past {
+		return q.At
+	}
+	return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+}
+
+func (r *reader) from() time.Time { return r.end.Add(-r.q.Window) }
+
+// page reads the page.
+func (r *reader) page(ctx context.Context) (p Page, err error) {
+	// With a stale plan, or none of the statistics, a scan of a whole table looks cheap.
+	if _, err := r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true)`); err != nil {
+		return p, err
+	}
+	if r.state, err = readState(ctx, r.tx); err != nil {
+		return p, err
+	}
+	if err := r.findWatches(ctx); err != nil {
+		return p, err
+	}
+	p.At = r.end
+	entries, exact, err := r.counted(ctx)
+	if err == nil && !exact {
+		p.Recounted = true
+		if _, err = r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'on', true)`); err == nil {
+			entries, err = r.recount(ctx)
+		}
+	}
+	if err != nil {
+		return p, err
+	}
+	if len(entries) > r.q.Limit {
+		entries = entries[:r.q.Limit]
+		p.Next = newCursor(r.end, entries[r.q.Limit-1], r.q.Sort)
+	}
+	p.Links, err = r.describe(ctx, entries)
+	return p, err
+}
+
+// findWatches finds the watches of the target.
+func (r *reader) findWatches(ctx context.Context) (err error) {
+	if r.q.Watch == "" {
+		return nil
+	}
 	const sql = `
-WITH counted AS MATERIALIZED (
-    SELECT s.link_id        AS link_id,
-           count(*)         AS shares,
-           max(s.shared_at) AS last_shared
-    FROM shares AS s
-    WHERE s.shared_at > $1 AND s.shared_at <= $2
-    GROUP BY s.link_id
-), least AS MATERIALIZED (
-    SELECT counting.sharers AS sharers, counting.last_shared AS last_shared
-    FROM (SELECT link_id FROM counted ORDER BY shares DESC, last_shared DESC LIMIT $3) AS c` + counting + `
-    WHERE counting.sharers > 0
-    ORDER BY counting.sharers DESC, counting.last_shared DESC
-    OFFSET $3 - 1
-), ranked AS (
-    SELECT c.link_id           AS link_id,
-           counting.sharers      AS sharers,
-           counting.first_shared AS first_shared,
-           counting.last_shared  AS last_shared
-    FROM counted AS c` + counting + `
-    WHERE counting.sharers > 0
-      AND (NOT EXISTS (SELECT FROM least) OR (c.shares, c.last_shared) >= (SELECT sharers, last_shared FROM least))
-    ORDER BY counting.sharers DESC, counting.last_shared DESC
-    FETCH FIRST $3 ROWS WITH TIES
-)
-SELECT l.url             AS url,
-       l.site            AS site,
-       l.title           AS title,
-       l.description     AS description,
-       l.image           AS image,
-       l.card_from       AS card_from,
-       r.sharers         AS sharers,
-       r.first_shared    AS first_shared,
-       r.last_shared     AS last_shared,
-       latest.shared_by  AS shared_by
-FROM ranked AS r
-JOIN links AS l ON l.id = r.link_id
-CROSS JOIN LATERAL (
-    SELECT coalesce(array_agg(sharer.name ORDER BY sharer.at DESC, sharer.name), '{}') AS shared_by
-    FROM (
-        SELECT coalesce(a.handle, s.did) AS name, max(s.shared_at) AS at
-        FROM shares AS s
-        LEFT JOIN accounts AS a ON a.did = s.did
-        WHERE s.link_id = r.link_id AND s.shared_at > $1 AND s.shared_at <= $2 AND` + throughLivingSubject + `
-          AND coalesce(a.status, 'active') = 'active'
-          AND (NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
-        GROUP BY 1
-        ORDER BY 2 DESC, 1
-        LIMIT 3
-    ) AS sharer
-) AS latest
-ORDER BY r.sharers DESC, r.last_shared DESC, l.url
-LIMIT $3`
-	return schema.All(ctx, db, "rank the links", pgx.RowToStructByName[TrendingLink], sql, now.Add(-window), now, limit)
+SELECT coalesce(array_agg(w.id) FILTER (WHERE $2 = '' OR (w.kind = 'second-degree') = ($2 = 'second')), '{}')
+FROM watches AS w
+WHERE w.target = $1
+HAVING count(*) > 0`
+	r.watches, err = schema.One(ctx, r.tx, "find the watches", pgx.RowTo[[]int64], sql, r.q.Watch, string(r.q.Degree))
+	if errors.Is(err, schema.ErrNoRows) {
+		return fmt.Errorf("%q: %w", r.q.Watch, ErrWatch)
+	}
+	return err
+}
+
+// counted returns the page from what is counted. exact is false if too much is pending
+// or the counts are of another time.
+func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err error) {
+	if s := r.state; r.q.Past || !s.Counted || s.Watched != s.Watching || r.from().Before(s.KeptFrom) {
+		return nil, false, nil
+	}
+	rows, err := r.tx.Query(ctx, `SELECT `+pendingColumns+` FROM pending_counts LIMIT $1`, r.pending)
+	if err != nil {
+		return nil, false, fmt.Errorf("read what is pending: %w", err)
+	}
+	p, n, err := distinct(rows)
+	if err != nil {
+		return nil, false, fmt.Errorf("read what is pending: %w", err)
+	}
+	if p.everything || n == r.pending {
+		return nil, false, nil
+	}
+	c, err := readChanges(ctx, r.tx, p, r.state, r.pending)
+	if err != nil || len(c) == r.pending {
+		return nil, false, err
+	}
+	if r.watches != nil {
+		entries, err = r.watched(ctx, c)
+		return entries, true, err
+	}
+	w := &walk{reader: r, changes: c}
+	if exact, err = w.correct(ctx); err != nil || !exact {
+		return nil, false, err
+	}
+	entries, err = w.first(ctx, r.after, r.q.Limit+1)
+	return entries, true, err
+}
+
+// newCursor returns the position of an entry.
+func newCursor(end time.Time, e entry, sort Sort) Cursor {
+	return Cursor(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%s %d %d %d %d", sort, end.UnixMicro(), e.value(sort), e.Last.UnixMicro(), e.ID)))
+}
+
+func (c Cursor) read(sort Sort) (end time.Time, e *entry, err error) {
+	raw, err := base64.RawURLEncoding.DecodeString(string(c))
+	if err != nil {
+		return end, nil, ErrCursor
+	}
+	var order Sort
+	var at, last, id int64
+	var value int
+	if _, err := fmt.Sscanf(string(raw), "%s %d %d %d %d", &order, &at, &value, &last, &id); err != nil || order != sort {
+		return end, nil, ErrCursor
+	}
+	return time.UnixMicro(at), &entry{ID: id, Sharers: value, Speed: value, Last: time.UnixMicro(last)}, nil
 }

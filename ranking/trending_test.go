@@ -27,9 +27,16 @@ func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time
 	}))
 }
 
+// trending ranks the links at a time in the past: later shares do not count.
+func trending(t *testing.T, pool *pgxpool.Pool, now time.Time, window time.Duration, limit int) ([]ranking.TrendingLink, error) {
+	t.Helper()
+	p, err := ranking.Trending(t.Context(), pool, ranking.Query{At: now, Past: true, Window: window, Limit: limit})
+	return p.Links, err
+}
+
 func ranked(t *testing.T, pool *pgxpool.Pool, now time.Time, window time.Duration) (lines []string) {
 	t.Helper()
-	links, err := ranking.TrendingLinks(t.Context(), pool, now, window, 10)
+	links, err := trending(t, pool, now, window, 10)
 	require.NoError(t, err)
 	for _, l := range links {
 		lines = append(lines, fmt.Sprintf("%s %d", l.URL, l.Sharers))
@@ -71,7 +78,7 @@ func TestDeletedPostsAndHiddenAccountsLeaveInTheirOwnTransaction(t *testing.T) {
 	}
 	say("deactivated", 1)
 	require.Equal(t, []string{a + " 1"}, ranked(t, pool, now, time.Hour))
-	links, err := ranking.TrendingLinks(t.Context(), pool, now, time.Hour, 1)
+	links, err := trending(t, pool, now, time.Hour, 1)
 	require.NoError(t, err)
 	require.Equal(t, []string{"did:plc:a"}, links[0].SharedBy, "a hidden account is not shown either")
 	say("active", 2)
@@ -99,7 +106,7 @@ func TestEarliestCardStays(t *testing.T) {
 		}
 		share(t, pool, "did:1", "edit", url, now, ranking.Card{Title: "first, edited", From: "at://1", At: now.Add(1)})
 	}
-	links, err := ranking.TrendingLinks(t.Context(), pool, now, time.Hour, 10)
+	links, err := trending(t, pool, now, time.Hour, 10)
 	require.NoError(t, err)
 	require.Len(t, links, len(cards))
 	for _, l := range links {
@@ -188,7 +195,7 @@ func (c *crowd) ranking() (lines []string) {
 	}
 	slices.SortFunc(lines, func(a, b string) int {
 		fa, fb := strings.Fields(a), strings.Fields(b)
-		return cmp.Or(len(c.sharers[fb[0]])-len(c.sharers[fa[0]]), strings.Compare(fb[2], fa[2]), strings.Compare(fa[0], fb[0]))
+		return cmp.Or(len(c.sharers[fb[0]])-len(c.sharers[fa[0]]), strings.Compare(fb[2], fa[2]), strings.Compare(fb[0], fa[0])) // the links are stored in the order of their URLs
 	})
 	return lines
 }
@@ -206,7 +213,7 @@ func TestRankingEqualsAnIndependentCount(t *testing.T) {
 				c.store(t, pool)
 				want := c.ranking()
 				for _, limit := range []int{1, 2, 7, 30, len(want), len(want) + 50} {
-					links, err := ranking.TrendingLinks(t.Context(), pool, now, time.Hour, limit)
+					links, err := trending(t, pool, now, time.Hour, limit)
 					require.NoError(t, err)
 					var got []string
 					for _, l := range links {

@@ -29,7 +29,11 @@ CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'acti
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
+CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION enqueue_reread();
+CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
+CREATE TRIGGER hidden_account_added AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status <> 'active'::text) EXECUTE FUNCTION record_account_change();
+CREATE TRIGGER hidden_account_removed AFTER DELETE ON accounts FOR EACH ROW WHEN (old.status <> 'active'::text) EXECUTE FUNCTION record_account_change();
 
 -- One row per condition of /health that has ever held, with its latest times.
 CREATE TABLE alerts (
@@ -120,6 +124,27 @@ CREATE TABLE claims (
     CONSTRAINT claims_link_id_hash_key UNIQUE (link_id, hash),
     CONSTRAINT claims_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
+
+-- The last comparison of the counts of some links with the ledger. No row: none yet.
+CREATE TABLE count_checks (
+    one boolean DEFAULT true NOT NULL,
+    checked_at timestamp with time zone NOT NULL,
+    links integer NOT NULL,
+    wrong integer NOT NULL, -- The counts that differed. Expect 0: weir recount --check prints them all.
+    CONSTRAINT count_checks_pkey PRIMARY KEY (one),
+    CONSTRAINT count_checks_one_check CHECK (one)
+);
+
+-- What sharers and link_counts hold. No row: nothing was counted yet.
+CREATE TABLE count_state (
+    one boolean DEFAULT true NOT NULL,
+    as_of timestamp with time zone NOT NULL, -- The time at which the windows of link_counts end.
+    kept_from timestamp with time zone NOT NULL, -- sharers has the accounts whose latest share is after this time.
+    watched boolean NOT NULL, -- Only accounts that a watch includes were counted.
+    counted timestamp with time zone DEFAULT now() NOT NULL, -- When the counter last wrote.
+    CONSTRAINT count_state_pkey PRIMARY KEY (one),
+    CONSTRAINT count_state_one_check CHECK (one)
+);
 
 -- Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.
 CREATE TABLE dead_letters (
@@ -225,6 +250,35 @@ CREATE TABLE leaving_links (
     CONSTRAINT leaving_links_pkey PRIMARY KEY (part, link_id)
 );
 
+-- How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.
+CREATE TABLE link_counts (
+    link_id bigint NOT NULL,
+    sharers integer NOT NULL, -- The rows of the link in sharers.
+    in_1h integer NOT NULL,
+    in_3h integer NOT NULL,
+    in_6h integer NOT NULL,
+    in_12h integer NOT NULL,
+    in_24h integer NOT NULL,
+    in_7d integer NOT NULL,
+    speed integer GENERATED ALWAYS AS (24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h) NOT NULL, -- Sharers per hour with decay, times 120: the mean of the hourly rates of the windows of 1, 3, 6, 12 and 24 h.
+    last_at timestamp with time zone NOT NULL, -- The latest share of the link.
+    CONSTRAINT link_counts_pkey PRIMARY KEY (link_id),
+    CONSTRAINT link_counts_check CHECK (in_3h >= in_1h),
+    CONSTRAINT link_counts_check1 CHECK (in_6h >= in_3h),
+    CONSTRAINT link_counts_check2 CHECK (in_12h >= in_6h),
+    CONSTRAINT link_counts_check3 CHECK (in_24h >= in_12h),
+    CONSTRAINT link_counts_check4 CHECK (in_7d >= in_24h AND in_7d <= sharers),
+    CONSTRAINT link_counts_in_1h_check CHECK (in_1h >= 0),
+    CONSTRAINT link_counts_sharers_check CHECK (sharers >= 2)
+) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=70);
+CREATE INDEX link_counts_12h ON link_counts USING btree (in_12h, last_at, link_id) WHERE in_12h >= 2;
+CREATE INDEX link_counts_1h ON link_counts USING btree (in_1h, last_at, link_id) WHERE in_1h >= 2;
+CREATE INDEX link_counts_24h ON link_counts USING btree (in_24h, last_at, link_id) WHERE in_24h >= 2;
+CREATE INDEX link_counts_3h ON link_counts USING btree (in_3h, last_at, link_id) WHERE in_3h >= 2;
+CREATE INDEX link_counts_6h ON link_counts USING btree (in_6h, last_at, link_id) WHERE in_6h >= 2;
+CREATE INDEX link_counts_7d ON link_counts USING btree (in_7d, last_at, link_id) WHERE in_7d >= 2;
+CREATE INDEX link_counts_speed ON link_counts USING btree (speed, last_at, link_id) WHERE in_24h >= 2;
+
 -- Every shared article, under its identity, with the spelling and the card that are shown.
 CREATE TABLE links (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -246,6 +300,7 @@ CREATE TABLE links (
     CONSTRAINT links_kept_sharers_check CHECK (kept_sharers > 0),
     CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
+CREATE INDEX links_site ON links USING btree (site);
 
 -- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.
 CREATE TABLE listing_members (
@@ -278,6 +333,14 @@ CREATE VIEW partitions AS
      CROSS JOIN LATERAL ( SELECT "substring"(bound.bound, 'FROM \(''([^'']*)''\)'::text) COLLATE "C" AS lower,
             "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
   WHERE t.partstrat = 'r'::"char" AND pg_table_is_visible(p.oid) AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
+
+-- What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted.
+CREATE TABLE pending_counts (
+    link_id bigint, -- The link of the share that changed. NULL: every link that the account shares.
+    did text COLLATE "C", -- The account of the share that changed. NULL: everyone who shares the link. All columns NULL: count everything again.
+    subject_did text COLLATE "C", -- The author of a post, named with subject_rkey, that others repost or quote: what they share through it may count again, or no longer.
+    subject_rkey text COLLATE "C"
+) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_insert_scale_factor=0);
 
 -- The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.
 CREATE TABLE projections (
@@ -326,6 +389,19 @@ CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
+-- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.
+CREATE TABLE sharers (
+    did text COLLATE "C" NOT NULL,
+    link_id bigint NOT NULL,
+    at timestamp with time zone NOT NULL, -- The latest share of the link by the account: it counts in the windows that begin before this time.
+    post_at timestamp with time zone, -- The latest share in a post of its own. NULL: none.
+    quote_at timestamp with time zone, -- The latest share by quoting a post. NULL: none.
+    repost_at timestamp with time zone, -- The latest share by reposting a post. NULL: none.
+    CONSTRAINT sharers_pkey PRIMARY KEY (did, link_id) INCLUDE (at)
+) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0.02);
+CREATE INDEX sharers_at ON sharers USING btree (at);
+CREATE INDEX sharers_link ON sharers USING btree (link_id, at);
+
 -- Who shared which link by which record: a post that contains it, or a repost or quote of such a post. A share outlives its record's retention, and goes only when the author takes it back or the link expires. A share through a subject counts only while subjects names the link and the subject's author is active.
 CREATE TABLE shares (
     did text COLLATE "C" NOT NULL,
@@ -343,8 +419,13 @@ CREATE TABLE shares (
     CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
 ) PARTITION BY RANGE (rkey);
 CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
+CREATE INDEX shares_sharer ON ONLY shares USING btree (did, link_id);
 CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
 CREATE INDEX shares_window ON ONLY shares USING btree (shared_at, link_id, did);
+CREATE TRIGGER shares_added AFTER INSERT ON shares REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();
+CREATE TRIGGER shares_changed AFTER UPDATE ON shares REFERENCING OLD TABLE AS removed NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();
+CREATE TRIGGER shares_removed AFTER DELETE ON shares REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();
+CREATE TRIGGER shares_truncated AFTER TRUNCATE ON shares FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
 
 -- Shares whose rkey is not a TID, or is a TID of a time before the partitions. They expire by stored_at.
 CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_scale_factor=0.05);
@@ -393,6 +474,7 @@ CREATE TABLE subjects (
 CREATE INDEX subjects_checked_at ON subjects USING btree (checked_at);
 CREATE INDEX subjects_fetch_at ON subjects USING btree (fetch_at) WHERE fetch_at IS NOT NULL;
 CREATE TRIGGER subjects_deleted AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+CREATE TRIGGER subjects_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
 CREATE TRIGGER subjects_updated AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
 
 -- The newest deletion of each record. A write at or before rev stays deleted.
@@ -440,6 +522,10 @@ CREATE TABLE watch_members (
 CREATE INDEX watch_members_watch ON watch_members USING btree (watch_id);
 CREATE TRIGGER watch_member_removed AFTER DELETE ON watch_members REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION record_unwatched_accounts();
 CREATE TRIGGER watch_members_changed AFTER INSERT OR DELETE OR TRUNCATE ON watch_members FOR EACH STATEMENT EXECUTE FUNCTION follows_changed();
+CREATE TRIGGER watch_members_counted AFTER INSERT ON watch_members REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
+CREATE TRIGGER watch_members_recounted AFTER UPDATE ON watch_members REFERENCING OLD TABLE AS removed NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
+CREATE TRIGGER watch_members_truncated AFTER TRUNCATE ON watch_members FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
+CREATE TRIGGER watch_members_uncounted AFTER DELETE ON watch_members REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION record_member_changes();
 
 -- Why accounts are followed. Without a row here, Weir follows the whole network. Add, change and delete rows freely: the followed accounts change with them.
 CREATE TABLE watches (
@@ -891,7 +977,22 @@ BEGIN
 END $function$;
 REVOKE EXECUTE ON FUNCTION prepare_default_partition(text) FROM PUBLIC;
 
--- Records that the shares through a subject must be projected again.
+-- Has the counter look again at all that an account shares, because it is hidden or shown.
+CREATE OR REPLACE FUNCTION public.record_account_change()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO pending_counts (did) VALUES (OLD.did);
+    END IF;
+    IF TG_OP = 'INSERT' OR TG_OP = 'UPDATE' AND NEW.did <> OLD.did THEN
+        INSERT INTO pending_counts (did) VALUES (NEW.did);
+    END IF;
+    RETURN NULL;
+END $function$;
+
+-- Has the shares through a subject counted again, and projected again.
 CREATE OR REPLACE FUNCTION public.record_changed_subjects()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -899,16 +1000,16 @@ AS $function$
 BEGIN
     IF TG_OP = 'DELETE' THEN
         INSERT INTO changed_subjects (did, collection, rkey) SELECT o.did, o.collection, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
-        -- COUNTING: INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+        INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
     ELSIF TG_OP = 'UPDATE' THEN
         INSERT INTO changed_subjects (did, collection, rkey)
         SELECT n.did, n.collection, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links AND o.links <> '{}';
-        -- COUNTING: INSERT INTO pending_counts (subject_did, subject_rkey)
-        -- SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
-    -- COUNTING: ELSE -- shares through a subject that was deleted and written again count again
-    --    INSERT INTO pending_counts (subject_did, subject_rkey)
-    --    SELECT n.did, n.rkey FROM new_rows AS n
-    --    WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
+    ELSE -- shares through a subject that was deleted and stored again count again
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n
+        WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
     END IF;
     RETURN NULL;
 END $function$;
@@ -947,6 +1048,48 @@ BEGIN
         last_seen  = excluded.last_seen,
         last_cause = excluded.cause,
         count      = d.count + 1;
+    RETURN NULL;
+END $function$;
+
+-- Has the counter count everything again.
+CREATE OR REPLACE FUNCTION public.record_everything()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO pending_counts DEFAULT VALUES;
+    RETURN NULL;
+END $function$;
+
+-- Has the counter look again at all that the new and the former members of a watch share.
+CREATE OR REPLACE FUNCTION public.record_member_changes()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP <> 'DELETE' THEN
+        INSERT INTO pending_counts (did) SELECT DISTINCT a.did FROM added AS a;
+    END IF;
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO pending_counts (did) SELECT DISTINCT r.did FROM removed AS r;
+    END IF;
+    RETURN NULL;
+END $function$;
+
+-- Has the counter look again at the accounts and links of changed shares.
+CREATE OR REPLACE FUNCTION public.record_share_changes()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO pending_counts (link_id, did) SELECT DISTINCT a.link_id, a.did FROM added AS a;
+    ELSIF TG_OP = 'DELETE' THEN
+        INSERT INTO pending_counts (link_id, did) SELECT DISTINCT r.link_id, r.did FROM removed AS r;
+    ELSE
+        INSERT INTO pending_counts (link_id, did)
+        SELECT a.link_id, a.did FROM added AS a UNION SELECT r.link_id, r.did FROM removed AS r;
+    END IF;
     RETURN NULL;
 END $function$;
 

@@ -35,7 +35,8 @@ func TestAPIReturnsTheRanking(t *testing.T) {
 			"last_event": "2026-05-04T11:59:30Z", "caught_up": "2026-05-04T11:00:00Z"}],
 		"gaps": [],
 		"links": [{"url": "https://a.example/?a=1&b=2", "site": "site.example", "title": "T", "image": "https://images.example/did:plc:abc/bafkreiabcdefgh",
-			"card_from": "at://did:plc:abc/app.bsky.feed.post/3k", "sharers": 2,
+			"card_from": "at://did:plc:abc/app.bsky.feed.post/3k", "sharers": 2, "id": 1,
+			"faces": [{"did": "did:plc:bbb"}, {"did": "did:plc:aaa"}],
 			"first_shared": "2026-05-04T10:30:00Z", "last_shared": "2026-05-04T11:59:00Z", "shared_by": ["did:plc:bbb", "did:plc:aaa"]}]
 	}`, rec.Body.String())
 }
@@ -63,9 +64,9 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for query, want := range map[string]string{
-		"window=2h":                             `window is "2h": send one of 1h, 3h, 6h, 12h, 24h`,
-		"window=":                               `window is "": send one of 1h, 3h, 6h, 12h, 24h`,
-		"window=6H":                             `window is "6H": send one of 1h, 3h, 6h, 12h, 24h`,
+		"window=2h":                             `window is "2h": send one of 1h, 3h, 6h, 12h, 24h, 7d`,
+		"window=":                               `window is "": send one of 1h, 3h, 6h, 12h, 24h, 7d`,
+		"window=6H":                             `window is "6H": send one of 1h, 3h, 6h, 12h, 24h, 7d`,
 		"window=1h&window=3h":                   `window appears 2 times: send it once`,
 		"limit=0":                               `limit is "0": send a whole number from 1 to 200`,
 		"limit=201":                             `limit is "201": send a whole number from 1 to 200`,
@@ -77,7 +78,7 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 		"windw=6h":                              `unknown parameter "windw": send window, limit or nothing`,
 		"window=%zz":                            `the query is malformed: send one like window=6h&limit=50`,
 		"window=6h;limit=50":                    `the query is malformed: send one like window=6h&limit=50`,
-		"window=" + url.QueryEscape("<script>"): `window is "<script>": send one of 1h, 3h, 6h, 12h, 24h`,
+		"window=" + url.QueryEscape("<script>"): `window is "<script>": send one of 1h, 3h, 6h, 12h, 24h, 7d`,
 	} {
 		rec := r.do(http.MethodGet, "/api/v1/trending?"+query)
 		require.Equal(t, http.StatusBadRequest, rec.Code, query)
@@ -116,6 +117,11 @@ func (hung) Exec(ctx context.Context, _ string, _ ...any) (pgconn.CommandTag, er
 }
 
 func (hung) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hung) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

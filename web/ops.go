@@ -17,12 +17,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-social/weir/ops/health"
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/ranking"
 )
 
 // OpsConfig configures the endpoints for operators.
 type OpsConfig struct {
-	DB      schema.DB
+	DB      ranking.DB
 	Check   func(context.Context) error // nil if the database has this binary's schema
 	Metrics prometheus.Gatherer
 	Limits  health.Limits

@@ -59,7 +59,7 @@ func (s *server) snapshot(ctx context.Context, w window, limit int) (*snapshot, 
 // missed.
 func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, error) {
 	snap := &snapshot{window: w, at: s.now().UTC()}
-	links, err := ranking.TrendingLinks(ctx, s.db, snap.at, w.Length, limit)
+	page, err := ranking.Trending(ctx, s.db, ranking.Query{At: snap.at, Window: w.Length, Limit: limit})
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,8 @@ func (s *server) read(ctx context.Context, w window, limit int) (*snapshot, erro
 	for i := range snap.streams { // the detail is for operators: it contains addresses
 		snap.streams[i].Detail = ""
 	}
-	snap.links = make([]ranking.TrendingLink, 0, len(links))
-	for _, l := range links {
+	snap.links = make([]ranking.TrendingLink, 0, len(page.Links))
+	for _, l := range page.Links {
 		if _, ok := parseLink(l.URL); !ok {
 			s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", l.URL) })
 			continue

@@ -104,7 +104,7 @@ func TestEmptyWindowOffersALongerOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.stream("jetstream", schema.StateLive, "")
-	require.Contains(t, r.empty("/?window=1h"), "Show 24h instead")
+	require.Contains(t, r.empty("/?window=1h"), "Show 7d instead")
 	require.NotContains(t, r.empty("/?window=24h"), "instead")
 	r.share("https://a.example/", "did:plc:aaa", time.Minute)
 	require.Empty(t, find(r.parse(r.get("/")), class("empty")))

@@ -19,12 +19,12 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/ranking"
 )
 
 // Config configures the page.
 type Config struct {
-	DB  schema.DB        // a pool: queries run concurrently
+	DB  ranking.DB       // a pool: queries run concurrently
 	Now func() time.Time // the end of a window
 
 	// ImageBase is the URL of images stored as blob:<did>/<cid>: an http or https
@@ -37,7 +37,7 @@ type Config struct {
 
 // server serves the requests. It is safe for concurrent use.
 type server struct {
-	db        schema.DB
+	db        ranking.DB
 	now       func() time.Time
 	title     string
 	log       *slog.Logger

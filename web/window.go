@@ -22,6 +22,9 @@ func windows() []window {
 		if w.Length > time.Hour {
 			words = fmt.Sprintf("the last %.0f hours", w.Length.Hours())
 		}
+		if days := w.Length.Hours() / 24; days > 1 {
+			words = fmt.Sprintf("the last %.0f days", days)
+		}
 		all = append(all, window{w, words})
 	}
 	return all

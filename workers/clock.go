@@ -90,6 +90,7 @@ type Client struct {
 	*river.Client[pgx.Tx]
 	cfg     Config
 	clock   *clock
+	counter *counter
 	repairs int           // remaining passes over the jobs' times
 	back    time.Duration // how far the clock was just set back
 
@@ -104,8 +105,9 @@ const (
 	repairPasses = 10               // after a step: transactions that began before it may commit late
 )
 
-// Start reads the database's clock, starts the client, and follows the clock
-// until the client has stopped.
+// Start reads the database's clock, starts the client and the counter, and follows
+// the clock until the client has stopped. The counter stops with ctx, or with the
+// client.
 func (c *Client) Start(ctx context.Context) error {
 	reading, err := schema.Now(ctx, c.cfg.Pool)
 	if err != nil {
@@ -117,6 +119,12 @@ func (c *Client) Start(ctx context.Context) error {
 		return err
 	}
 	go c.followClock(context.WithoutCancel(ctx))
+	counting, stop := context.WithCancel(ctx)
+	go func() {
+		<-c.Stopped()
+		stop()
+	}()
+	go c.counter.run(counting)
 	return nil
 }
 

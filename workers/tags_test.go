@@ -72,6 +72,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.CheckSubjects{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
+		{jobs.CheckCounts{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
 	} {
 		covered[c.args.Kind()] = true

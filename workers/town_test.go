@@ -100,9 +100,9 @@ func (c *town) project(names ...string) {
 // counts returns the number of sharers of a link in the ranking.
 func (c *town) counts(url string) int {
 	c.t.Helper()
-	links, err := ranking.TrendingLinks(c.t.Context(), c.pool, time.Now(), time.Hour, 1000)
+	page, err := ranking.Trending(c.t.Context(), c.pool, ranking.Query{Window: time.Hour, Limit: 1000})
 	require.NoError(c.t, err)
-	for _, l := range links {
+	for _, l := range page.Links {
 		if l.URL == url {
 			return l.Sharers
 		}

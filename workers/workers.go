@@ -105,6 +105,7 @@ func New(cfg Config) (*Client, error) {
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
+	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
@@ -148,7 +149,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, clock: clock}, nil
+	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg)}, nil
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
@@ -245,7 +246,8 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	if c.ProcessOnly {
 		return nil // such a client never becomes leader
 	}
-	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start)}
+	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
+		every(countsCheckInterval, jobs.CheckCounts{}, false)}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
 	}

@@ -17,7 +17,7 @@ import (
 
 func trendingCommand() *cobra.Command {
 	var (
-		window time.Duration
+		named  string
 		limit  int
 		asJSON bool
 		at     string
@@ -31,29 +31,31 @@ func trendingCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !slices.ContainsFunc(ranking.Windows(), func(w ranking.Window) bool { return w.Length == window }) {
-				return fmt.Errorf("--window is %s: expected %s", window, windowNames())
+			chosen := slices.IndexFunc(ranking.Windows(), func(w ranking.Window) bool { return w.Name == named })
+			if chosen < 0 {
+				return fmt.Errorf("--window is %s: expected %s", named, windowNames())
 			}
+			window := ranking.Windows()[chosen].Length
 			if limit < 1 || limit > 1000 {
 				return fmt.Errorf("--limit is %d: expected 1 to 1000", limit)
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				links, err := ranking.TrendingLinks(ctx, p.Pool(), now, window, limit)
+				page, err := ranking.Trending(ctx, p.Pool(), ranking.Query{At: now, Past: at != "", Window: window, Limit: limit})
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					return printJSON(cmd.OutOrStdout(), links)
+					return printJSON(cmd.OutOrStdout(), page.Links)
 				}
-				printLinks(cmd.OutOrStdout(), links, now, window)
+				printLinks(cmd.OutOrStdout(), page.Links, now, window)
 				return nil
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&window, "window", 6*time.Hour, "how far back to count: "+windowNames())
+	cmd.Flags().StringVar(&named, "window", "6h", "how far back to count: "+windowNames())
 	cmd.Flags().IntVar(&limit, "limit", 20, "the maximum number of links")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().StringVar(&at, "at", "", "the end of the window, such as 2026-07-04T15:00:00Z (default: now)")
+	cmd.Flags().StringVar(&at, "at", "", "the end of the window, such as 2026-07-04T15:00:00Z; later shares do not count (default: now)")
 	return cmd
 }
 

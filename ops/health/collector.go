@@ -71,6 +71,9 @@ var (
 	auditRecords   = desc("audit_records", "Posts that the last audit compared.")
 	auditAccounts  = desc("audit_accounts", "Accounts in the last audit.")
 	auditFailures  = desc("audit_failures", "Accounts that the last audit could not read.")
+	countsPending  = desc("counts_pending", "Changes that the ranking's counts do not contain yet, up to 100,000. Readers correct them.")
+	countsAge      = desc("counts_age_seconds", "Time since the time for which the ranking's counts are kept. Up to a minute while nothing changes; grows if no worker runs.")
+	countsWrong    = desc("counts_wrong", "Counts of the last sample of links that differed from a recount of their shares. Expect zero.")
 	lagLimit       = desc("lag_limit_seconds", "WEIR_LAG_LIMIT of this process: the lag at which a stream is critical.")
 	queueLimit     = desc("queue_limit_jobs", "WEIR_QUEUE_LIMIT of this process: how many jobs of a queue may wait.")
 	databaseLimit  = desc("database_limit_bytes", "WEIR_DATABASE_LIMIT of this process: how large the database may be.")
@@ -136,6 +139,11 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(databaseBytes, float64(r.DatabaseBytes))
 	sendAudit(r, gauge)
+	gauge(countsPending, float64(r.CountsPending))
+	gauge(countsWrong, float64(r.CountsWrong))
+	if r.CountsSecondsAgo != nil {
+		gauge(countsAge, *r.CountsSecondsAgo)
+	}
 	seen := map[[2]string]bool{}
 	for _, condition := range r.Conditions {
 		if key := [2]string{condition.Name, condition.Severity}; !seen[key] {

@@ -82,6 +82,9 @@ func (r *Report) addConditions(limits Limits) {
 		add("WeirDatabaseLarge", Warning, "", "WEIR_RETENTION, WEIR_COLLECTIONS, WEIR_DATABASE_LIMIT", "the database has %.1f GB, more than %.1f GB", float64(r.DatabaseBytes)/(1<<30), float64(limits.Bytes)/(1<<30))
 	}
 	r.addAuditConditions(limits, add)
+	if r.CountsWrong > 0 {
+		add("WeirCountsWrong", Warning, "", "weir recount --check, then weir recount", "%d counts of the last sample are not what the shares say", r.CountsWrong)
+	}
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
 	switch {
 	case len(r.Conditions) > 0 && r.Conditions[0].Severity == Critical:

@@ -23,6 +23,7 @@ func FireAfter() map[string]time.Duration {
 		"WeirAuditOld":       0,
 		"WeirAuditFails":     0,
 		"WeirAuditScore":     0,
+		"WeirCountsWrong":    0,
 	}
 }
 

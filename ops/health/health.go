@@ -93,6 +93,10 @@ type Report struct {
 
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
+
+	CountsPending    int64    `json:"counts_pending"`     // changes that the ranking's counts do not contain yet; readers correct them
+	CountsSecondsAgo *float64 `json:"counts_seconds_ago"` // since the time for which the counts are kept; null: nothing is counted yet
+	CountsWrong      int64    `json:"counts_wrong"`       // counts of the last sample that differed from the shares
 }
 
 // Stream is one stream of a report.
@@ -143,6 +147,11 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	if err := r.readAudit(ctx, db, now); err != nil {
 		return Report{}, err
 	}
+	counts, err := schema.ReadCounts(ctx, db)
+	if err != nil {
+		return Report{}, err
+	}
+	r.CountsPending, r.CountsSecondsAgo, r.CountsWrong = counts.Pending, ago(counts.AsOf, now), counts.Wrong
 	r.summarize()
 	r.addConditions(limits)
 	return r, nil

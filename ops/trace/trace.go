@@ -89,8 +89,6 @@ func newShare(s ranking.TracedShare, now time.Time) Share {
 			v.Because = "no watch includes its account"
 		case !s.Alive:
 			v.Because = "the post that it reposts or quotes was deleted, is hidden, or no longer contains the link"
-		case age < 0:
-			v.Because = "its time is in the future"
 		case age >= w.Length:
 			v.Because = fmt.Sprintf("it was shared %s ago", age.Round(time.Second))
 		default:
@@ -297,7 +295,7 @@ type Link struct {
 const maxRows = 1000
 
 // OfLink collects everything known about a link. Any spelling leads to it.
-func OfLink(ctx context.Context, db schema.DB, target Target, now time.Time) (l Link, err error) {
+func OfLink(ctx context.Context, db ranking.DB, target Target, now time.Time) (l Link, err error) {
 	l.URL = target.URL
 	if l.Stored, err = optional(ranking.FindLink(ctx, db, target.Identity)); err != nil {
 		return l, err
@@ -321,13 +319,13 @@ func OfLink(ctx context.Context, db schema.DB, target Target, now time.Time) (l 
 	}
 	ranked := 0
 	for _, w := range ranking.Windows() {
-		links, err := ranking.TrendingLinks(ctx, db, now, w.Length, maxRows)
+		page, err := ranking.Trending(ctx, db, ranking.Query{At: now, Window: w.Length, Limit: maxRows})
 		if err != nil {
 			return l, err
 		}
 		rank := Rank{Window: w.Name}
-		if at := slices.IndexFunc(links, func(t ranking.TrendingLink) bool { return t.URL == l.URL }); at >= 0 {
-			rank.Rank, rank.Sharers = at+1, links[at].Sharers
+		if at := slices.IndexFunc(page.Links, func(t ranking.TrendingLink) bool { return t.ID == l.Stored.ID }); at >= 0 {
+			rank.Rank, rank.Sharers = at+1, page.Links[at].Sharers
 			ranked++
 		}
 		l.Ranks = append(l.Ranks, rank)

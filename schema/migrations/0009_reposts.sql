@@ -45,25 +45,25 @@ CREATE FUNCTION record_changed_subjects() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
         INSERT INTO changed_subjects (did, collection, rkey) SELECT o.did, o.collection, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
-        -- COUNTING: INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
+        INSERT INTO pending_counts (subject_did, subject_rkey) SELECT o.did, o.rkey FROM old_rows AS o WHERE o.links <> '{}';
     ELSIF TG_OP = 'UPDATE' THEN
         INSERT INTO changed_subjects (did, collection, rkey)
         SELECT n.did, n.collection, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links AND o.links <> '{}';
-        -- COUNTING: INSERT INTO pending_counts (subject_did, subject_rkey)
-        -- SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
-    -- COUNTING: ELSE -- shares through a subject that was deleted and written again count again
-    --    INSERT INTO pending_counts (subject_did, subject_rkey)
-    --    SELECT n.did, n.rkey FROM new_rows AS n
-    --    WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n JOIN old_rows AS o USING (did, collection, rkey) WHERE o.links <> n.links;
+    ELSE -- shares through a subject that was deleted and stored again count again
+        INSERT INTO pending_counts (subject_did, subject_rkey)
+        SELECT n.did, n.rkey FROM new_rows AS n
+        WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
     END IF;
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION record_changed_subjects IS 'Records that the shares through a subject must be projected again.';
+COMMENT ON FUNCTION record_changed_subjects IS 'Has the shares through a subject counted again, and projected again.';
 
 CREATE TRIGGER subjects_deleted AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
 CREATE TRIGGER subjects_updated AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
--- COUNTING: CREATE TRIGGER subjects_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
+CREATE TRIGGER subjects_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION record_changed_subjects();
 
 CREATE TABLE waiting (
     projection     text COLLATE "C" NOT NULL,

@@ -1,0 +1,305 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/devpg"
+	"github.com/weir-social/weir/schema"
+)
+
+const (
+	benchDay      = 1_000_000 // shares of the last 24 h, of benchLinks links by benchAccounts accounts
+	benchBefore   = 4_000_000 // shares of the six days before
+	benchLinks    = 200_000
+	benchAccounts = 148_000
+	benchMembers  = 1000 // of the watch
+	benchArriving = 100  // shares a second that arrive during the measurement
+	benchTurns    = 200  // requests of each kind
+)
+
+// grouped is the ranking as a query that groups all shares of the window at each
+// request, to compare with.
+const grouped = `
+WITH counted AS MATERIALIZED (
+    SELECT s.link_id, count(*) AS shares, max(s.shared_at) AS last_shared FROM shares AS s WHERE s.shared_at > $1 AND s.shared_at <= $2 GROUP BY s.link_id
+), least AS MATERIALIZED (
+    SELECT n.sharers, n.last_shared
+    FROM (SELECT link_id FROM counted ORDER BY shares DESC, last_shared DESC LIMIT 50) AS c ` + groupedCount + `
+    WHERE n.sharers > 0 ORDER BY n.sharers DESC, n.last_shared DESC OFFSET 49
+)
+SELECT c.link_id, n.sharers
+FROM counted AS c ` + groupedCount + `
+WHERE n.sharers > 0 AND (NOT EXISTS (SELECT FROM least) OR (c.shares, c.last_shared) >= (SELECT sharers, last_shared FROM least))
+ORDER BY n.sharers DESC, n.last_shared DESC
+LIMIT 50`
+
+const groupedCount = `
+CROSS JOIN LATERAL (
+    SELECT count(DISTINCT s.did) AS sharers, max(s.shared_at) AS last_shared
+    FROM shares AS s
+    WHERE s.link_id = c.link_id AND s.shared_at > $1 AND s.shared_at <= $2
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+      AND ($3 = '' OR EXISTS (SELECT FROM watch_members AS w JOIN watches AS v ON v.id = w.watch_id WHERE w.did = s.did AND v.target = $3))
+) AS n`
+
+// benchPool is a database with a week of shares, counted.
+func benchPool(b *testing.B) *pgxpool.Pool {
+	b.Helper()
+	server, err := devpg.Start(context.Background(), devpg.Options{Fsync: true, Settings: map[string]string{
+		"shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "maintenance_work_mem": "512MB", "work_mem": "32MB"}})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, server.Stop(context.Background())) })
+	cfg, err := pgxpool.ParseConfig(server.URL("weir"))
+	require.NoError(b, err)
+	cfg.AfterConnect = schema.ApplySettings
+	pool, err := pgxpool.NewWithConfig(b.Context(), cfg)
+	require.NoError(b, err)
+	b.Cleanup(pool.Close)
+	require.NoError(b, schema.Migrate(b.Context(), pool))
+	benchFill(b, pool)
+	return pool
+}
+
+func benchFill(b *testing.B, pool *pgxpool.Pool) {
+	b.Helper()
+	began := time.Now()
+	for _, sql := range []string{
+		`DROP INDEX shares_window, shares_link, shares_sharer`, // faster to make them at once
+		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
+		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT n::text, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
+		// The links of the last day have the highest ids.
+		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
+SELECT 'did:plc:' || lpad((random() * %[3]d)::int::text, 24, '0'), 'app.bsky.feed.post', lpad(n::text, 13, '3k'),
+       CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[2]d)::int + 1 + (6 - n %% 6 - 1) * %[2]d ELSE (random() ^ 4 * (%[2]d - 1))::int + 1 + 6 * %[2]d END,
+       CASE WHEN n %% 4 = 0 THEN 'repost' WHEN n %% 9 = 0 THEN 'quote' ELSE 'post' END,
+       CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0) ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END
+FROM generate_series(1, %[1]d + %[4]d) AS n`, benchBefore, benchLinks, benchAccounts-1, benchDay),
+		`CREATE INDEX shares_window ON shares (shared_at, link_id, did)`,
+		`CREATE INDEX shares_link ON shares (link_id, shared_at)`,
+		`CREATE INDEX shares_sharer ON shares (did, link_id)`,
+		fmt.Sprintf(`WITH w AS (INSERT INTO watches (target, kind) VALUES ('reader.example', 'follows'), ('everyone.example', 'follows') RETURNING id, target)
+INSERT INTO watch_members (watch_id, did) SELECT w.id, a.did FROM w JOIN accounts AS a ON w.target = 'everyone.example' OR right(a.did, 6) < '%06d'`, benchMembers),
+		`VACUUM ANALYZE`,
+	} {
+		conn, err := pool.Acquire(b.Context())
+		require.NoError(b, err)
+		if strings.HasPrefix(sql, "INSERT INTO") { // without triggers: everything is counted at the end
+			_, err = conn.Exec(b.Context(), `SET session_replication_role = replica`)
+			require.NoError(b, err)
+		}
+		_, err = conn.Exec(b.Context(), sql)
+		require.NoError(b, err)
+		_, err = conn.Exec(b.Context(), `RESET session_replication_role`)
+		require.NoError(b, err)
+		conn.Release()
+	}
+	b.Logf("filled in %s", time.Since(began).Round(time.Second))
+	began = time.Now()
+	done, err := Count(b.Context(), pool, time.Now())
+	require.NoError(b, err)
+	require.True(b, done.Everything)
+	_, err = pool.Exec(b.Context(), `VACUUM ANALYZE`)
+	require.NoError(b, err)
+	b.Logf("counted everything in %s", time.Since(began).Round(time.Second))
+}
+
+// cpu is the CPU time of a backend and of this process together.
+func cpu(b *testing.B, pid uint32) time.Duration {
+	b.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(b, err)
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	ticks := 0
+	for _, field := range fields[11:13] { // user and system time
+		n, err := strconv.Atoi(field)
+		require.NoError(b, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// arrive inserts shares like a worker does: n, in batches. viral: every second is of one
+// link.
+func arrive(b *testing.B, conn *pgx.Conn, r *rand.Rand, n int, viral bool) {
+	b.Helper()
+	did, rkey, link := make([]string, n), make([]string, n), make([]int64, n)
+	for i := range n {
+		did[i] = fmt.Sprintf("did:plc:%024d", r.IntN(benchAccounts))
+		rkey[i] = fmt.Sprintf("4%012x", r.Uint64()>>16)
+		link[i] = int64(math.Pow(r.Float64(), 4)*(benchLinks-1)) + 1 + 6*benchLinks
+		if viral && i%2 == 0 {
+			link[i] = 6*benchLinks + 777
+		}
+	}
+	_, err := conn.Exec(b.Context(), `
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
+SELECT d, 'app.bsky.feed.post', k, l, 'post', clock_timestamp() FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a (d, k, l)
+ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how WHERE shares.how <> excluded.how`, did, rkey, link)
+	require.NoError(b, err)
+}
+
+// BenchmarkUpkeep measures what it costs to keep the counts, in CPU time per share:
+// what the writer adds for the triggers and for the index that only counting needs, and
+// the counter's transactions, with and without a viral link.
+func BenchmarkUpkeep(b *testing.B) {
+	pool := benchPool(b)
+	r := rand.New(rand.NewPCG(1, 2))
+	const batches, size = 60, 100
+	for b.Loop() {
+		conn, err := pool.Acquire(b.Context())
+		require.NoError(b, err)
+		pid := conn.Conn().PgConn().PID()
+		write := func(viral bool) time.Duration {
+			began := cpu(b, pid)
+			for range batches {
+				arrive(b, conn.Conn(), r, size, viral)
+			}
+			return (cpu(b, pid) - began) / (batches * size)
+		}
+		report := func(what string, cost time.Duration) {
+			b.ReportMetric(float64(cost.Nanoseconds())/1000, what+"-µs/share")
+		}
+		counting := func(every int, viral bool) (server, took time.Duration) {
+			config := pool.Config()
+			config.MaxConns = 1
+			one, err := pgxpool.NewWithConfig(b.Context(), config)
+			require.NoError(b, err)
+			defer one.Close()
+			var backend uint32
+			require.NoError(b, one.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
+			for range 5 { // counts what came before
+				_, err := Count(b.Context(), one, time.Now())
+				require.NoError(b, err)
+			}
+			counted := 0
+			for range batches {
+				for range every {
+					arrive(b, conn.Conn(), r, size, viral)
+				}
+				at, began := time.Now(), cpu(b, backend)
+				done, err := Count(b.Context(), one, time.Now())
+				require.NoError(b, err)
+				took += time.Since(at)
+				server += cpu(b, backend) - began
+				counted += done.Pending
+			}
+			return server / time.Duration(counted), took / time.Duration(counted)
+		}
+		with := write(false)
+		report("writer-with", with)
+		_, err = conn.Exec(b.Context(), `ALTER TABLE shares DISABLE TRIGGER USER`)
+		require.NoError(b, err)
+		_, err = conn.Exec(b.Context(), `BEGIN; DROP INDEX shares_sharer`)
+		require.NoError(b, err)
+		without := write(false)
+		report("writer-without", without)
+		_, err = conn.Exec(b.Context(), `ROLLBACK; ALTER TABLE shares ENABLE TRIGGER USER`)
+		require.NoError(b, err)
+		require.NoError(b, CountEverything(b.Context(), pool))
+		for _, c := range []struct {
+			name  string
+			every int
+			viral bool
+		}{{"counter", 1, false}, {"counter-viral", 1, true}, {"counter-burst", 20, false}} {
+			server, took := counting(c.every, c.viral)
+			report(c.name+"-server", server)
+			report(c.name+"-took", took)
+		}
+		conn.Release()
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// BenchmarkTrending measures pages of 50 links while shares arrive and the counter runs,
+// beside the query that groups, on the same data.
+func BenchmarkTrending(b *testing.B) {
+	pool := benchPool(b)
+	stop := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() { ended <- live(b, pool, stop) }()
+	for _, watch := range []string{"", "reader.example"} {
+		for _, sort := range []Sort{Sharers, Speed, Newest} {
+			for _, w := range Windows() {
+				if sort != Sharers && w.Name != "6h" && w.Name != "24h" {
+					continue
+				}
+				name := fmt.Sprintf("watch=%t/sort=%s/window=%s", watch != "", sort, w.Name)
+				b.Run(name, func(b *testing.B) {
+					for b.Loop() {
+						benchPage(b, pool, Query{Window: w.Length, Sort: sort, Watch: watch, Limit: 50}, w.Length <= 24*time.Hour && sort == Sharers)
+					}
+				})
+			}
+		}
+	}
+	close(stop)
+	require.NoError(b, <-ended)
+}
+
+// live adds benchArriving shares a second, and counts every second.
+func live(b *testing.B, pool *pgxpool.Pool, stop <-chan struct{}) error {
+	conn, err := pool.Acquire(b.Context())
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	r := rand.New(rand.NewPCG(3, 4))
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-stop:
+			return nil
+		case <-tick.C:
+		}
+		arrive(b, conn.Conn(), r, benchArriving/20, n%2 == 0)
+		if n%20 == 0 {
+			if _, err := Count(b.Context(), pool, time.Now()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func benchPage(b *testing.B, pool *pgxpool.Pool, q Query, beside bool) {
+	b.Helper()
+	times := func(n int, f func()) (p50, p99 float64) {
+		all := make([]time.Duration, n)
+		for i := range all {
+			began := time.Now()
+			f()
+			all[i] = time.Since(began)
+		}
+		slices.Sort(all)
+		return all[n/2].Seconds() * 1000, all[n*99/100].Seconds() * 1000
+	}
+	p50, p99 := times(benchTurns, func() {
+		p, err := Trending(b.Context(), pool, q)
+		require.NoError(b, err)
+		require.Len(b, p.Links, 50)
+		require.False(b, p.Recounted)
+	})
+	b.ReportMetric(p50, "p50-ms")
+	b.ReportMetric(p99, "p99-ms")
+	if beside {
+		old, _ := times(3, func() {
+			_, err := pool.Exec(b.Context(), grouped, time.Now().Add(-q.Window), time.Now(), q.Watch)
+			require.NoError(b, err)
+		})
+		b.ReportMetric(old, "grouped-ms")
+	}
+	b.ReportMetric(0, "ns/op")
+}

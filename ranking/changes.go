@@ -1,0 +1,354 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// state is the row of count_state, with what a reader compares it with.
+type state struct {
+	AsOf     time.Time
+	KeptFrom time.Time
+	Watched  bool // only members of watches were counted
+	Watching bool // there are watches now
+	Counted  bool // the row exists
+}
+
+// readState reads count_state. Without a row, nothing was counted yet.
+func readState(ctx context.Context, db schema.DB) (state, error) {
+	const sql = `
+SELECT coalesce(s.as_of, 'epoch')      AS as_of,
+       coalesce(s.kept_from, 'epoch')  AS kept_from,
+       coalesce(s.watched, false)      AS watched,
+       EXISTS (SELECT FROM watches)    AS watching,
+       s.one IS NOT NULL               AS counted
+FROM (VALUES (true)) AS one (one)
+LEFT JOIN count_state AS s ON s.one = one.one`
+	return schema.One(ctx, db, "read the state of the counts", pgx.RowToStructByName[state], sql)
+}
+
+// sharing identifies an account that shares a link.
+type sharing struct {
+	link int64
+	did  string
+}
+
+// times are the latest shares of a link by an account, by way; zero: none.
+type times struct{ post, quote, repost time.Time }
+
+// at returns the latest time.
+func (t times) at() time.Time {
+	latest := t.post
+	for _, other := range []time.Time{t.quote, t.repost} {
+		if other.After(latest) {
+			latest = other
+		}
+	}
+	return latest
+}
+
+func (t times) equal(other times) bool {
+	return t.post.Equal(other.post) && t.quote.Equal(other.quote) && t.repost.Equal(other.repost)
+}
+
+// change is a row of sharers that may be wrong: what it is, and what the ledger says.
+type change struct{ folded, truth times }
+
+// changes are the rows of sharers that may be wrong.
+type changes map[sharing]change
+
+// pending is what the rows of pending_counts ask for.
+type pending struct {
+	links        pgtype.FlatArray[*int64]
+	dids         pgtype.FlatArray[*string]
+	subjectDIDs  pgtype.FlatArray[*string]
+	subjectRkeys pgtype.FlatArray[*string]
+	everything   bool
+}
+
+// pendingColumns are the columns of pending_counts that distinct reads.
+const pendingColumns = `link_id, did, subject_did, subject_rkey`
+
+// distinct removes repetitions.
+func distinct(rows pgx.Rows) (p pending, taken int, err error) {
+	type key struct {
+		link       int64
+		did        string
+		subject    string
+		all        [2]bool
+		subjectDID string
+	}
+	seen := map[key]struct{}{}
+	var link *int64
+	var did, subjectDID, subjectRkey *string
+	_, err = pgx.ForEachRow(rows, []any{&link, &did, &subjectDID, &subjectRkey}, func() error {
+		taken++
+		if link == nil && did == nil && subjectDID == nil {
+			p.everything = true
+			return nil
+		}
+		k := key{all: [2]bool{link == nil, did == nil}}
+		if link != nil {
+			k.link = *link
+		}
+		if did != nil {
+			k.did = *did
+		}
+		if subjectDID != nil && subjectRkey != nil {
+			k.subjectDID, k.subject = *subjectDID, *subjectRkey
+		}
+		if _, ok := seen[k]; !ok {
+			seen[k] = struct{}{}
+			p.links, p.dids = append(p.links, link), append(p.dids, did)
+			p.subjectDIDs, p.subjectRkeys = append(p.subjectDIDs, subjectDID), append(p.subjectRkeys, subjectRkey)
+		}
+		return nil
+	})
+	return p, taken, err
+}
+
+// eligible is a condition: the account did counts. watched names the parameter that is
+// true if only members of watches count. The subqueries are scalar, so that the planner
+// cannot turn them into a scan of all hidden accounts.
+func eligible(did, watched string) string {
+	return ` (coalesce((SELECT a.status FROM accounts AS a WHERE a.did = ` + did + `), 'active') = 'active'
+      AND (NOT ` + watched + `::boolean OR (SELECT true FROM watch_members AS w WHERE w.did = ` + did + ` LIMIT 1))) `
+}
+
+// readChanges reads the rows of sharers that pending asks for, and what they should be.
+// It reads at most limit rows.
+func readChanges(ctx context.Context, db schema.DB, p pending, s state, limit int) (changes, error) {
+	if len(p.links) == 0 {
+		return nil, nil
+	}
+	sql := `
+WITH asked AS MATERIALIZED (
+    SELECT a.* FROM unnest($1::bigint[], $2::text[], $6::text[], $7::text[]) AS a (link_id, did, subject_did, subject_rkey)
+), pairs AS MATERIALIZED (
+    SELECT a.link_id, a.did FROM asked AS a WHERE a.link_id IS NOT NULL AND a.did IS NOT NULL
+    UNION
+    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    UNION
+    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    UNION
+    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    UNION
+    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    UNION
+    SELECT s.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    UNION
+    SELECT s.link_id, s.did
+    FROM asked AS a
+    CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $5) AS s
+    LIMIT $5
+)
+SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at
+FROM pairs AS p
+LEFT JOIN LATERAL (
+    SELECT f.post_at, f.quote_at, f.repost_at FROM sharers AS f WHERE f.did = p.did AND f.link_id = p.link_id LIMIT 1
+) AS f ON true
+LEFT JOIN LATERAL (
+    SELECT max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
+           max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
+           max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at
+    FROM shares AS s
+    WHERE s.did = p.did AND s.link_id = p.link_id AND s.shared_at > $3 AND` + throughLivingSubject + `AND` + eligible("p.did", "$4") + `
+) AS t ON true`
+	rows, err := db.Query(ctx, sql, p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys)
+	if err != nil {
+		return nil, fmt.Errorf("read the pending shares: %w", err)
+	}
+	all := make(changes, len(p.links))
+	var k sharing
+	var found [6]*time.Time
+	_, err = pgx.ForEachRow(rows, []any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, func() error {
+		all[k] = change{timesOf(found[:3]), timesOf(found[3:])}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the pending shares: %w", err)
+	}
+	return all, nil
+}
+
+func timesOf(at []*time.Time) (t times) {
+	for i, to := range []*time.Time{&t.post, &t.quote, &t.repost} {
+		if at[i] != nil {
+			*to = *at[i]
+		}
+	}
+	return t
+}
+
+// crossing is a row of sharers that is in a window at one time and not at another.
+type crossing struct {
+	sharing
+	window int
+}
+
+// readCrossings reads the rows of sharers that leave one of the windows, or enter it,
+// between two times. It reads at most limit rows of a window.
+func readCrossings(ctx context.Context, db schema.DB, from, to time.Time, of []int, limit int) ([]crossing, error) {
+	if to.Before(from) {
+		from, to = to, from
+	}
+	var window []int
+	var after, until pgtype.FlatArray[time.Time]
+	for _, i := range of {
+		length := Windows()[i].Length
+		window, after, until = append(window, i), append(after, from.Add(-length)), append(until, to.Add(-length))
+	}
+	const sql = `
+SELECT w.i, s.link_id, s.did
+FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS w (i, after, until)
+CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until LIMIT $4) AS s`
+	rows, err := db.Query(ctx, sql, window, after, until, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read who leaves the windows: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c crossing, err error) {
+		return c, row.Scan(&c.window, &c.link, &c.did)
+	})
+}
+
+// tally is what is counted of one link.
+type tally struct {
+	total int       // rows in sharers
+	in    perWindow // sharers in each window
+	last  time.Time // the latest share
+}
+
+// corrected is the tally of a link as link_counts has it, and as it is at another
+// time and with the changes.
+type corrected struct {
+	old, now tally
+	row      bool // link_counts has a row
+}
+
+// tallies returns the tallies at end of the links that changes and crossings affect,
+// and of the links in more. gone are rows of sharers that the caller deletes.
+func tallies(ctx context.Context, db schema.DB, s state, end time.Time, c changes, crossings []crossing, gone []sharing, more []int64) (map[int64]*corrected, error) {
+	touched := make(map[int64]int, len(c)+len(crossings)) // the latest rows of sharers to read beside the first
+	for _, link := range more {
+		touched[link] += 0
+	}
+	for k, change := range c {
+		touched[k.link] += 0
+		if change.folded != (times{}) {
+			touched[k.link]++
+		}
+	}
+	for _, x := range crossings {
+		touched[x.link] += 0
+	}
+	for _, k := range gone {
+		touched[k.link]++
+	}
+	all, err := readTallies(ctx, db, s, end, touched, c, gone)
+	if err != nil {
+		return nil, err
+	}
+	sign := -1
+	if end.Before(s.AsOf) {
+		sign = 1
+	}
+	for _, x := range crossings {
+		if _, ok := c[x.sharing]; !ok {
+			all[x.link].now.in[x.window] += sign
+		}
+	}
+	for k, change := range c {
+		t := &all[k.link].now
+		if at := change.folded.at(); !at.IsZero() {
+			t.total--
+			t.in.add(counted(at, s.AsOf), -1)
+		}
+		if at := change.truth.at(); !at.IsZero() {
+			t.total++
+			t.in.add(counted(at, end), 1)
+			if at.After(t.last) {
+				t.last = at
+			}
+		}
+	}
+	for _, k := range gone {
+		all[k.link].now.total--
+	}
+	return all, nil
+}
+
+// readTallies reads the tallies at s.AsOf. The last share of now leaves out the rows of
+// sharers that change or are gone.
+func readTallies(ctx context.Context, db schema.DB, s state, end time.Time, touched map[int64]int, c changes, gone []sharing) (map[int64]*corrected, error) {
+	all := make(map[int64]*corrected, len(touched))
+	if len(touched) == 0 {
+		return all, nil
+	}
+	// Only links with fewer than two rows in sharers have no row in link_counts: the one row, if any, is the tally.
+	const sql = `
+SELECT k.link_id, c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at, f.did, f.at
+FROM unnest($1::bigint[], $2::int[]) AS k (link_id, n)
+LEFT JOIN LATERAL (SELECT c.* FROM link_counts AS c WHERE c.link_id = k.link_id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (
+    SELECT f.did, f.at FROM sharers AS f WHERE f.link_id = k.link_id
+    ORDER BY f.at DESC
+    LIMIT CASE WHEN k.n > 0 OR c.link_id IS NULL THEN k.n + 1 ELSE 0 END
+) AS f ON true`
+	links, n := make(pgtype.FlatArray[int64], 0, len(touched)), make(pgtype.FlatArray[int32], 0, len(touched))
+	for link, k := range touched {
+		links, n = append(links, link), append(n, int32(k))
+	}
+	leaving := make(map[sharing]struct{}, len(gone))
+	for _, k := range gone {
+		leaving[k] = struct{}{}
+	}
+	rows, err := db.Query(ctx, sql, links, n)
+	if err != nil {
+		return nil, fmt.Errorf("read the counts: %w", err)
+	}
+	var k sharing
+	var did *string
+	var sharers, h1, h3, h6, h12, h24, d7 *int
+	var last, at *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&k.link, &sharers, &h1, &h3, &h6, &h12, &h24, &d7, &last, &did, &at}, func() error {
+		t := all[k.link]
+		if t == nil {
+			t = &corrected{row: sharers != nil}
+			if t.row {
+				t.old = tally{*sharers, perWindow{*h1, *h3, *h6, *h12, *h24, *d7}, *last}
+				if touched[k.link] == 0 {
+					t.now.last = *last
+				}
+			}
+			all[k.link] = t
+		}
+		if did == nil {
+			return nil
+		}
+		if !t.row {
+			t.old.total++
+			t.old.in.add(counted(*at, s.AsOf), 1)
+			t.old.last = *at
+		}
+		k.did = *did
+		_, changes := c[k]
+		_, leaves := leaving[k]
+		if !changes && !leaves && at.After(t.now.last) {
+			t.now.last = *at
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the counts: %w", err)
+	}
+	for _, t := range all {
+		t.now.total, t.now.in = t.old.total, t.old.in
+	}
+	return all, nil
+}

@@ -1,0 +1,385 @@
+package ranking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/schema"
+)
+
+const (
+	// countLock is the advisory lock of the one counter that writes.
+	countLock = 0x77656972636e74
+	// countBatch is how many rows of pending_counts one step takes.
+	countBatch = 5000
+	// countStep is the longest time that the windows advance in one step.
+	countStep = 10 * time.Minute
+	// countJump is the time that the windows do not advance over in steps: everything
+	// is counted again.
+	countJump = 24 * time.Hour
+	// kept is how long sharers are kept beyond the longest window, so that the clock
+	// can be set back a little.
+	kept = time.Hour
+	// idle is how old as_of may become while nothing changes.
+	idle = time.Minute
+)
+
+// Counted is what a step of the counter did.
+type Counted struct {
+	Busy       bool // another process counts
+	Everything bool // everything was counted again
+	Pending    int  // rows of pending_counts that were counted
+	Sharers    int  // rows of sharers that changed
+	Links      int  // rows of link_counts that changed
+	More       bool // there is more to do at once
+}
+
+// Count brings sharers and link_counts up to date with the ledger and with the time, in
+// one transaction. It takes a limited number of pending rows and advances the windows by
+// a limited time: repeat it at once while More. Killed at any point, it has done nothing.
+//
+// Its transaction has one snapshot. What commits during it stays pending, and the ledger
+// is read as it was before.
+func Count(ctx context.Context, pool *pgxpool.Pool, now time.Time) (done Counted, err error) {
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+		done, err = count(ctx, tx, now.Truncate(time.Microsecond), countBatch)
+		return err
+	})
+	if errors.Is(err, errNothing) {
+		return done, nil
+	}
+	if err != nil {
+		return Counted{}, fmt.Errorf("count: %w", err)
+	}
+	return done, nil
+}
+
+// errNothing ends a transaction that has nothing to write.
+var errNothing = errors.New("nothing to count")
+
+func count(ctx context.Context, tx pgx.Tx, now time.Time, batch int) (done Counted, err error) {
+	// The snapshot may be older than the lock, and another counter may have committed in between. Both update
+	// count_state, so this transaction then fails with a serialization error.
+	var locked bool
+	if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1) FROM set_config('enable_seqscan', 'off', true)`, int64(countLock)).Scan(&locked); err != nil {
+		return done, err
+	}
+	if !locked {
+		return Counted{Busy: true}, errNothing
+	}
+	s, err := readState(ctx, tx)
+	if err != nil {
+		return done, err
+	}
+	if !s.follows(now) {
+		return recountEverything(ctx, tx, now, s)
+	}
+	end := now
+	if ahead := now.Sub(s.AsOf); ahead > countStep {
+		end, done.More = s.AsOf.Add(countStep), true
+	} else if ahead < -countStep {
+		end, done.More = s.AsOf.Add(-countStep), true
+	}
+	p, taken, err := takePending(ctx, tx, batch)
+	if err != nil {
+		return done, err
+	}
+	if p.everything {
+		return recountEverything(ctx, tx, now, s)
+	}
+	done.Pending, done.More = taken, done.More || taken == batch
+	next := s
+	next.KeptFrom = later(s.KeptFrom, end.Add(-LongestWindow-kept))
+	w, err := fold(ctx, tx, p, next, end)
+	if err != nil {
+		return done, err
+	}
+	if taken == 0 && w.empty() && !done.More && end.Sub(s.AsOf).Abs() < idle {
+		return done, errNothing
+	}
+	done.Sharers, done.Links = len(w.changed.dids)+len(w.removed.dids), len(w.tallies.links)+len(w.dropped)
+	return done, w.write(ctx, tx, next, end)
+}
+
+// follows reports whether the counts can follow to a time from where they are.
+func (s state) follows(now time.Time) bool {
+	return s.Counted && s.Watched == s.Watching && now.Sub(s.AsOf).Abs() <= countJump && !now.Add(-LongestWindow).Before(s.KeptFrom)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// takePending deletes at most limit rows of pending_counts and returns what they ask
+// for.
+func takePending(ctx context.Context, tx pgx.Tx, limit int) (pending, int, error) {
+	const sql = `
+DELETE FROM pending_counts WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM pending_counts AS p LIMIT $1))
+RETURNING ` + pendingColumns
+	rows, err := tx.Query(ctx, sql, limit)
+	if err != nil {
+		return pending{}, 0, fmt.Errorf("take the pending rows: %w", err)
+	}
+	return distinct(rows)
+}
+
+// fold computes what a step writes: the pending changes, and the rows of sharers that
+// cross the end of a window between s.AsOf and end.
+func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*written, error) {
+	c, err := readChanges(ctx, tx, p, s, unlimited)
+	if err != nil {
+		return nil, err
+	}
+	crossings, err := readCrossings(ctx, tx, s.AsOf, end, []int{0, 1, 2, 3, 4, 5}, unlimited)
+	if err != nil {
+		return nil, err
+	}
+	gone, err := readGone(ctx, tx, s.KeptFrom, c)
+	if err != nil {
+		return nil, err
+	}
+	all, err := tallies(ctx, tx, s, end, c, crossings, gone, nil)
+	if err != nil {
+		return nil, err
+	}
+	w := &written{}
+	for k, change := range c {
+		switch {
+		case change.truth.equal(change.folded):
+		case change.truth == times{}:
+			w.removed.add(k)
+		default:
+			w.changed.add(k, change.truth)
+		}
+	}
+	for _, k := range gone {
+		w.removed.add(k)
+	}
+	for link, t := range all {
+		switch {
+		case t.now.total >= 2 && !(t.row && t.now.equal(t.old)):
+			w.tallies.add(link, t.now)
+		case t.now.total < 2 && t.row:
+			w.dropped = append(w.dropped, link)
+		}
+	}
+	return w, nil
+}
+
+const unlimited = 1 << 30
+
+// readGone reads the rows of sharers that no window will hold again. Those that change
+// are left out: a change deletes them.
+func readGone(ctx context.Context, tx pgx.Tx, keptFrom time.Time, c changes) ([]sharing, error) {
+	rows, err := tx.Query(ctx, `SELECT link_id, did FROM sharers WHERE at <= $1`, keptFrom)
+	if err != nil {
+		return nil, fmt.Errorf("read the old sharers: %w", err)
+	}
+	var gone []sharing
+	var k sharing
+	_, err = pgx.ForEachRow(rows, []any{&k.link, &k.did}, func() error {
+		if _, ok := c[k]; !ok {
+			gone = append(gone, k)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the old sharers: %w", err)
+	}
+	return gone, nil
+}
+
+func (t tally) equal(other tally) bool {
+	return t.total == other.total && t.in == other.in && t.last.Equal(other.last)
+}
+
+// written is what a step writes, as columns.
+type written struct {
+	changed sharerColumns
+	removed sharingColumns
+	tallies tallyColumns
+	dropped pgtype.FlatArray[int64]
+}
+
+type sharingColumns struct {
+	links pgtype.FlatArray[int64]
+	dids  pgtype.FlatArray[string]
+}
+
+func (c *sharingColumns) add(k sharing) {
+	c.links, c.dids = append(c.links, k.link), append(c.dids, k.did)
+}
+
+type sharerColumns struct {
+	sharingColumns
+	post, quote, repost pgtype.FlatArray[*time.Time]
+}
+
+func (c *sharerColumns) add(k sharing, t times) {
+	c.sharingColumns.add(k)
+	c.post, c.quote, c.repost = append(c.post, known(t.post)), append(c.quote, known(t.quote)), append(c.repost, known(t.repost))
+}
+
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+type tallyColumns struct {
+	links   pgtype.FlatArray[int64]
+	sharers pgtype.FlatArray[int32]
+	in      [windows]pgtype.FlatArray[int32]
+	last    pgtype.FlatArray[time.Time]
+}
+
+func (c *tallyColumns) add(link int64, t tally) {
+	c.links, c.sharers, c.last = append(c.links, link), append(c.sharers, int32(t.total)), append(c.last, t.last)
+	for i := range c.in {
+		c.in[i] = append(c.in[i], int32(t.in[i]))
+	}
+}
+
+func (w *written) empty() bool {
+	return len(w.changed.dids)+len(w.removed.dids)+len(w.tallies.links)+len(w.dropped) == 0
+}
+
+// write writes everything in one round trip.
+func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) error {
+	const change = `
+INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at)
+SELECT c.did, c.link_id, greatest(c.post_at, c.quote_at, c.repost_at), c.post_at, c.quote_at, c.repost_at
+FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[]) AS c (did, link_id, post_at, quote_at, repost_at)
+ON CONFLICT (did, link_id) DO UPDATE
+SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, repost_at = excluded.repost_at`
+	const remove = `
+DELETE FROM sharers AS s
+USING unnest($1::text[], $2::bigint[]) AS r (did, link_id)
+WHERE s.did = r.did AND s.link_id = r.link_id`
+	const count = `
+INSERT INTO link_counts (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
+SELECT t.link_id, t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at
+FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::timestamptz[])
+     AS t (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
+ON CONFLICT (link_id) DO UPDATE
+SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, in_6h = excluded.in_6h, in_12h = excluded.in_12h,
+    in_24h = excluded.in_24h, in_7d = excluded.in_7d, last_at = excluded.last_at`
+	q := &pgx.Batch{}
+	q.Queue(`UPDATE count_state SET as_of = $1, kept_from = $2, counted = now()`, end, s.KeptFrom)
+	if c := w.changed; len(c.dids) > 0 {
+		q.Queue(change, c.dids, c.links, c.post, c.quote, c.repost)
+	}
+	if c := w.removed; len(c.dids) > 0 {
+		q.Queue(remove, c.dids, c.links)
+	}
+	if c := w.tallies; len(c.links) > 0 {
+		q.Queue(count, c.links, c.sharers, c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], c.in[5], c.last)
+	}
+	if len(w.dropped) > 0 {
+		q.Queue(`DELETE FROM link_counts WHERE link_id = ANY ($1)`, w.dropped)
+	}
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("write the counts: %w", err)
+	}
+	return nil
+}
+
+// recountEverything writes what differs from the ledger. It is for the first count, a
+// jump of the clock, the first watch and the last one, and an operator who asks for it.
+func recountEverything(ctx context.Context, tx pgx.Tx, now time.Time, s state) (Counted, error) {
+	from := now.Add(-LongestWindow - kept)
+	q := &pgx.Batch{}
+	q.Queue(`SELECT set_config('enable_seqscan', 'on', true)`)
+	q.Queue(`
+INSERT INTO count_state (as_of, kept_from, watched) VALUES ($1, $2, $3)
+ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, watched = excluded.watched, counted = now()`, now, from, s.Watching)
+	q.Queue(`DELETE FROM pending_counts`)
+	q.Queue(`
+WITH truth AS MATERIALIZED (`+everySharer(`true`)+`), stale AS (
+    DELETE FROM sharers AS f
+    WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.did = f.did AND t.link_id = f.link_id)
+), other AS (
+    UPDATE sharers AS f
+    SET at = t.at, post_at = t.post_at, quote_at = t.quote_at, repost_at = t.repost_at
+    FROM truth AS t
+    WHERE t.did = f.did AND t.link_id = f.link_id
+      AND (f.at, f.post_at, f.quote_at, f.repost_at) IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at)
+)
+INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at)
+SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at
+FROM truth AS t
+WHERE NOT EXISTS (SELECT FROM sharers AS f WHERE f.did = t.did AND f.link_id = t.link_id)
+ORDER BY t.did, t.link_id`, from, s.Watching)
+	q.Queue(`
+WITH truth AS MATERIALIZED (`+everyCount(`true`)+`), stale AS (
+    DELETE FROM link_counts AS c
+    WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.link_id = c.link_id)
+), other AS (
+    UPDATE link_counts AS c
+    SET sharers = t.sharers, in_1h = t.in_1h, in_3h = t.in_3h, in_6h = t.in_6h, in_12h = t.in_12h, in_24h = t.in_24h, in_7d = t.in_7d, last_at = t.last_at
+    FROM truth AS t
+    WHERE t.link_id = c.link_id
+      AND (c.sharers, c.in_1h, c.in_3h, c.in_6h, c.in_12h, c.in_24h, c.in_7d, c.last_at)
+          IS DISTINCT FROM (t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at)
+)
+INSERT INTO link_counts (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, in_7d, last_at)
+SELECT t.link_id, t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at
+FROM truth AS t
+WHERE NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = t.link_id)`, now)
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return Counted{}, fmt.Errorf("count everything: %w", err)
+	}
+	return Counted{Everything: true, More: true}, nil
+}
+
+// everySharer is what sharers should hold of some shares s: $1 is its kept_from, $2
+// whether only members of watches count.
+func everySharer(of string) string {
+	return `
+    SELECT s.did, s.link_id,
+           max(s.shared_at)                                 AS at,
+           max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
+           max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
+           max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at
+    FROM shares AS s
+    WHERE s.shared_at > $1 AND ` + of + ` AND` + throughLivingSubject + `
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+      AND (NOT $2::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
+    GROUP BY s.did, s.link_id`
+}
+
+// everyCount is what link_counts should hold at $1 of some rows f of sharers.
+func everyCount(of string) string {
+	return `
+    SELECT f.link_id                                                                AS link_id,
+           count(*)                                                                 AS sharers,
+           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '1 hour')       AS in_1h,
+           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '3 hours')      AS in_3h,
+           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '6 hours')      AS in_6h,
+           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '12 hours')     AS in_12h,
+           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '24 hours')     AS in_24h,
+           count(*) FILTER (WHERE f.at > $1::timestamptz - interval '168 hours')    AS in_7d,
+           max(f.at)                                                                AS last_at
+    FROM sharers AS f
+    WHERE ` + of + `
+    GROUP BY f.link_id
+    HAVING count(*) >= 2`
+}
+
+// CountEverything asks the counter to count everything again.
+func CountEverything(ctx context.Context, db schema.DB) error {
+	if _, err := db.Exec(ctx, `INSERT INTO pending_counts DEFAULT VALUES`); err != nil {
+		return fmt.Errorf("ask for a recount: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,578 @@
+package ranking
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// history is a random history: writers who change everything that counts, a clock that
+// is set forward and back, and a counter that is killed now and then.
+type history struct {
+	pool  *pgxpool.Pool
+	clock atomic.Int64 // microseconds
+	steps atomic.Int64
+}
+
+const historyAccounts, historyLinks, historyTargets = 40, 30, 2
+
+func (h *history) now() time.Time { return time.UnixMicro(h.clock.Load()) }
+
+// step queues one random thing, or sets the clock.
+func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
+	h.steps.Add(1)
+	did := func() string { x := r.Float64(); return fmt.Sprintf("did:plc:%02d", int(historyAccounts*x*x)) }
+	link := func() int64 { x := r.Float64(); return int64(historyLinks*x*x) + 1 }
+	at := func() time.Time {
+		x := r.Float64()
+		return h.now().Add(time.Minute - time.Duration(x*x*x*float64(8*24*time.Hour))).Truncate([]time.Duration{time.Second, time.Hour}[r.IntN(2)])
+	}
+	rkey := func() string { return fmt.Sprintf("%d-%03d", writer, r.IntN(300)) } // a writer's own: writers do not wait for each other
+	way := func() string { return ways()[r.IntN(3)] }
+	const add = `
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT $1, 'c', $2, l.id, $4, $5 FROM links AS l WHERE l.id = ANY ($3)
+ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at`
+	const through = `
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'c', $2, l.id, $4, $5, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
+ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
+	subject := func() string { return fmt.Sprint("s", r.IntN(2)) }
+	k := r.IntN(71)
+	if writer == 0 { // the one that changes what all writers use, or they would wait for each other's deadlocks
+		k = 71 + r.IntN(29)
+	}
+	switch {
+	case k < 15: // through a post that another account may have written
+		q.Queue(through, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], ways()[1+r.IntN(2)], at(), did(), subject())
+	case k < 45:
+		q.Queue(add, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], way(), at())
+	case k < 55:
+		q.Queue(`UPDATE shares SET how = $2, shared_at = $3 WHERE rkey = $1`, rkey(), way(), at())
+	case k < 60:
+		q.Queue(`UPDATE shares SET link_id = $2 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
+	case k < 70:
+		q.Queue(`DELETE FROM shares WHERE rkey = $1`, rkey())
+	case k < 71:
+		q.Queue(`DELETE FROM shares WHERE rkey LIKE $1 AND did = $2`, fmt.Sprintf("%d-%%", writer), did())
+	case k < 79:
+		q.Queue(`INSERT INTO accounts (did, status) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET status = excluded.status`,
+			did(), []string{"active", "active", "takendown", "hidden"}[r.IntN(4)])
+	case k < 80:
+		q.Queue(`DELETE FROM accounts WHERE did = $1`, did())
+	case k < 86:
+		q.Queue(`INSERT INTO watch_members (did, watch_id) SELECT $1, id FROM watches WHERE target = $2 ON CONFLICT DO NOTHING`, did(), target(r))
+	case k < 89:
+		q.Queue(`DELETE FROM watch_members WHERE did = $1 AND watch_id IN (SELECT id FROM watches WHERE target = $2)`, did(), target(r))
+	case k < 90 && r.IntN(6) == 0:
+		q.Queue(`INSERT INTO watches (target, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`, target(r), []string{"follows", "second-degree"}[r.IntN(2)])
+	case k < 91 && r.IntN(4) == 0:
+		q.Queue(`DELETE FROM watches WHERE target = $1`, target(r))
+	case k < 92:
+		q.Queue(`WITH gone AS (DELETE FROM shares WHERE link_id = $1) DELETE FROM links WHERE id = $1`, link())
+	case k < 94:
+		q.Queue(`INSERT INTO links (id, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+			link(), fmt.Sprint(r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
+	case k < 95 && r.IntN(20) == 0:
+		q.Queue(`INSERT INTO pending_counts (link_id) VALUES ($1)`, link())
+	case k < 97:
+		q.Queue(`INSERT INTO subjects (did, collection, rkey, links) SELECT $1, 'app.bsky.feed.post', $2, ARRAY(SELECT l FROM generate_series(1, $3::bigint) AS l WHERE random() < 0.7)
+ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links`, did(), subject(), historyLinks)
+	case k < 98:
+		q.Queue(`DELETE FROM subjects WHERE did = $1`, did())
+	default:
+		h.clock.Add(h.tick(r).Microseconds())
+	}
+}
+
+func target(r *rand.Rand) string { return fmt.Sprintf("target%d.example", r.IntN(historyTargets)) }
+
+// tick is how far the clock goes: mostly a little, sometimes back, sometimes far.
+func (h *history) tick(r *rand.Rand) time.Duration {
+	switch k := r.IntN(600); {
+	case k < 1:
+		return 26 * time.Hour
+	case k < 2:
+		return -25 * time.Hour
+	case k < 5:
+		return -3 * time.Hour
+	case k < 40:
+		return -time.Duration(r.IntN(int(20 * time.Minute)))
+	case k < 60:
+		return time.Duration(r.IntN(int(2 * time.Hour)))
+	}
+	return time.Duration(r.IntN(int(time.Minute)))
+}
+
+// write does steps in transactions of random size, one for each turn. Some are rolled
+// back.
+func (h *history) write(ctx context.Context, r *rand.Rand, writer int, turns <-chan struct{}) error {
+	rolled := errors.New("rolled back")
+	most := 40
+	if writer == 0 {
+		most = 2
+	}
+	for range turns {
+		err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+			q := &pgx.Batch{}
+			for range most - r.IntN(most) {
+				h.step(q, r, writer)
+			}
+			if err := tx.SendBatch(ctx, q).Close(); err != nil || r.IntN(15) > 0 {
+				return err
+			}
+			return rolled
+		})
+		var pgErr *pgconn.PgError
+		expected := errors.Is(err, rolled) || errors.As(err, &pgErr) && slices.Contains([]string{"40P01", "23503", "23505"}, pgErr.Code)
+		if err != nil && !expected { // a deadlock, a link that another writer deletes, a move onto another share
+			return err
+		}
+	}
+	return nil
+}
+
+// count runs the counter until ctx ends, sometimes only for so long that it is killed.
+func (h *history) count(ctx context.Context, r *rand.Rand, turn <-chan struct{}) error {
+	for range turn {
+		for range r.IntN(4) {
+			killed, cancel := context.WithTimeout(ctx, time.Duration(r.IntN(20))*time.Millisecond)
+			if r.IntN(3) > 0 {
+				cancel()
+				killed, cancel = context.WithCancel(ctx)
+			}
+			_, err := Count(killed, h.pool, h.now())
+			cancel()
+			if err != nil && killed.Err() == nil && schema.Classify(err) != schema.Transient {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// within gives out one snapshot again and again.
+type within struct{ tx pgx.Tx }
+
+func (w within) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return w.tx.Begin(ctx) }
+
+// story is everything that decides the ranking, as one snapshot has it.
+type story struct {
+	shares []struct {
+		DID, How string
+		Link     int64
+		At       time.Time
+		Author   string
+		Rkey     string
+	}
+	subjects map[[2]string][]int64
+	hidden   map[string]bool
+	members  map[string]map[string]bool // of each target and degree
+	watched  bool
+	sites    map[int64]string
+}
+
+func readLedger(t *testing.T, tx pgx.Tx) (l story) {
+	t.Helper()
+	ctx := t.Context()
+	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, '') FROM shares`)
+	require.NoError(t, err)
+	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+		DID, How string
+		Link     int64
+		At       time.Time
+		Author   string
+		Rkey     string
+	}])
+	require.NoError(t, err)
+	l.subjects = map[[2]string][]int64{}
+	var author, post string
+	var links []int64
+	rows, _ = tx.Query(ctx, `SELECT did, rkey, links FROM subjects`)
+	_, err = pgx.ForEachRow(rows, []any{&author, &post, &links}, func() error { l.subjects[[2]string{author, post}] = slices.Clone(links); return nil })
+	require.NoError(t, err)
+	l.hidden, l.members, l.sites = map[string]bool{}, map[string]map[string]bool{}, map[int64]string{}
+	var did, target, kind, site string
+	var id int64
+	rows, _ = tx.Query(ctx, `SELECT did FROM accounts WHERE status <> 'active'`)
+	_, err = pgx.ForEachRow(rows, []any{&did}, func() error { l.hidden[did] = true; return nil })
+	require.NoError(t, err)
+	rows, _ = tx.Query(ctx, `SELECT w.target, w.kind, coalesce(m.did, '') FROM watches AS w LEFT JOIN watch_members AS m ON m.watch_id = w.id`)
+	_, err = pgx.ForEachRow(rows, []any{&target, &kind, &did}, func() error {
+		l.watched = true
+		for _, k := range []string{"", target, target + " " + map[string]string{"follows": "first", "second-degree": "second"}[kind]} {
+			if l.members[k] == nil {
+				l.members[k] = map[string]bool{}
+			}
+			l.members[k][did] = true
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	rows, _ = tx.Query(ctx, `SELECT id, site FROM links`)
+	_, err = pgx.ForEachRow(rows, []any{&id, &site}, func() error { l.sites[id] = site; return nil })
+	require.NoError(t, err)
+	return l
+}
+
+// fold ranks the links of a story, without any SQL: a line each.
+func (l story) fold(q Query) []string {
+	latest := map[int64]map[string]time.Time{}
+	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
+	for _, s := range l.shares {
+		alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Link)
+		counts := alive && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (q.Watch == "" || who[s.DID]) &&
+			(len(q.Ways) == 0 || slices.Contains(q.Ways, s.How)) && (q.Site == "" || l.sites[s.Link] == q.Site)
+		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
+			if latest[s.Link] == nil {
+				latest[s.Link] = map[string]time.Time{}
+			}
+			if s.At.After(latest[s.Link][s.DID]) {
+				latest[s.Link][s.DID] = s.At
+			}
+		}
+	}
+	type ranked struct {
+		id         int64
+		key        int
+		n          int
+		speed      float64
+		last       time.Time
+		lastSharer string
+	}
+	var all []ranked
+	for id, sharers := range latest {
+		k := ranked{id: id}
+		for did, at := range sharers {
+			if q.At.Sub(at) < q.Window {
+				k.n++
+				if at.After(k.last) || at.Equal(k.last) && did < k.lastSharer {
+					k.last, k.lastSharer = at, did
+				}
+			}
+			for _, hours := range []float64{1, 3, 6, 12, 24} { // the mean of the hourly rates
+				if q.At.Sub(at).Hours() < hours {
+					k.speed += 1 / hours / 5
+					k.key += int(24 / hours)
+				}
+			}
+		}
+		if k.n < max(q.AtLeast, 1) || q.Sort == Speed && k.key == 0 {
+			continue
+		}
+		switch q.Sort {
+		case Newest:
+			k.key = int(id)
+		case Sharers:
+			k.key, k.speed = k.n, 0
+		}
+		if q.Sort == Newest {
+			k.speed = 0
+		}
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
+	var lines []string
+	for _, k := range all {
+		lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s", k.id, k.n, k.speed, k.last.UTC().Format(time.RFC3339Nano), k.lastSharer))
+	}
+	return lines
+}
+
+// pages reads a whole ranking, page by page.
+func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recounted bool) {
+	t.Helper()
+	for {
+		p, err := trending(t.Context(), db, q, l)
+		require.NoError(t, err)
+		recounted = recounted || p.Recounted
+		for _, k := range p.Links {
+			lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s", k.ID, k.Sharers, k.Speed, k.LastShared.UTC().Format(time.RFC3339Nano), k.Faces[0].DID))
+		}
+		if p.Next == "" {
+			return lines, recounted
+		}
+		q.After = p.Next
+	}
+}
+
+func randomQuery(r *rand.Rand, now time.Time) Query {
+	q := Query{At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)], Limit: []int{3, 10, 100}[r.IntN(3)]}
+	if r.IntN(3) == 0 {
+		q.At = now.Add(time.Duration(r.IntN(int(10*time.Minute))) - 5*time.Minute).Truncate(time.Microsecond)
+	}
+	if r.IntN(3) == 0 {
+		q.Watch = target(r)
+		q.Degree = []Degree{BothDegrees, FirstDegree, SecondDegree}[r.IntN(3)]
+	}
+	if r.IntN(4) == 0 {
+		q.Ways = [][]string{{"post"}, {"repost"}, {"post", "quote"}, {"quote", "repost"}}[r.IntN(4)]
+	}
+	if r.IntN(5) == 0 {
+		q.Site = fmt.Sprintf("site%d.example", r.IntN(3))
+	}
+	if r.IntN(4) == 0 {
+		q.AtLeast = 1 + r.IntN(4)
+	}
+	return q
+}
+
+// compare compares some rankings of one snapshot with a fold in Go, and what is kept
+// with the story. It returns how many it read from the counts and how many it
+// recounted, and whether something was pending.
+func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int, pending bool) {
+	t.Helper()
+	tx, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it wrote nothing
+	l := readLedger(t, tx)
+	require.NoError(t, tx.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pending_counts)`).Scan(&pending))
+	for i, q := range queries {
+		if _, ok := l.members[q.Watch]; q.Watch != "" && !ok {
+			_, err := Trending(t.Context(), within{tx}, q)
+			require.ErrorIs(t, err, ErrWatch)
+			continue
+		}
+		got, again := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], few: []int{2000, 2}[i/2%2]})
+		require.Equal(t, l.fold(q), got, "%+v, pending %t, recounted %t", q, pending, again)
+		if again {
+			recounted++
+		} else {
+			counted++
+		}
+	}
+	return counted, recounted, pending
+}
+
+// TestCountsEqualAFoldAfterAnyHistory reads snapshots while the writers and the counter
+// run.
+func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
+	t.Parallel()
+	const writers, least = 3, 10_000
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	source := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, n)) }
+	h := &history{pool: schematest.New(t)}
+	h.clock.Store(time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC).UnixMicro())
+	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 'site' || n % 3 || '.example', now() FROM generate_series(1, $1::int) AS n`, historyLinks)
+	require.NoError(t, err)
+
+	var all sync.WaitGroup
+	failed := make(chan error, writers+1)
+	turns, counts := make(chan struct{}, 20), make(chan struct{}, 1)
+	for n := range writers {
+		all.Go(func() { failed <- h.write(t.Context(), source(uint64(n)), n, turns) })
+	}
+	all.Go(func() { failed <- h.count(t.Context(), source(100), counts) })
+
+	r := source(200)
+	rounds := map[string]int{}
+	for h.steps.Load() < least {
+		give(turns, cap(turns))
+		give(counts, r.IntN(4))
+		queries := []Query{randomQuery(r, h.now()), randomQuery(r, h.now()), randomQuery(r, h.now())}
+		counted, recounted, pending := h.compare(t, queries)
+		rounds["counted"] += counted
+		rounds["recounted"] += recounted
+		if pending {
+			rounds["corrected"] += counted
+		}
+	}
+	close(turns)
+	close(counts)
+	all.Wait()
+	for range writers + 1 {
+		require.NoError(t, <-failed)
+	}
+	t.Logf("%d steps; rankings: %v", h.steps.Load(), rounds)
+	for _, what := range []string{"counted", "recounted", "corrected"} {
+		require.Greater(t, rounds[what], 5, what)
+	}
+	h.finish(t)
+}
+
+// give gives up to n turns, without waiting for them to be taken.
+func give(turns chan<- struct{}, n int) {
+	for range n {
+		select {
+		case turns <- struct{}{}:
+		default:
+			return
+		}
+	}
+}
+
+// check requires that no count differs from a recount.
+func (h *history) check(t *testing.T) {
+	t.Helper()
+	done, err := Check(t.Context(), h.pool, func(d Difference) { require.Fail(t, d.String()) })
+	require.NoError(t, err)
+	require.False(t, done.Pending)
+}
+
+// finish counts everything that is pending, and compares every window in every order.
+func (h *history) finish(t *testing.T) {
+	t.Helper()
+	for {
+		done, err := Count(t.Context(), h.pool, h.now())
+		require.NoError(t, err)
+		if !done.More && !done.Busy { // a killed counter holds its lock until the server notices
+			break
+		}
+	}
+	var queries []Query
+	for _, w := range Windows() {
+		for _, sort := range []Sort{Sharers, Speed, Newest} {
+			for _, watch := range []string{"", "target0.example"} {
+				queries = append(queries, Query{At: h.now(), Window: w.Length, Sort: sort, Watch: watch, Limit: 4})
+			}
+		}
+	}
+	h.check(t)
+	_, recounted, pending := h.compare(t, queries)
+	require.False(t, pending)
+	require.Zero(t, recounted, "nothing is pending")
+}
+
+// TestWriterDoesTheSameForAPopularLinkOrAccount: an account that shares thousands of
+// links is hidden, and a link that thousands share is shared once more. Each transaction
+// writes one row for the counter and none that others use, and the next request knows.
+func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
+	t.Parallel()
+	const many = 4000
+	pool := schematest.New(t)
+	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	exec := func(db schema.DB, sql string, args ...any) {
+		_, err := db.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	count := func() Counted {
+		done, err := Count(t.Context(), pool, now)
+		require.NoError(t, err)
+		return done
+	}
+	exec(pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, $2::int) AS n`, now, many)
+	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:busy', 'c', id::text, id, 'post', $1 FROM links`, now.Add(-time.Minute))
+	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', 1, 'post', $1 FROM generate_series(2, $2::int) AS n`, now.Add(-time.Minute), many)
+	count()
+	sharers := func() int {
+		p, err := Trending(t.Context(), pool, Query{At: now, Window: time.Hour, Limit: 1})
+		require.NoError(t, err)
+		require.False(t, p.Recounted)
+		require.Equal(t, "1", p.Links[0].URL)
+		return p.Links[0].Sharers
+	}
+	require.Equal(t, many, sharers())
+
+	// pending runs a statement on a new connection, and returns how many rows it writes for the counter.
+	pending := func(sql string) (rows int) {
+		conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
+		require.NoError(t, err)
+		defer conn.Close(t.Context()) //nolint:errcheck // the connection is no longer needed
+		tx, err := conn.Begin(t.Context())
+		require.NoError(t, err)
+		exec(tx, sql)
+		found, err := tx.Query(t.Context(), `SELECT relname::text, (n_tup_ins + n_tup_upd + n_tup_del)::int FROM pg_stat_xact_user_tables WHERE n_tup_ins + n_tup_upd + n_tup_del > 0`)
+		require.NoError(t, err)
+		var table string
+		var n int
+		_, err = pgx.ForEachRow(found, []any{&table, &n}, func() error {
+			require.NotContains(t, []string{"links", "sharers", "link_counts", "count_state"}, table)
+			if table == "pending_counts" {
+				rows = n
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit(t.Context()))
+		return rows
+	}
+	require.Equal(t, 1, pending(`INSERT INTO accounts (did, status) VALUES ('did:plc:busy', 'takendown')`))
+	require.Equal(t, many-1, sharers(), "the request corrects thousands of links")
+	require.Equal(t, many, count().Sharers)
+	require.Equal(t, 1, pending(`UPDATE accounts SET status = 'active' WHERE did = 'did:plc:busy'`))
+	require.Equal(t, many, sharers())
+	require.Equal(t, 1, pending(`DELETE FROM shares WHERE did = 'did:plc:2'`))
+	require.Equal(t, many-1, sharers())
+	require.Equal(t, 0, pending(`UPDATE accounts SET handle = 'busy.example' WHERE did = 'did:plc:busy'`), "it counts as before")
+
+	// A step of the counter reads neither of them from the first share on.
+	count()
+	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) VALUES ('did:plc:new', 'c', 'r', 1, 'post', $1)`, now)
+	done := count()
+	require.Equal(t, Counted{Pending: 1, Sharers: 1, Links: 1}, done)
+	h := &history{pool: pool}
+	h.check(t)
+	h.compare(t, []Query{{At: now, Window: time.Hour, Sort: Sharers, Limit: 2 * many}, {At: now, Window: 24 * time.Hour, Sort: Speed, Limit: 2 * many}})
+}
+
+// TestDifferencesAreFound: a count that is wrong is reported, by its link, and a recount
+// repairs it.
+func TestDifferencesAreFound(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	exec := func(sql string, args ...any) {
+		_, err := pool.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	differences := func() (lines []string, pending bool) {
+		found := func(d Difference) { lines = append(lines, d.String()) }
+		done, err := Check(t.Context(), pool, found)
+		require.NoError(t, err)
+		return lines, done.Pending
+	}
+	exec(`INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 3) AS n`, now)
+	exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'c', id::text, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, now)
+	_, pending := differences()
+	require.True(t, pending, "nothing is counted yet")
+	_, err := Count(t.Context(), pool, now)
+	require.NoError(t, err)
+	lines, pending := differences()
+	require.False(t, pending)
+	require.Empty(t, lines)
+
+	exec(`UPDATE link_counts SET in_7d = 1, in_24h = 1, in_12h = 1, in_6h = 1, in_3h = 1, in_1h = 1 WHERE link_id = 1`)
+	exec(`DELETE FROM sharers WHERE link_id = 2 AND did = 'did:plc:1'`)
+	exec(`UPDATE sharers SET repost_at = at WHERE link_id = 3 AND did = 'did:plc:2'`)
+	exec(`DELETE FROM link_counts WHERE link_id = 3`)
+	lines, _ = differences()
+	require.Len(t, lines, 5, "%v", lines)
+	for i, begins := range []string{"link 2, sharer did:plc:1: kept nothing, recounted {", "link 3, sharer did:plc:2: kept {", "link 1: kept {", "link 2: kept {", "link 3: kept nothing, recounted {"} {
+		require.True(t, strings.HasPrefix(lines[i], begins), "%s: expected %s", lines[i], begins)
+	}
+	sampled := map[int64]bool{}
+	wrong, err := CheckSample(t.Context(), pool, 100, now, func(d Difference) { sampled[d.Link] = true })
+	require.NoError(t, err)
+	require.Equal(t, 5, wrong)
+	counts, err := schema.ReadCounts(t.Context(), pool)
+	require.NoError(t, err)
+	require.Equal(t, int64(5), counts.Wrong)
+	require.Equal(t, map[int64]bool{1: true, 2: true, 3: true}, sampled)
+
+	// A pending pair is left out: readers correct it.
+	exec(`INSERT INTO pending_counts (link_id, did) VALUES (2, 'did:plc:1')`)
+	lines, _ = differences()
+	require.Len(t, lines, 4)
+	require.NoError(t, CountEverything(t.Context(), pool))
+	_, pending = differences()
+	require.True(t, pending)
+	_, err = Count(t.Context(), pool, now)
+	require.NoError(t, err)
+	lines, _ = differences()
+	require.Empty(t, lines)
+}

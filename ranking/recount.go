@@ -1,0 +1,116 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// recount ranks the links by counting the shares in the ledger, all of them. It depends
+// on nothing that is maintained, and takes long when there are many shares.
+func (r *reader) recount(ctx context.Context) ([]entry, error) {
+	dids := `'{}'::text[]`
+	if r.watches != nil {
+		dids = `array_agg(p.did)`
+	}
+	sql := `
+WITH pairs AS MATERIALIZED (
+    SELECT s.link_id, s.did, max(s.shared_at) AS at
+    FROM shares AS s
+    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND` + throughLivingSubject + `
+      AND ($3::text[] IS NULL OR s.how = ANY ($3))
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+      AND (NOT $4::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
+      AND ($5::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($5)))
+    GROUP BY s.link_id, s.did
+), links_of AS MATERIALIZED (
+    SELECT p.link_id                             AS id,
+           count(*) FILTER (WHERE p.at > $6)     AS sharers,
+           ` + speedOf("p.at", "$7") + `         AS speed,
+           max(p.at)                             AS last,
+           ` + dids + `                          AS dids
+    FROM pairs AS p
+    GROUP BY p.link_id
+)
+SELECT c.id, c.sharers, c.speed, c.last, c.dids
+FROM links_of AS c
+WHERE ($8::text = '' OR EXISTS (SELECT FROM links AS l WHERE l.id = c.id AND l.site = $8))` + afterPosition(9)
+	args := []any{r.earliest(), r.q.until(), r.q.ways(), r.state.Watching, r.watches, r.from(), r.end, r.q.Site}
+	return schema.All(ctx, r.tx, "recount the links", pgx.RowToStructByPos[entry], sql, append(args, r.positionArgs()...)...)
+}
+
+// speedOf is the speed of the rows of a group that share at the time at.
+func speedOf(at, end string) string {
+	sql := ""
+	for i, w := range weights() {
+		if w > 0 {
+			if i > 0 {
+				sql += " + "
+			}
+			sql += fmt.Sprintf("%d * count(*) FILTER (WHERE %s > %s::timestamptz - interval '%d hours')", w, at, end, int(Windows()[i].Length.Hours()))
+		}
+	}
+	return "(" + sql + ")"
+}
+
+// afterPosition ends a query of links c with the conditions of the ranking, its order,
+// and the position and length of the page. Its parameters begin with number n; they are
+// positionArgs.
+func afterPosition(n int) string {
+	const sql = `
+  AND c.sharers >= $%[1]d AND ($%[2]d::text <> 'speed' OR c.speed > 0)
+  AND ($%[3]d::boolean OR (%[8]s, %[9]s, c.id) < ($%[4]d::bigint, $%[5]d::timestamptz, $%[6]d::bigint))
+ORDER BY %[8]s DESC, %[9]s DESC, c.id DESC
+LIMIT $%[7]d`
+	value := fmt.Sprintf(`CASE $%d WHEN 'newest' THEN 0 WHEN 'speed' THEN c.speed ELSE c.sharers END`, n+1)
+	stamp := fmt.Sprintf(`CASE $%d WHEN 'newest' THEN 'epoch' ELSE c.last END`, n+1)
+	return fmt.Sprintf(sql, n, n+1, n+2, n+3, n+4, n+5, n+6, value, stamp)
+}
+
+func (r *reader) positionArgs() []any {
+	after := entry{}
+	if r.after != nil {
+		after = *r.after
+	}
+	stamp := after.Last
+	if r.q.Sort == Newest {
+		stamp = time.Unix(0, 0)
+	}
+	return []any{r.q.least(), string(r.q.Sort), r.after == nil, after.value(r.q.Sort), stamp, after.ID, r.q.Limit + 1}
+}
+
+// earliest is the date after which shares matter to the query.
+func (r *reader) earliest() time.Time {
+	day := r.end.Add(-Windows()[longestSpeed].Length)
+	if from := r.from(); r.q.Sort != Speed || from.Before(day) {
+		return from
+	}
+	return day
+}
+
+// value is what a link is ranked by first.
+func (e entry) value(sort Sort) int {
+	switch sort {
+	case Speed:
+		return e.Speed
+	case Newest:
+		return 0
+	}
+	return e.Sharers
+}
+
+// merge returns the first limit links of both lists after a position.
+func (r *reader) merge(found, touched []entry, after *entry, limit int) []entry {
+	for _, e := range touched {
+		if after == nil || after.compare(e, r.q.Sort) < 0 {
+			found = append(found, e)
+		}
+	}
+	slices.SortFunc(found, func(a, b entry) int { return a.compare(b, r.q.Sort) })
+	return found[:min(limit, len(found))]
+}

@@ -1,0 +1,386 @@
+package ranking
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// walk walks down what is counted of everyone, in the order of the ranking. The links
+// with pending changes, or with sharers who left the window since the last count, are
+// corrected; the others are taken as they are.
+type walk struct {
+	*reader
+	changes   changes
+	corrected map[int64]*corrected
+	touched   []entry // the corrected links
+	complete  bool    // touched has all links that can be in the ranking
+}
+
+// windowIndex returns the index of the query's window.
+func (r *reader) windowIndex() int {
+	return slices.IndexFunc(Windows(), func(w Window) bool { return w.Length == r.q.Window })
+}
+
+// needed returns the windows that the ranking depends on.
+func (r *reader) needed() []int {
+	i := r.windowIndex()
+	if r.q.Sort != Speed {
+		return []int{i}
+	}
+	all := []int{0, 1, 2, 3, longestSpeed}
+	if !slices.Contains(all, i) {
+		all = append(all, i)
+	}
+	return all
+}
+
+// correct computes what differs from link_counts. exact is false if that is too much.
+func (w *walk) correct(ctx context.Context) (exact bool, err error) {
+	crossings, err := readCrossings(ctx, w.tx, w.state.AsOf, w.end, w.needed(), w.pending)
+	if err != nil || len(crossings) >= w.pending {
+		return false, err
+	}
+	few, err := w.candidates(ctx)
+	if err != nil {
+		return false, err
+	}
+	w.corrected, err = tallies(ctx, w.tx, w.state, w.end, w.changes, crossings, nil, few)
+	if err != nil {
+		return false, err
+	}
+	for link, t := range w.corrected {
+		if e := w.entry(link, t.now); w.qualifies(e) {
+			w.touched = append(w.touched, e)
+		}
+	}
+	if w.q.Site != "" {
+		if err := w.keepSite(ctx); err != nil {
+			return false, err
+		}
+	}
+	w.complete = few != nil
+	return true, nil
+}
+
+func (w *walk) entry(link int64, t tally) entry {
+	return entry{ID: link, Sharers: t.in[w.windowIndex()], Speed: t.in.speed(), Last: t.last}
+}
+
+// qualifies reports whether a link is in the ranking as far as counts decide.
+func (w *walk) qualifies(e entry) bool {
+	return e.Sharers >= w.q.least() && (w.q.Sort != Speed || e.Speed > 0)
+}
+
+// candidates returns all links that may be in the ranking if they are few and a walk
+// would pass many others; otherwise nil.
+func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
+	if w.q.Site != "" {
+		const sql = `SELECT l.id FROM links AS l WHERE l.site = $1 LIMIT $2`
+		if links, err = schema.All(ctx, w.tx, "list the links of the site", pgx.RowTo[int64], sql, w.q.Site, w.few); err != nil || len(links) < w.few {
+			return nonNil(links), err
+		}
+	}
+	if w.q.Sort == Newest {
+		const sql = `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 LIMIT $2`
+		if links, err = schema.All(ctx, w.tx, "list the links of the window", pgx.RowTo[int64], sql, w.from(), w.few); err != nil || len(links) < w.few {
+			return nonNil(links), err
+		}
+	}
+	return nil, nil
+}
+
+func nonNil(links []int64) []int64 {
+	if links == nil {
+		return []int64{}
+	}
+	return links
+}
+
+// keepSite removes the corrected links of other sites.
+func (w *walk) keepSite(ctx context.Context) error {
+	ids := make([]int64, len(w.touched))
+	for i, e := range w.touched {
+		ids[i] = e.ID
+	}
+	of, err := schema.All(ctx, w.tx, "find the links of the site", pgx.RowTo[int64], `SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND l.site = $2`, ids, w.q.Site)
+	if err != nil {
+		return err
+	}
+	is := make(map[int64]bool, len(of))
+	for _, id := range of {
+		is[id] = true
+	}
+	w.touched = slices.DeleteFunc(w.touched, func(e entry) bool { return !is[e.ID] })
+	return nil
+}
+
+// first returns the first limit links after a position that have the ways.
+func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, error) {
+	if w.q.ways() == nil {
+		return w.next(ctx, after, limit)
+	}
+	// A link has at most as many sharers by some ways as it has sharers. So no link can win that comes after one
+	// which the last of the page beats.
+	var found []entry
+	var position *entry
+	for size := 2 * limit; ; size *= 2 {
+		chunk, err := w.next(ctx, position, size)
+		if err != nil {
+			return nil, err
+		}
+		exact, err := w.byWays(ctx, chunk)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range exact {
+			if w.qualifies(e) && (after == nil || after.compare(e, w.q.Sort) < 0) {
+				found = append(found, e)
+			}
+		}
+		slices.SortFunc(found, func(a, b entry) int { return a.compare(b, w.q.Sort) })
+		if len(chunk) < size {
+			return found[:min(limit, len(found))], nil
+		}
+		position = &chunk[len(chunk)-1]
+		if len(found) >= limit && found[limit-1].compare(*position, w.q.Sort) <= 0 {
+			return found[:limit], nil
+		}
+	}
+}
+
+// next returns the next limit links after a position, whatever the way.
+func (w *walk) next(ctx context.Context, after *entry, limit int) ([]entry, error) {
+	var found []entry
+	if !w.complete {
+		untouched, err := w.untouched(ctx, after, limit+len(w.corrected))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range untouched {
+			if _, ok := w.corrected[e.ID]; !ok {
+				found = append(found, e)
+			}
+		}
+	}
+	return w.merge(found, w.touched, after, limit), nil
+}
+
+// untouched returns the next limit links after a position as they are counted.
+func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry, error) {
+	if w.q.Sort == Newest {
+		return w.newest(ctx, after, limit)
+	}
+	found, err := w.ordered(ctx, after, limit)
+	if err != nil || len(found) == limit && w.q.Sort == Sharers {
+		return found, err
+	}
+	var last *entry
+	if len(found) == limit {
+		last = &found[limit-1]
+	}
+	singles, err := w.singles(ctx, after, last, limit)
+	return append(found, singles...), err
+}
+
+// ordered walks the links with at least two sharers in the window of the order.
+func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
+	column := "c.in_" + Windows()[w.windowIndex()].Name
+	by, two := column, column
+	if w.q.Sort == Speed {
+		by, two = "c.speed", "c.in_24h"
+	}
+	sql := `
+SELECT c.link_id, ` + column + `, c.speed, c.last_at, NULL::text[]
+FROM link_counts AS c
+WHERE ` + two + ` >= 2 AND ` + column + ` >= $1
+  AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
+  AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5)
+ORDER BY ` + by + ` DESC, c.last_at DESC, c.link_id DESC
+LIMIT $6`
+	value, last, id := math.MaxInt32, time.Unix(0, 0), int64(0)
+	if after != nil {
+		value, last, id = after.value(w.q.Sort), after.Last, after.ID
+	}
+	return schema.All(ctx, w.tx, "walk the counts", pgx.RowToStructByPos[entry], sql, w.q.least(), w.q.Site, value, last, id, limit)
+}
+
+// singles walks the links with one sharer in the window of the order, the latest first:
+// that is their order. last is the last link that was found otherwise; nil: the end was
+// reached. Singles after it are not needed.
+func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]entry, error) {
+	window := w.windowIndex()
+	single := window
+	if w.q.Sort == Speed {
+		single = longestSpeed
+	}
+	if w.q.Sort == Sharers && w.q.least() > 1 {
+		return nil, nil
+	}
+	length := Windows()[single].Length
+	if w.q.Sort == Speed && w.q.Window < length {
+		length = w.q.Window
+	}
+	value := func(at time.Time) int {
+		if w.q.Sort == Speed {
+			return counted(at, w.end).speed()
+		}
+		return 1
+	}
+	from := w.end.Add(-length)
+	if last != nil { // only those that come before it
+		if value(w.end.Add(time.Microsecond)) < last.value(w.q.Sort) {
+			return nil, nil
+		}
+		from = later(from, w.ageBelow(value, last.value(w.q.Sort)))
+	}
+	until, id := w.end.Add(100*365*24*time.Hour), int64(math.MaxInt64)
+	if after != nil {
+		switch v := after.value(w.q.Sort); {
+		case value(after.Last) == v: // it is a single, or as good as one
+			until, id = after.Last, after.ID
+		default: // it has more sharers than singles with its date
+			until = w.ageBelow(value, v)
+			if value(w.end.Add(time.Microsecond)) < v {
+				until = w.end.Add(100 * 365 * 24 * time.Hour)
+			}
+		}
+	}
+	in, of := "c.in_"+Windows()[single].Name, "c.in_"+Windows()[window].Name
+	sql := `
+SELECT s.link_id, coalesce(c.n, 1), 0, s.at, NULL::text[]
+FROM sharers AS s
+LEFT JOIN LATERAL (SELECT ` + in + ` AS single, ` + of + ` AS n FROM link_counts AS c WHERE c.link_id = s.link_id LIMIT 1) AS c ON true
+WHERE s.at > $1 AND s.at <= $2 AND (s.at, s.link_id) < ($2, $3) AND coalesce(c.single, 1) = 1 AND coalesce(c.n, 1) >= $4
+  AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = s.link_id) = $5)
+ORDER BY s.at DESC, s.link_id DESC
+LIMIT $6`
+	found, err := schema.All(ctx, w.tx, "walk the single shares", pgx.RowToStructByPos[entry], sql, from, until, id, w.q.least(), w.q.Site, limit)
+	for i := range found {
+		found[i].Speed = counted(found[i].Last, w.end).speed()
+	}
+	return found, err
+}
+
+// ageBelow returns the latest date of a share with a value below v.
+func (w *walk) ageBelow(value func(time.Time) int, v int) time.Time {
+	for _, window := range Windows() {
+		if at := w.end.Add(-window.Length); value(at) < v {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// newest walks the links in the order in which they were stored.
+func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, error) {
+	sql := `
+SELECT l.id, n.n, 0, n.last_at, NULL::text[]
+FROM links AS l
+CROSS JOIN LATERAL (
+    SELECT c.in_` + Windows()[w.windowIndex()].Name + ` AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id
+    UNION ALL
+    (SELECT 1, s.at FROM sharers AS s
+     WHERE s.link_id = l.id AND s.at > $1 AND NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = l.id) LIMIT 1)
+    LIMIT 1
+) AS n
+WHERE l.id < $2 AND n.n >= $3 AND ($4 = '' OR l.site = $4)
+ORDER BY l.id DESC
+LIMIT $5`
+	id := int64(math.MaxInt64)
+	if after != nil {
+		id = after.ID
+	}
+	return schema.All(ctx, w.tx, "walk the newest links", pgx.RowToStructByPos[entry], sql, w.state.AsOf.Add(-w.q.Window), id, w.q.least(), w.q.Site, limit)
+}
+
+// byWays counts the sharers of the links by the ways of the query.
+func (w *walk) byWays(ctx context.Context, of []entry) ([]entry, error) {
+	at := w.q.latest("s")
+	sql := `
+SELECT s.link_id, count(*) FILTER (WHERE ` + at + ` > $2), ` + speedOf(at, "$3") + `, max(` + at + `), NULL::text[]
+FROM sharers AS s
+WHERE s.link_id = ANY ($1) AND s.at > $4 AND ` + at + ` > $4
+  AND (s.link_id, s.did) NOT IN (SELECT * FROM unnest($5::bigint[], $6::text[]))
+GROUP BY s.link_id`
+	ids := make([]int64, len(of))
+	found := make(map[int64]*entry, len(of))
+	for i, e := range of {
+		ids[i] = e.ID
+		found[e.ID] = &entry{ID: e.ID}
+	}
+	var pending sharingColumns
+	for k := range w.changes {
+		if found[k.link] != nil {
+			pending.add(k)
+		}
+	}
+	rows, err := schema.All(ctx, w.tx, "count by ways", pgx.RowToStructByPos[entry], sql, ids, w.from(), w.end, w.earliest(), pending.links, pending.dids)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range rows {
+		*found[e.ID] = e
+	}
+	for k, c := range w.changes {
+		if e := found[k.link]; e != nil {
+			w.addTruth(e, c.truth)
+		}
+	}
+	all := make([]entry, 0, len(found))
+	for _, e := range found {
+		all = append(all, *e)
+	}
+	return all, nil
+}
+
+// addTruth adds a sharer by the ways of the query. counts is false if the query's
+// windows do not hold it.
+func (r *reader) addTruth(e *entry, t times) (counts bool) {
+	at := r.q.latestOf(t)
+	if !at.After(r.earliest()) {
+		return false
+	}
+	n := counted(at, r.end)
+	e.Sharers += n[r.windowIndex()]
+	e.Speed += n.speed()
+	e.Last = later(e.Last, at)
+	return true
+}
+
+// latest is the date of the latest share by the ways of the query, of a row of sharers.
+func (q Query) latest(row string) string {
+	chosen := q.ways()
+	if chosen == nil {
+		return row + ".at"
+	}
+	columns := make([]string, len(chosen))
+	for i, way := range chosen {
+		columns[i] = row + "." + way + "_at"
+	}
+	return "greatest(" + strings.Join(columns, ", ") + ")"
+}
+
+// latestOf is the same of times.
+func (q Query) latestOf(t times) time.Time {
+	chosen := q.ways()
+	if chosen == nil {
+		return t.at()
+	}
+	if !slices.Contains(chosen, "post") {
+		t.post = time.Time{}
+	}
+	if !slices.Contains(chosen, "quote") {
+		t.quote = time.Time{}
+	}
+	if !slices.Contains(chosen, "repost") {
+		t.repost = time.Time{}
+	}
+	return t.at()
+}

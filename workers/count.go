@@ -1,0 +1,98 @@
+package workers
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ranking"
+)
+
+const (
+	countInterval = time.Second
+	countBackoff  = 30 * time.Second // the longest pause after an error
+	checkedLinks  = 300              // in each check of a sample
+
+	countsCheckInterval = 10 * time.Minute
+)
+
+// counter keeps the counts of the ranking up to date. Every worker process has one, and
+// one of them writes at a time. It is no job: it runs every second, and readers are exact
+// without it.
+type counter struct {
+	pool *pgxpool.Pool
+	log  *slog.Logger
+	took *prometheus.HistogramVec
+}
+
+func newCounter(cfg Config) *counter {
+	return &counter{pool: cfg.Pool, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
+		Help:    "Time of a step that brings the ranking's counts up to date, by outcome: counted, failed.",
+		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12)}, []string{"outcome"})}
+}
+
+// run counts until ctx ends.
+func (c *counter) run(ctx context.Context) {
+	for pause := countInterval; ; {
+		if sleep(ctx, pause) != nil {
+			return
+		}
+		if err := c.count(ctx); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			pause = min(2*pause, countBackoff)
+			c.log.Error("counting_failed", "error", err, "retry_in", pause)
+			continue
+		}
+		pause = countInterval
+	}
+}
+
+// count counts everything that is pending.
+func (c *counter) count(ctx context.Context) error {
+	for tries := 0; ; {
+		began := time.Now()
+		done, err := ranking.Count(ctx, c.pool, began)
+		outcome := "counted"
+		if err != nil {
+			outcome = "failed"
+		}
+		if !done.Busy {
+			c.took.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
+		}
+		switch {
+		case err != nil && ranking.Overtaken(err) && tries < 3: // another counter committed first
+			tries++
+		case err != nil:
+			return err
+		case done.Everything:
+			c.log.Info("everything_counted", "took", time.Since(began))
+		case !done.More:
+			return nil
+		}
+	}
+}
+
+// CheckCounts compares the counts of some links with the ledger, and stores how many
+// differ. It changes no count, so it may run twice.
+type CheckCounts struct {
+	river.WorkerDefaults[jobs.CheckCounts]
+	pool *pgxpool.Pool
+	log  *slog.Logger
+}
+
+// Work checks a sample.
+func (w *CheckCounts) Work(ctx context.Context, _ *river.Job[jobs.CheckCounts]) error {
+	wrong, err := ranking.CheckSample(ctx, w.pool, checkedLinks, time.Now(), func(d ranking.Difference) {
+		jobLog(ctx, w.log).Error("count_wrong", "what", d.String())
+	})
+	rowLog(ctx).Info("counts_checked", "wrong", wrong)
+	return err
+}
