@@ -29,7 +29,7 @@ func state(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	for table, columns := range map[string]string{
 		"records": "collection, did, rkey, rev, cid, created_at, indexed_at, record", "tombstones": "collection, did, rkey, rev, deleted_at",
 		"accounts": "did, handle, handle_at, status, status_at", "shares": "collection, did, rkey, link_id, how, shared_at",
-		"links": "id, url, title, description, image, card_from, card_at, first_seen", "dead_letters": "key, cause", "gaps": "stream, from_at, to_at",
+		"links": "id, url, title, description, image, card_from, first_seen", "dead_letters": "key, cause", "gaps": "stream, from_at, to_at",
 	} {
 		var sum string
 		require.NoError(t, pool.QueryRow(context.Background(),

@@ -39,8 +39,12 @@ type sharing struct {
 	did  string
 }
 
-// times are the latest shares of a link by an account, by way; zero: none.
-type times struct{ post, quote, repost time.Time }
+// times are the latest shares of a link by an account, by way; zero: none. Its votes are
+// known after readVotes.
+type times struct {
+	post, quote, repost time.Time
+	votes               votes
+}
 
 // at returns the latest time.
 func (t times) at() time.Time {
@@ -54,7 +58,7 @@ func (t times) at() time.Time {
 }
 
 func (t times) equal(other times) bool {
-	return t.post.Equal(other.post) && t.quote.Equal(other.quote) && t.repost.Equal(other.repost)
+	return t.post.Equal(other.post) && t.quote.Equal(other.quote) && t.repost.Equal(other.repost) && t.votes.equal(other.votes)
 }
 
 // change is a row of sharers that may be wrong: what it is, and what the ledger says.
@@ -70,6 +74,11 @@ type pending struct {
 	subjectDIDs  pgtype.FlatArray[*string]
 	subjectRkeys pgtype.FlatArray[*string]
 	everything   bool
+}
+
+func (p *pending) add(link *int64, did *string) {
+	p.links, p.dids = append(p.links, link), append(p.dids, did)
+	p.subjectDIDs, p.subjectRkeys = append(p.subjectDIDs, nil), append(p.subjectRkeys, nil)
 }
 
 // pendingColumns are the columns of pending_counts that distinct reads.
@@ -105,8 +114,8 @@ func distinct(rows pgx.Rows) (p pending, taken int, err error) {
 		}
 		if _, ok := seen[k]; !ok {
 			seen[k] = struct{}{}
-			p.links, p.dids = append(p.links, link), append(p.dids, did)
-			p.subjectDIDs, p.subjectRkeys = append(p.subjectDIDs, subjectDID), append(p.subjectRkeys, subjectRkey)
+			p.add(link, did)
+			p.subjectDIDs[len(p.dids)-1], p.subjectRkeys[len(p.dids)-1] = subjectDID, subjectRkey
 		}
 		return nil
 	})

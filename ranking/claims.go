@@ -62,7 +62,9 @@ func queueClaims(q *pgx.Batch, shares []Share) (hashes pgtype.FlatArray[[]byte])
 		all[i] = shares[i].claim()
 		hashes[i] = all[i].hash
 	}
-	slices.SortFunc(all, func(a, b claim) int { return cmp.Or(cmp.Compare(a.identity, b.identity), bytes.Compare(a.hash, b.hash)) })
+	slices.SortFunc(all, func(a, b claim) int {
+		return cmp.Or(cmp.Compare(a.identity, b.identity), bytes.Compare(a.hash, b.hash))
+	})
 	all = slices.CompactFunc(all, func(a, b claim) bool { return a.identity == b.identity && bytes.Equal(a.hash, b.hash) })
 	if len(all) == 0 {
 		return hashes

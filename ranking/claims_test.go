@@ -1,9 +1,7 @@
 package ranking_test
 
 import (
-	"fmt"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -37,14 +35,14 @@ func TestOneClaimForAllWhoSayTheSame(t *testing.T) {
 	pool := schematest.New(t)
 	const https, http = "https://news.example/story", "http://news.example/story"
 	for _, who := range []string{"a", "b", "c"} {
-		says(t, pool, who, "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:" + who + "/cid1", From: "at://" + who})
+		says(t, pool, who, "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:" + who + "/cid1"})
 	}
-	says(t, pool, "d", "1", http, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:d/cid1", From: "at://d"})
-	says(t, pool, "e", "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:e/cid2", From: "at://e"})
+	says(t, pool, "d", "1", http, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:d/cid1"})
+	says(t, pool, "e", "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:e/cid2"})
 	says(t, pool, "f", "1", https, ranking.Card{})
 	require.Equal(t, []string{http + " T D cid1: d", https + " T D cid1: a b c", https + " T D cid2: e", https + ": f"}, claims(t, pool))
 
-	says(t, pool, "f", "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:f/cid2", From: "at://f"}) // edited
+	says(t, pool, "f", "1", https, ranking.Card{Title: "T", Description: "D", Image: "blob:did:plc:f/cid2"}) // edited
 	execute(t, pool, `DELETE FROM shares WHERE did = 'd'`)
 	done, err := ranking.ExpireClaims(t.Context(), pool, 0, 10)
 	require.NoError(t, err)
@@ -55,37 +53,26 @@ func TestOneClaimForAllWhoSayTheSame(t *testing.T) {
 	require.Empty(t, claims(t, pool))
 }
 
-// TestClaimsStayWhileTheyAreNamed: claims expire while posts change what they say, again
-// and again. No share names a claim that is gone.
-func TestClaimsStayWhileTheyAreNamed(t *testing.T) {
+// TestClaimStaysForTheWorkerThatFoundIt: between finding a claim that no share names and
+// storing a share that does, expiry leaves it.
+func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	says(t, pool, "a", "0", "https://news.example/story", ranking.Card{})
-	stop, ended := make(chan struct{}), make(chan error, 1)
-	expired := 0
-	go func() {
-		for {
-			select {
-			case <-stop:
-				ended <- nil
-				return
-			default:
-			}
-			done, err := ranking.ExpireClaims(t.Context(), pool, 0, 10)
-			expired += done.Found
-			if err != nil {
-				ended <- err
-				return
-			}
-		}
-	}()
-	for i := range 300 {
-		for _, who := range []string{"a", "b"} {
-			says(t, pool, who, "1", "https://news.example/story", ranking.Card{Title: fmt.Sprint("T", i%3), From: "at://" + who, At: noon().Add(time.Duration(i))})
-		}
-	}
-	close(stop)
-	require.NoError(t, <-ended)
-	require.Positive(t, expired)
-	require.Empty(t, column(t, pool, `SELECT s.did FROM shares AS s WHERE s.claim_id IS NULL OR NOT EXISTS (SELECT FROM claims AS c WHERE c.id = s.claim_id)`))
+	says(t, pool, "a", "1", "https://news.example/story", ranking.Card{Title: "T"})
+	execute(t, pool, `DELETE FROM shares`)
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	k := schema.Key{Collection: schema.PostCollection, DID: "b", Rkey: "1"}
+	all := []ranking.Share{{Key: k, Identity: "story", URL: "https://news.example/story", Site: "news.example", How: "post", SharedAt: noon(), Card: ranking.Card{Title: "T"}}}
+	require.NoError(t, ranking.EnsureLinks(t.Context(), tx, all, noon())) // as the first statements of ReplaceShares
+	done, err := ranking.ExpireClaims(t.Context(), pool, 0, 10)
+	require.NoError(t, err)
+	require.Zero(t, done.Found)
+	require.NoError(t, ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, all, noon()))
+	require.NoError(t, tx.Commit(t.Context()))
+	done, err = ranking.ExpireClaims(t.Context(), pool, 0, 10)
+	require.NoError(t, err)
+	require.Equal(t, ranking.Examined{Last: 1, Links: 1}, done)
+	require.Equal(t, []string{"https://news.example/story T: b"}, claims(t, pool))
 }

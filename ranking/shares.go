@@ -29,13 +29,11 @@ type Share struct {
 	Card     Card
 }
 
-// Card describes a link.
+// Card describes a link. Its post is the share's.
 type Card struct {
 	Title       string
 	Description string
-	Image       string
-	From        string    // the AT-URI of the post that contained it
-	At          time.Time // when that post was first stored
+	Image       string // blob:<did>/<cid>
 }
 
 // RecordsWithShares returns those of the records that have shares. LATERAL and LIMIT
@@ -86,8 +84,8 @@ type Replacement struct {
 	Changed bool // set when the queue was sent: a subject has other links than before
 }
 
-// Queue queues the statements that write it: they add new links and claims, store better
-// cards, add and delete shares, and give the subjects among the records their new links. The
+// Queue queues the statements that write it: they add new links and claims, add and
+// delete shares, and give the subjects among the records their new links. The
 // caller must have locked the records.
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLinks(q, r.Shares, now)
@@ -137,76 +135,22 @@ func linkColumns(links []*Share) (identity, url, site pgtype.FlatArray[string]) 
 	return identity, url, site
 }
 
-// distinctLinks returns one share per link, the one with the earliest card, sorted by
-// identity, so that concurrent transactions lock links in the same order.
+// distinctLinks returns one share per link, sorted by identity, so that concurrent
+// transactions lock links in the same order.
 func distinctLinks(shares []Share) []*Share {
-	best := make(map[string]*Share, len(shares))
+	links := make([]*Share, len(shares))
 	for i := range shares {
-		s := &shares[i]
-		if old, ok := best[s.Identity]; !ok || s.Card.before(old.Card) {
-			best[s.Identity] = s
-		}
+		links[i] = &shares[i]
 	}
-	links := make([]*Share, 0, len(best))
-	for _, s := range best {
-		links = append(links, s)
-	}
-	slices.SortFunc(links, func(a, b *Share) int { return cmp.Compare(a.Identity, b.Identity) })
-	return links
+	slices.SortFunc(links, func(a, b *Share) int { return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(b.URL, a.URL)) })
+	return slices.CompactFunc(links, func(a, b *Share) bool { return a.Identity == b.Identity })
 }
 
 func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
-	links := distinctLinks(shares)
-	n := len(links)
-	if n == 0 {
-		return
+	if links := distinctLinks(shares); len(links) > 0 {
+		identity, url, site := linkColumns(links)
+		q.Queue(insertLinks, identity, url, site, now)
 	}
-	column := func(of func(*Share) string) pgtype.FlatArray[string] {
-		all := make(pgtype.FlatArray[string], n)
-		for i, s := range links {
-			all[i] = of(s)
-		}
-		return all
-	}
-	identity, url, site := linkColumns(links)
-	q.Queue(insertLinks, identity, url, site, now)
-
-	// The earliest stored post with a card describes the link, regardless of the order
-	// in which posts are processed. Edits of that post update the card. All
-	// transactions lock the rows in the same order.
-	const describe = `
-WITH better AS (
-    SELECT l.id, i.title, i.description, i.image, i.card_from, i.card_at
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (identity, title, description, image, card_from, card_at)
-    JOIN links AS l ON l.identity = i.identity
-    WHERE i.title <> ''
-      AND CASE
-          WHEN l.card_from = i.card_from
-              THEN (l.title, l.description, l.image, l.card_at) IS DISTINCT FROM (i.title, i.description, i.image, i.card_at)
-          ELSE l.card_at IS NULL OR (i.card_at, i.card_from) < (l.card_at, l.card_from)
-      END
-    ORDER BY l.identity
-    FOR NO KEY UPDATE OF l
-)
-UPDATE links AS l
-SET title = b.title, description = b.description, image = b.image, card_from = b.card_from, card_at = b.card_at
-FROM better AS b
-WHERE l.id = b.id`
-	at := make(pgtype.FlatArray[time.Time], n)
-	for i, s := range links {
-		at[i] = s.Card.At
-	}
-	q.Queue(describe, identity, column(func(s *Share) string { return schema.Text(s.Card.Title) }), column(func(s *Share) string { return schema.Text(s.Card.Description) }),
-		column(func(s *Share) string { return schema.Text(s.Card.Image) }), column(func(s *Share) string { return s.Card.From }), at)
-}
-
-// before reports whether a card takes precedence over another: a card with a title
-// over an empty one, then the earlier one.
-func (c Card) before(other Card) bool {
-	if (c.Title == "") != (other.Title == "") {
-		return c.Title != ""
-	}
-	return cmp.Or(c.At.Compare(other.At), cmp.Compare(c.From, other.From)) < 0
 }
 
 func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte], now time.Time) {
@@ -251,10 +195,10 @@ WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey
 		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
 			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey)
 	}
-	// A link that expired has no id here, and the share is refused.
+	// A link that expired has no id or no claim here, and the share is refused.
 	const insert = `
 INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, claim_id)
-SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at, i.stored_at, c.id
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.id END, i.how, i.shared_at, i.stored_at, c.id
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[])
      AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash)
 LEFT JOIN links AS l ON l.identity = i.identity

@@ -251,7 +251,7 @@ LIMIT $3`
 type FetchedSubject struct {
 	DueSubject
 	Shown bool
-	Links []Share // with Key, Identity, URL, Site and Card
+	Links []Share // with Key, Identity, URL and Site
 }
 
 const (

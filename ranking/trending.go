@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -139,6 +140,7 @@ type reader struct {
 	after   *entry
 	state   state
 	watches []int64 // nil: everyone
+	unread  changes // what is pending; nil: counted from the ledger
 	limits
 }
 
@@ -239,7 +241,7 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 	p.At = r.end
 	entries, exact, err := r.counted(ctx)
 	if err == nil && !exact {
-		p.Recounted = true
+		p.Recounted, r.unread = true, nil
 		if _, err = r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'on', true)`); err == nil {
 			entries, err = r.recount(ctx)
 		}
@@ -251,8 +253,10 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 		entries = entries[:r.q.Limit]
 		p.Next = newCursor(r.end, entries[r.q.Limit-1], r.q.Sort)
 	}
-	p.Links, err = r.describe(ctx, entries)
-	return p, err
+	if p.Links, err = r.describe(ctx, entries); err != nil {
+		return p, err
+	}
+	return p, r.correctHeadlines(ctx, p.Links)
 }
 
 // findWatches finds the watches of the target.
@@ -293,6 +297,8 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	if err != nil || len(c) == r.pending {
 		return nil, false, err
 	}
+	r.unread = changes{}
+	maps.Copy(r.unread, c)
 	if r.watches != nil {
 		entries, err = r.watched(ctx, c)
 		return entries, true, err

@@ -89,32 +89,6 @@ func TestDeletedPostsAndHiddenAccountsLeaveInTheirOwnTransaction(t *testing.T) {
 	require.Equal(t, []string{a + " 1"}, ranked(t, pool, now, time.Hour))
 }
 
-func TestEarliestCardStays(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
-	cards := []ranking.Card{
-		{Title: "second", From: "at://2", At: now.Add(2)},
-		{Title: "first", From: "at://1", At: now.Add(1)},
-		{}, // a bare link
-		{Title: "third", From: "at://3", At: now.Add(3)},
-	}
-	pool := schematest.New(t)
-	for i := range cards {
-		url := fmt.Sprintf("https://a.example/%d", i) // every rotation of the order, on a link of its own
-		for j := range cards {
-			share(t, pool, "did:1", fmt.Sprintf("%d-%d", i, j), url, now, cards[(i+j)%len(cards)])
-		}
-		share(t, pool, "did:1", "edit", url, now, ranking.Card{Title: "first, edited", From: "at://1", At: now.Add(1)})
-	}
-	links, err := trending(t, pool, now, time.Hour, 10)
-	require.NoError(t, err)
-	require.Len(t, links, len(cards))
-	for _, l := range links {
-		require.Equal(t, "first, edited", l.Title)
-		require.Equal(t, "at://1", l.CardFrom)
-	}
-}
-
 // crowd is a random set of shares, with the ranking that an independent count expects.
 type crowd struct {
 	seed    uint64

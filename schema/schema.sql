@@ -110,6 +110,23 @@ CREATE TABLE changed_subjects (
     CONSTRAINT changed_subjects_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 
+-- How many accounts vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.
+CREATE TABLE claim_votes (
+    claim_id bigint NOT NULL,
+    link_id bigint NOT NULL,
+    titles integer NOT NULL, -- Votes for the headline.
+    title_at timestamp with time zone, -- The earliest title_at of these votes in sharers: it decides ties.
+    title_from text COLLATE "C", -- The AT-URI of that post.
+    urls integer NOT NULL, -- Votes for the spelling.
+    url_at timestamp with time zone, -- The earliest url_at of these votes in sharers.
+    url_from text COLLATE "C", -- The AT-URI of that post.
+    CONSTRAINT claim_votes_pkey PRIMARY KEY (claim_id),
+    CONSTRAINT claim_votes_check CHECK ((titles + urls) > 0),
+    CONSTRAINT claim_votes_titles_check CHECK (titles >= 0),
+    CONSTRAINT claim_votes_urls_check CHECK (urls >= 0)
+) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=80);
+CREATE INDEX claim_votes_link ON claim_votes USING btree (link_id);
+
 -- What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row.
 CREATE TABLE claims (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -279,7 +296,7 @@ CREATE INDEX link_counts_6h ON link_counts USING btree (in_6h, last_at, link_id)
 CREATE INDEX link_counts_7d ON link_counts USING btree (in_7d, last_at, link_id) WHERE in_7d >= 2;
 CREATE INDEX link_counts_speed ON link_counts USING btree (speed, last_at, link_id) WHERE in_24h >= 2;
 
--- Every shared article, under its identity, with the spelling and the card that are shown.
+-- Every shared article, under its identity, with the spelling and the card that most sharers give. Workers add the row; the counter writes the spelling and the card.
 CREATE TABLE links (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     identity text COLLATE "C" NOT NULL, -- The same for all spellings of one article. It is no URL.
@@ -289,7 +306,6 @@ CREATE TABLE links (
     description text DEFAULT ''::text NOT NULL,
     image text DEFAULT ''::text NOT NULL, -- blob:<did>/<cid>, the picture that a poster uploaded with the card.
     card_from text DEFAULT ''::text NOT NULL, -- The AT-URI of the post that the card came from. Empty: there is no card.
-    card_at timestamp with time zone, -- When that post was first stored. The earliest card stays.
     first_seen timestamp with time zone NOT NULL,
     kept_sharers integer, -- The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.
     kept_at timestamp with time zone, -- When that last happened. The link stays for the retention of links since then, also without shares.
@@ -397,10 +413,20 @@ CREATE TABLE sharers (
     post_at timestamp with time zone, -- The latest share in a post of its own. NULL: none.
     quote_at timestamp with time zone, -- The latest share by quoting a post. NULL: none.
     repost_at timestamp with time zone, -- The latest share by reposting a post. NULL: none.
+    title_claim bigint, -- The account's vote for the headline: the claim of its latest post with a title. NULL: it has none.
+    title_at timestamp with time zone, -- Since when: the date of its earliest post with that title.
+    title_key text COLLATE "C", -- The collection and rkey of that post.
+    url_claim bigint, -- The account's vote for the spelling: the claim of its latest post. NULL: it only reposts and quotes.
+    url_at timestamp with time zone, -- Since when: the date of its earliest post with that spelling.
+    url_key text COLLATE "C", -- The collection and rkey of that post.
+    voted_at timestamp with time zone GENERATED ALWAYS AS (LEAST(title_at, url_at)), -- When this time leaves the longest window, the votes are read again.
     CONSTRAINT sharers_pkey PRIMARY KEY (did, link_id) INCLUDE (at)
 ) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0.02);
 CREATE INDEX sharers_at ON sharers USING btree (at);
 CREATE INDEX sharers_link ON sharers USING btree (link_id, at);
+CREATE INDEX sharers_title ON sharers USING btree (title_claim, title_at) WHERE title_claim IS NOT NULL;
+CREATE INDEX sharers_url ON sharers USING btree (url_claim, url_at) WHERE url_claim IS NOT NULL;
+CREATE INDEX sharers_voted_at ON sharers USING btree (voted_at) WHERE voted_at IS NOT NULL;
 
 -- Who shared which link by which record: a post that contains it, or a repost or quote of such a post. A share outlives its record's retention, and goes only when the author takes it back or the link expires. A share through a subject counts only while subjects names the link and the subject's author is active.
 CREATE TABLE shares (

@@ -319,35 +319,27 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 // expiry deletes it before the share is stored. The post is no dead letter.
 func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	t.Parallel()
-	for name, card := range map[string]ranking.Card{
-		"before its id is looked up": {Title: "title", From: "at://x"}, // the card waits for the deletion
-		"after its id is looked up":  {},                               // the share does
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pool := schematest.New(t)
-			now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
-			key := postKey("did:plc:a", tid(now, 1))
-			shares := []ranking.Share{{Key: key, Identity: "x", URL: "x", How: "post", SharedAt: now, Card: card}}
-			require.NoError(t, ranking.EnsureLinks(t.Context(), pool, shares, now))
-			expiry, err := pool.Begin(t.Context())
-			require.NoError(t, err)
-			defer expiry.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
-			_, err = expiry.Exec(t.Context(), `DELETE FROM links`)
-			require.NoError(t, err)
-			var worker errgroup.Group
-			worker.Go(func() error { return setShares(t.Context(), pool, key, shares, now) })
-			require.Eventually(t, func() bool {
-				var waiting int
-				err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
-				return err == nil && waiting == 1
-			}, time.Minute, time.Millisecond)
-			require.NoError(t, expiry.Commit(t.Context()))
-			err = worker.Wait()
-			require.ErrorIs(t, err, schema.ErrBusy)
-			require.Equal(t, schema.Transient, schema.Classify(err), "the job tries again")
-			require.NoError(t, setShares(t.Context(), pool, key, shares, now))
-			require.Equal(t, []string{"x 0 1"}, linkNames(t, pool))
-		})
-	}
+	pool := schematest.New(t)
+	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	key := postKey("did:plc:a", tid(now, 1))
+	shares := []ranking.Share{{Key: key, Identity: "x", URL: "x", How: "post", SharedAt: now, Card: ranking.Card{Title: "title"}}}
+	require.NoError(t, ranking.EnsureLinks(t.Context(), pool, shares, now))
+	expiry, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer expiry.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
+	_, err = expiry.Exec(t.Context(), `DELETE FROM links`)
+	require.NoError(t, err)
+	var worker errgroup.Group
+	worker.Go(func() error { return setShares(t.Context(), pool, key, shares, now) })
+	require.Eventually(t, func() bool {
+		var waiting int
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+		return err == nil && waiting == 1
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, expiry.Commit(t.Context()))
+	err = worker.Wait()
+	require.ErrorIs(t, err, schema.ErrBusy)
+	require.Equal(t, schema.Transient, schema.Classify(err), "the job tries again")
+	require.NoError(t, setShares(t.Context(), pool, key, shares, now))
+	require.Equal(t, []string{"x 0 1"}, linkNames(t, pool))
 }

@@ -9,20 +9,18 @@ CREATE TABLE links (
     description  text        NOT NULL DEFAULT '',
     image        text        NOT NULL DEFAULT '',
     card_from    text        NOT NULL DEFAULT '',
-    card_at      timestamptz,
     first_seen   timestamptz NOT NULL,
     kept_sharers int         CHECK (kept_sharers > 0),
     kept_at      timestamptz,
     CHECK ((kept_sharers IS NULL) = (kept_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 
-COMMENT ON TABLE  links IS 'Every shared article, under its identity, with the spelling and the card that are shown.';
+COMMENT ON TABLE  links IS 'Every shared article, under its identity, with the spelling and the card that most sharers give. Workers add the row; the counter writes the spelling and the card.';
 COMMENT ON COLUMN links.identity IS 'The same for all spellings of one article. It is no URL.';
 COMMENT ON COLUMN links.url IS 'The spelling that is shown: a normalised URL.';
 COMMENT ON COLUMN links.site IS 'The host of that URL, as the page shows it.';
 COMMENT ON COLUMN links.image IS 'blob:<did>/<cid>, the picture that a poster uploaded with the card.';
 COMMENT ON COLUMN links.card_from IS 'The AT-URI of the post that the card came from. Empty: there is no card.';
-COMMENT ON COLUMN links.card_at IS 'When that post was first stored. The earliest card stays.';
 COMMENT ON COLUMN links.kept_sharers IS 'The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.';
 COMMENT ON COLUMN links.kept_at IS 'When that last happened. The link stays for the retention of links since then, also without shares.';
 
