@@ -46,8 +46,9 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	rkey := func() string { return fmt.Sprintf("%d-%03d", writer, r.IntN(300)) } // a writer's own: writers do not wait for each other
 	way := func() string { return ways()[r.IntN(3)] }
 	const add = `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT $1, 'c', $2, l.id, $4, $5 FROM links AS l WHERE l.id = ANY ($3)
-ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at`
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id)
+SELECT $1, 'c', $2, l.id, $4, $5, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END FROM links AS l WHERE l.id = ANY ($3)
+ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id`
 	const through = `
 INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'c', $2, l.id, $4, $5, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
@@ -60,11 +61,11 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 15: // through a post that another account may have written
 		q.Queue(through, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], ways()[1+r.IntN(2)], at(), did(), subject())
 	case k < 45:
-		q.Queue(add, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], way(), at())
+		q.Queue(add, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10))
 	case k < 55:
-		q.Queue(`UPDATE shares SET how = $2, shared_at = $3 WHERE rkey = $1`, rkey(), way(), at())
+		q.Queue(`UPDATE shares SET how = $2, shared_at = $3, claim_id = CASE WHEN $2 = 'post' THEN 10 * link_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
 	case k < 60:
-		q.Queue(`UPDATE shares SET link_id = $2 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
+		q.Queue(`UPDATE shares SET link_id = $2, claim_id = 10 * $2::bigint + claim_id % 10 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
 	case k < 70:
 		q.Queue(`DELETE FROM shares WHERE rkey = $1`, rkey())
 	case k < 71:
@@ -85,8 +86,10 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 92:
 		q.Queue(`WITH gone AS (DELETE FROM shares WHERE link_id = $1) DELETE FROM links WHERE id = $1`, link())
 	case k < 94:
-		q.Queue(`INSERT INTO links (id, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
-			link(), fmt.Sprint(r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
+		id := link()
+		q.Queue(`INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
+			id, fmt.Sprint(r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
+		q.Queue(historyClaims, id)
 	case k < 95 && r.IntN(20) == 0:
 		q.Queue(`INSERT INTO pending_counts (link_id) VALUES ($1)`, link())
 	case k < 97:
@@ -178,7 +181,12 @@ type story struct {
 		At       time.Time
 		Author   string
 		Rkey     string
+		Key      string
+		Claim    int64
 	}
+	claims   map[int64]said
+	links    map[int64]said // the headlines that are stored
+	keptFrom time.Time
 	subjects map[[2]string][]int64
 	hidden   map[string]bool
 	members  map[string]map[string]bool // of each target and degree
@@ -189,7 +197,7 @@ type story struct {
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	t.Helper()
 	ctx := t.Context()
-	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, '') FROM shares`)
+	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0) FROM shares`)
 	require.NoError(t, err)
 	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		DID, How string
@@ -197,8 +205,11 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 		At       time.Time
 		Author   string
 		Rkey     string
+		Key      string
+		Claim    int64
 	}])
 	require.NoError(t, err)
+	l.readClaims(t, tx)
 	l.subjects = map[[2]string][]int64{}
 	var author, post string
 	var links []int64
@@ -288,7 +299,7 @@ func (l story) fold(q Query) []string {
 	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
 	var lines []string
 	for _, k := range all {
-		lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s", k.id, k.n, k.speed, k.last.UTC().Format(time.RFC3339Nano), k.lastSharer))
+		lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s, %v", k.id, k.n, k.speed, k.last.UTC().Format(time.RFC3339Nano), k.lastSharer, l.headline(q, k.id)))
 	}
 	return lines
 }
@@ -301,7 +312,8 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 		require.NoError(t, err)
 		recounted = recounted || p.Recounted
 		for _, k := range p.Links {
-			lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s", k.ID, k.Sharers, k.Speed, k.LastShared.UTC().Format(time.RFC3339Nano), k.Faces[0].DID))
+			lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s, %v", k.ID, k.Sharers, k.Speed, k.LastShared.UTC().Format(time.RFC3339Nano), k.Faces[0].DID,
+				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
 		}
 		if p.Next == "" {
 			return lines, recounted
@@ -369,6 +381,8 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	h := &history{pool: schematest.New(t)}
 	h.clock.Store(time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC).UnixMicro())
 	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 'site' || n % 3 || '.example', now() FROM generate_series(1, $1::int) AS n`, historyLinks)
+	require.NoError(t, err)
+	_, err = h.pool.Exec(t.Context(), historyClaims, nil)
 	require.NoError(t, err)
 
 	var all sync.WaitGroup

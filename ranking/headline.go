@@ -150,6 +150,9 @@ func headlineColumns(all []headline) []any {
 // correctHeadlines gives the links of a page the headlines that the votes choose now:
 // counted ones are corrected by what is pending, as the numbers are.
 func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) error {
+	if len(page) == 0 {
+		return nil
+	}
 	shown := make(map[int64]*TrendingLink, len(page))
 	for i := range page {
 		shown[page[i].ID] = &page[i]
