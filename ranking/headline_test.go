@@ -192,3 +192,19 @@ func TestSpellingOfMostAccounts(t *testing.T) {
 	s.post("d", 5, "https://www.news.example/story/", "")
 	s.requires("https T " + from("a", 1)) // all have one: https, and the earliest of these
 }
+
+// TestOldPostNoLongerVotes: the account still counts, because it reposted the link since.
+func TestOldPostNoLongerVotes(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	const week = 7 * 24 * 60
+	s.post("a", 60-week-50, "http://news.example/story", "Old")
+	s.post("b", 0, "", "New")
+	execute(t, s.pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'a', 'c', 'r', id, 'repost', $1 FROM links`, s.now)
+	s.requires("https Old a/" + schema.PostCollection + "/" + fmt.Sprintf("%03d", 60-week-50))
+	s.now = s.now.Add(20 * time.Minute)
+	_, err := ranking.Count(t.Context(), s.pool, s.now)
+	require.NoError(t, err)
+	require.Equal(t, "https New "+from("b", 0), s.shown())
+	s.requires("https New " + from("b", 0))
+}

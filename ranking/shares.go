@@ -201,8 +201,8 @@ INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_
 SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.id END, i.how, i.shared_at, i.stored_at, c.id
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[])
      AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash)
-LEFT JOIN links AS l ON l.identity = i.identity
-LEFT JOIN claims AS c ON c.link_id = l.id AND c.hash = i.hash
+LEFT JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
 SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id
 WHERE (s.how, s.shared_at, s.claim_id) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id)`

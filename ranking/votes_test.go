@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // said is what a claim says, or what is shown of a link.
@@ -170,4 +172,37 @@ func (l story) headline(q Query, link int64) said {
 		shown.image = "blob:" + strings.Split(best.uri, "/")[2] + "/" + best.value
 	}
 	return shown
+}
+
+// TestWrongVotesAreFound: a vote, a sum and a headline that are wrong are reported, and a
+// recount repairs them.
+func TestWrongVotesAreFound(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	exec := func(sql string, args ...any) {
+		_, err := pool.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 4) AS n`, now)
+	exec(historyClaims, nil)
+	exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id) SELECT 'did:plc:' || n, 'c', id::text, id, 'post', $1, 10 * id + n FROM links, generate_series(1, 3) AS n`, now)
+	differences := func() (lines []string) {
+		_, err := Count(t.Context(), pool, now)
+		require.NoError(t, err)
+		_, err = Check(t.Context(), pool, func(d Difference) { lines = append(lines, d.String()) })
+		require.NoError(t, err)
+		return lines
+	}
+	require.Empty(t, differences())
+	exec(`UPDATE sharers SET title_key = 'c/other' WHERE link_id = 1 AND did = 'did:plc:2'`)
+	exec(`UPDATE claim_votes SET titles = 7 WHERE claim_id = 21`)
+	exec(`DELETE FROM claim_votes WHERE claim_id = 33`)
+	exec(`UPDATE links SET title = 'False' WHERE id = 4`)
+	lines := differences()
+	for _, begins := range []string{`link 1, sharer did:plc:2: kept votes {`, `link 2: kept {"urls": 1`, `link 3: kept nothing, recounted {"urls": 1`, `link 4: kept {"url":`} {
+		require.True(t, slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, begins) }), "%s: %v", begins, lines)
+	}
+	require.NoError(t, CountEverything(t.Context(), pool))
+	require.Empty(t, differences())
 }
