@@ -30,11 +30,14 @@ type watcher struct {
 	responses responses
 	seen      int                        // number of log entries read so far
 	ever      map[string]map[string]bool // the DIDs that ever shared each URL
+	links     map[recordKey][]string     // the URLs that each post ever contained
+	through   map[recordKey][]string     // the DIDs that ever reposted or quoted each post
 }
 
 // watch starts polling; the returned function stops it and returns the results.
 func (c *chaos) watch() func() responses {
-	w := &watcher{c: c, client: &http.Client{Timeout: 15 * time.Second}, responses: responses{statuses: map[int]int{}}, ever: map[string]map[string]bool{}}
+	w := &watcher{c: c, client: &http.Client{Timeout: 15 * time.Second}, responses: responses{statuses: map[int]int{}}, ever: map[string]map[string]bool{},
+		links: map[recordKey][]string{}, through: map[recordKey][]string{}}
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -131,12 +134,27 @@ func (w *watcher) check(body []byte) {
 
 func (w *watcher) learn(all []*simnet.Entry) {
 	for _, e := range all[w.seen:] {
-		for _, url := range e.Links {
-			if w.ever[url] == nil {
-				w.ever[url] = map[string]bool{}
-			}
-			w.ever[url][e.DID] = true
+		key := recordKey{e.Collection, e.DID, e.Rkey}
+		w.links[key] = append(w.links[key], e.Links...)
+		w.share(e.Links, append([]string{e.DID}, w.through[key]...))
+		if e.Record == nil {
+			continue
+		}
+		if subject, _ := subjectOf(key, e.Record); subject != (recordKey{}) {
+			w.through[subject] = append(w.through[subject], e.DID)
+			w.share(w.links[subject], []string{e.DID})
 		}
 	}
 	w.seen = len(all)
+}
+
+func (w *watcher) share(urls, dids []string) {
+	for _, url := range urls {
+		if w.ever[url] == nil {
+			w.ever[url] = map[string]bool{}
+		}
+		for _, did := range dids {
+			w.ever[url][did] = true
+		}
+	}
 }

@@ -42,7 +42,7 @@ func (p ProcessPosts) InsertOpts() river.InsertOpts {
 // Links returns the projection of posts and reposts into shared links.
 func Links() Projection {
 	return Projection{
-		Name: "links", Collections: []string{collectionPost, collectionRepost}, Tables: []string{"shares", "subjects"},
+		Name: "links", Collections: []string{collectionPost, collectionRepost}, Tables: []string{"shares", "subjects"}, Compared: []string{"shares", "projected_subjects"},
 		Job: func(b Batch) river.JobArgs {
 			job := ProcessPosts{Posts: make([]string, 0, len(b.Records)), Arrived: b.Arrived, Stream: b.Stream}
 			for _, r := range b.Records {

@@ -24,6 +24,10 @@ type Projection struct {
 	// deletes the record, and when the account is purged, but not when the record
 	// expires.
 	Tables []string
+	// Compared are the tables or views, with the same three columns, whose rows an
+	// audit compares with the repositories: those that were made of records which
+	// Weir stored. Empty: Tables.
+	Compared []string
 }
 
 // A Batch names the records of a projection's collections that one commit wrote. It

@@ -130,6 +130,11 @@ func eligible(did, watched string) string {
       AND (NOT ` + watched + `::boolean OR (SELECT true FROM watch_members AS w WHERE w.did = ` + did + ` LIMIT 1))) `
 }
 
+// sharesOfPair selects the shares of the link p.link_id by the account p.did. OFFSET
+// keeps a condition on their date out, for which the planner would rather read all
+// shares of the link.
+const sharesOfPair = `(SELECT s.* FROM shares AS s WHERE s.did = p.did AND s.link_id = p.link_id OFFSET 0)`
+
 // readChanges reads the rows of sharers that pending asks for, and what they should be.
 // It reads at most limit rows.
 func readChanges(ctx context.Context, db schema.DB, p pending, s state, limit int) (changes, error) {
@@ -166,8 +171,8 @@ LEFT JOIN LATERAL (
     SELECT max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
            max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
            max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at
-    FROM shares AS s
-    WHERE s.did = p.did AND s.link_id = p.link_id AND s.shared_at > $3 AND` + throughLivingSubject + `AND` + eligible("p.did", "$4") + `
+    FROM ` + sharesOfPair + ` AS s
+    WHERE s.shared_at > $3 AND` + throughLivingSubject + `AND` + eligible("p.did", "$4") + `
 ) AS t ON true`
 	rows, err := db.Query(ctx, sql, p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys)
 	if err != nil {
@@ -216,7 +221,7 @@ func readCrossings(ctx context.Context, db schema.DB, from, to time.Time, of []i
 	const sql = `
 SELECT w.i, s.link_id, s.did
 FROM unnest($1::int[], $2::timestamptz[], $3::timestamptz[]) AS w (i, after, until)
-CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until LIMIT $4) AS s`
+CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM sharers AS s WHERE s.at > w.after AND s.at <= w.until ORDER BY s.at LIMIT $4) AS s`
 	rows, err := db.Query(ctx, sql, window, after, until, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read who leaves the windows: %w", err)

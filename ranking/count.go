@@ -195,7 +195,7 @@ const unlimited = 1 << 30
 // readGone reads the rows of sharers that no window will hold again. Those that change
 // are left out: a change deletes them.
 func readGone(ctx context.Context, tx pgx.Tx, keptFrom time.Time, c changes) ([]ballot, error) {
-	rows, err := tx.Query(ctx, `SELECT link_id, did, title_claim, title_at, title_key, url_claim, url_at, url_key FROM sharers WHERE at <= $1`, keptFrom)
+	rows, err := tx.Query(ctx, `SELECT link_id, did, title_claim, title_at, title_key, url_claim, url_at, url_key FROM sharers WHERE at <= $1 ORDER BY at LIMIT $2`, keptFrom, unlimited)
 	if err != nil {
 		return nil, fmt.Errorf("read the old sharers: %w", err)
 	}

@@ -1,7 +1,6 @@
 package ranking
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,12 +44,14 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	}
 	rkey := func() string { return fmt.Sprintf("%d-%03d", writer, r.IntN(300)) } // a writer's own: writers do not wait for each other
 	way := func() string { return ways()[r.IntN(3)] }
-	const add = `
+	// No two accounts share at the same time: the latest sharer is one.
+	dated := `$5::timestamptz + right($1, 2)::int * interval '1 microsecond'`
+	add := `
 INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id)
-SELECT $1, 'c', $2, l.id, $4, $5, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END FROM links AS l WHERE l.id = ANY ($3)
+SELECT $1, 'c', $2, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END FROM links AS l WHERE l.id = ANY ($3)
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id`
-	const through = `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'c', $2, l.id, $4, $5, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
+	through := `
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'c', $2, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
 	subject := func() string { return fmt.Sprint("s", r.IntN(2)) }
 	k := r.IntN(71)
@@ -63,7 +64,7 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 45:
 		q.Queue(add, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10))
 	case k < 55:
-		q.Queue(`UPDATE shares SET how = $2, shared_at = $3, claim_id = CASE WHEN $2 = 'post' THEN 10 * link_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
+		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond', claim_id = CASE WHEN $2 = 'post' THEN 10 * link_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
 	case k < 60:
 		q.Queue(`UPDATE shares SET link_id = $2, claim_id = 10 * $2::bigint + claim_id % 10 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
 	case k < 70:
@@ -84,7 +85,9 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 91 && r.IntN(4) == 0:
 		q.Queue(`DELETE FROM watches WHERE target = $1`, target(r))
 	case k < 92:
-		q.Queue(`WITH gone AS (DELETE FROM shares WHERE link_id = $1) DELETE FROM links WHERE id = $1`, link())
+		id := link()
+		q.Queue(`DELETE FROM shares WHERE link_id = $1`, id)
+		q.Queue(`DELETE FROM links WHERE id = $1`, id)
 	case k < 94:
 		id := link()
 		q.Queue(`INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
@@ -173,137 +176,6 @@ type within struct{ tx pgx.Tx }
 
 func (w within) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return w.tx.Begin(ctx) }
 
-// story is everything that decides the ranking, as one snapshot has it.
-type story struct {
-	shares []struct {
-		DID, How string
-		Link     int64
-		At       time.Time
-		Author   string
-		Rkey     string
-		Key      string
-		Claim    int64
-	}
-	claims   map[int64]said
-	links    map[int64]said // the headlines that are stored
-	keptFrom time.Time
-	subjects map[[2]string][]int64
-	hidden   map[string]bool
-	members  map[string]map[string]bool // of each target and degree
-	watched  bool
-	sites    map[int64]string
-}
-
-func readLedger(t *testing.T, tx pgx.Tx) (l story) {
-	t.Helper()
-	ctx := t.Context()
-	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0) FROM shares`)
-	require.NoError(t, err)
-	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
-		DID, How string
-		Link     int64
-		At       time.Time
-		Author   string
-		Rkey     string
-		Key      string
-		Claim    int64
-	}])
-	require.NoError(t, err)
-	l.readClaims(t, tx)
-	l.subjects = map[[2]string][]int64{}
-	var author, post string
-	var links []int64
-	rows, _ = tx.Query(ctx, `SELECT did, rkey, links FROM subjects`)
-	_, err = pgx.ForEachRow(rows, []any{&author, &post, &links}, func() error { l.subjects[[2]string{author, post}] = slices.Clone(links); return nil })
-	require.NoError(t, err)
-	l.hidden, l.members, l.sites = map[string]bool{}, map[string]map[string]bool{}, map[int64]string{}
-	var did, target, kind, site string
-	var id int64
-	rows, _ = tx.Query(ctx, `SELECT did FROM accounts WHERE status <> 'active'`)
-	_, err = pgx.ForEachRow(rows, []any{&did}, func() error { l.hidden[did] = true; return nil })
-	require.NoError(t, err)
-	rows, _ = tx.Query(ctx, `SELECT w.target, w.kind, coalesce(m.did, '') FROM watches AS w LEFT JOIN watch_members AS m ON m.watch_id = w.id`)
-	_, err = pgx.ForEachRow(rows, []any{&target, &kind, &did}, func() error {
-		l.watched = true
-		for _, k := range []string{"", target, target + " " + map[string]string{"follows": "first", "second-degree": "second"}[kind]} {
-			if l.members[k] == nil {
-				l.members[k] = map[string]bool{}
-			}
-			l.members[k][did] = true
-		}
-		return nil
-	})
-	require.NoError(t, err)
-	rows, _ = tx.Query(ctx, `SELECT id, site FROM links`)
-	_, err = pgx.ForEachRow(rows, []any{&id, &site}, func() error { l.sites[id] = site; return nil })
-	require.NoError(t, err)
-	return l
-}
-
-// fold ranks the links of a story, without any SQL: a line each.
-func (l story) fold(q Query) []string {
-	latest := map[int64]map[string]time.Time{}
-	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
-	for _, s := range l.shares {
-		alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Link)
-		counts := alive && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (q.Watch == "" || who[s.DID]) &&
-			(len(q.Ways) == 0 || slices.Contains(q.Ways, s.How)) && (q.Site == "" || l.sites[s.Link] == q.Site)
-		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
-			if latest[s.Link] == nil {
-				latest[s.Link] = map[string]time.Time{}
-			}
-			if s.At.After(latest[s.Link][s.DID]) {
-				latest[s.Link][s.DID] = s.At
-			}
-		}
-	}
-	type ranked struct {
-		id         int64
-		key        int
-		n          int
-		speed      float64
-		last       time.Time
-		lastSharer string
-	}
-	var all []ranked
-	for id, sharers := range latest {
-		k := ranked{id: id}
-		for did, at := range sharers {
-			if q.At.Sub(at) < q.Window {
-				k.n++
-				if at.After(k.last) || at.Equal(k.last) && did < k.lastSharer {
-					k.last, k.lastSharer = at, did
-				}
-			}
-			for _, hours := range []float64{1, 3, 6, 12, 24} { // the mean of the hourly rates
-				if q.At.Sub(at).Hours() < hours {
-					k.speed += 1 / hours / 5
-					k.key += int(24 / hours)
-				}
-			}
-		}
-		if k.n < max(q.AtLeast, 1) || q.Sort == Speed && k.key == 0 {
-			continue
-		}
-		switch q.Sort {
-		case Newest:
-			k.key = int(id)
-		case Sharers:
-			k.key, k.speed = k.n, 0
-		}
-		if q.Sort == Newest {
-			k.speed = 0
-		}
-		all = append(all, k)
-	}
-	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
-	var lines []string
-	for _, k := range all {
-		lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s, %v", k.id, k.n, k.speed, k.last.UTC().Format(time.RFC3339Nano), k.lastSharer, l.headline(q, k.id)))
-	}
-	return lines
-}
-
 // pages reads a whole ranking, page by page.
 func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recounted bool) {
 	t.Helper()
@@ -320,27 +192,6 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 		}
 		q.After = p.Next
 	}
-}
-
-func randomQuery(r *rand.Rand, now time.Time) Query {
-	q := Query{At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)], Limit: []int{3, 10, 100}[r.IntN(3)]}
-	if r.IntN(3) == 0 {
-		q.At = now.Add(time.Duration(r.IntN(int(10*time.Minute))) - 5*time.Minute).Truncate(time.Microsecond)
-	}
-	if r.IntN(3) == 0 {
-		q.Watch = target(r)
-		q.Degree = []Degree{BothDegrees, FirstDegree, SecondDegree}[r.IntN(3)]
-	}
-	if r.IntN(4) == 0 {
-		q.Ways = [][]string{{"post"}, {"repost"}, {"post", "quote"}, {"quote", "repost"}}[r.IntN(4)]
-	}
-	if r.IntN(5) == 0 {
-		q.Site = fmt.Sprintf("site%d.example", r.IntN(3))
-	}
-	if r.IntN(4) == 0 {
-		q.AtLeast = 1 + r.IntN(4)
-	}
-	return q
 }
 
 // compare compares some rankings of one snapshot with a fold in Go, and what is kept

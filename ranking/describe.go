@@ -71,15 +71,16 @@ func share(columns, also string) string {
 }
 
 // describeEveryone finds the latest sharers one after the other: each is the latest who
-// is none of those before.
+// is none of those before. Each is one walk down an index, which another sort key would
+// turn into a sort of all.
 var describeEveryone = `
 SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, first.at, a.at, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (` + share("s.shared_at AS at", " ORDER BY s.shared_at LIMIT 1") + `) AS first
-CROSS JOIN LATERAL (` + share("s.did, s.shared_at AS at", " ORDER BY s.shared_at DESC, s.did LIMIT 1") + `) AS a
-LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did ORDER BY s.shared_at DESC, s.did LIMIT 1") + `) AS b ON true
-LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did AND s.did <> b.did ORDER BY s.shared_at DESC, s.did LIMIT 1") + `) AS c ON true
+CROSS JOIN LATERAL (` + share("s.did, s.shared_at AS at", " ORDER BY s.shared_at DESC LIMIT 1") + `) AS a
+LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS b ON true
+LEFT JOIN LATERAL (` + share("s.did, s.shared_at AS at", " AND s.did <> a.did AND s.did <> b.did ORDER BY s.shared_at DESC LIMIT 1") + `) AS c ON true
 CROSS JOIN LATERAL (` + faces("(VALUES (a.did, 1), (b.did, 2), (c.did, 3)) AS f (did, n)") + `) AS f
 ORDER BY k.n`
 
@@ -103,8 +104,8 @@ WITH pairs AS MATERIALIZED (
     FROM unnest($5::bigint[], $6::text[]) AS p (link_id, did)
     CROSS JOIN LATERAL (
         SELECT min(s.shared_at) AS first, max(s.shared_at) AS last
-        FROM shares AS s
-        WHERE s.did = p.did AND s.link_id = p.link_id AND s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + throughLivingSubject + `
+        FROM ` + sharesOfPair + ` AS s
+        WHERE s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + throughLivingSubject + `
     ) AS s
     WHERE s.last IS NOT NULL
 ), of AS MATERIALIZED (

@@ -113,14 +113,18 @@ func DropDay(ctx context.Context, db schema.Batcher, part string) (dropped bool,
 	// The authors of some records date them later than their rkeys do. If those are many, shares are kept for less than the
 	// longest window.
 	pending := fmt.Sprintf(`
-WITH some AS MATERIALIZED (
-    SELECT DISTINCT s.link_id, s.did FROM %s AS s WHERE s.shared_at > now() - $1::interval LIMIT $2 + 1
+WITH late AS MATERIALIZED (
+    SELECT DISTINCT s.link_id, s.did FROM %s AS s WHERE s.shared_at > now() - $1::interval LIMIT $2::int + 1
 )
 INSERT INTO pending_counts (link_id, did)
-SELECT link_id, did FROM some WHERE (SELECT count(*) FROM some) <= $2
+SELECT link_id, did FROM late WHERE (SELECT count(*) FROM late) <= $2::int
 UNION ALL
-SELECT NULL, NULL WHERE (SELECT count(*) FROM some) > $2`, pgx.Identifier{part}.Sanitize())
-	return schema.DropPartition(ctx, db, part, func(q *pgx.Batch) { q.Queue(pending, LongestWindow, countBatch) })
+SELECT NULL, NULL WHERE (SELECT count(*) FROM late) > $2::int`, pgx.Identifier{part}.Sanitize())
+	dropped, err = schema.DropPartition(ctx, db, part, func(q *pgx.Batch) { q.Queue(pending, LongestWindow, countBatch) })
+	if gone, ok := errors.AsType[*pgconn.PgError](err); ok && gone.Code == "42P01" {
+		return false, nil
+	}
+	return dropped, err
 }
 
 // MarkKept marks at most limit links of dropped partitions as kept, and returns how

@@ -1,6 +1,7 @@
 package ranking
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
@@ -123,12 +124,7 @@ func (l story) headline(q Query, link int64) said {
 	}
 	var voters []voter
 	for did, own := range posts {
-		slices.SortFunc(own, func(a, b post) int {
-			if c := a.at.Compare(b.at); c != 0 {
-				return c
-			}
-			return strings.Compare(a.key, b.key)
-		})
+		slices.SortFunc(own, func(a, b post) int { return cmp.Or(a.at.Compare(b.at), strings.Compare(a.key, b.key)) })
 		latest := own[len(own)-1]
 		first := own[slices.IndexFunc(own, func(p post) bool { return p.url == latest.url })]
 		urls.vote(latest.url, first.at, "at://"+did+"/"+first.key)

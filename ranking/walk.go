@@ -88,7 +88,7 @@ func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
 		}
 	}
 	if w.q.Sort == Newest {
-		const sql = `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 LIMIT $2`
+		const sql = `SELECT s.link_id FROM sharers AS s WHERE s.at > $1 ORDER BY s.at LIMIT $2`
 		if links, err = schema.All(ctx, w.tx, "list the links of the window", pgx.RowTo[int64], sql, w.from(), w.few); err != nil || len(links) < w.few {
 			return nonNil(links), err
 		}
@@ -281,16 +281,11 @@ func (w *walk) ageBelow(value func(time.Time) int, v int) time.Time {
 // newest walks the links in the order in which they were stored.
 func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, error) {
 	sql := `
-SELECT l.id, n.n, 0, n.last_at, NULL::text[]
+SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
 FROM links AS l
-CROSS JOIN LATERAL (
-    SELECT c.in_` + Windows()[w.windowIndex()].Name + ` AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id
-    UNION ALL
-    (SELECT 1, s.at FROM sharers AS s
-     WHERE s.link_id = l.id AND s.at > $1 AND NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = l.id) LIMIT 1)
-    LIMIT 1
-) AS n
-WHERE l.id < $2 AND n.n >= $3 AND ($4 = '' OR l.site = $4)
+LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.windowIndex()].Name + ` AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 LIMIT 1) AS s ON true
+WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $3 AND ($4 = '' OR l.site = $4)
 ORDER BY l.id DESC
 LIMIT $5`
 	id := int64(math.MaxInt64)

@@ -114,7 +114,7 @@ type Span struct {
 	From, To     string
 	Undated      bool     // compare rkeys that are not TIDs too
 	Since        string   // at or before From
-	Tables       []string // of the projections that read the collection
+	Tables       []string // Compared of the projections that read the collection
 }
 
 // OldestProjected returns the smallest rkey from since to below from whose record has

@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -243,7 +244,7 @@ func (d *dumpedTable) text(columns, attached []dumpedLine) string {
 	var b strings.Builder
 	switch {
 	case d.View:
-		b.WriteString(d.Head)
+		b.WriteString(unqualified(d.Head))
 	case d.Partition != "":
 		b.WriteString(d.Head + " " + d.Partition)
 		columns = constraints(columns)
@@ -271,6 +272,18 @@ func (d *dumpedTable) text(columns, attached []dumpedLine) string {
 		b.WriteString("\n" + explained(a.Comment, a.Text))
 	}
 	return explained(d.Comment, b.String())
+}
+
+// simpleView is a view of one table without an alias.
+var simpleView = regexp.MustCompile(`^CREATE VIEW \w+ AS\n SELECT [^;]*\n   FROM (\w+)(?:\n  WHERE [^;\n]*)?;$`)
+
+// unqualified removes the table from the columns of such a view: of Postgres's versions,
+// only 15 names it.
+func unqualified(view string) string {
+	if m := simpleView.FindStringSubmatch(view); m != nil {
+		return strings.ReplaceAll(view, m[1]+".", "")
+	}
+	return view
 }
 
 // constraints are those of a partition's lines that its table does not have: the

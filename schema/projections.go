@@ -24,9 +24,12 @@ type Projection struct {
 	Queue       string   // of its jobs
 	// Tables have the columns collection, did and rkey, and an index that begins
 	// with did. Their rows are deleted in the transaction that deletes the record,
-	// and with the account. They stay when the record expires; an audit then deletes
-	// them if the record is gone from its repository.
+	// and with the account. They stay when the record expires.
 	Tables []string
+	// Compared are tables or views with these columns, Tables if there are none. A row
+	// of them says that its record was stored: if it has expired and is gone from its
+	// repository, an audit deletes it. The database does not hold this list.
+	Compared []string `db:"-"`
 }
 
 // Reads reports whether the projection reads the records of a collection.
@@ -51,8 +54,20 @@ func (p Projections) AllTables() (tables []string) {
 	return slices.Compact(tables)
 }
 
-// TablesOf returns the tables of the projections that read a collection.
-func (p Projections) TablesOf(collection string) []string { return p.tablesOf([]string{collection}) }
+// Compared returns what an audit compares of the projections that read a collection.
+func (p Projections) Compared(collection string) (tables []string) {
+	for i := range p {
+		switch {
+		case !p[i].Reads(collection):
+		case len(p[i].Compared) > 0:
+			tables = append(tables, p[i].Compared...)
+		default:
+			tables = append(tables, p[i].Tables...)
+		}
+	}
+	slices.Sort(tables)
+	return slices.Compact(tables)
+}
 
 // tablesOf returns the tables of the projections that read any of the collections.
 func (p Projections) tablesOf(collections []string) (tables []string) {
@@ -210,20 +225,32 @@ func (p Projections) valid() error {
 	return nil
 }
 
-// register stores the projection's row, and adds a job if it has stored records.
-func (p *Projection) register(ctx context.Context, tx pgx.Tx) error {
-	for _, table := range p.Tables {
-		const keyed = `
-SELECT count(*) = 3 AND bool_or(a.attname = 'did' AND EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum))
+// checkTables returns an error unless the projection's tables exist and have the
+// columns of a key.
+func (p *Projection) checkTables(ctx context.Context, db DB) error {
+	const sql = `
+SELECT count(*) = 3 AS keyed, coalesce(bool_or(a.attname = 'did' AND EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum)), false) AS indexed
 FROM pg_attribute AS a
 WHERE a.attrelid = to_regclass(quote_ident($1)) AND a.attname IN ('collection', 'did', 'rkey') AND NOT a.attisdropped`
-		ok, err := One(ctx, tx, "check the table "+table, pgx.RowTo[*bool], keyed, table)
-		if err != nil {
+	type columns struct{ Keyed, Indexed bool }
+	for _, table := range slices.Concat(p.Tables, p.Compared) {
+		has, err := One(ctx, db, "check the table "+table, pgx.RowToStructByName[columns], sql, table)
+		switch {
+		case err != nil:
 			return err
-		}
-		if ok == nil || !*ok {
+		case slices.Contains(p.Tables, table) && !(has.Keyed && has.Indexed):
 			return fmt.Errorf("projection %q: there is no table %s with the columns collection, did and rkey, and an index that begins with did", p.Name, table)
+		case !has.Keyed:
+			return fmt.Errorf("projection %q: there is no table or view %s with the columns collection, did and rkey", p.Name, table)
 		}
+	}
+	return nil
+}
+
+// register stores the projection's row, and adds a job if it has stored records.
+func (p *Projection) register(ctx context.Context, tx pgx.Tx) error {
+	if err := p.checkTables(ctx, tx); err != nil {
+		return err
 	}
 	const row = `
 INSERT INTO projections AS p (name, collections, kind, queue, tables) VALUES ($1, $2, $3, $4, $5)

@@ -358,6 +358,15 @@ CREATE TABLE pending_counts (
     subject_rkey text COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_insert_scale_factor=0);
 
+-- Subjects whose links are those of their own shares: their posts are stored, or have expired. The others are fetched from the AppView and may never have been stored, so audits do not compare them.
+CREATE VIEW projected_subjects AS
+ SELECT did,
+    collection,
+    rkey,
+    links
+   FROM subjects
+  WHERE fetched_at IS NULL AND fetch_at IS NULL;
+
 -- The projections of this database, as the last process started registered them. A process whose binary lacks one refuses to start.
 CREATE TABLE projections (
     name text COLLATE "C" NOT NULL,

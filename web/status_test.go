@@ -105,7 +105,7 @@ func TestEmptyWindowOffersALongerOne(t *testing.T) {
 	r := newRig(t)
 	r.stream("jetstream", schema.StateLive, "")
 	require.Contains(t, r.empty("/?window=1h"), "Show 7d instead")
-	require.NotContains(t, r.empty("/?window=24h"), "instead")
+	require.NotContains(t, r.empty("/?window=7d"), "instead")
 	r.share("https://a.example/", "did:plc:aaa", time.Minute)
 	require.Empty(t, find(r.parse(r.get("/")), class("empty")))
 }

@@ -53,6 +53,36 @@ func TestAuditComparesTheLedger(t *testing.T) {
 	}
 }
 
+// TestAuditComparesProjectedSubjects: the row of a post that was stored once goes if the
+// post was deleted since. That of a post that was asked for or fetched says nothing of
+// what is stored, although its author is followed and does not list it.
+func TestAuditComparesProjectedSubjects(t *testing.T) {
+	t.Parallel()
+	r := rigOfPDS(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"records": []}`) })
+	now := time.Now()
+	stored, asked, fetched, hidden := tid(now.Add(-2*time.Hour), 1), tid(now.Add(-3*time.Hour), 2), tid(now.Add(-4*time.Hour), 3), tid(now.Add(-5*time.Hour), 4)
+	own := postKey(alice, stored)
+	require.NoError(t, setShares(t.Context(), r.pool, own, []ranking.Share{{Key: own, Identity: "https://a.example/", URL: "https://a.example/", How: "post", SharedAt: now}}, now))
+	_, due, err := ranking.FindSubjects(t.Context(), r.pool, []schema.Key{own, postKey(alice, asked), postKey(alice, fetched), postKey(alice, hidden)})
+	require.NoError(t, err)
+	require.True(t, due)
+	r.execute(`DELETE FROM shares`) // the subject needs only those that go through it
+	r.execute(`UPDATE subjects SET fetched_at = now(), fetch_at = now() + interval '15 minutes', links = '{1}' WHERE rkey = $1`, fetched)
+	r.execute(`UPDATE subjects SET fetched_at = now(), fetch_at = NULL, shown = false WHERE rkey = $1`, hidden)
+	a := Auditor{Pool: r.pool, API: r.api, Projections: registered(t, r.pool), Log: slog.New(slog.DiscardHandler), Window: day, Repair: true}
+	sum, faults, err := a.Audit(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, sum.Extra, "%v", faults)
+	require.Equal(t, stored, faults[0].Rkey)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM tombstones`))
+	require.Equal(t, 3, r.count(`SELECT count(*) FROM subjects WHERE rkey <> $1`, stored))
+	require.Equal(t, 3, r.count(`SELECT count(*) FROM subjects`))
+	sum, faults, err = a.Audit(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, faults)
+	require.Zero(t, sum.Extra)
+}
+
 // TestClosedGapRemovesSharesOfDeletedPosts, also of posts that have expired.
 func TestClosedGapRemovesSharesOfDeletedPosts(t *testing.T) {
 	t.Parallel()

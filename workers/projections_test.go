@@ -281,6 +281,7 @@ func TestProgramThatLacksAProjectionStoresNothing(t *testing.T) {
 	for want, change := range map[string]func(*jobs.Projection){
 		"there is no table nowhere with":     func(p *jobs.Projection) { p.Tables = []string{"nowhere"} },
 		"there is no table streams with":     func(p *jobs.Projection) { p.Tables = []string{"streams"} },
+		"there is no table or view streams":  func(p *jobs.Projection) { p.Compared = []string{"streams"} },
 		"have the same kind of job":          func(p *jobs.Projection) { p.Job = jobs.Links().Job },
 		`"*" is neither a collection nor`:    func(p *jobs.Projection) { p.Collections = []string{"*"} },
 		`"a.*.b" is neither a collection`:    func(p *jobs.Projection) { p.Collections = []string{"a.*.b"} },

@@ -133,7 +133,7 @@ func (r *repository) retention(name string) time.Duration {
 func (r *repository) span(ctx context.Context, name string, since, from, now time.Time, to string) (schema.Span, error) {
 	in := schema.Span{Collection: name, From: tidAt(notExpired(from, r.retention(name), now)), To: to, Undated: name != schema.PostCollection}
 	if r.projections != nil {
-		in.Tables = r.projections.Rows().TablesOf(name)
+		in.Tables = r.projections.Rows().Compared(name)
 	}
 	var err error
 	in.Since, err = schema.OldestProjected(ctx, r.pool, r.did, in, tidAt(since))

@@ -31,6 +31,11 @@ COMMENT ON COLUMN subjects.fetch_at IS 'When the post is fetched next. NULL: not
 COMMENT ON COLUMN subjects.tries IS 'How often in a row the AppView did not show the post.';
 COMMENT ON COLUMN subjects.checked_at IS 'When it was last checked that a share needs the row.';
 
+CREATE VIEW projected_subjects AS
+SELECT did, collection, rkey, links FROM subjects WHERE fetched_at IS NULL AND fetch_at IS NULL;
+
+COMMENT ON VIEW projected_subjects IS 'Subjects whose links are those of their own shares: their posts are stored, or have expired. The others are fetched from the AppView and may never have been stored, so audits do not compare them.';
+
 CREATE TABLE changed_subjects (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     did        text COLLATE "C" NOT NULL,

@@ -1,0 +1,166 @@
+package ranking
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// story is everything that decides the ranking, as one snapshot has it.
+type story struct {
+	shares []struct {
+		DID, How string
+		Link     int64
+		At       time.Time
+		Author   string
+		Rkey     string
+		Key      string
+		Claim    int64
+	}
+	claims   map[int64]said
+	links    map[int64]said // the headlines that are stored
+	keptFrom time.Time
+	subjects map[[2]string][]int64
+	hidden   map[string]bool
+	members  map[string]map[string]bool // of each target and degree
+	watched  bool
+	sites    map[int64]string
+}
+
+func readLedger(t *testing.T, tx pgx.Tx) (l story) {
+	t.Helper()
+	ctx := t.Context()
+	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0) FROM shares`)
+	require.NoError(t, err)
+	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+		DID, How string
+		Link     int64
+		At       time.Time
+		Author   string
+		Rkey     string
+		Key      string
+		Claim    int64
+	}])
+	require.NoError(t, err)
+	l.readClaims(t, tx)
+	l.subjects = map[[2]string][]int64{}
+	var author, post string
+	var links []int64
+	rows, _ = tx.Query(ctx, `SELECT did, rkey, links FROM subjects`)
+	_, err = pgx.ForEachRow(rows, []any{&author, &post, &links}, func() error { l.subjects[[2]string{author, post}] = slices.Clone(links); return nil })
+	require.NoError(t, err)
+	l.hidden, l.members, l.sites = map[string]bool{}, map[string]map[string]bool{}, map[int64]string{}
+	var did, target, kind, site string
+	var id int64
+	rows, _ = tx.Query(ctx, `SELECT did FROM accounts WHERE status <> 'active'`)
+	_, err = pgx.ForEachRow(rows, []any{&did}, func() error { l.hidden[did] = true; return nil })
+	require.NoError(t, err)
+	rows, _ = tx.Query(ctx, `SELECT w.target, w.kind, coalesce(m.did, '') FROM watches AS w LEFT JOIN watch_members AS m ON m.watch_id = w.id`)
+	_, err = pgx.ForEachRow(rows, []any{&target, &kind, &did}, func() error {
+		l.watched = true
+		for _, k := range []string{"", target, target + " " + map[string]string{"follows": "first", "second-degree": "second"}[kind]} {
+			if l.members[k] == nil {
+				l.members[k] = map[string]bool{}
+			}
+			l.members[k][did] = true
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	rows, _ = tx.Query(ctx, `SELECT id, site FROM links`)
+	_, err = pgx.ForEachRow(rows, []any{&id, &site}, func() error { l.sites[id] = site; return nil })
+	require.NoError(t, err)
+	return l
+}
+
+// fold ranks the links of a story, without any SQL: a line each.
+func (l story) fold(q Query) []string {
+	latest := map[int64]map[string]time.Time{}
+	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
+	for _, s := range l.shares {
+		alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Link)
+		counts := alive && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (q.Watch == "" || who[s.DID]) &&
+			(len(q.Ways) == 0 || slices.Contains(q.Ways, s.How)) && (q.Site == "" || l.sites[s.Link] == q.Site)
+		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
+			if latest[s.Link] == nil {
+				latest[s.Link] = map[string]time.Time{}
+			}
+			if s.At.After(latest[s.Link][s.DID]) {
+				latest[s.Link][s.DID] = s.At
+			}
+		}
+	}
+	type ranked struct {
+		id         int64
+		key        int
+		n          int
+		speed      float64
+		last       time.Time
+		lastSharer string
+	}
+	var all []ranked
+	for id, sharers := range latest {
+		k := ranked{id: id}
+		for did, at := range sharers {
+			if q.At.Sub(at) < q.Window {
+				k.n++
+				if at.After(k.last) || at.Equal(k.last) && did < k.lastSharer {
+					k.last, k.lastSharer = at, did
+				}
+			}
+			for _, hours := range []float64{1, 3, 6, 12, 24} { // the mean of the hourly rates
+				if q.At.Sub(at).Hours() < hours {
+					k.speed += 1 / hours / 5
+					k.key += int(24 / hours)
+				}
+			}
+		}
+		if k.n < max(q.AtLeast, 1) || q.Sort == Speed && k.key == 0 {
+			continue
+		}
+		switch q.Sort {
+		case Newest:
+			k.key = int(id)
+		case Sharers:
+			k.key, k.speed = k.n, 0
+		}
+		if q.Sort == Newest {
+			k.speed = 0
+		}
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
+	var lines []string
+	for _, k := range all {
+		lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s, %v", k.id, k.n, k.speed, k.last.UTC().Format(time.RFC3339Nano), k.lastSharer, l.headline(q, k.id)))
+	}
+	return lines
+}
+
+func randomQuery(r *rand.Rand, now time.Time) Query {
+	q := Query{At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)], Limit: []int{3, 10, 100}[r.IntN(3)]}
+	if r.IntN(3) == 0 {
+		q.At = now.Add(time.Duration(r.IntN(int(10*time.Minute))) - 5*time.Minute).Truncate(time.Microsecond)
+	}
+	if r.IntN(3) == 0 {
+		q.Watch = target(r)
+		q.Degree = []Degree{BothDegrees, FirstDegree, SecondDegree}[r.IntN(3)]
+	}
+	if r.IntN(4) == 0 {
+		q.Ways = [][]string{{"post"}, {"repost"}, {"post", "quote"}, {"quote", "repost"}}[r.IntN(4)]
+	}
+	if r.IntN(5) == 0 {
+		q.Site = fmt.Sprintf("site%d.example", r.IntN(3))
+	}
+	if r.IntN(4) == 0 {
+		q.AtLeast = 1 + r.IntN(4)
+	}
+	return q
+}
