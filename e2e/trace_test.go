@@ -32,7 +32,7 @@ func TestTrace(t *testing.T) {
 
 	// It counts.
 	r, text := record(uri)
-	require.Equal(t, "It counts in 1h, 3h, 6h, 12h, 24h.", r.Message)
+	require.Equal(t, "It counts in 1h, 3h, 6h, 12h, 24h, 7d.", r.Message)
 	require.Equal(t, e.Rev, r.Stored.Rev)
 	require.Equal(t, e.CID, r.Stored.CID)
 	require.True(t, r.Account.Followed)
@@ -47,7 +47,7 @@ func TestTrace(t *testing.T) {
 	require.Equal(t, r.URI, byHandle.URI)
 	l, text := page("HTTPS://Story.example:443/a?utm_source=elsewhere")
 	require.Equal(t, "https://story.example/a", l.URL)
-	require.Contains(t, l.Message, "ranked in 5 of 5 windows; 0 of its 1")
+	require.Contains(t, l.Message, "ranked in 6 of 6 windows; 0 of its 1")
 	require.Positive(t, l.Ranks[0].Rank)
 	require.Contains(t, text, "counts in 1h")
 
@@ -56,7 +56,7 @@ func TestTrace(t *testing.T) {
 	r, _ = record(uri)
 	require.Equal(t, "It does not count in any window: its account is takendown.", r.Message)
 	l, text = page("https://story.example/a")
-	require.Contains(t, l.Message, "ranked in 0 of 5 windows; 1 of its 1")
+	require.Contains(t, l.Message, "ranked in 0 of 6 windows; 1 of its 1")
 	require.Contains(t, text, "does not count: its account is takendown")
 	executes(t, database, `UPDATE accounts SET status = 'active'`, `CREATE TABLE aside AS SELECT * FROM watch_members WHERE did = '`+did+`'`, `DELETE FROM watch_members WHERE did = '`+did+`'`)
 	r, _ = record(uri)
@@ -65,10 +65,10 @@ func TestTrace(t *testing.T) {
 	require.Equal(t, "It is not stored: no watch includes its account.", missing.Message)
 	executes(t, database, `INSERT INTO watch_members SELECT * FROM aside`, `UPDATE shares SET shared_at = now() - interval '2 hours'`+where)
 	r, _ = record(uri)
-	require.Equal(t, "It counts in 3h, 6h, 12h, 24h.", r.Message)
-	executes(t, database, `UPDATE shares SET shared_at = now() - interval '30 hours'`+where)
+	require.Equal(t, "It counts in 3h, 6h, 12h, 24h, 7d.", r.Message)
+	executes(t, database, `UPDATE shares SET shared_at = now() - interval '170 hours'`+where)
 	r, _ = record(uri)
-	require.Contains(t, r.Message, "It does not count in any window: it was shared 30h0m")
+	require.Contains(t, r.Message, "It does not count in any window: it was shared 170h0m")
 
 	// Its job waits; it could not be processed; what strangers wrote is harmless.
 	executes(t, database, `DELETE FROM shares`+where, fmt.Sprintf(`INSERT INTO river_job (kind, args, max_attempts, priority, queue, state, scheduled_at, attempt, errors)

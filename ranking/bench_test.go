@@ -131,6 +131,17 @@ func cpu(b *testing.B, pid uint32) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
+// single is a pool of one connection, and the process that serves it.
+func single(b *testing.B, pool *pgxpool.Pool) (one *pgxpool.Pool, backend uint32) {
+	b.Helper()
+	config := pool.Config()
+	config.MaxConns = 1
+	one, err := pgxpool.NewWithConfig(b.Context(), config)
+	require.NoError(b, err)
+	require.NoError(b, one.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
+	return one, backend
+}
+
 // arrive inserts shares like a worker does: n, in batches. viral: every second is of one
 // link.
 func arrive(b *testing.B, conn *pgx.Conn, r *rand.Rand, n int, viral bool) {
@@ -151,11 +162,19 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how WH
 	require.NoError(b, err)
 }
 
-// BenchmarkUpkeep measures what it costs to keep the counts, in CPU time per share:
+// BenchmarkRanking fills a database with a week of shares, and measures what keeping the
+// counts costs and how long pages take.
+func BenchmarkRanking(b *testing.B) {
+	pool := benchPool(b)
+	b.Run("trending", func(b *testing.B) { benchTrending(b, pool) })
+	b.Run("upkeep", func(b *testing.B) { benchUpkeep(b, pool) })
+}
+
+// benchUpkeep measures what it costs to keep the counts, in CPU time per share:
 // what the writer adds for the triggers and for the index that only counting needs, and
 // the counter's transactions, with and without a viral link.
-func BenchmarkUpkeep(b *testing.B) {
-	pool := benchPool(b)
+func benchUpkeep(b *testing.B, pool *pgxpool.Pool) {
+	b.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
 	const batches, size = 60, 100
 	for b.Loop() {
@@ -173,13 +192,8 @@ func BenchmarkUpkeep(b *testing.B) {
 			b.ReportMetric(float64(cost.Nanoseconds())/1000, what+"-µs/share")
 		}
 		counting := func(every int, viral bool) (server, took time.Duration) {
-			config := pool.Config()
-			config.MaxConns = 1
-			one, err := pgxpool.NewWithConfig(b.Context(), config)
-			require.NoError(b, err)
+			one, backend := single(b, pool)
 			defer one.Close()
-			var backend uint32
-			require.NoError(b, one.QueryRow(b.Context(), `SELECT pg_backend_pid()`).Scan(&backend))
 			for range 5 { // counts what came before
 				_, err := Count(b.Context(), one, time.Now())
 				require.NoError(b, err)
@@ -219,14 +233,34 @@ func BenchmarkUpkeep(b *testing.B) {
 			report(c.name+"-took", took)
 		}
 		conn.Release()
+		report("leaving-server", leaving(b, pool))
 		b.ReportMetric(0, "ns/op")
 	}
 }
 
-// BenchmarkTrending measures pages of 50 links while shares arrive and the counter runs,
+// leaving returns what it costs that a share leaves all windows, one after the other: the
+// windows advance by some minutes in small steps while nothing arrives.
+func leaving(b *testing.B, pool *pgxpool.Pool) time.Duration {
+	b.Helper()
+	const step, steps = 5 * time.Second, 60
+	one, backend := single(b, pool)
+	defer one.Close()
+	now := time.Now()
+	_, err := Count(b.Context(), one, now)
+	require.NoError(b, err)
+	began := cpu(b, backend)
+	for n := range steps {
+		_, err := Count(b.Context(), one, now.Add(time.Duration(n+1)*step))
+		require.NoError(b, err)
+	}
+	left := time.Duration(steps*step.Seconds()*benchDay) / (24 * 3600)
+	return (cpu(b, backend) - began) / left
+}
+
+// benchTrending measures pages of 50 links while shares arrive and the counter runs,
 // beside the query that groups, on the same data.
-func BenchmarkTrending(b *testing.B) {
-	pool := benchPool(b)
+func benchTrending(b *testing.B, pool *pgxpool.Pool) {
+	b.Helper()
 	stop := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() { ended <- live(b, pool, stop) }()
@@ -286,12 +320,16 @@ func benchPage(b *testing.B, pool *pgxpool.Pool, q Query, beside bool) {
 		slices.Sort(all)
 		return all[n/2].Seconds() * 1000, all[n*99/100].Seconds() * 1000
 	}
+	one, backend := single(b, pool)
+	defer one.Close()
+	began := cpu(b, backend)
 	p50, p99 := times(benchTurns, func() {
-		p, err := Trending(b.Context(), pool, q)
+		p, err := Trending(b.Context(), one, q)
 		require.NoError(b, err)
 		require.Len(b, p.Links, 50)
 		require.False(b, p.Recounted)
 	})
+	b.ReportMetric((cpu(b, backend)-began).Seconds()*1000/benchTurns, "cpu-ms") // of the server; depends little on what else runs
 	b.ReportMetric(p50, "p50-ms")
 	b.ReportMetric(p99, "p99-ms")
 	if beside {

@@ -149,17 +149,17 @@ WITH asked AS MATERIALIZED (
     UNION
     SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM sharers AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
     UNION
-    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, a.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id FROM shares AS s WHERE s.did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
     UNION
     SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM sharers AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
     UNION
-    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
+    SELECT a.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.did FROM shares AS s WHERE s.link_id = a.link_id LIMIT $5) AS s WHERE a.did IS NULL AND a.link_id IS NOT NULL
     UNION
-    SELECT s.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
+    SELECT s.link_id, s.did FROM asked AS a CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.did LIMIT $5) AS s WHERE a.link_id IS NULL
     UNION
     SELECT s.link_id, s.did
     FROM asked AS a
-    CROSS JOIN LATERAL (SELECT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $5) AS s
+    CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $5) AS s
     LIMIT $5
 )
 SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at

@@ -27,6 +27,9 @@ const (
 	// kept is how long sharers are kept beyond the longest window, so that the clock
 	// can be set back a little.
 	kept = time.Hour
+	// lull is how far the windows advance at least while nothing is pending: readers
+	// correct some seconds of time at little cost.
+	lull = 5 * time.Second
 	// idle is how old as_of may become while nothing changes.
 	idle = time.Minute
 )
@@ -93,6 +96,9 @@ func count(ctx context.Context, tx pgx.Tx, now time.Time, batch int) (done Count
 	}
 	if p.everything {
 		return recountEverything(ctx, tx, now, s)
+	}
+	if taken == 0 && end.Sub(s.AsOf).Abs() < lull {
+		return done, errNothing
 	}
 	done.Pending, done.More = taken, done.More || taken == batch
 	next := s

@@ -29,7 +29,7 @@ type history struct {
 	steps atomic.Int64
 }
 
-const historyAccounts, historyLinks, historyTargets = 40, 30, 2
+const historyAccounts, historyLinks, historyTargets = 40, 120, 2
 
 func (h *history) now() time.Time { return time.UnixMicro(h.clock.Load()) }
 
@@ -37,7 +37,7 @@ func (h *history) now() time.Time { return time.UnixMicro(h.clock.Load()) }
 func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	h.steps.Add(1)
 	did := func() string { x := r.Float64(); return fmt.Sprintf("did:plc:%02d", int(historyAccounts*x*x)) }
-	link := func() int64 { x := r.Float64(); return int64(historyLinks*x*x) + 1 }
+	link := func() int64 { x := r.Float64(); return int64(historyLinks*x*x*x) + 1 } // most links have one sharer or two
 	at := func() time.Time {
 		x := r.Float64()
 		return h.now().Add(time.Minute - time.Duration(x*x*x*float64(8*24*time.Hour))).Truncate([]time.Duration{time.Second, time.Hour}[r.IntN(2)])
@@ -184,7 +184,7 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 		require.NoError(t, err)
 		recounted = recounted || p.Recounted
 		for _, k := range p.Links {
-			lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s, %v", k.ID, k.Sharers, k.Speed, k.LastShared.UTC().Format(time.RFC3339Nano), k.Faces[0].DID,
+			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, k.Faces[0].DID,
 				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
 		}
 		if p.Next == "" {
@@ -303,7 +303,7 @@ func (h *history) finish(t *testing.T) {
 	for _, w := range Windows() {
 		for _, sort := range []Sort{Sharers, Speed, Newest} {
 			for _, watch := range []string{"", "target0.example"} {
-				queries = append(queries, Query{At: h.now(), Window: w.Length, Sort: sort, Watch: watch, Limit: 4})
+				queries = append(queries, Query{At: h.now(), Window: w.Length, Sort: sort, Watch: watch, Limit: 20})
 			}
 		}
 	}

@@ -3,12 +3,13 @@ package ranking
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// describe reads what a page shows of its links. The dates and the latest sharers come
-// from the ledger, so nothing that is pending changes them.
+// describe reads what a page shows of its links. In the ranking of everyone, the dates and
+// the latest sharers come from the ledger, so nothing that is pending changes them.
 func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink, error) {
 	if len(entries) == 0 {
 		return []TrendingLink{}, nil
@@ -25,7 +26,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 				members.add(sharing{e.ID, did})
 			}
 		}
-		sql, args = describeMembers, append(args[:4], members.links, members.dids)
+		sql, args = describeMembers, []any{ids, members.links, members.dids}
 	}
 	rows, err := r.tx.Query(ctx, sql, args...)
 	if err != nil {
@@ -37,8 +38,12 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	}
 	links, err := pgx.CollectRows(rows, func(found pgx.CollectableRow) (l TrendingLink, err error) {
 		var dids, handles, names, avatars []string
-		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstShared, &l.LastShared, &dids, &handles, &names, &avatars)
-		l.Sharers = byID[l.ID].Sharers
+		var first, last *time.Time
+		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &first, &last, &dids, &handles, &names, &avatars)
+		l.Sharers, l.LastShared = byID[l.ID].Sharers, byID[l.ID].Last
+		if first != nil {
+			l.FirstShared, l.LastShared = *first, *last
+		}
 		if r.q.Sort == Speed {
 			l.Speed = float64(byID[l.ID].Speed) / speedPerHour
 		}
@@ -96,26 +101,11 @@ func faces(of string) string {
     WHERE f.did IS NOT NULL`
 }
 
-// describeMembers reads the shares of the members, who are few beside everyone who
-// shares a popular link.
+// describeMembers reads the profiles of the accounts $3 that shared the links $2, in
+// order.
 var describeMembers = `
-WITH pairs AS MATERIALIZED (
-    SELECT p.link_id, p.did, s.first, s.last
-    FROM unnest($5::bigint[], $6::text[]) AS p (link_id, did)
-    CROSS JOIN LATERAL (
-        SELECT min(s.shared_at) AS first, max(s.shared_at) AS last
-        FROM ` + sharesOfPair + ` AS s
-        WHERE s.shared_at > $2 AND s.shared_at <= $3 AND ($4::text[] IS NULL OR s.how = ANY ($4)) AND` + throughLivingSubject + `
-    ) AS s
-    WHERE s.last IS NOT NULL
-), of AS MATERIALIZED (
-    SELECT p.link_id, min(p.first) AS first, max(p.last) AS last, (array_agg(p.did ORDER BY p.last DESC, p.did))[1:3] AS dids
-    FROM pairs AS p
-    GROUP BY p.link_id
-)
-SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, o.first, o.last, f.dids, f.handles, f.names, f.avatars
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, NULL::timestamptz, NULL::timestamptz, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
-JOIN of AS o ON o.link_id = k.id
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
-CROSS JOIN LATERAL (` + faces("unnest(o.dids) WITH ORDINALITY AS f (did, n)") + `) AS f
+CROSS JOIN LATERAL (` + faces("(SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f") + `) AS f
 ORDER BY k.n`

@@ -16,7 +16,7 @@ import (
 func (r *reader) recount(ctx context.Context) ([]entry, error) {
 	dids := `'{}'::text[]`
 	if r.watches != nil {
-		dids = `array_agg(p.did)`
+		dids = `(array_agg(p.did ORDER BY p.at DESC, p.did))[1:3]`
 	}
 	sql := `
 WITH pairs AS MATERIALIZED (
@@ -106,11 +106,17 @@ func (e entry) value(sort Sort) int {
 
 // merge returns the first limit links of both lists after a position.
 func (r *reader) merge(found, touched []entry, after *entry, limit int) []entry {
+	order := func(a, b entry) int { return a.compare(b, r.q.Sort) }
+	cut := false // found is cut to the first limit links at times: most others are then left out at once
 	for _, e := range touched {
-		if after == nil || after.compare(e, r.q.Sort) < 0 {
-			found = append(found, e)
+		if after != nil && after.compare(e, r.q.Sort) >= 0 || cut && found[limit-1].compare(e, r.q.Sort) < 0 {
+			continue
+		}
+		if found = append(found, e); len(found) >= 4*limit {
+			slices.SortFunc(found, order)
+			found, cut = found[:limit], true
 		}
 	}
-	slices.SortFunc(found, func(a, b entry) int { return a.compare(b, r.q.Sort) })
+	slices.SortFunc(found, order)
 	return found[:min(limit, len(found))]
 }

@@ -82,7 +82,7 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 
 // fold ranks the links of a story, without any SQL: a line each.
 func (l story) fold(q Query) []string {
-	latest := map[int64]map[string]time.Time{}
+	latest, first := map[int64]map[string]time.Time{}, map[int64]time.Time{}
 	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
 	for _, s := range l.shares {
 		alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Link)
@@ -91,6 +91,9 @@ func (l story) fold(q Query) []string {
 		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
 			if latest[s.Link] == nil {
 				latest[s.Link] = map[string]time.Time{}
+			}
+			if q.At.Sub(s.At) < q.Window && (first[s.Link].IsZero() || s.At.Before(first[s.Link])) && q.Watch == "" {
+				first[s.Link] = s.At
 			}
 			if s.At.After(latest[s.Link][s.DID]) {
 				latest[s.Link][s.DID] = s.At
@@ -139,13 +142,17 @@ func (l story) fold(q Query) []string {
 	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
 	var lines []string
 	for _, k := range all {
-		lines = append(lines, fmt.Sprintf("link %d: %d sharers, speed %.4f, last %s by %s, %v", k.id, k.n, k.speed, k.last.UTC().Format(time.RFC3339Nano), k.lastSharer, l.headline(q, k.id)))
+		lines = append(lines, line(k.id, k.n, k.speed, first[k.id], k.last, k.lastSharer, l.headline(q, k.id)))
 	}
 	return lines
 }
 
+func line(id int64, sharers int, speed float64, first, last time.Time, by string, headline said) string {
+	return fmt.Sprintf("link %d: %d sharers, speed %.4f, from %s to %s by %s, %v", id, sharers, speed, first.UTC().Format(time.RFC3339Nano), last.UTC().Format(time.RFC3339Nano), by, headline)
+}
+
 func randomQuery(r *rand.Rand, now time.Time) Query {
-	q := Query{At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)], Limit: []int{3, 10, 100}[r.IntN(3)]}
+	q := Query{At: now, Window: Windows()[r.IntN(windows)].Length, Sort: []Sort{Sharers, Speed, Newest}[r.IntN(3)], Limit: []int{10, 30, 300}[r.IntN(3)]}
 	if r.IntN(3) == 0 {
 		q.At = now.Add(time.Duration(r.IntN(int(10*time.Minute))) - 5*time.Minute).Truncate(time.Microsecond)
 	}

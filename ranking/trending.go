@@ -58,11 +58,11 @@ type TrendingLink struct {
 	Site        string    `json:"site"`
 	Title       string    `json:"title,omitempty"`
 	Description string    `json:"description,omitempty"`
-	Image       string    `json:"image,omitempty"`     // blob:<did>/<cid>
-	CardFrom    string    `json:"card_from,omitempty"` // AT-URI of the post the card came from
-	Sharers     int       `json:"sharers"`             // distinct accounts inside the window
-	Speed       float64   `json:"speed,omitempty"`     // sharers per hour with decay, if the ranking is sorted by it
-	FirstShared time.Time `json:"first_shared"`        // first share inside the window
+	Image       string    `json:"image,omitempty"`       // blob:<did>/<cid>
+	CardFrom    string    `json:"card_from,omitempty"`   // AT-URI of the post the card came from
+	Sharers     int       `json:"sharers"`               // distinct accounts inside the window
+	Speed       float64   `json:"speed,omitempty"`       // sharers per hour with decay, if the ranking is sorted by it
+	FirstShared time.Time `json:"first_shared,omitzero"` // first share inside the window; zero in the ranking of a watch
 	LastShared  time.Time `json:"last_shared"`
 	SharedBy    []string  `json:"shared_by"` // the names of Faces: handles, or DIDs if no handle is known
 	Faces       []Face    `json:"faces"`     // the latest three sharers, the latest first
@@ -111,7 +111,7 @@ type entry struct {
 	Sharers int
 	Speed   int
 	Last    time.Time
-	DIDs    []string // who shared it, if only members of watches count
+	DIDs    []string // who shared it, if only members of watches count: the latest three
 }
 
 // compare returns a negative number if e comes before other.
@@ -140,6 +140,7 @@ type reader struct {
 	after   *entry
 	state   state
 	watches []int64 // nil: everyone
+	window  int     // the index of q.Window
 	unread  changes // what is pending; nil: counted from the ledger
 	limits
 }
@@ -173,6 +174,7 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 	if err := r.q.check(); err != nil {
 		return p, err
 	}
+	r.window = slices.IndexFunc(Windows(), func(w Window) bool { return w.Length == q.Window })
 	r.tx, err = db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return p, fmt.Errorf("rank the links: %w", err)
@@ -228,8 +230,8 @@ func (r *reader) from() time.Time { return r.end.Add(-r.q.Window) }
 
 // page reads the page.
 func (r *reader) page(ctx context.Context) (p Page, err error) {
-	// With a stale plan, or none of the statistics, a scan of a whole table looks cheap.
-	if _, err := r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true)`); err != nil {
+	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
+	if _, err := r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
 		return p, err
 	}
 	if r.state, err = readState(ctx, r.tx); err != nil {

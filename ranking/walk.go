@@ -23,14 +23,9 @@ type walk struct {
 	complete  bool    // touched has all links that can be in the ranking
 }
 
-// windowIndex returns the index of the query's window.
-func (r *reader) windowIndex() int {
-	return slices.IndexFunc(Windows(), func(w Window) bool { return w.Length == r.q.Window })
-}
-
 // needed returns the windows that the ranking depends on.
 func (r *reader) needed() []int {
-	i := r.windowIndex()
+	i := r.window
 	if r.q.Sort != Speed {
 		return []int{i}
 	}
@@ -70,7 +65,7 @@ func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 }
 
 func (w *walk) entry(link int64, t tally) entry {
-	return entry{ID: link, Sharers: t.in[w.windowIndex()], Speed: t.in.speed(), Last: t.last}
+	return entry{ID: link, Sharers: t.in[w.window], Speed: t.in.speed(), Last: t.last}
 }
 
 // qualifies reports whether a link is in the ranking as far as counts decide.
@@ -189,19 +184,26 @@ func (w *walk) untouched(ctx context.Context, after *entry, limit int) ([]entry,
 	return append(found, singles...), err
 }
 
-// ordered walks the links with at least two sharers in the window of the order.
+// ordered walks the links with at least two sharers in the window of the order. The
+// indexes have only levels of counts, so it reads all links of the levels that contain
+// the first limit, and sorts those.
 func (w *walk) ordered(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	column := "c.in_" + Windows()[w.windowIndex()].Name
-	by, two := column, column
+	window := Windows()[w.window].Name
+	count, by, level := "c.in_"+window, "c.in_"+window, "c.level_"+window
 	if w.q.Sort == Speed {
-		by, two = "c.speed", "c.in_24h"
+		by, level = "c.speed", "c.level_speed"
 	}
+	from := `
+    FROM link_counts AS c
+    WHERE ` + level + ` >= 1 AND ` + level + ` <= ` + levelOf("$3") + ` AND ` + count + ` >= $1 AND c.level_` + window + ` >= ` + levelOf("$1") + `
+      AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
+      AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5)`
 	sql := `
-SELECT c.link_id, ` + column + `, c.speed, c.last_at, NULL::text[]
-FROM link_counts AS c
-WHERE ` + two + ` >= 2 AND ` + column + ` >= $1
-  AND ($2 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.link_id) = $2)
-  AND (` + by + `, c.last_at, c.link_id) < ($3, $4, $5)
+WITH lowest AS MATERIALIZED (
+    SELECT min(c.level) AS level FROM (SELECT ` + level + ` AS level` + from + ` ORDER BY 1 DESC LIMIT $6) AS c
+)
+SELECT c.link_id, ` + count + `, c.speed, c.last_at, NULL::text[]` + from + `
+  AND ` + level + ` >= (SELECT l.level FROM lowest AS l)
 ORDER BY ` + by + ` DESC, c.last_at DESC, c.link_id DESC
 LIMIT $6`
 	value, last, id := math.MaxInt32, time.Unix(0, 0), int64(0)
@@ -211,11 +213,16 @@ LIMIT $6`
 	return schema.All(ctx, w.tx, "walk the counts", pgx.RowToStructByPos[entry], sql, w.q.least(), w.q.Site, value, last, id, limit)
 }
 
+// levelOf is the level of a number, as the generated columns of link_counts have it.
+func levelOf(n string) string {
+	return `width_bucket(` + n + `::int, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')`
+}
+
 // singles walks the links with one sharer in the window of the order, the latest first:
 // that is their order. last is the last link that was found otherwise; nil: the end was
 // reached. Singles after it are not needed.
 func (w *walk) singles(ctx context.Context, after, last *entry, limit int) ([]entry, error) {
-	window := w.windowIndex()
+	window := w.window
 	single := window
 	if w.q.Sort == Speed {
 		single = longestSpeed
@@ -283,7 +290,7 @@ func (w *walk) newest(ctx context.Context, after *entry, limit int) ([]entry, er
 	sql := `
 SELECT l.id, coalesce(c.n, 1), 0, coalesce(c.last_at, s.at), NULL::text[]
 FROM links AS l
-LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.windowIndex()].Name + ` AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT c.in_` + Windows()[w.window].Name + ` AS n, c.last_at FROM link_counts AS c WHERE c.link_id = l.id LIMIT 1) AS c ON true
 LEFT JOIN LATERAL (SELECT s.at FROM sharers AS s WHERE c.n IS NULL AND s.link_id = l.id AND s.at > $1 LIMIT 1) AS s ON true
 WHERE l.id < $2 AND coalesce(c.n, CASE WHEN s.at IS NULL THEN 0 ELSE 1 END) >= $3 AND ($4 = '' OR l.site = $4)
 ORDER BY l.id DESC
@@ -325,7 +332,9 @@ GROUP BY s.link_id`
 	}
 	for k, c := range w.changes {
 		if e := found[k.link]; e != nil {
-			w.addTruth(e, c.truth)
+			if at := w.q.latestOf(c.truth); at.After(w.earliest()) {
+				w.add(e, at)
+			}
 		}
 	}
 	all := make([]entry, 0, len(found))
@@ -335,18 +344,16 @@ GROUP BY s.link_id`
 	return all, nil
 }
 
-// addTruth adds a sharer by the ways of the query. counts is false if the query's
-// windows do not hold it.
-func (r *reader) addTruth(e *entry, t times) (counts bool) {
-	at := r.q.latestOf(t)
-	if !at.After(r.earliest()) {
-		return false
+// add adds a sharer to a link.
+func (r *reader) add(e *entry, at time.Time) {
+	e.Last = later(e.Last, at)
+	if r.q.Sort != Speed {
+		e.Sharers++ // nothing else is read that is older than the window
+		return
 	}
 	n := counted(at, r.end)
-	e.Sharers += n[r.windowIndex()]
+	e.Sharers += n[r.window]
 	e.Speed += n.speed()
-	e.Last = later(e.Last, at)
-	return true
 }
 
 // latest is the date of the latest share by the ways of the query, of a row of sharers.

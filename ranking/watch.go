@@ -1,8 +1,11 @@
 package ranking
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -10,113 +13,98 @@ import (
 )
 
 // watched ranks the links that the members of the watches share. Nothing is counted
-// ahead for a watch: the rows of sharers of its members are few enough to group.
+// ahead for a watch: the rows of sharers of its members are few enough to read.
 func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
-	if err := r.keepMembers(ctx, c); err != nil {
-		return nil, err
-	}
-	touched := map[int64]*entry{}
-	for k := range c {
-		touched[k.link] = &entry{ID: k.link}
-	}
-	rows, err := r.groupMembers(ctx, c, touched)
+	const members = `SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id = ANY ($1)`
+	dids, err := schema.All(ctx, r.tx, "read the members", pgx.RowTo[string], members, r.watches)
 	if err != nil {
 		return nil, err
 	}
-	found := make([]entry, 0, len(rows)+len(touched))
-	for _, e := range rows {
-		if touched[e.ID] != nil {
-			*touched[e.ID] = e
-		} else {
-			found = append(found, e)
-		}
+	rows, err := r.sharedBy(ctx, dids, c)
+	if err != nil {
+		return nil, err
+	}
+	is := make(map[string]bool, len(dids))
+	for _, did := range dids {
+		is[did] = true
 	}
 	for k, change := range c {
-		if r.addTruth(touched[k.link], change.truth) {
-			touched[k.link].DIDs = append(touched[k.link].DIDs, k.did)
+		if at := r.q.latestOf(change.truth); is[k.did] && at.After(r.earliest()) {
+			rows = append(rows, pair{k, at})
 		}
 	}
-	w := &walk{reader: r}
-	for _, e := range touched {
-		if w.qualifies(*e) {
-			w.touched = append(w.touched, *e)
+	w := &walk{reader: r, touched: make([]entry, 0, len(rows))}
+	place := make(map[int64]int, len(rows)) // in w.touched
+	for _, s := range rows {
+		n, ok := place[s.link]
+		if !ok {
+			n = len(w.touched)
+			place[s.link] = n
+			w.touched = append(w.touched, entry{ID: s.link})
 		}
+		r.add(&w.touched[n], s.at)
 	}
+	w.touched = slices.DeleteFunc(w.touched, func(e entry) bool { return !w.qualifies(e) })
 	if r.q.Site != "" {
 		if err := w.keepSite(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return r.merge(found, w.touched, r.after, r.q.Limit+1), nil
+	chosen := r.merge(nil, w.touched, r.after, r.q.Limit+1)
+	nameSharers(chosen, rows)
+	return chosen, nil
 }
 
-// groupMembers counts the members' rows of sharers that do not change. Links with
-// pending changes are returned wherever they rank, the others from the position on.
-func (r *reader) groupMembers(ctx context.Context, c changes, touched map[int64]*entry) ([]entry, error) {
-	ids := make([]int64, 0, len(touched)) // not nil: that is NULL
-	for id := range touched {
-		ids = append(ids, id)
+// pair is an account's latest share of a link.
+type pair struct {
+	sharing
+	at time.Time
+}
+
+// nameSharers sets the latest three sharers of each link.
+func nameSharers(links []entry, rows []pair) {
+	of := make(map[int64][]pair, len(links))
+	for _, e := range links {
+		of[e.ID] = nil
 	}
-	args := append([]any{r.watches, r.earliest(), ids, r.from(), r.q.Site}, r.positionArgs()...)
-	speed, unchanged := `0`, ``
-	if r.q.Sort == Speed {
-		args = append(args, r.end)
-		speed = speedOf("p.at", fmt.Sprintf("$%d", len(args)))
-	}
-	if len(c) > 0 {
-		var pending sharingColumns
-		for k := range c {
-			pending.add(k)
+	for _, s := range rows {
+		if list, ok := of[s.link]; ok {
+			of[s.link] = append(list, s)
 		}
-		args = append(args, pending.links, pending.dids)
-		unchanged = fmt.Sprintf(`WHERE (s.link_id, m.did) NOT IN (SELECT * FROM unnest($%d::bigint[], $%d::text[]))`, len(args)-1, len(args))
 	}
+	for i := range links {
+		list := of[links[i].ID]
+		slices.SortFunc(list, func(a, b pair) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(a.did, b.did)) })
+		for _, s := range list[:min(3, len(list))] {
+			links[i].DIDs = append(links[i].DIDs, s.did)
+		}
+	}
+}
+
+// sharedBy reads the members' rows of sharers that do not change. Grouping them here
+// takes less time than in SQL.
+func (r *reader) sharedBy(ctx context.Context, dids []string, c changes) ([]pair, error) {
 	at := r.q.latest("s")
 	sql := `
-WITH members AS MATERIALIZED (
-    SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id = ANY ($1)
-), pairs AS MATERIALIZED (
-    SELECT s.link_id, m.did, s.at
-    FROM members AS m
-    CROSS JOIN LATERAL (SELECT s.link_id, ` + at + ` AS at FROM sharers AS s WHERE s.did = m.did AND s.at > $2 AND ` + at + ` > $2 OFFSET 0) AS s
-    ` + unchanged + `
-), links_of AS MATERIALIZED (
-    SELECT p.link_id AS id, count(*) FILTER (WHERE p.at > $4) AS sharers, ` + speed + ` AS speed, max(p.at) AS last
-    FROM pairs AS p
-    GROUP BY p.link_id
-), chosen AS MATERIALIZED (
-    (SELECT c.* FROM links_of AS c WHERE c.id = ANY ($3))
-    UNION ALL
-    (SELECT c.* FROM links_of AS c WHERE c.id <> ALL ($3) AND ($5 = '' OR (SELECT l.site FROM links AS l WHERE l.id = c.id) = $5)` + afterPosition(6) + `)
-)
-SELECT c.id, c.sharers, c.speed, c.last, array_agg(p.did)
-FROM chosen AS c
-JOIN pairs AS p ON p.link_id = c.id
-GROUP BY c.id, c.sharers, c.speed, c.last`
-	return schema.All(ctx, r.tx, "count the members' links", pgx.RowToStructByPos[entry], sql, args...)
-}
-
-// keepMembers removes the changes of accounts that are not members of the watches.
-func (r *reader) keepMembers(ctx context.Context, c changes) error {
-	dids := map[string]bool{}
-	for k := range c {
-		dids[k.did] = false
+SELECT m.n, s.link_id, s.at
+FROM unnest($1::text[]) WITH ORDINALITY AS m (did, n)
+CROSS JOIN LATERAL (SELECT s.link_id, ` + at + ` AS at FROM sharers AS s WHERE s.did = m.did AND s.at > $2 AND ` + at + ` > $2 OFFSET 0) AS s`
+	found, err := r.tx.Query(ctx, sql, dids, r.earliest())
+	if err != nil {
+		return nil, fmt.Errorf("read what the members share: %w", err)
 	}
-	if len(dids) == 0 {
-		return nil
-	}
-	all := make([]string, 0, len(dids))
-	for did := range dids {
-		all = append(all, did)
-	}
-	members, err := schema.All(ctx, r.tx, "find the members", pgx.RowTo[string], `SELECT m.did FROM watch_members AS m WHERE m.did = ANY ($1) AND m.watch_id = ANY ($2)`, all, r.watches)
-	for _, did := range members {
-		dids[did] = true
-	}
-	for k := range c {
-		if !dids[k.did] {
-			delete(c, k)
+	rows := make([]pair, 0, 16*len(dids))
+	var n int64
+	var s pair
+	_, err = pgx.ForEachRow(found, []any{&n, &s.link, &s.at}, func() error {
+		s.did = dids[n-1]
+		if _, changes := c[s.sharing]; !changes {
+			rows = append(rows, s)
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what the members share: %w", err)
 	}
-	return err
+	return rows, nil
 }

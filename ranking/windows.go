@@ -39,8 +39,8 @@ func counted(at, end time.Time) (n perWindow) {
 	if at.IsZero() {
 		return n
 	}
-	for i, w := range Windows() {
-		if at.After(end.Add(-w.Length)) {
+	for i, length := range [windows]time.Duration{time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour, LongestWindow} {
+		if at.After(end.Add(-length)) {
 			n[i] = 1
 		}
 	}

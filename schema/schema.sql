@@ -270,6 +270,7 @@ CREATE TABLE leaving_links (
 -- How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.
 CREATE TABLE link_counts (
     link_id bigint NOT NULL,
+    last_at timestamp with time zone NOT NULL, -- The latest share of the link.
     sharers integer NOT NULL, -- The rows of the link in sharers.
     in_1h integer NOT NULL,
     in_3h integer NOT NULL,
@@ -278,7 +279,17 @@ CREATE TABLE link_counts (
     in_24h integer NOT NULL,
     in_7d integer NOT NULL,
     speed integer GENERATED ALWAYS AS (24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h) NOT NULL, -- Sharers per hour with decay, times 120: the mean of the hourly rates of the windows of 1, 3, 6, 12 and 24 h.
-    last_at timestamp with time zone NOT NULL, -- The latest share of the link.
+    level_1h smallint GENERATED ALWAYS AS (width_bucket(in_1h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL, -- The order of magnitude of in_1h; 1 and more: at least 2 sharers. It is indexed instead of the number, which changes with every share: most updates then write no index.
+    level_3h smallint GENERATED ALWAYS AS (width_bucket(in_3h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_6h smallint GENERATED ALWAYS AS (width_bucket(in_6h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_12h smallint GENERATED ALWAYS AS (width_bucket(in_12h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_24h smallint GENERATED ALWAYS AS (width_bucket(in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_7d smallint GENERATED ALWAYS AS (width_bucket(in_7d, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])) NOT NULL,
+    level_speed smallint GENERATED ALWAYS AS (
+CASE
+    WHEN in_24h >= 2 THEN width_bucket(24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}'::integer[])
+    ELSE 0
+END) NOT NULL, -- The order of magnitude of the speed; 0: fewer than 2 sharers in 24 h.
     CONSTRAINT link_counts_pkey PRIMARY KEY (link_id),
     CONSTRAINT link_counts_check CHECK (in_3h >= in_1h),
     CONSTRAINT link_counts_check1 CHECK (in_6h >= in_3h),
@@ -288,13 +299,13 @@ CREATE TABLE link_counts (
     CONSTRAINT link_counts_in_1h_check CHECK (in_1h >= 0),
     CONSTRAINT link_counts_sharers_check CHECK (sharers >= 2)
 ) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=70);
-CREATE INDEX link_counts_12h ON link_counts USING btree (in_12h, last_at, link_id) WHERE in_12h >= 2;
-CREATE INDEX link_counts_1h ON link_counts USING btree (in_1h, last_at, link_id) WHERE in_1h >= 2;
-CREATE INDEX link_counts_24h ON link_counts USING btree (in_24h, last_at, link_id) WHERE in_24h >= 2;
-CREATE INDEX link_counts_3h ON link_counts USING btree (in_3h, last_at, link_id) WHERE in_3h >= 2;
-CREATE INDEX link_counts_6h ON link_counts USING btree (in_6h, last_at, link_id) WHERE in_6h >= 2;
-CREATE INDEX link_counts_7d ON link_counts USING btree (in_7d, last_at, link_id) WHERE in_7d >= 2;
-CREATE INDEX link_counts_speed ON link_counts USING btree (speed, last_at, link_id) WHERE in_24h >= 2;
+CREATE INDEX link_counts_12h ON link_counts USING btree (level_12h) WHERE level_12h >= 1;
+CREATE INDEX link_counts_1h ON link_counts USING btree (level_1h) WHERE level_1h >= 1;
+CREATE INDEX link_counts_24h ON link_counts USING btree (level_24h) WHERE level_24h >= 1;
+CREATE INDEX link_counts_3h ON link_counts USING btree (level_3h) WHERE level_3h >= 1;
+CREATE INDEX link_counts_6h ON link_counts USING btree (level_6h) WHERE level_6h >= 1;
+CREATE INDEX link_counts_7d ON link_counts USING btree (level_7d) WHERE level_7d >= 1;
+CREATE INDEX link_counts_speed ON link_counts USING btree (level_speed) WHERE level_speed >= 1;
 
 -- Every shared article, under its identity, with the spelling and the card that most sharers give. Workers add the row; the counter writes the spelling and the card.
 CREATE TABLE links (
@@ -430,7 +441,7 @@ CREATE TABLE sharers (
     url_key text COLLATE "C", -- The collection and rkey of that post.
     voted_at timestamp with time zone GENERATED ALWAYS AS (LEAST(title_at, url_at)), -- When this time leaves the longest window, the votes are read again.
     CONSTRAINT sharers_pkey PRIMARY KEY (did, link_id) INCLUDE (at)
-) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0.02);
+) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0, autovacuum_vacuum_insert_threshold=20000);
 CREATE INDEX sharers_at ON sharers USING btree (at);
 CREATE INDEX sharers_link ON sharers USING btree (link_id, at);
 CREATE INDEX sharers_title ON sharers USING btree (title_claim, title_at) WHERE title_claim IS NOT NULL;

@@ -24,7 +24,7 @@ CREATE TABLE sharers (
     quote_at  timestamptz,
     repost_at timestamptz,
     PRIMARY KEY (did, link_id) INCLUDE (at)
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.02);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 20000);
 CREATE INDEX sharers_link ON sharers (link_id, at);
 CREATE INDEX sharers_at ON sharers (at);
 
@@ -35,28 +35,38 @@ COMMENT ON COLUMN sharers.quote_at IS 'The latest share by quoting a post. NULL:
 COMMENT ON COLUMN sharers.repost_at IS 'The latest share by reposting a post. NULL: none.';
 
 CREATE TABLE link_counts (
-    link_id bigint PRIMARY KEY,
-    sharers int         NOT NULL CHECK (sharers >= 2),
-    in_1h   int         NOT NULL CHECK (in_1h >= 0),
-    in_3h   int         NOT NULL CHECK (in_3h >= in_1h),
-    in_6h   int         NOT NULL CHECK (in_6h >= in_3h),
-    in_12h  int         NOT NULL CHECK (in_12h >= in_6h),
-    in_24h  int         NOT NULL CHECK (in_24h >= in_12h),
-    in_7d   int         NOT NULL CHECK (in_7d >= in_24h AND in_7d <= sharers),
-    speed   int         NOT NULL GENERATED ALWAYS AS (24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h) STORED,
-    last_at timestamptz NOT NULL
+    link_id     bigint PRIMARY KEY,
+    last_at     timestamptz NOT NULL,
+    sharers     int         NOT NULL CHECK (sharers >= 2),
+    in_1h       int         NOT NULL CHECK (in_1h >= 0),
+    in_3h       int         NOT NULL CHECK (in_3h >= in_1h),
+    in_6h       int         NOT NULL CHECK (in_6h >= in_3h),
+    in_12h      int         NOT NULL CHECK (in_12h >= in_6h),
+    in_24h      int         NOT NULL CHECK (in_24h >= in_12h),
+    in_7d       int         NOT NULL CHECK (in_7d >= in_24h AND in_7d <= sharers),
+    speed       int         NOT NULL GENERATED ALWAYS AS (24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h) STORED,
+    level_1h    smallint    NOT NULL GENERATED ALWAYS AS (width_bucket(in_1h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')) STORED,
+    level_3h    smallint    NOT NULL GENERATED ALWAYS AS (width_bucket(in_3h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')) STORED,
+    level_6h    smallint    NOT NULL GENERATED ALWAYS AS (width_bucket(in_6h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')) STORED,
+    level_12h   smallint    NOT NULL GENERATED ALWAYS AS (width_bucket(in_12h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')) STORED,
+    level_24h   smallint    NOT NULL GENERATED ALWAYS AS (width_bucket(in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')) STORED,
+    level_7d    smallint    NOT NULL GENERATED ALWAYS AS (width_bucket(in_7d, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}')) STORED,
+    level_speed smallint    NOT NULL GENERATED ALWAYS AS (
+        CASE WHEN in_24h >= 2 THEN width_bucket(24 * in_1h + 8 * in_3h + 4 * in_6h + 2 * in_12h + in_24h, '{2,8,32,128,512,2048,8192,32768,131072,524288,2097152}') ELSE 0 END) STORED
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, fillfactor = 70);
-CREATE INDEX link_counts_1h ON link_counts (in_1h, last_at, link_id) WHERE in_1h >= 2;
-CREATE INDEX link_counts_3h ON link_counts (in_3h, last_at, link_id) WHERE in_3h >= 2;
-CREATE INDEX link_counts_6h ON link_counts (in_6h, last_at, link_id) WHERE in_6h >= 2;
-CREATE INDEX link_counts_12h ON link_counts (in_12h, last_at, link_id) WHERE in_12h >= 2;
-CREATE INDEX link_counts_24h ON link_counts (in_24h, last_at, link_id) WHERE in_24h >= 2;
-CREATE INDEX link_counts_7d ON link_counts (in_7d, last_at, link_id) WHERE in_7d >= 2;
-CREATE INDEX link_counts_speed ON link_counts (speed, last_at, link_id) WHERE in_24h >= 2;
+CREATE INDEX link_counts_1h ON link_counts (level_1h) WHERE level_1h >= 1;
+CREATE INDEX link_counts_3h ON link_counts (level_3h) WHERE level_3h >= 1;
+CREATE INDEX link_counts_6h ON link_counts (level_6h) WHERE level_6h >= 1;
+CREATE INDEX link_counts_12h ON link_counts (level_12h) WHERE level_12h >= 1;
+CREATE INDEX link_counts_24h ON link_counts (level_24h) WHERE level_24h >= 1;
+CREATE INDEX link_counts_7d ON link_counts (level_7d) WHERE level_7d >= 1;
+CREATE INDEX link_counts_speed ON link_counts (level_speed) WHERE level_speed >= 1;
 
 COMMENT ON TABLE  link_counts IS 'How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.';
 COMMENT ON COLUMN link_counts.sharers IS 'The rows of the link in sharers.';
 COMMENT ON COLUMN link_counts.speed IS 'Sharers per hour with decay, times 120: the mean of the hourly rates of the windows of 1, 3, 6, 12 and 24 h.';
+COMMENT ON COLUMN link_counts.level_1h IS 'The order of magnitude of in_1h; 1 and more: at least 2 sharers. It is indexed instead of the number, which changes with every share: most updates then write no index.';
+COMMENT ON COLUMN link_counts.level_speed IS 'The order of magnitude of the speed; 0: fewer than 2 sharers in 24 h.';
 COMMENT ON COLUMN link_counts.last_at IS 'The latest share of the link.';
 
 CREATE TABLE count_state (
