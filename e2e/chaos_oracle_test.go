@@ -78,15 +78,8 @@ func (c *chaos) rankingProblems(oracle oracle, end time.Time) (problems []string
 		want := oracle.ranking(end, window, 1000)
 		got := rankedLinks(c.t, c.env, strconv.Itoa(int(window.Hours()))+"h", end.Format(time.RFC3339))
 		require.NotEmpty(c.t, want)
-		found := make([]ranked, len(got))
-		for i, l := range got {
-			found[i] = ranked{l.URL, l.Sharers}
-		}
-		for i := range max(len(want), len(found)) {
-			if expected, actual := place(want, i), place(found, i); expected != actual {
-				problems = append(problems, fmt.Sprintf("weir trending: %s, place %d: expected %s, found %s", window, i+1, expected, actual))
-				break
-			}
+		for _, problem := range oracle.compareRanking(want, got) {
+			problems = append(problems, fmt.Sprintf("weir trending: %s: %s", window, problem))
 		}
 	}
 	return problems
