@@ -159,6 +159,7 @@ func (c *chaos) play(plan []fault) {
 	}
 	for _, f := range plan {
 		c.progress(2 + c.random.IntN(4))
+		c.supervise()
 		began := time.Now()
 		f.do(c)
 		lasted := time.Since(began)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,9 +43,13 @@ func state(t *testing.T, pool *pgxpool.Pool) map[string]string {
 func rankedLinks(t *testing.T, env []string, window, at string) []ranking.TrendingLink {
 	t.Helper()
 	var links []ranking.TrendingLink
-	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trending", "--json", "--limit", "1000", "--window", window, "--at", at)), &links))
+	limit := strconv.Itoa(mostLinks)
+	require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trending", "--json", "--limit", limit, "--window", window, "--at", at)), &links))
 	return links
 }
+
+// mostLinks is the largest --limit of `weir trending`.
+const mostLinks = 1000
 
 // TestIngestStoresTheRecording ingests a recording written by hand, with bad input
 // of every kind. The counts were made by hand.

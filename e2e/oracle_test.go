@@ -128,37 +128,6 @@ func (tr oracle) strangers(entries []*simnet.Entry) {
 	}
 }
 
-// ranking ranks the links shared after end-window and not after end: by the
-// number of visible accounts that shared them, then by the last of these shares,
-// then by URL. It returns at most limit lines, or all if limit is 0.
-func (tr oracle) ranking(end time.Time, window time.Duration, limit int) []ranked {
-	end = end.Truncate(time.Microsecond) // as Postgres does
-	sharers, last := map[string]map[string]bool{}, map[string]time.Time{}
-	for key, s := range tr.shares {
-		if s.at.After(end) || !s.at.After(end.Add(-window)) || !tr.counts(key, s) {
-			continue
-		}
-		if sharers[key.url] == nil {
-			sharers[key.url] = map[string]bool{}
-		}
-		sharers[key.url][key.did] = true
-		if s.at.After(last[key.url]) {
-			last[key.url] = s.at
-		}
-	}
-	lines := make([]ranked, 0, len(sharers))
-	for url, dids := range sharers {
-		lines = append(lines, ranked{url, len(dids)})
-	}
-	slices.SortFunc(lines, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(b.Sharers, a.Sharers), last[b.URL].Compare(last[a.URL]), cmp.Compare(a.URL, b.URL))
-	})
-	if limit > 0 && len(lines) > limit {
-		lines = lines[:limit]
-	}
-	return lines
-}
-
 // problems compares the database with the oracle, rankings at end included, and
 // returns about twenty differences at most. The error is that of a database that
 // could not be read.
@@ -297,60 +266,6 @@ func (tr oracle) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) 
 		}
 		return k, r, err
 	})
-}
-
-func (tr oracle) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
-	var lines []string
-	for _, hours := range []int{1, 3, 6, 12, 24} {
-		window := time.Duration(hours) * time.Hour
-		found, err := foundRanking(ctx, tx, end, window)
-		if err != nil {
-			return nil, err
-		}
-		want := tr.ranking(end, window, 0)
-		for i := range max(len(want), len(found)) { // the first difference shifts the places below it
-			expected, actual := place(want, i), place(found, i)
-			if expected != actual {
-				lines = append(lines, fmt.Sprintf("ranking: %d h to %s, place %d: expected %s, found %s",
-					hours, end.UTC().Format(time.RFC3339Nano), i+1, expected, actual))
-				break
-			}
-		}
-	}
-	return lines, nil
-}
-
-func place(lines []ranked, i int) string {
-	if i >= len(lines) {
-		return "nothing"
-	}
-	return fmt.Sprintf("%s by %d", lines[i].URL, lines[i].Sharers)
-}
-
-func foundRanking(ctx context.Context, tx pgx.Tx, end time.Time, window time.Duration) ([]ranked, error) {
-	const sql = `
-SELECT each.url, count(*)
-FROM (
-    SELECT 'https://' || l.identity AS url, s.did AS did, max(s.shared_at) AS at
-    FROM links AS l
-    JOIN shares AS s ON s.link_id = l.id
-    LEFT JOIN accounts AS a ON a.did = s.did
-    LEFT JOIN accounts AS b ON b.did = s.subject_did
-    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active' AND coalesce(b.status, 'active') = 'active' AND` + living + `
-    GROUP BY l.identity, s.did
-) AS each
-GROUP BY each.url
-ORDER BY count(*) DESC, max(each.at) DESC, each.url COLLATE "C"`
-	end = end.Truncate(time.Microsecond)
-	rows, err := tx.Query(ctx, sql, end.Add(-window), end)
-	if err != nil {
-		return nil, fmt.Errorf("rank the links for the oracle: %w", err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ranked])
-	if err != nil {
-		return nil, fmt.Errorf("rank the links for the oracle: %w", err)
-	}
-	return lines, nil
 }
 
 // unfinishedJobs names the jobs that are not completed, discarded ones included.

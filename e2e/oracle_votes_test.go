@@ -102,23 +102,16 @@ func (tr oracle) headline(url string) (h headline) {
 	return h
 }
 
-// compareRanking compares a ranking that Weir shows with the oracle's, and every
-// headline in it.
-func (tr oracle) compareRanking(want []ranked, got []ranking.TrendingLink) (problems []string) {
-	found := make([]ranked, len(got))
-	for i, l := range got {
-		found[i] = ranked{canonical(l.URL), l.Sharers}
-		expected, actual := tr.headline(found[i].URL), headline{l.URL, l.Title, l.Description, l.Image, l.CardFrom}
+// compareHeadlines compares what Weir shows of links with the votes, up to five
+// differences.
+func (tr oracle) compareHeadlines(links []ranking.TrendingLink) (problems []string) {
+	for _, l := range links {
+		expected, found := tr.headline(canonical(l.URL)), headline{l.URL, l.Title, l.Description, l.Image, l.CardFrom}
 		if expected.url == "" {
-			expected.url = actual.url // no post that counts spells it: any spelling may stay
+			expected.url = found.url // no post that counts spells it: any spelling may stay
 		}
-		if expected != actual && len(problems) < 5 {
-			problems = append(problems, fmt.Sprintf("headline of %s: expected %+v, found %+v", found[i].URL, expected, actual))
-		}
-	}
-	for i := range max(len(want), len(found)) { // the first difference shifts the places below it
-		if expected, actual := place(want, i), place(found, i); expected != actual {
-			return append(problems, fmt.Sprintf("place %d: expected %s, found %s", i+1, expected, actual))
+		if expected != found && len(problems) < 5 {
+			problems = append(problems, fmt.Sprintf("headline of %s: expected %+v, found %+v", canonical(l.URL), expected, found))
 		}
 	}
 	return problems

@@ -170,7 +170,7 @@ func TestUsageErrorsAreOneSentence(t *testing.T) {
 		`"post" is not a collection`:                                         {[]string{"DATABASE_URL=" + database, "WEIR_COLLECTIONS=post"}, "consume"},
 		"listen on WEIR_LISTEN=256.0.0.1:80":                                 {[]string{"DATABASE_URL=" + database, "WEIR_LISTEN=256.0.0.1:80"}, "web"},
 		`WEIR_HOSTS: "https://weir.example" is not a host`:                   {[]string{"DATABASE_URL=" + database, "WEIR_HOSTS=weir.test,https://weir.example"}, "web"},
-		"--window is 2h0m0s: expected 1h, 3h, 6h, 12h or 24h":                {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
+		"--window is 2h: expected 1h, 3h, 6h, 12h, 24h or 7d":                {[]string{"DATABASE_URL=" + database}, "trending --window 2h"},
 		"no such file":                                                       {[]string{"DATABASE_URL=" + database}, "ingest nowhere.jsonl"},
 	} {
 		t.Run(c.args+": "+want, func(t *testing.T) {

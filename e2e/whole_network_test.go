@@ -81,9 +81,9 @@ func (c *crossing) equal() {
 	require.Eventually(c.t, func() bool {
 		entries := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return !slices.Contains(c.followed, e.DID) })
 		var err error
-		problems, err = fold(entries, schema.PostCollection).problems(c.t.Context(), c.pool, time.Now().Truncate(time.Second).Add(time.Second).UTC())
+		problems, err = fold(entries).problems(c.t.Context(), c.pool, time.Now().Truncate(time.Second).Add(time.Second).UTC())
 		return err == nil && len(problems) == 0
-	}, time.Minute, 100*time.Millisecond, "%v", &problems)
+	}, 3*time.Minute, 100*time.Millisecond, "%v", &problems) // the jobs of a killed process are worked again after a minute
 }
 
 // has waits until exactly these of the known posts are stored.

@@ -219,7 +219,7 @@ func DropChangedSubject(ctx context.Context, db schema.DB, id int64) error {
 type DueSubject struct {
 	schema.Key
 	FetchAt time.Time // names this request: a row that was deleted or stored meanwhile has another
-	Needed  bool      // it has not been shown yet, or one of its links was shared inside the longest window
+	Needed  bool      // it has not been shown yet, something waits for it, or one of its links was shared inside the longest window
 }
 
 // DueSubjects returns at most limit subjects that are to be fetched at now: first those
@@ -232,7 +232,9 @@ WITH due AS MATERIALIZED (
     WHERE u.fetch_at <= $1 AND EXISTS (SELECT FROM watches)
     ORDER BY u.fetch_at LIMIT 10000
 )
-SELECT d.collection, d.did, d.rkey, d.fetch_at, d.links = '{}' OR coalesce(shared.at > $2, false)
+SELECT d.collection, d.did, d.rkey, d.fetch_at,
+       d.links = '{}' OR coalesce(shared.at > $2, false)
+       OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = d.did AND w.for_collection = d.collection AND w.for_rkey = d.rkey)
 FROM due AS d
 CROSS JOIN LATERAL (
     SELECT max(one.at) AS at
@@ -259,10 +261,12 @@ const (
 	firstRetry = 30 * time.Second // after which it is fetched again; doubled each time
 )
 
-// StoreSubjects stores fetched subjects and returns those that have links. A subject
-// whose row was deleted, stored or asked for again meanwhile is skipped. One with a
-// tombstone counts as not shown: the AppView may lag behind the stream.
-func StoreSubjects(ctx context.Context, tx pgx.Tx, fetched []FetchedSubject, now time.Time) (linked []schema.Key, err error) {
+// StoreSubjects stores fetched subjects and returns those that have links. These remain
+// due until FetchAgain, so that a process that dies before it has released what waits
+// for them begins anew. A subject whose row was deleted, stored or asked for again
+// meanwhile is skipped. One with a tombstone counts as not shown: the AppView may lag
+// behind the stream.
+func StoreSubjects(ctx context.Context, tx pgx.Tx, fetched []FetchedSubject, now time.Time) (linked []DueSubject, err error) {
 	const store = `
 UPDATE subjects AS u
 SET links      = CASE WHEN n.deleted THEN '{}' ELSE n.links END,
@@ -270,7 +274,7 @@ SET links      = CASE WHEN n.deleted THEN '{}' ELSE n.links END,
     fetched_at = $1::timestamptz,
     tries      = CASE WHEN n.shown THEN 0 ELSE u.tries + 1 END,
     fetch_at   = CASE WHEN n.deleted OR n.shown AND n.links = '{}' THEN NULL
-                      WHEN n.shown THEN $1::timestamptz + $2::interval
+                      WHEN n.shown THEN u.fetch_at
                       WHEN u.tries + 1 < $3::int THEN $1::timestamptz + least($2::interval, $4::interval * 2 ^ least(u.tries, 16)) END
 FROM (
     SELECT f.collection, f.did, f.rkey, f.fetch_at, f.shown,
@@ -280,7 +284,7 @@ FROM (
          WITH ORDINALITY AS f (collection, did, rkey, fetch_at, shown, n)
 ) AS n
 WHERE u.did = n.did AND u.collection = n.collection AND u.rkey = n.rkey AND u.fetch_at = n.fetch_at
-RETURNING u.collection, u.did, u.rkey, u.links <> '{}'`
+RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	n := len(fetched)
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return fetched[i].Key })
 	at, shown := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[bool], n)
@@ -297,13 +301,13 @@ RETURNING u.collection, u.did, u.rkey, u.links <> '{}'`
 	queueLinks(q, links, now)
 	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of, identity).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			var key schema.Key
+			var d DueSubject
 			var has bool
-			if err := rows.Scan(&key.Collection, &key.DID, &key.Rkey, &has); err != nil {
+			if err := rows.Scan(&d.Collection, &d.DID, &d.Rkey, &d.FetchAt, &has); err != nil {
 				return err
 			}
 			if has {
-				linked = append(linked, key)
+				linked = append(linked, d)
 			}
 		}
 		return rows.Err()
@@ -314,20 +318,33 @@ RETURNING u.collection, u.did, u.rkey, u.links <> '{}'`
 	return linked, nil
 }
 
+// FetchAgain has subjects fetched again at a time, if nobody asked for them meanwhile.
+func FetchAgain(ctx context.Context, db schema.DB, done []DueSubject, at time.Time) error {
+	return moveDue(ctx, db, done, &at)
+}
+
 // ForgetDue ends the fetching of subjects that are not needed now. The next repost of
 // one starts it again.
 func ForgetDue(ctx context.Context, db schema.DB, due []DueSubject) error {
+	return moveDue(ctx, db, due, nil)
+}
+
+// moveDue answers requests to fetch subjects: they are fetched at another time, or not.
+func moveDue(ctx context.Context, db schema.DB, due []DueSubject, to *time.Time) error {
 	const sql = `
-UPDATE subjects AS u SET fetch_at = NULL
+UPDATE subjects AS u SET fetch_at = $5
 FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS k (collection, did, rkey, fetch_at)
 WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fetch_at = k.fetch_at`
+	if len(due) == 0 {
+		return nil
+	}
 	collection, did, rkey := schema.Columns(len(due), func(i int) schema.Key { return due[i].Key })
 	at := make(pgtype.FlatArray[time.Time], len(due))
 	for i := range due {
 		at[i] = due[i].FetchAt
 	}
-	if _, err := db.Exec(ctx, sql, collection, did, rkey, at); err != nil {
-		return fmt.Errorf("forget subjects: %w", err)
+	if _, err := db.Exec(ctx, sql, collection, did, rkey, at, to); err != nil {
+		return fmt.Errorf("change when subjects are fetched: %w", err)
 	}
 	return nil
 }

@@ -170,12 +170,19 @@ func (w *subjectCheck) fetchPosts(ctx context.Context, due []ranking.DueSubject)
 	if err != nil {
 		return err
 	}
-	return w.links.release(ctx, w.job, linked)
+	known := make([]schema.Key, len(linked))
+	for i, d := range linked {
+		known[i] = d.Key
+	}
+	if err := w.links.release(ctx, w.job, known); err != nil {
+		return err
+	}
+	return ranking.FetchAgain(ctx, w.pool, linked, now.Add(ranking.SubjectInterval))
 }
 
 // store stores fetched subjects. If the database refuses one, it counts as one without
 // links.
-func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubject, now time.Time) (linked []schema.Key, err error) {
+func (w *CheckSubjects) store(ctx context.Context, fetched []ranking.FetchedSubject, now time.Time) (linked []ranking.DueSubject, err error) {
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		linked, err = ranking.StoreSubjects(ctx, tx, fetched, now)
 		return err

@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -98,6 +99,27 @@ func TestPostsOfStrangersAreFetched(t *testing.T) {
 	v.project("b/r98")
 	v.run()
 	require.Equal(t, 2, v.asked(), "even if it has no link")
+}
+
+// TestReleaseIsRepeatedAfterADeath: a process that dies after it has stored a fetched
+// post, and before what waited for it is projected, has left the post due.
+func TestReleaseIsRepeatedAfterADeath(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	for i := range 3 {
+		v.repostsURI(fmt.Sprintf("r%d", i), v.stranger(i, fmt.Sprintf("https://news.example/%d", i)))
+	}
+	dying, die := context.WithCancel(t.Context())
+	v.checks.links.committed = die // after the first of them
+	err := v.checks.Work(dying, &river.Job[jobs.CheckSubjects]{JobRow: &rivertype.JobRow{}})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotEmpty(t, v.waiting())
+	v.checks.links.committed = nil
+	v.run()
+	require.Empty(t, v.waiting())
+	require.Len(t, v.sharing(), 3)
+	v.run()
+	require.Equal(t, 2, v.asked(), "not fetched again before the interval")
 }
 
 // TestStrangersPostIsFetchedAgain while its link is in a ranking: what the AppView no

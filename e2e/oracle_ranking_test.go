@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/ranking"
+)
+
+// ranking ranks the links shared after end-window and not after end: by the
+// number of visible accounts that shared them, then by the last of these shares,
+// then by URL. It returns at most limit lines, or all if limit is 0.
+func (tr oracle) ranking(end time.Time, window time.Duration, limit int) []ranked {
+	end = end.Truncate(time.Microsecond) // as Postgres does
+	sharers, last := map[string]map[string]bool{}, map[string]time.Time{}
+	for key, s := range tr.shares {
+		if s.at.After(end) || !s.at.After(end.Add(-window)) || !tr.counts(key, s) {
+			continue
+		}
+		if sharers[key.url] == nil {
+			sharers[key.url] = map[string]bool{}
+		}
+		sharers[key.url][key.did] = true
+		if s.at.After(last[key.url]) {
+			last[key.url] = s.at
+		}
+	}
+	lines := make([]ranked, 0, len(sharers))
+	for url, dids := range sharers {
+		lines = append(lines, ranked{url, len(dids)})
+	}
+	slices.SortFunc(lines, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(b.Sharers, a.Sharers), last[b.URL].Compare(last[a.URL]), cmp.Compare(a.URL, b.URL))
+	})
+	if limit > 0 && len(lines) > limit {
+		lines = lines[:limit]
+	}
+	return lines
+}
+
+func (tr oracle) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {
+	var lines []string
+	for _, hours := range []int{1, 3, 6, 12, 24} {
+		window := time.Duration(hours) * time.Hour
+		found, err := foundRanking(ctx, tx, end, window)
+		if err != nil {
+			return nil, err
+		}
+		if difference := misplaced(tr.ranking(end, window, 0), found); difference != "" {
+			lines = append(lines, fmt.Sprintf("ranking: %d h to %s, %s", hours, end.UTC().Format(time.RFC3339Nano), difference))
+		}
+	}
+	return lines, nil
+}
+
+// compareTrending compares what `weir trending` prints with the oracle's ranking, and
+// every headline with the votes. Weir places links with as many sharers and the same last share as they were stored, of
+// which the oracle knows nothing: it orders these by URL.
+func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, window time.Duration) (problems []string) {
+	for _, problem := range tr.compareHeadlines(links) {
+		problems = append(problems, fmt.Sprintf("weir trending: %s, %s", window, problem))
+	}
+	tied := func(a, b ranking.TrendingLink) bool {
+		return a.Sharers == b.Sharers && a.LastShared.Equal(b.LastShared)
+	}
+	cut := len(links)
+	if cut == mostLinks { // the last ones may have equals that were cut off
+		for cut > 0 && tied(links[cut-1], links[mostLinks-1]) {
+			cut--
+		}
+	}
+	var found []ranked
+	for rest := slices.Clone(links[:cut]); len(rest) > 0; {
+		n := 1
+		for n < len(rest) && tied(rest[n], rest[0]) {
+			n++
+		}
+		slices.SortFunc(rest[:n], func(a, b ranking.TrendingLink) int { return cmp.Compare(canonical(a.URL), canonical(b.URL)) })
+		for _, l := range rest[:n] {
+			found = append(found, ranked{canonical(l.URL), l.Sharers})
+		}
+		rest = rest[n:]
+	}
+	want := tr.ranking(end, window, 0)
+	if len(links) == mostLinks {
+		want = want[:min(cut, len(want))]
+	}
+	if difference := misplaced(want, found); difference != "" {
+		problems = append(problems, fmt.Sprintf("weir trending: %s, %s", window, difference))
+	}
+	return problems
+}
+
+// misplaced names the first difference, which shifts the places below it.
+func misplaced(want, found []ranked) string {
+	for i := range max(len(want), len(found)) {
+		if expected, actual := place(want, i), place(found, i); expected != actual {
+			return fmt.Sprintf("place %d: expected %s, found %s", i+1, expected, actual)
+		}
+	}
+	return ""
+}
+
+func place(lines []ranked, i int) string {
+	if i >= len(lines) {
+		return "nothing"
+	}
+	return fmt.Sprintf("%s by %d", lines[i].URL, lines[i].Sharers)
+}
+
+func foundRanking(ctx context.Context, tx pgx.Tx, end time.Time, window time.Duration) ([]ranked, error) {
+	const sql = `
+SELECT each.url, count(*)
+FROM (
+    SELECT 'https://' || l.identity AS url, s.did AS did, max(s.shared_at) AS at
+    FROM links AS l
+    JOIN shares AS s ON s.link_id = l.id
+    LEFT JOIN accounts AS a ON a.did = s.did
+    LEFT JOIN accounts AS b ON b.did = s.subject_did
+    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active' AND coalesce(b.status, 'active') = 'active' AND` + living + `
+    GROUP BY l.identity, s.did
+) AS each
+GROUP BY each.url
+ORDER BY count(*) DESC, max(each.at) DESC, each.url COLLATE "C"`
+	end = end.Truncate(time.Microsecond)
+	rows, err := tx.Query(ctx, sql, end.Add(-window), end)
+	if err != nil {
+		return nil, fmt.Errorf("rank the links for the oracle: %w", err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ranked])
+	if err != nil {
+		return nil, fmt.Errorf("rank the links for the oracle: %w", err)
+	}
+	return lines, nil
+}
