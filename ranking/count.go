@@ -146,11 +146,8 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 	if err := p.addOldVotes(ctx, tx, s.KeptFrom); err != nil {
 		return nil, err
 	}
-	c, err := readChanges(ctx, tx, p, s, unlimited)
+	c, err := readChangesAndVotes(ctx, tx, p, s)
 	if err != nil {
-		return nil, err
-	}
-	if err := readVotes(ctx, tx, c, s); err != nil {
 		return nil, err
 	}
 	crossings, err := readCrossings(ctx, tx, s.AsOf, end, []int{0, 1, 2, 3, 4, 5}, unlimited)
@@ -333,7 +330,8 @@ SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, 
 func recountEverything(ctx context.Context, tx pgx.Tx, now time.Time, s state) (Counted, error) {
 	from := now.Add(-LongestWindow - kept)
 	q := &pgx.Batch{}
-	q.Queue(`SELECT set_config('enable_seqscan', 'on', true)`)
+	// Without statistics, the planner would compare all rows with all.
+	q.Queue(`SELECT set_config('enable_seqscan', 'on', true), set_config('enable_nestloop', 'off', true)`)
 	q.Queue(`
 INSERT INTO count_state (as_of, kept_from, watched) VALUES ($1, $2, $3)
 ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, watched = excluded.watched, counted = now()`, now, from, s.Watching)

@@ -172,16 +172,17 @@ func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) erro
 			return err
 		}
 	} else {
-		of := changes{}
-		for k, change := range r.unread {
+		var p pending
+		for k := range r.unread {
 			if shown[k.link] != nil {
-				of[k] = change
+				p.add(&k.link, &k.did)
 			}
 		}
-		links = of.links()
-		if err := readVotes(ctx, r.tx, of, r.state); err != nil {
+		of, err := readChangesAndVotes(ctx, r.tx, p, r.state)
+		if err != nil {
 			return err
 		}
+		links = of.links()
 		sums, err := sumVotes(ctx, r.tx, of.ballots())
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package ranking
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -37,26 +38,25 @@ func (v votes) equal(other votes) bool { return v.title.equal(other.title) && v.
 
 // everyVote is a list of common table expressions that ends with votes: the votes of
 // the accounts with the posts own. own has did, link_id, claim_id, shared_at, collection
-// and rkey of posts that contain links, and the title and url of their claims.
+// and rkey of posts that contain links, and the title and url of their claims. It joins
+// nothing: without statistics, the planner would compare all posts with all.
 const everyVote = `
-latest_titles AS MATERIALIZED (
-    SELECT DISTINCT ON (o.link_id, o.did) o.link_id, o.did, o.claim_id, o.title FROM own AS o WHERE o.title <> ''
-    ORDER BY o.link_id, o.did, o.shared_at DESC, o.rkey DESC, o.collection DESC
-), first_titles AS MATERIALIZED (
-    SELECT DISTINCT ON (o.link_id, o.did) o.link_id, o.did, t.claim_id, o.shared_at AS at, o.collection || '/' || o.rkey AS key
-    FROM own AS o JOIN latest_titles AS t ON t.link_id = o.link_id AND t.did = o.did AND t.title = o.title
-    ORDER BY o.link_id, o.did, o.shared_at, o.collection || '/' || o.rkey
-), latest_urls AS MATERIALIZED (
-    SELECT DISTINCT ON (o.link_id, o.did) o.link_id, o.did, o.claim_id, o.url FROM own AS o
-    ORDER BY o.link_id, o.did, o.shared_at DESC, o.rkey DESC, o.collection DESC
-), first_urls AS MATERIALIZED (
-    SELECT DISTINCT ON (o.link_id, o.did) o.link_id, o.did, u.claim_id, o.shared_at AS at, o.collection || '/' || o.rkey AS key
-    FROM own AS o JOIN latest_urls AS u ON u.link_id = o.link_id AND u.did = o.did AND u.url = o.url
-    ORDER BY o.link_id, o.did, o.shared_at, o.collection || '/' || o.rkey
+latest AS MATERIALIZED (
+    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
+           first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
+    FROM own AS o
+    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC),
+           urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.shared_at DESC, o.rkey DESC, o.collection DESC)
 ), votes AS MATERIALIZED (
-    SELECT u.link_id, u.did, t.claim_id AS title_claim, t.at AS title_at, t.key AS title_key, u.claim_id AS url_claim, u.at AS url_at, u.key AS url_key
-    FROM first_urls AS u
-    LEFT JOIN first_titles AS t ON t.link_id = u.link_id AND t.did = u.did
+    SELECT l.link_id, l.did,
+           min(l.title_claim) FILTER (WHERE l.vote <> '')                                              AS title_claim,
+           min(l.shared_at) FILTER (WHERE l.title = l.vote AND l.vote <> '')                           AS title_at,
+           (array_agg(l.key ORDER BY l.shared_at, l.key) FILTER (WHERE l.title = l.vote AND l.vote <> ''))[1] AS title_key,
+           min(l.url_claim)                                                                            AS url_claim,
+           min(l.shared_at) FILTER (WHERE l.url = l.spelling)                                          AS url_at,
+           (array_agg(l.key ORDER BY l.shared_at, l.key) FILTER (WHERE l.url = l.spelling))[1]         AS url_key
+    FROM latest AS l
+    GROUP BY l.link_id, l.did
 )`
 
 // ownPosts is the definition of own for the shares s that meet a condition: $1 is
@@ -88,49 +88,71 @@ func sumOfVotes(of string) string {
     ) AS u ON u.claim_id = t.claim_id`
 }
 
-// readVotes adds the votes to changes: those in sharers, and those of the ledger. All
-// changes are of accounts and links that sharers or the ledger know.
-func readVotes(ctx context.Context, db schema.DB, c changes, s state) error {
-	var pairs sharingColumns
-	for k := range c {
-		pairs.add(k)
-	}
-	if len(pairs.links) == 0 {
-		return nil
-	}
-	sql := `
-WITH pairs AS MATERIALIZED (
-    SELECT p.link_id, p.did FROM unnest($3::bigint[], $4::text[]) AS p (link_id, did)
-), own AS MATERIALIZED (
-    SELECT o.* FROM pairs AS p CROSS JOIN LATERAL (` + ownPosts(`s.did = p.did AND s.link_id = p.link_id`) + ` OFFSET 0) AS o
-),` + everyVote + `
-SELECT p.link_id, p.did, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key,
-       v.title_claim, v.title_at, v.title_key, v.url_claim, v.url_at, v.url_key
-FROM pairs AS p
-LEFT JOIN LATERAL (SELECT * FROM sharers AS f WHERE f.did = p.did AND f.link_id = p.link_id LIMIT 1) AS f ON true
-LEFT JOIN votes AS v ON v.link_id = p.link_id AND v.did = p.did
-WHERE f.url_claim IS NOT NULL OR v.url_claim IS NOT NULL`
-	rows, err := db.Query(ctx, sql, s.KeptFrom, s.Watching, pairs.links, pairs.dids)
-	if err != nil {
-		return fmt.Errorf("read the votes: %w", err)
-	}
-	var k sharing
-	var v [4]nullVote
-	targets := []any{&k.link, &k.did}
-	for i := range v {
-		targets = append(targets, v[i].targets()...)
-	}
-	_, err = pgx.ForEachRow(rows, targets, func() error {
-		change := c[k]
-		change.folded.votes = votes{v[0].vote(), v[1].vote()}
-		if !change.truth.at().IsZero() {
-			change.truth.votes = votes{v[2].vote(), v[3].vote()}
+// ownPost is a post of an account that contains a link, as far as votes are concerned.
+type ownPost struct {
+	claim            int64
+	at               time.Time
+	collection, rkey string
+}
+
+func (p ownPost) key() string { return p.collection + "/" + p.rkey }
+
+// votesOf returns the votes of an account with these posts: those of its latest posts,
+// since its earliest posts that say the same.
+func votesOf(posts []ownPost, said map[int64]saying) (v votes) {
+	v.url = voteOf(posts, func(p ownPost) string { return said[p.claim].url })
+	v.title = voteOf(posts, func(p ownPost) string { return said[p.claim].title })
+	return v
+}
+
+// saying is a part of a claim.
+type saying struct{ url, title string }
+
+// voteOf returns the vote for what the posts say, if any of them says something.
+func voteOf(posts []ownPost, says func(ownPost) string) (v vote) {
+	var latest *ownPost
+	for i := range posts {
+		p := &posts[i]
+		if says(*p) != "" && (latest == nil || cmp.Or(p.at.Compare(latest.at), cmp.Compare(p.rkey, latest.rkey), cmp.Compare(p.collection, latest.collection)) > 0) {
+			latest = p
 		}
-		c[k] = change
+	}
+	if latest == nil {
+		return vote{}
+	}
+	first := *latest
+	for _, p := range posts {
+		if says(p) == says(*latest) && cmp.Or(p.at.Compare(first.at), cmp.Compare(p.key(), first.key())) < 0 {
+			first = p
+		}
+	}
+	return vote{latest.claim, first.at, first.key()}
+}
+
+// addVotes adds the votes of the ledger to changes, whose own posts are these.
+func (c changes) addVotes(ctx context.Context, db schema.DB, own map[sharing][]ownPost) error {
+	seen := map[int64]saying{}
+	for _, posts := range own {
+		for _, p := range posts {
+			seen[p.claim] = saying{}
+		}
+	}
+	if len(seen) == 0 {
 		return nil
-	})
+	}
+	rows, err := db.Query(ctx, `SELECT c.id, c.url, c.title FROM claims AS c WHERE c.id = ANY ($1)`, pgtype.FlatArray[int64](slices.Collect(maps.Keys(seen))))
 	if err != nil {
-		return fmt.Errorf("read the votes: %w", err)
+		return fmt.Errorf("read the claims: %w", err)
+	}
+	var id int64
+	var s saying
+	if _, err := pgx.ForEachRow(rows, []any{&id, &s.url, &s.title}, func() error { seen[id] = s; return nil }); err != nil {
+		return fmt.Errorf("read the claims: %w", err)
+	}
+	for k, posts := range own {
+		change := c[k]
+		change.truth.votes = votesOf(posts, seen)
+		c[k] = change
 	}
 	return nil
 }
@@ -323,7 +345,7 @@ func (c *voteColumns) add(v vote) {
 
 // addOldVotes adds the rows of sharers that stay, with a vote of a post that is too old.
 func (p *pending) addOldVotes(ctx context.Context, db schema.DB, keptFrom time.Time) error {
-	rows, err := db.Query(ctx, `SELECT link_id, did FROM sharers WHERE voted_at <= $1 AND at > $1`, keptFrom)
+	rows, err := db.Query(ctx, `SELECT link_id, did FROM sharers WHERE voted_at <= $1 AND voted_at < at AND at > $1`, keptFrom)
 	if err != nil {
 		return fmt.Errorf("read the old votes: %w", err)
 	}

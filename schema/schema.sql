@@ -446,7 +446,7 @@ CREATE INDEX sharers_at ON sharers USING btree (at);
 CREATE INDEX sharers_link ON sharers USING btree (link_id, at);
 CREATE INDEX sharers_title ON sharers USING btree (title_claim, title_at) WHERE title_claim IS NOT NULL;
 CREATE INDEX sharers_url ON sharers USING btree (url_claim, url_at) WHERE url_claim IS NOT NULL;
-CREATE INDEX sharers_voted_at ON sharers USING btree (voted_at) WHERE voted_at IS NOT NULL;
+CREATE INDEX sharers_voted_at ON sharers USING btree (voted_at) WHERE voted_at < at;
 
 -- Who shared which link by which record: a post that contains it, or a repost or quote of such a post. A share outlives its record's retention, and goes only when the author takes it back or the link expires. A share through a subject counts only while subjects names the link and the subject's author is active.
 CREATE TABLE shares (

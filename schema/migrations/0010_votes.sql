@@ -10,7 +10,7 @@ ALTER TABLE sharers
     ADD COLUMN voted_at    timestamptz GENERATED ALWAYS AS (least(title_at, url_at)) STORED;
 CREATE INDEX sharers_title ON sharers (title_claim, title_at) WHERE title_claim IS NOT NULL;
 CREATE INDEX sharers_url ON sharers (url_claim, url_at) WHERE url_claim IS NOT NULL;
-CREATE INDEX sharers_voted_at ON sharers (voted_at) WHERE voted_at IS NOT NULL;
+CREATE INDEX sharers_voted_at ON sharers (voted_at) WHERE voted_at < at; -- the others leave with their votes
 
 COMMENT ON COLUMN sharers.title_claim IS 'The account''s vote for the headline: the claim of its latest post with a title. NULL: it has none.';
 COMMENT ON COLUMN sharers.title_at IS 'Since when: the date of its earliest post with that title.';
