@@ -2,6 +2,8 @@ package ranking_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -207,4 +209,26 @@ func TestOldPostNoLongerVotes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "https New "+from("b", 0), s.shown())
 	s.requires("https New " + from("b", 0))
+}
+
+// TestOtherClaimsStayReadable by the query of the handbook, with what nobody else says.
+func TestOtherClaimsStayReadable(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	s.post("liar", 1, "http://news.example/story", "False")
+	s.post("a", 2, "", "True")
+	s.post("b", 3, "", "True")
+	s.post("c", 4, "", "")
+	s.requires("https True " + from("a", 2))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "sql.md"))
+	require.NoError(t, err)
+	_, section, _ := strings.Cut(string(page), "\n## The headline\n")
+	_, query, _ := strings.Cut(section, "```sql\n")
+	query, _, _ = strings.Cut(query, "```")
+	query = strings.TrimSuffix(strings.TrimSpace(query), ";")
+	require.Equal(t, []string{
+		"True https://news.example/story 2 2 at://" + from("a", 2),
+		"False http://news.example/story 1 1 at://" + from("liar", 1),
+		" https://news.example/story 0 1 ",
+	}, column(t, s.pool, `SELECT concat_ws(' ', q.title, q.url, q.titles, q.urls, coalesce(q.title_from, '')) FROM (`+query+`) AS q`))
 }

@@ -199,3 +199,61 @@ func TestRankingEqualsAnIndependentCount(t *testing.T) {
 		}
 	}
 }
+
+// TestThousandsOfLinksByOneAccount: whatever it says first or often, each of its links
+// has one sharer and is below what two accounts share. When it is hidden, all go at once.
+func TestThousandsOfLinksByOneAccount(t *testing.T) {
+	t.Parallel()
+	const many = 5000
+	pool := schematest.New(t)
+	now := noon()
+	keys := make([]schema.Key, 0, 2*many)
+	shares := make([]ranking.Share, 0, 2*many)
+	add := func(did, rkey, page, title string) {
+		k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
+		keys = append(keys, k)
+		shares = append(shares, ranking.Share{Key: k, Identity: page, URL: "https://" + page, Site: "site.example", How: "post", SharedAt: now.Add(-time.Minute), Card: ranking.Card{Title: title}})
+	}
+	for i := range many {
+		page := fmt.Sprintf("site.example/%d", i)
+		add("did:plc:busy", fmt.Sprint(i), page, "False")
+		add("did:plc:busy", fmt.Sprint("again", i), page, "False")
+	}
+	for _, did := range []string{"did:plc:a", "did:plc:b"} {
+		add(did, "1", "site.example/0", "True")
+		add(did, "2", "other.example", "Another")
+	}
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return ranking.ReplaceShares(t.Context(), tx, keys, shares, now) }))
+	top := func() (lines []string) {
+		p, err := ranking.Trending(t.Context(), pool, ranking.Query{At: now, Window: time.Hour, Limit: 3})
+		require.NoError(t, err)
+		for _, l := range p.Links {
+			lines = append(lines, fmt.Sprintf("%s %d %s", l.URL, l.Sharers, l.Title))
+		}
+		return lines
+	}
+	settle := func() {
+		for {
+			done, err := ranking.Count(t.Context(), pool, now)
+			require.NoError(t, err)
+			if !done.More {
+				break
+			}
+		}
+		_, err := ranking.Check(t.Context(), pool, func(d ranking.Difference) { require.Fail(t, d.String()) })
+		require.NoError(t, err)
+	}
+	shown := []string{"https://site.example/0 3 True", "https://other.example 2 Another", "https://site.example/999 1 False"} // the last one by its text was stored last
+	hidden := []string{"https://site.example/0 2 True", "https://other.example 2 Another"}
+	require.Equal(t, shown, top())
+	settle()
+	require.Equal(t, shown, top())
+	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:busy', 'takendown')`)
+	require.Equal(t, hidden, top())
+	settle()
+	require.Equal(t, hidden, top())
+	execute(t, pool, `DELETE FROM accounts`)
+	require.Equal(t, shown, top())
+	settle()
+	require.Equal(t, shown, top())
+}
