@@ -107,9 +107,13 @@ func TestIngestReadsRecordings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "simnet.jsonl")
 	require.NoError(t, os.WriteFile(file, lines.Bytes(), 0o600))
 	require.Contains(t, succeed(t, env, "ingest", file), "dead-lettered 0")
-	problems, err := fold(n.Log().Entries()).problems(t.Context(), pool, time.Now())
+	oracle, end := fold(n.Log().Entries()), time.Now().Truncate(time.Second).Add(time.Second).UTC()
+	problems, err := oracle.problems(t.Context(), pool, end)
 	require.NoError(t, err)
 	require.Empty(t, problems)
+	got := rankedLinks(t, env, "24h", end.Format(time.RFC3339))
+	require.Greater(t, len(got), 30)
+	require.Empty(t, oracle.compareTrending(got, end, 24*time.Hour))
 
 	if file, ok := testdata("jetstream-production-152.jsonl"); ok {
 		url := schematest.NewURL(t)
