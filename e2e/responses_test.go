@@ -138,7 +138,7 @@ func (w *watcher) learn(all []*simnet.Entry) {
 		key := recordKey{e.Collection, e.DID, e.Rkey}
 		w.links[key] = append(w.links[key], e.Links...)
 		w.share(e.Links, append([]string{e.DID}, w.through[key]...))
-		if e.Record == nil {
+		if e.Record == nil || e.Collection != "app.bsky.feed.post" && e.Collection != "app.bsky.feed.repost" {
 			continue
 		}
 		if subject, _ := subjectOf(key, e.Record); subject != (recordKey{}) {
