@@ -59,7 +59,7 @@ func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
 	links := 1000 + posts/6
 	random := rand.New(rand.NewPCG(1, 1))
 	shared := func() int64 { return int64(float64(links) * math.Pow(random.Float64(), 3)) }
-	_, err := pool.Exec(b.Context(), `INSERT INTO links (url, site, first_seen) SELECT 'https://preloaded.example/' || i, 'preloaded.example', now() FROM generate_series(1, $1::int) AS i`, links)
+	_, err := pool.Exec(b.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT 'https://preloaded.example/' || i, 'https://preloaded.example/' || i, 'preloaded.example', now() FROM generate_series(1, $1::int) AS i`, links)
 	require.NoError(b, err)
 	var first int64
 	require.NoError(b, pool.QueryRow(b.Context(), `SELECT min(id) FROM links`).Scan(&first))

@@ -56,8 +56,8 @@ FROM generate_series(1, 4000) AS n
 
 INSERT INTO accounts (did, status, status_at) VALUES ('did:plc:seedgone.' || $1, 'deleted', now());
 
-INSERT INTO links (url, site, first_seen)
-SELECT 'https://' || kind || '.example/' || $1 || '.' || n, 's', now() - interval '20 days'
+INSERT INTO links (identity, url, site, first_seen)
+SELECT 'https://' || kind || '.example/' || $1 || '.' || n, 'https://' || kind || '.example/' || $1 || '.' || n, 's', now() - interval '20 days'
 FROM (VALUES ('due', 8000), ('was-kept', 100), ('kept', 100), ('kept-odd', 100), ('four', 100), ('fell', 100), ('shared-again', 100), ('new', 100)) AS k (kind, many),
      generate_series(1, many) AS n;
 

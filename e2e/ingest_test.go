@@ -23,14 +23,14 @@ import (
 )
 
 // state is the content of the database, without the columns that a second ingest
-// may change: when a row was last seen, and the queue's history.
+// may change: when a row was last seen, what the counter writes, and the queue's history.
 func state(t *testing.T, pool *pgxpool.Pool) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for table, columns := range map[string]string{
 		"records": "collection, did, rkey, rev, cid, created_at, indexed_at, record", "tombstones": "collection, did, rkey, rev, deleted_at",
 		"accounts": "did, handle, handle_at, status, status_at", "shares": "collection, did, rkey, link_id, how, shared_at",
-		"links": "id, url, title, description, image, card_from, card_at, first_seen", "dead_letters": "key, cause", "gaps": "stream, from_at, to_at",
+		"links": "id, identity, first_seen", "claims": "id, link_id, url, title, description, image", "dead_letters": "key, cause", "gaps": "stream, from_at, to_at",
 	} {
 		var sum string
 		require.NoError(t, pool.QueryRow(context.Background(),
@@ -107,9 +107,13 @@ func TestIngestReadsRecordings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "simnet.jsonl")
 	require.NoError(t, os.WriteFile(file, lines.Bytes(), 0o600))
 	require.Contains(t, succeed(t, env, "ingest", file), "dead-lettered 0")
-	problems, err := fold(n.Log().Entries()).problems(t.Context(), pool, time.Now())
+	oracle, end := fold(n.Log().Entries()), time.Now().Truncate(time.Second).Add(time.Second).UTC()
+	problems, err := oracle.problems(t.Context(), pool, end)
 	require.NoError(t, err)
 	require.Empty(t, problems)
+	got := rankedLinks(t, env, "24h", end.Format(time.RFC3339))
+	require.Greater(t, len(got), 30)
+	require.Empty(t, oracle.compareTrending(got, end, 24*time.Hour))
 
 	if file, ok := testdata("jetstream-production-152.jsonl"); ok {
 		url := schematest.NewURL(t)

@@ -17,7 +17,15 @@ import (
 func wrote(did, rkey, rev string, before time.Duration, urls ...string) *simnet.Entry {
 	at := oracleEnd.Add(-before)
 	return &simnet.Entry{Kind: "commit", Operation: "create", Collection: oraclePost, DID: did, Rkey: rkey, Rev: rev, CID: "cid-" + rev,
-		Record: []byte(`{"text":"` + rev + `"}`), CreatedAt: at, TimeUS: at.Add(time.Second).UnixMicro(), Links: urls}
+		Record: []byte(`{"text":"` + rev + `"}`), CreatedAt: at, TimeUS: at.Add(time.Second).UnixMicro(), Links: urls, Claims: spelled(urls)}
+}
+
+// spelled returns the claims of a post without a card.
+func spelled(urls []string) (claims []simnet.Claim) {
+	for _, url := range urls {
+		claims = append(claims, simnet.Claim{URL: url})
+	}
+	return claims
 }
 
 func removed(did, rkey, rev string) *simnet.Entry {
@@ -26,7 +34,7 @@ func removed(did, rkey, rev string) *simnet.Entry {
 
 func TestOracleFoldsTheLatestRevisionAndItsShares(t *testing.T) {
 	t.Parallel()
-	edited := wrote("a", "1", "r2", time.Hour, "https://b.example/")
+	edited := wrote("a", "1", "r2", time.Hour, "https://b.example")
 	edited.Operation = "update"
 	edited.Record = []byte(`{"embed":{"$type":"app.bsky.embed.recordWithMedia"}}`)
 	like := wrote("a", "4", "r5", 0)
@@ -34,9 +42,9 @@ func TestOracleFoldsTheLatestRevisionAndItsShares(t *testing.T) {
 	early := wrote("a", "5", "r6", 0)
 	early.CreatedAt = oracleEnd.Add(time.Hour) // the event came an hour earlier
 	tr := fold([]*simnet.Entry{
-		wrote("a", "1", "r1", time.Hour, "https://a.example/"), edited,
-		wrote("a", "2", "r3", time.Hour, "https://c.example/"), removed("a", "2", "r4"),
-		removed("a", "3", "r4"), wrote("a", "3", "r5", time.Hour, "https://d.example/"),
+		wrote("a", "1", "r1", time.Hour, "https://a.example"), edited,
+		wrote("a", "2", "r3", time.Hour, "https://c.example"), removed("a", "2", "r4"),
+		removed("a", "3", "r4"), wrote("a", "3", "r5", time.Hour, "https://d.example"),
 		like, early,
 	})
 	key := func(rkey string) recordKey { return recordKey{oraclePost, "a", rkey} }
@@ -48,8 +56,8 @@ func TestOracleFoldsTheLatestRevisionAndItsShares(t *testing.T) {
 	require.Equal(t, map[recordKey]tombstoneRow{key("2"): {"r4"}, key("3"): {"r4"}}, tr.tombstones)
 	at := oracleEnd.Add(-time.Hour)
 	require.Equal(t, map[shareKey]shareRow{
-		{key("1"), "https://b.example/"}: {how: "post", at: at},
-		{key("3"), "https://d.example/"}: {how: "post", at: at},
+		{key("1"), "https://b.example"}: {how: "post", at: at, claim: simnet.Claim{URL: "https://b.example"}},
+		{key("3"), "https://d.example"}: {how: "post", at: at, claim: simnet.Claim{URL: "https://d.example"}},
 	}, tr.shares)
 	require.Len(t, tr.everShared, 4)
 	require.Len(t, fold([]*simnet.Entry{like, early}, oraclePost, "app.bsky.feed.like").records, 2)
@@ -68,7 +76,7 @@ func refers(e *simnet.Entry, collection, did, rkey string) *simnet.Entry {
 
 func TestOracleFoldsRepostsAndQuotes(t *testing.T) {
 	t.Parallel()
-	const a, b, repost = "https://a.example/", "https://b.example/", "app.bsky.feed.repost"
+	const a, b, repost = "https://a.example", "https://b.example", "app.bsky.feed.repost"
 	tr := fold([]*simnet.Entry{
 		refers(wrote("b", "1", "r1", time.Minute), repost, "a", "1"), // before the post
 		wrote("a", "1", "r1", time.Minute, a), wrote("a", "2", "r2", time.Minute, b), removed("a", "2", "r3"),
@@ -103,16 +111,16 @@ func TestOracleFoldsTheLatestStateOfAnAccount(t *testing.T) {
 
 func TestOracleRanksBySharersThenLastShareThenURL(t *testing.T) {
 	t.Parallel()
-	const many, late, end = "https://many.example/", "https://late.example/", "https://end.example/"
-	tied := []string{"https://g.example/", "https://b.example/", "https://e.example/", "https://a.example/", "https://f.example/"}
+	const many, late, end = "https://many.example", "https://late.example", "https://end.example"
+	tied := []string{"https://g.example", "https://b.example", "https://e.example", "https://a.example", "https://f.example"}
 	entries := []*simnet.Entry{
 		wrote("a", "1", "r", 50*time.Minute, many), wrote("b", "1", "r", 50*time.Minute, many),
 		wrote("c", "1", "r", time.Minute, late), wrote("c", "2", "r", 2*time.Minute, late), // one account counts once
 		wrote("d", "1", "r", 5*time.Minute, tied...), // at the same moment
 		wrote("e", "1", "r", 0, end),
-		wrote("e", "2", "r", time.Hour, "https://out.example/"), // the window excludes its start
-		wrote("e", "3", "r", -time.Microsecond, "https://future.example/"),
-		wrote("f", "1", "r", time.Minute, many, "https://hidden.example/"), {Kind: "account", DID: "f", Status: "deactivated"},
+		wrote("e", "2", "r", time.Hour, "https://out.example"), // the window excludes its start
+		wrote("e", "3", "r", -time.Microsecond, "https://future.example"),
+		wrote("f", "1", "r", time.Minute, many, "https://hidden.example"), {Kind: "account", DID: "f", Status: "deactivated"},
 	}
 	tr := fold(entries)
 	want := []ranked{{many, 2}, {end, 1}, {late, 1}}
@@ -152,12 +160,12 @@ func TestOracleExpectsDeadLettersAndGaps(t *testing.T) {
 func TestOracleAllowsALinkThatOutlivesItsShares(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example/"), removed("a", "1", "r2")})
+	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example"), removed("a", "1", "r2")})
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
 	require.Empty(t, problems)
-	_, err = pool.Exec(t.Context(), `INSERT INTO links (url, site, first_seen) VALUES ('https://a.example/', '', now())`)
+	_, err = pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) VALUES ('a.example', 'https://a.example', '', now())`)
 	require.NoError(t, err)
 	problems, err = tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
@@ -167,18 +175,18 @@ func TestOracleAllowsALinkThatOutlivesItsShares(t *testing.T) {
 func TestOracleReportsADuplicateLink(t *testing.T) {
 	t.Parallel()
 	pool := schematest.New(t)
-	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example/")})
+	tr := fold([]*simnet.Entry{wrote("a", "1", "r1", 0, "https://a.example")})
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return tr.store(t.Context(), tx) }))
 	for _, sql := range []string{
-		`ALTER TABLE links DROP CONSTRAINT links_url_key`, // as a corrupt index would
-		`INSERT INTO links (url, site, first_seen) SELECT url, site, first_seen FROM links`,
+		`ALTER TABLE links DROP CONSTRAINT links_identity_key`, // as a corrupt index would
+		`INSERT INTO links (identity, url, site, first_seen) SELECT identity, url, site, first_seen FROM links`,
 	} {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
 	problems, err := tr.problems(t.Context(), pool, oracleEnd)
 	require.NoError(t, err)
-	require.Equal(t, []string{"links: https://a.example/: expected one row, found another"}, problems)
+	require.Equal(t, []string{"links: https://a.example: expected one row, found another"}, problems)
 }
 
 func TestOracleComparesTheMeaningOfJSON(t *testing.T) {

@@ -17,15 +17,15 @@ import (
 // b, which is hidden, are followed, and a database that holds what it expects.
 func followedDatabase(t *testing.T) (followedOracle, *pgxpool.Pool) {
 	t.Helper()
-	edited := wrote("a", "1", "r2", time.Hour, "https://b.example/")
+	edited := wrote("a", "1", "r2", time.Hour, "https://b.example")
 	edited.Operation = "update"
 	entries := []*simnet.Entry{
-		wrote("a", "0", "r0", 30*time.Hour, "https://old.example/"),
-		wrote("a", "1", "r1", 2*time.Hour, "https://a.example/"), edited,
-		wrote("a", "2", "r3", time.Hour, "https://c.example/"), removed("a", "2", "r4"),
-		wrote("a", "3", "r5", time.Hour, "https://d.example/"),
-		wrote("b", "1", "r1", time.Hour, "https://d.example/"), {Kind: "account", DID: "b", Status: "deactivated"},
-		wrote("c", "1", "r1", time.Hour, "https://d.example/"),
+		wrote("a", "0", "r0", 30*time.Hour, "https://old.example"),
+		wrote("a", "1", "r1", 2*time.Hour, "https://a.example"), edited,
+		wrote("a", "2", "r3", time.Hour, "https://c.example"), removed("a", "2", "r4"),
+		wrote("a", "3", "r5", time.Hour, "https://d.example"),
+		wrote("b", "1", "r1", time.Hour, "https://d.example"), {Kind: "account", DID: "b", Status: "deactivated"},
+		wrote("c", "1", "r1", time.Hour, "https://d.example"),
 	}
 	day := oracleEnd.Add(-24 * time.Hour)
 	tr := foldFollowed(entries, map[string]time.Time{"a": day, "b": day})
@@ -89,11 +89,11 @@ func TestOracleOfFollowedAccountsReportsEveryBreakage(t *testing.T) {
 			want: []string{`records: app.bsky.feed.post/a/1: record.text: expected "r2", found "r1"`}},
 		{name: "a listed post outlives its deletion", sql: `UPDATE records SET rev = 'r6' WHERE ` + ofA3, want: []string{`records: app.bsky.feed.post/a/3: rev: expected "r5", found "r6"`}},
 		{name: "an old post has another version", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'a' AND rkey = '0'`, want: []string{`records: app.bsky.feed.post/a/0: cid: expected`}},
-		{name: "a share is lost", sql: `DELETE FROM shares WHERE ` + ofA3, want: []string{"shares: app.bsky.feed.post/a/3 of https://d.example/: expected how post...found no row"}},
-		{name: "a share is doubled", sql: `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT 'app.bsky.feed.post', 'a', '3', id, 'post', now() FROM links WHERE url = 'https://b.example/'`,
-			want: []string{"shares: app.bsky.feed.post/a/3 of https://b.example/: expected no row, found"}},
-		{name: "an invented share of an account that is not followed", sql: `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT 'app.bsky.feed.post', 'c', '1', id, 'post', now() FROM links WHERE url = 'https://b.example/'`,
-			want: []string{"shares: app.bsky.feed.post/c/1 of https://b.example/: expected no row, found"}},
+		{name: "a share is lost", sql: `DELETE FROM shares WHERE ` + ofA3, want: []string{"shares: app.bsky.feed.post/a/3 of https://d.example: expected how post...found no row"}},
+		{name: "a share is doubled", sql: `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT 'app.bsky.feed.post', 'a', '3', id, 'post', now() FROM links WHERE url = 'https://b.example'`,
+			want: []string{"shares: app.bsky.feed.post/a/3 of https://b.example: expected no row, found"}},
+		{name: "an invented share of an account that is not followed", sql: `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT 'app.bsky.feed.post', 'c', '1', id, 'post', now() FROM links WHERE url = 'https://b.example'`,
+			want: []string{"shares: app.bsky.feed.post/c/1 of https://b.example: expected no row, found"}},
 		{name: "an invented post of an account that is not followed", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'c'`, want: []string{"records: app.bsky.feed.post/c/1: expected no row, found"}},
 		{name: "an invented post of a hidden account", sql: `UPDATE records SET cid = 'bafy' WHERE did = 'b'`, want: []string{"records: app.bsky.feed.post/b/1: expected no row, found"}},
 		{name: "a tombstone of an existing post", sql: `INSERT INTO tombstones (collection, did, rkey, rev, deleted_at) VALUES ('app.bsky.feed.post', 'a', '3', 'r5', now())`,

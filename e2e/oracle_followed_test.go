@@ -109,7 +109,7 @@ func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems [
 	}
 	want := tr.oracle
 	want.records, want.shares = tr.expected(found), map[shareKey]shareRow{}
-	ranked = oracle{accounts: tr.accounts, shares: map[shareKey]shareRow{}}
+	ranked = oracle{shares: map[shareKey]shareRow{}} // whether a stranger is hidden is known when its post is fetched again
 	want.share(tr.subjects())
 	through, err := foundThrough(ctx, tx)
 	if err != nil {
@@ -172,7 +172,7 @@ type throughRow struct {
 func foundThrough(ctx context.Context, tx pgx.Tx) (map[shareKey]throughRow, error) {
 	found := map[shareKey]throughRow{}
 	rows, err := tx.Query(ctx, `
-SELECT s.collection, s.did, s.rkey, l.url, s.how, s.shared_at, s.subject_did, s.subject_rkey, coalesce(a.status, 'active') = 'active'
+SELECT s.collection, s.did, s.rkey, 'https://' || l.identity, s.how, s.shared_at, s.subject_did, s.subject_rkey, coalesce(a.status, 'active') = 'active'
 FROM shares AS s
 JOIN links AS l ON l.id = s.link_id
 LEFT JOIN accounts AS a ON a.did = s.subject_did
@@ -215,12 +215,13 @@ func foundRecords(ctx context.Context, tx pgx.Tx) (map[recordKey]recordRow, erro
 // it allows any share that ever existed.
 func (tr followedOracle) compareShares(ctx context.Context, tx pgx.Tx, want map[shareKey]shareRow) ([]string, error) {
 	const sql = `
-SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at
+SELECT s.collection, s.did, s.rkey, coalesce('https://' || l.identity, 'link ' || s.link_id), s.how, s.shared_at,` + claimed + `
 FROM shares AS s
 LEFT JOIN links AS l ON l.id = s.link_id
+LEFT JOIN claims AS c ON c.id = s.claim_id
 WHERE` + living
 	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
-		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at)
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.claim.URL, &r.claim.Title, &r.claim.Description, &r.claim.Picture)
 		if !tr.shown(k.did) && tr.shared[k] {
 			want[k] = r
 		}

@@ -58,10 +58,13 @@ func (tr oracle) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) 
 	return lines, nil
 }
 
-// compareTrending compares what `weir trending` prints with the oracle's ranking. Weir
-// places links with as many sharers and the same last share as they were stored, of
+// compareTrending compares what `weir trending` prints with the oracle's ranking, and
+// every headline with the votes. Weir places links with as many sharers and the same last share as they were stored, of
 // which the oracle knows nothing: it orders these by URL.
-func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, window time.Duration) []string {
+func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, window time.Duration) (problems []string) {
+	for _, problem := range tr.compareHeadlines(links) {
+		problems = append(problems, fmt.Sprintf("weir trending: %s, %s", window, problem))
+	}
 	tied := func(a, b ranking.TrendingLink) bool {
 		return a.Sharers == b.Sharers && a.LastShared.Equal(b.LastShared)
 	}
@@ -77,9 +80,9 @@ func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, wi
 		for n < len(rest) && tied(rest[n], rest[0]) {
 			n++
 		}
-		slices.SortFunc(rest[:n], func(a, b ranking.TrendingLink) int { return cmp.Compare(a.URL, b.URL) })
+		slices.SortFunc(rest[:n], func(a, b ranking.TrendingLink) int { return cmp.Compare(canonical(a.URL), canonical(b.URL)) })
 		for _, l := range rest[:n] {
-			found = append(found, ranked{l.URL, l.Sharers})
+			found = append(found, ranked{canonical(l.URL), l.Sharers})
 		}
 		rest = rest[n:]
 	}
@@ -88,9 +91,9 @@ func (tr oracle) compareTrending(links []ranking.TrendingLink, end time.Time, wi
 		want = want[:min(cut, len(want))]
 	}
 	if difference := misplaced(want, found); difference != "" {
-		return []string{fmt.Sprintf("weir trending: %s, %s", window, difference)}
+		problems = append(problems, fmt.Sprintf("weir trending: %s, %s", window, difference))
 	}
-	return nil
+	return problems
 }
 
 // misplaced names the first difference, which shifts the places below it.
@@ -114,13 +117,13 @@ func foundRanking(ctx context.Context, tx pgx.Tx, end time.Time, window time.Dur
 	const sql = `
 SELECT each.url, count(*)
 FROM (
-    SELECT l.url AS url, s.did AS did, max(s.shared_at) AS at
+    SELECT 'https://' || l.identity AS url, s.did AS did, max(s.shared_at) AS at
     FROM links AS l
     JOIN shares AS s ON s.link_id = l.id
     LEFT JOIN accounts AS a ON a.did = s.did
     LEFT JOIN accounts AS b ON b.did = s.subject_did
     WHERE s.shared_at > $1 AND s.shared_at <= $2 AND coalesce(a.status, 'active') = 'active' AND coalesce(b.status, 'active') = 'active' AND` + living + `
-    GROUP BY l.url, s.did
+    GROUP BY l.identity, s.did
 ) AS each
 GROUP BY each.url
 ORDER BY count(*) DESC, max(each.at) DESC, each.url COLLATE "C"`

@@ -13,8 +13,8 @@ func (tr oracle) share(subjects map[recordKey]recordRow) {
 		for _, url := range subjects[subject].links {
 			tr.shares[shareKey{key, url}] = shareRow{how: how, at: r.createdAt, through: subject.did}
 		}
-		for _, url := range r.links { // also if it is the link of the subject
-			tr.shares[shareKey{key, url}] = shareRow{how: "post", at: r.createdAt}
+		for i, url := range r.links { // also if it is the link of the subject
+			tr.shares[shareKey{key, url}] = shareRow{how: "post", at: r.createdAt, claim: r.claims[i]}
 		}
 	}
 }

@@ -13,23 +13,26 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/simnet"
 )
 
 type (
 	recordKey  struct{ collection, did, rkey string }
 	accountKey string // a DID
-	linkKey    string // a URL
+	linkKey    string // the canonical URL of a page, as in the network's log
 	shareKey   struct {
 		recordKey
-		url string
+		url string // the same
 	}
 )
 
 type recordRow struct {
 	rev, cid  string
 	createdAt time.Time
-	record    []byte   // JSON
-	links     []string // of the oracle only
+	record    []byte         // JSON
+	links     []string       // of the oracle only
+	claims    []simnet.Claim // about these
 }
 
 type tombstoneRow struct{ rev string }
@@ -47,6 +50,7 @@ type accountRow struct {
 type shareRow struct {
 	how     string
 	at      time.Time
+	claim   simnet.Claim
 	through string // the author of the post that is reposted or quoted; not compared
 }
 
@@ -122,7 +126,8 @@ func (r accountRow) unlike(found accountRow) []string {
 	return append(unequal("handle", r.handle, found.handle), unequal("status", r.status, found.status)...)
 }
 func (r shareRow) unlike(found shareRow) []string {
-	return append(unequal("how", r.how, found.how), unequalTime("shared_at", r.at, found.at)...)
+	return slices.Concat(unequal("how", r.how, found.how), unequalTime("shared_at", r.at, found.at),
+		unequal("claim", fmt.Sprint(r.claim), fmt.Sprint(found.claim)))
 }
 func (linkRow) unlike(linkRow) []string { return nil }
 

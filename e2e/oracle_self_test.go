@@ -49,10 +49,17 @@ func (tr oracle) store(ctx context.Context, tx pgx.Tx) error {
 		q.Queue(`INSERT INTO accounts (did, handle, status) VALUES ($1, nullif($2, ''), $3)`, string(k), r.handle, r.status)
 	}
 	for k, s := range tr.shares {
-		q.Queue(`INSERT INTO links (url, site, first_seen) VALUES ($1, 'a site', now()) ON CONFLICT DO NOTHING`, k.url)
+		q.Queue(`INSERT INTO links (identity, url, site, first_seen) VALUES (substr($1, 9), $1, 'a site', now()) ON CONFLICT DO NOTHING`, k.url)
 		if s.through == "" {
-			q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, $4, $5 FROM links WHERE url = $6`,
-				k.collection, k.did, k.rkey, s.how, s.at, k.url)
+			q.Queue(`
+WITH c AS (
+    INSERT INTO claims (link_id, hash, url, site, title, description, image)
+    SELECT id, sha256(convert_to($7 || $8 || $9 || $10, 'UTF8')), $7, 'a site', $8, $9, $10 FROM links WHERE url = $6
+    ON CONFLICT (link_id, hash) DO UPDATE SET url = excluded.url
+    RETURNING link_id, id
+)
+INSERT INTO shares (collection, did, rkey, link_id, how, shared_at, claim_id) SELECT $1, $2, $3, link_id, $4, $5, id FROM c`,
+				k.collection, k.did, k.rkey, s.how, s.at, k.url, s.claim.URL, s.claim.Title, s.claim.Description, s.claim.Picture)
 			continue
 		}
 		subject, _ := subjectOf(k.recordKey, tr.records[k.recordKey].record)
@@ -182,14 +189,17 @@ func brokenShares(t *testing.T, tr oracle) []breakage {
 			[]string{in + ": expected", "shares: " + lone.recordKey.String() + " of " + other.url + ": expected no row", "ranking: 24 h to"}},
 		{"a share has another kind", update + `how = $4` + whereKey, keyArgs(lone.recordKey, otherHow),
 			[]string{in + `: how: expected "` + how + `", found "` + otherHow}},
+		{"a share names another claim", `
+WITH c AS (INSERT INTO claims (link_id, hash, url, site, title) SELECT id, '', url, site, 'False' FROM links WHERE url = $4 RETURNING id)
+` + update + `claim_id = (SELECT id FROM c)` + whereKey, keyArgs(lone.recordKey, lone.url), []string{in + ": claim: expected..." + "False"}},
 		{"a share has another time", update + `shared_at = shared_at - interval '2 days'` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + `: shared_at: expected "` + at + `", found`, "ranking: 24 h to"}},
 		{"the post that was reposted is unknown", `DELETE FROM subjects` + whereKey, keyArgs(subject),
 			[]string{"shares: " + through.String() + ": expected how " + tr.shares[through].how + "..., found no row", "ranking: 24 h to"}},
 		{"a link and its shares are missing", `WITH s AS (DELETE FROM shares WHERE link_id = (SELECT id FROM links WHERE url = $1)) DELETE FROM links WHERE url = $1`, []any{lone.url},
 			[]string{"links: " + lone.url + ": expected a row, found no row", "shares: ", "ranking: "}},
-		{"a link that nobody ever shared", `INSERT INTO links (url, site, first_seen) VALUES ('https://invented.example/', '', now())`, nil,
-			[]string{"links: https://invented.example/: expected no row, found a row"}},
+		{"a link that nobody ever shared", `INSERT INTO links (identity, url, site, first_seen) VALUES ('invented.example', 'https://invented.example', '', now())`, nil,
+			[]string{"links: https://invented.example: expected no row, found a row"}},
 	}
 }
 

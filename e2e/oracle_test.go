@@ -73,7 +73,7 @@ func (tr oracle) commit(e *simnet.Entry) {
 		if event := time.UnixMicro(e.TimeUS); at.After(event) {
 			at = event
 		}
-		tr.records[key] = recordRow{rev: e.Rev, cid: e.CID, createdAt: at.Truncate(time.Microsecond), record: e.Record, links: e.Links}
+		tr.records[key] = recordRow{rev: e.Rev, cid: e.CID, createdAt: at.Truncate(time.Microsecond), record: e.Record, links: e.Links, claims: e.Claims}
 		for _, url := range e.Links {
 			tr.everShared[url] = true
 		}
@@ -233,14 +233,15 @@ func (tr oracle) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, erro
 
 func (tr oracle) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
-SELECT s.collection, s.did, s.rkey, coalesce(l.url, 'link ' || s.link_id), s.how, s.shared_at, coalesce(s.subject_did, '')
+SELECT s.collection, s.did, s.rkey, coalesce('https://' || l.identity, 'link ' || s.link_id), s.how, s.shared_at, coalesce(s.subject_did, ''),` + claimed + `
 FROM shares AS s
 LEFT JOIN links AS l ON l.id = s.link_id
+LEFT JOIN claims AS c ON c.id = s.claim_id
 WHERE` + living
 	want := maps.Clone(tr.shares)
 	maps.DeleteFunc(want, func(k shareKey, s shareRow) bool { return tr.gone(k.did) || tr.gone(s.through) })
 	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
-		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.through)
+		err = rows.Scan(&k.collection, &k.did, &k.rkey, &k.url, &r.how, &r.at, &r.through, &r.claim.URL, &r.claim.Title, &r.claim.Description, &r.claim.Picture)
 		if (tr.gone(k.did) || tr.gone(r.through)) && tr.everShared[k.url] {
 			want[k] = r
 		}
@@ -257,7 +258,7 @@ func (tr oracle) compareLinks(ctx context.Context, tx pgx.Tx) ([]string, error) 
 			want[linkKey(key.url)] = linkRow{}
 		}
 	}
-	const sql = `SELECT url FROM links`
+	const sql = `SELECT 'https://' || identity FROM links`
 	return compareTable(ctx, tx, "links", want, sql, func(rows pgx.Rows) (k linkKey, r linkRow, err error) {
 		err = rows.Scan(&k)
 		if tr.everShared[string(k)] {

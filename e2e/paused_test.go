@@ -111,7 +111,7 @@ func TestPausedWorkerDelaysNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `LOCK TABLE shares IN SHARE MODE`)
 	require.NoError(t, err)
-	e, err := n.PostNow(someone(t, n), "a post", "https://a.example/")
+	e, err := n.PostNow(someone(t, n), "a post", "https://a.example/a")
 	require.NoError(t, err)
 	const others = `datname = current_database() AND pid <> pg_backend_pid()`
 	waits(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND `+others, "the worker waits")

@@ -118,8 +118,9 @@ func (w *watcher) check(body []byte) {
 		return
 	}
 	w.learn(w.c.net.Log().Entries())
-	listed := map[string]bool{}
+	listed := map[string]bool{} // by canonical URL: one article is one row
 	for i, l := range ranking.Links {
+		l.URL = canonical(l.URL)
 		switch {
 		case l.Sharers > len(w.ever[l.URL]):
 			w.responses.wrong = append(w.responses.wrong, fmt.Sprintf("%s is counted %d times, and %d accounts have ever shared it", l.URL, l.Sharers, len(w.ever[l.URL])))

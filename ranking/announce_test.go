@@ -68,7 +68,7 @@ func TestLinksThatEnterTheTopAreAnnounced(t *testing.T) {
 	t.Cleanup(pool.Close)
 	l := listen(t, url)
 	now := time.Now().Truncate(time.Second)
-	execute(t, pool, `INSERT INTO links (url, site, first_seen) SELECT 'https://a.example/?"' || n, 'a.example', now() FROM generate_series(1, 51) AS n`)
+	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, 'https://a.example/?"' || n, 'a.example', now() FROM generate_series(1, 51) AS n`)
 	add := func(did string, link int, at time.Time) {
 		execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) VALUES ($1, 'c', $2::bigint::text, $2, 'post', $3)`, did, link, at)
 	}

@@ -3,6 +3,7 @@ package ranking
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,8 +40,12 @@ type sharing struct {
 	did  string
 }
 
-// times are the latest shares of a link by an account, by way; zero: none.
-type times struct{ post, quote, repost time.Time }
+// times are the latest shares of a link by an account, by way; zero: none. Its votes are
+// those that readChangesAndVotes reads.
+type times struct {
+	post, quote, repost time.Time
+	votes               votes
+}
 
 // at returns the latest time.
 func (t times) at() time.Time {
@@ -54,7 +59,7 @@ func (t times) at() time.Time {
 }
 
 func (t times) equal(other times) bool {
-	return t.post.Equal(other.post) && t.quote.Equal(other.quote) && t.repost.Equal(other.repost)
+	return t.post.Equal(other.post) && t.quote.Equal(other.quote) && t.repost.Equal(other.repost) && t.votes.equal(other.votes)
 }
 
 // change is a row of sharers that may be wrong: what it is, and what the ledger says.
@@ -70,6 +75,11 @@ type pending struct {
 	subjectDIDs  pgtype.FlatArray[*string]
 	subjectRkeys pgtype.FlatArray[*string]
 	everything   bool
+}
+
+func (p *pending) add(link *int64, did *string) {
+	p.links, p.dids = append(p.links, link), append(p.dids, did)
+	p.subjectDIDs, p.subjectRkeys = append(p.subjectDIDs, nil), append(p.subjectRkeys, nil)
 }
 
 // pendingColumns are the columns of pending_counts that distinct reads.
@@ -105,8 +115,8 @@ func distinct(rows pgx.Rows) (p pending, taken int, err error) {
 		}
 		if _, ok := seen[k]; !ok {
 			seen[k] = struct{}{}
-			p.links, p.dids = append(p.links, link), append(p.dids, did)
-			p.subjectDIDs, p.subjectRkeys = append(p.subjectDIDs, subjectDID), append(p.subjectRkeys, subjectRkey)
+			p.add(link, did)
+			p.subjectDIDs[len(p.dids)-1], p.subjectRkeys[len(p.dids)-1] = subjectDID, subjectRkey
 		}
 		return nil
 	})
@@ -126,13 +136,70 @@ func eligible(did, watched string) string {
 // shares of the link.
 const sharesOfPair = `(SELECT s.* FROM shares AS s WHERE s.did = p.did AND s.link_id = p.link_id OFFSET 0)`
 
-// readChanges reads the rows of sharers that pending asks for, and what they should be.
-// It reads at most limit rows.
+// readChanges reads the rows of sharers that pending asks for, and what they should be,
+// without the votes. It reads at most limit rows.
 func readChanges(ctx context.Context, db schema.DB, p pending, s state, limit int) (changes, error) {
 	if len(p.links) == 0 {
 		return nil, nil
 	}
-	sql := `
+	rows, err := db.Query(ctx, changesQuery("", ""), p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys)
+	if err != nil {
+		return nil, fmt.Errorf("read the pending shares: %w", err)
+	}
+	all := make(changes, len(p.links))
+	var k sharing
+	var found [6]*time.Time
+	_, err = pgx.ForEachRow(rows, []any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, func() error {
+		all[k] = change{timesOf(found[:3]), timesOf(found[3:])}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the pending shares: %w", err)
+	}
+	return all, nil
+}
+
+// readChangesAndVotes reads all of them with the votes.
+func readChangesAndVotes(ctx context.Context, db schema.DB, p pending, s state) (changes, error) {
+	if len(p.links) == 0 {
+		return nil, nil
+	}
+	const own = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
+	sql := changesQuery(`,
+       f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key, t.claims, t.dates, t.collections, t.rkeys`, `,
+           array_agg(s.claim_id) `+own+` AS claims, array_agg(s.shared_at) `+own+` AS dates,
+           array_agg(s.collection) `+own+` AS collections, array_agg(s.rkey) `+own+` AS rkeys`)
+	rows, err := db.Query(ctx, sql, p.links, p.dids, s.KeptFrom, s.Watching, unlimited, p.subjectDIDs, p.subjectRkeys)
+	if err != nil {
+		return nil, fmt.Errorf("read the pending shares: %w", err)
+	}
+	all, posts := make(changes, len(p.links)), make(map[sharing][]ownPost, len(p.links))
+	var k sharing
+	var found [6]*time.Time
+	var title, url nullVote
+	var claims []int64
+	var dates []time.Time
+	var collections, rkeys []string
+	targets := slices.Concat([]any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, title.targets(), url.targets(), []any{&claims, &dates, &collections, &rkeys})
+	_, err = pgx.ForEachRow(rows, targets, func() error {
+		c := change{timesOf(found[:3]), timesOf(found[3:])}
+		c.folded.votes = votes{title.vote(), url.vote()}
+		all[k] = c
+		for i := range claims {
+			posts[k] = append(posts[k], ownPost{claims[i], dates[i], collections[i], rkeys[i]})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the pending shares: %w", err)
+	}
+	return all, all.addVotes(ctx, db, posts)
+}
+
+// changesQuery reads changes, with further columns of the rows f of sharers and t of what
+// they should be, of which t aggregates some shares s.
+func changesQuery(columns, aggregates string) string {
+	return `
 WITH asked AS MATERIALIZED (
     SELECT a.* FROM unnest($1::bigint[], $2::text[], $6::text[], $7::text[]) AS a (link_id, did, subject_did, subject_rkey)
 ), pairs AS MATERIALIZED (
@@ -153,33 +220,18 @@ WITH asked AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT DISTINCT s.link_id, s.did FROM shares AS s WHERE s.subject_did = a.subject_did AND s.subject_rkey = a.subject_rkey LIMIT $5) AS s
     LIMIT $5
 )
-SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at
+SELECT p.link_id, p.did, f.post_at, f.quote_at, f.repost_at, t.post_at, t.quote_at, t.repost_at` + columns + `
 FROM pairs AS p
 LEFT JOIN LATERAL (
-    SELECT f.post_at, f.quote_at, f.repost_at FROM sharers AS f WHERE f.did = p.did AND f.link_id = p.link_id LIMIT 1
+    SELECT f.* FROM sharers AS f WHERE f.did = p.did AND f.link_id = p.link_id LIMIT 1
 ) AS f ON true
 LEFT JOIN LATERAL (
     SELECT max(s.shared_at) FILTER (WHERE s.how = 'post')   AS post_at,
            max(s.shared_at) FILTER (WHERE s.how = 'quote')  AS quote_at,
-           max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at
+           max(s.shared_at) FILTER (WHERE s.how = 'repost') AS repost_at` + aggregates + `
     FROM ` + sharesOfPair + ` AS s
     WHERE s.shared_at > $3 AND` + throughLivingSubject + `AND` + eligible("p.did", "$4") + `
 ) AS t ON true`
-	rows, err := db.Query(ctx, sql, p.links, p.dids, s.KeptFrom, s.Watching, limit, p.subjectDIDs, p.subjectRkeys)
-	if err != nil {
-		return nil, fmt.Errorf("read the pending shares: %w", err)
-	}
-	all := make(changes, len(p.links))
-	var k sharing
-	var found [6]*time.Time
-	_, err = pgx.ForEachRow(rows, []any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, func() error {
-		all[k] = change{timesOf(found[:3]), timesOf(found[3:])}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the pending shares: %w", err)
-	}
-	return all, nil
 }
 
 func timesOf(at []*time.Time) (t times) {

@@ -39,8 +39,8 @@ type Checked struct {
 	Sharers int  // rows that pending_counts asks for, which were left out: readers correct them
 }
 
-// Check compares sharers with the ledger, and link_counts with sharers, all of them in
-// one snapshot. What is pending is left out.
+// Check compares sharers with the ledger, link_counts and claim_votes with sharers, and
+// the headlines with claim_votes, all of them in one snapshot. What is pending is left out.
 func Check(ctx context.Context, db Beginner, found func(Difference)) (Checked, error) {
 	return check(ctx, db, nil, found)
 }
@@ -101,7 +101,10 @@ func check(ctx context.Context, db Beginner, links []int64, found func(Differenc
 	if err := checkSharers(ctx, tx, s, c, links, found); err != nil {
 		return done, err
 	}
-	return done, checkCounts(ctx, tx, s, links, found)
+	if err := checkCounts(ctx, tx, s, links, found); err != nil {
+		return done, err
+	}
+	return done, checkVotes(ctx, tx, s, c, links, found)
 }
 
 // checkSharers compares sharers with the ledger. Dates before the longest window

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -141,7 +142,11 @@ RETURNING ` + pendingColumns
 // fold computes what a step writes: the pending changes, and the rows of sharers that
 // cross the end of a window between s.AsOf and end.
 func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*written, error) {
-	c, err := readChanges(ctx, tx, p, s, unlimited)
+	// Votes that are too old are read again.
+	if err := p.addOldVotes(ctx, tx, s.KeptFrom); err != nil {
+		return nil, err
+	}
+	c, err := readChangesAndVotes(ctx, tx, p, s)
 	if err != nil {
 		return nil, err
 	}
@@ -153,11 +158,18 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 	if err != nil {
 		return nil, err
 	}
-	all, err := tallies(ctx, tx, s, end, c, crossings, gone, nil)
+	leaving := make([]sharing, len(gone))
+	for i := range gone {
+		leaving[i] = gone[i].sharing
+	}
+	all, err := tallies(ctx, tx, s, end, c, crossings, leaving, nil)
 	if err != nil {
 		return nil, err
 	}
-	w := &written{}
+	w := &written{links: c.links(), watching: s.Watching}
+	if err := w.choose(ctx, tx, c, gone); err != nil {
+		return nil, err
+	}
 	for k, change := range c {
 		switch {
 		case change.truth.equal(change.folded):
@@ -167,7 +179,7 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 			w.changed.add(k, change.truth)
 		}
 	}
-	for _, k := range gone {
+	for _, k := range leaving {
 		w.removed.add(k)
 	}
 	for link, t := range all {
@@ -185,16 +197,17 @@ const unlimited = 1 << 30
 
 // readGone reads the rows of sharers that no window will hold again. Those that change
 // are left out: a change deletes them.
-func readGone(ctx context.Context, tx pgx.Tx, keptFrom time.Time, c changes) ([]sharing, error) {
-	rows, err := tx.Query(ctx, `SELECT link_id, did FROM sharers WHERE at <= $1 ORDER BY at LIMIT $2`, keptFrom, unlimited)
+func readGone(ctx context.Context, tx pgx.Tx, keptFrom time.Time, c changes) ([]ballot, error) {
+	rows, err := tx.Query(ctx, `SELECT link_id, did, title_claim, title_at, title_key, url_claim, url_at, url_key FROM sharers WHERE at <= $1 ORDER BY at LIMIT $2`, keptFrom, unlimited)
 	if err != nil {
 		return nil, fmt.Errorf("read the old sharers: %w", err)
 	}
-	var gone []sharing
+	var gone []ballot
 	var k sharing
-	_, err = pgx.ForEachRow(rows, []any{&k.link, &k.did}, func() error {
+	var title, url nullVote
+	_, err = pgx.ForEachRow(rows, slices.Concat([]any{&k.link, &k.did}, title.targets(), url.targets()), func() error {
 		if _, ok := c[k]; !ok {
-			gone = append(gone, k)
+			gone = append(gone, ballot{sharing: k, folded: votes{title.vote(), url.vote()}})
 		}
 		return nil
 	})
@@ -214,6 +227,12 @@ type written struct {
 	removed sharingColumns
 	tallies tallyColumns
 	dropped pgtype.FlatArray[int64]
+
+	sums      sumColumns
+	unvoted   pgtype.FlatArray[int64] // claims
+	headlines []headline
+	links     []int64 // all with pending changes
+	watching  bool
 }
 
 type sharingColumns struct {
@@ -228,11 +247,14 @@ func (c *sharingColumns) add(k sharing) {
 type sharerColumns struct {
 	sharingColumns
 	post, quote, repost pgtype.FlatArray[*time.Time]
+	title, url          voteColumns
 }
 
 func (c *sharerColumns) add(k sharing, t times) {
 	c.sharingColumns.add(k)
 	c.post, c.quote, c.repost = append(c.post, known(t.post)), append(c.quote, known(t.quote)), append(c.repost, known(t.repost))
+	c.title.add(t.votes.title)
+	c.url.add(t.votes.url)
 }
 
 func known(t time.Time) *time.Time {
@@ -257,17 +279,19 @@ func (c *tallyColumns) add(link int64, t tally) {
 }
 
 func (w *written) empty() bool {
-	return len(w.changed.dids)+len(w.removed.dids)+len(w.tallies.links)+len(w.dropped) == 0
+	return len(w.changed.dids)+len(w.removed.dids)+len(w.tallies.links)+len(w.dropped)+len(w.sums.claims)+len(w.unvoted)+len(w.links) == 0
 }
 
 // write writes everything in one round trip.
 func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) error {
 	const change = `
-INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at)
-SELECT c.did, c.link_id, greatest(c.post_at, c.quote_at, c.repost_at), c.post_at, c.quote_at, c.repost_at
-FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[]) AS c (did, link_id, post_at, quote_at, repost_at)
+INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
+SELECT c.did, c.link_id, greatest(c.post_at, c.quote_at, c.repost_at), c.post_at, c.quote_at, c.repost_at, c.title_claim, c.title_at, c.title_key, c.url_claim, c.url_at, c.url_key
+FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::bigint[], $7::timestamptz[], $8::text[], $9::bigint[], $10::timestamptz[], $11::text[])
+     AS c (did, link_id, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
 ON CONFLICT (did, link_id) DO UPDATE
-SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, repost_at = excluded.repost_at`
+SET at = excluded.at, post_at = excluded.post_at, quote_at = excluded.quote_at, repost_at = excluded.repost_at, title_claim = excluded.title_claim,
+    title_at = excluded.title_at, title_key = excluded.title_key, url_claim = excluded.url_claim, url_at = excluded.url_at, url_key = excluded.url_key`
 	const remove = `
 DELETE FROM sharers AS s
 USING unnest($1::text[], $2::bigint[]) AS r (did, link_id)
@@ -283,7 +307,7 @@ SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, 
 	q := &pgx.Batch{}
 	q.Queue(`UPDATE count_state SET as_of = $1, kept_from = $2, counted = now()`, end, s.KeptFrom)
 	if c := w.changed; len(c.dids) > 0 {
-		q.Queue(change, c.dids, c.links, c.post, c.quote, c.repost)
+		q.Queue(change, c.dids, c.links, c.post, c.quote, c.repost, c.title.claims, c.title.at, c.title.keys, c.url.claims, c.url.at, c.url.keys)
 	}
 	if c := w.removed; len(c.dids) > 0 {
 		q.Queue(remove, c.dids, c.links)
@@ -294,6 +318,7 @@ SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, 
 	if len(w.dropped) > 0 {
 		q.Queue(`DELETE FROM link_counts WHERE link_id = ANY ($1)`, w.dropped)
 	}
+	w.queueVotes(q)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("write the counts: %w", err)
 	}
@@ -305,24 +330,27 @@ SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, 
 func recountEverything(ctx context.Context, tx pgx.Tx, now time.Time, s state) (Counted, error) {
 	from := now.Add(-LongestWindow - kept)
 	q := &pgx.Batch{}
-	q.Queue(`SELECT set_config('enable_seqscan', 'on', true)`)
+	// Without statistics, the planner would compare all rows with all.
+	q.Queue(`SELECT set_config('enable_seqscan', 'on', true), set_config('enable_nestloop', 'off', true)`)
 	q.Queue(`
 INSERT INTO count_state (as_of, kept_from, watched) VALUES ($1, $2, $3)
 ON CONFLICT (one) DO UPDATE SET as_of = excluded.as_of, kept_from = excluded.kept_from, watched = excluded.watched, counted = now()`, now, from, s.Watching)
 	q.Queue(`DELETE FROM pending_counts`)
 	q.Queue(`
-WITH truth AS MATERIALIZED (`+everySharer(`true`)+`), stale AS (
+WITH `+everySharerAndVote(`true`)+`, stale AS (
     DELETE FROM sharers AS f
     WHERE NOT EXISTS (SELECT FROM truth AS t WHERE t.did = f.did AND t.link_id = f.link_id)
 ), other AS (
     UPDATE sharers AS f
-    SET at = t.at, post_at = t.post_at, quote_at = t.quote_at, repost_at = t.repost_at
+    SET at = t.at, post_at = t.post_at, quote_at = t.quote_at, repost_at = t.repost_at, title_claim = t.title_claim, title_at = t.title_at,
+        title_key = t.title_key, url_claim = t.url_claim, url_at = t.url_at, url_key = t.url_key
     FROM truth AS t
     WHERE t.did = f.did AND t.link_id = f.link_id
-      AND (f.at, f.post_at, f.quote_at, f.repost_at) IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at)
+      AND (f.at, f.post_at, f.quote_at, f.repost_at, f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key)
+          IS DISTINCT FROM (t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim, t.url_at, t.url_key)
 )
-INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at)
-SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at
+INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
+SELECT t.did, t.link_id, t.at, t.post_at, t.quote_at, t.repost_at, t.title_claim, t.title_at, t.title_key, t.url_claim, t.url_at, t.url_key
 FROM truth AS t
 WHERE NOT EXISTS (SELECT FROM sharers AS f WHERE f.did = t.did AND f.link_id = t.link_id)
 ORDER BY t.did, t.link_id`, from, s.Watching)
@@ -342,6 +370,7 @@ INSERT INTO link_counts (link_id, sharers, in_1h, in_3h, in_6h, in_12h, in_24h, 
 SELECT t.link_id, t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in_7d, t.last_at
 FROM truth AS t
 WHERE NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = t.link_id)`, now)
+	queueEveryVote(q, s.Watching)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return Counted{}, fmt.Errorf("count everything: %w", err)
 	}

@@ -47,8 +47,9 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	// No two accounts share at the same time: the latest sharer is one.
 	dated := `$5::timestamptz + right($1, 2)::int * interval '1 microsecond'`
 	add := `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT $1, 'c', $2, l.id, $4, ` + dated + ` FROM links AS l WHERE l.id = ANY ($3)
-ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at`
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id)
+SELECT $1, 'c', $2, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END FROM links AS l WHERE l.id = ANY ($3)
+ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id`
 	through := `
 INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'c', $2, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
@@ -61,11 +62,11 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 15: // through a post that another account may have written
 		q.Queue(through, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], ways()[1+r.IntN(2)], at(), did(), subject())
 	case k < 45:
-		q.Queue(add, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], way(), at())
+		q.Queue(add, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10))
 	case k < 55:
-		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond' WHERE rkey = $1`, rkey(), way(), at())
+		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond', claim_id = CASE WHEN $2 = 'post' THEN 10 * link_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
 	case k < 60:
-		q.Queue(`UPDATE shares SET link_id = $2 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
+		q.Queue(`UPDATE shares SET link_id = $2, claim_id = 10 * $2::bigint + claim_id % 10 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
 	case k < 70:
 		q.Queue(`DELETE FROM shares WHERE rkey = $1`, rkey())
 	case k < 71:
@@ -88,8 +89,10 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 		q.Queue(`DELETE FROM shares WHERE link_id = $1`, id)
 		q.Queue(`DELETE FROM links WHERE id = $1`, id)
 	case k < 94:
-		q.Queue(`INSERT INTO links (id, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
-			link(), fmt.Sprint(r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
+		id := link()
+		q.Queue(`INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
+			id, fmt.Sprint(r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
+		q.Queue(historyClaims, id)
 	case k < 95 && r.IntN(20) == 0:
 		q.Queue(`INSERT INTO pending_counts (link_id) VALUES ($1)`, link())
 	case k < 97:
@@ -181,7 +184,8 @@ func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recoun
 		require.NoError(t, err)
 		recounted = recounted || p.Recounted
 		for _, k := range p.Links {
-			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, k.Faces[0].DID))
+			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, k.Faces[0].DID,
+				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
 		}
 		if p.Next == "" {
 			return lines, recounted
@@ -227,7 +231,9 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	source := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, n)) }
 	h := &history{pool: schematest.New(t)}
 	h.clock.Store(time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC).UnixMicro())
-	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (url, site, first_seen) SELECT n::text, 'site' || n % 3 || '.example', now() FROM generate_series(1, $1::int) AS n`, historyLinks)
+	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 'site' || n % 3 || '.example', now() FROM generate_series(1, $1::int) AS n`, historyLinks)
+	require.NoError(t, err)
+	_, err = h.pool.Exec(t.Context(), historyClaims, nil)
 	require.NoError(t, err)
 
 	var all sync.WaitGroup
@@ -324,7 +330,7 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 		require.NoError(t, err)
 		return done
 	}
-	exec(pool, `INSERT INTO links (url, site, first_seen) SELECT n::text, 's', $1 FROM generate_series(1, $2::int) AS n`, now, many)
+	exec(pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, $2::int) AS n`, now, many)
 	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:busy', 'c', id::text, id, 'post', $1 FROM links`, now.Add(-time.Minute))
 	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', 1, 'post', $1 FROM generate_series(2, $2::int) AS n`, now.Add(-time.Minute), many)
 	count()
@@ -395,7 +401,7 @@ func TestDifferencesAreFound(t *testing.T) {
 		require.NoError(t, err)
 		return lines, done.Pending
 	}
-	exec(`INSERT INTO links (url, site, first_seen) SELECT n::text, 's', $1 FROM generate_series(1, 3) AS n`, now)
+	exec(`INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 3) AS n`, now)
 	exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'c', id::text, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, now)
 	_, pending := differences()
 	require.True(t, pending, "nothing is counted yet")

@@ -20,21 +20,20 @@ import (
 // Share is one link that a record itself contains, with the card in the record.
 type Share struct {
 	schema.Key
-	URL      string // normalised
-	Site     string
+	Identity string // of the link: the same for all its spellings
+	URL      string // the spelling: normalised
+	Site     string // of the spelling
 	How      string // post
 	SharedAt time.Time
 	StoredAt time.Time // when the record was first stored; zero: now
 	Card     Card
 }
 
-// Card describes a link.
+// Card describes a link. Its post is the share's.
 type Card struct {
 	Title       string
 	Description string
-	Image       string
-	From        string    // the AT-URI of the post that contained it
-	At          time.Time // when that post was first stored
+	Image       string // blob:<did>/<cid>
 }
 
 // RecordsWithShares returns those of the records that have shares. LATERAL and LIMIT
@@ -85,12 +84,12 @@ type Replacement struct {
 	Changed bool // set when the queue was sent: a subject has other links than before
 }
 
-// Queue queues the statements that write it: they add new links, store better cards,
-// add and delete shares, and give the subjects among the records their new links. The
+// Queue queues the statements that write it: they add new links and claims, add and
+// delete shares, and give the subjects among the records their new links. The
 // caller must have locked the records.
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	queueLinks(q, r.Shares, now)
-	r.queueShares(q, now)
+	r.queueShares(q, queueClaims(q, r.Shares), now)
 	if len(r.Records) > 0 {
 		collection, did, rkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
 		q.Queue(syncSubjects, collection, did, rkey).Exec(func(done pgconn.CommandTag) error {
@@ -100,113 +99,68 @@ func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	}
 }
 
-// insertLinks adds the missing links, ordered by URL.
+// insertLinks adds the missing links, ordered by identity.
 const insertLinks = `
-INSERT INTO links (url, site, first_seen)
-SELECT i.url, i.site, $3
-FROM unnest($1::text[], $2::text[]) AS i (url, site)
-WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.url = i.url)
-ORDER BY i.url
-ON CONFLICT (url) DO NOTHING`
+INSERT INTO links (identity, url, site, first_seen)
+SELECT i.identity, i.url, i.site, $4
+FROM unnest($1::text[], $2::text[], $3::text[]) AS i (identity, url, site)
+WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.identity = i.identity)
+ORDER BY i.identity
+ON CONFLICT (identity) DO NOTHING`
 
-// EnsureLinks adds the missing links in a short transaction. ReplaceShares would add
-// them too, but while a popular link is new, all transactions that share it wait for
-// the one that adds it.
-func EnsureLinks(ctx context.Context, db schema.DB, shares []Share, now time.Time) error {
+// EnsureLinks adds the missing links and claims in a short transaction. ReplaceShares
+// would add them too, but while a popular link is new, all transactions that share it
+// wait for the one that adds it.
+func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time) error {
 	links := distinctLinks(shares)
 	if len(links) == 0 {
 		return nil
 	}
-	url, site := make(pgtype.FlatArray[string], len(links)), make(pgtype.FlatArray[string], len(links))
-	for i, s := range links {
-		url[i], site[i] = s.URL, s.Site
-	}
-	if _, err := db.Exec(ctx, insertLinks, url, site, now); err != nil {
+	identity, url, site := linkColumns(links)
+	q := &pgx.Batch{}
+	q.Queue(insertLinks, identity, url, site, now)
+	queueClaims(q, shares)
+	if err := db.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("add links: %w", err)
 	}
 	return nil
 }
 
-// distinctLinks returns one share per URL, the one with the earliest card, sorted by
-// URL, so that concurrent transactions lock links in the same order.
+func linkColumns(links []*Share) (identity, url, site pgtype.FlatArray[string]) {
+	n := len(links)
+	identity, url, site = make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	for i, s := range links {
+		identity[i], url[i], site[i] = s.Identity, s.URL, s.Site
+	}
+	return identity, url, site
+}
+
+// distinctLinks returns one share per link, sorted by identity, so that concurrent
+// transactions lock links in the same order.
 func distinctLinks(shares []Share) []*Share {
-	best := make(map[string]*Share, len(shares))
+	links := make([]*Share, len(shares))
 	for i := range shares {
-		s := &shares[i]
-		if old, ok := best[s.URL]; !ok || s.Card.before(old.Card) {
-			best[s.URL] = s
-		}
+		links[i] = &shares[i]
 	}
-	links := make([]*Share, 0, len(best))
-	for _, s := range best {
-		links = append(links, s)
-	}
-	slices.SortFunc(links, func(a, b *Share) int { return cmp.Compare(a.URL, b.URL) })
-	return links
+	slices.SortFunc(links, func(a, b *Share) int { return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(b.URL, a.URL)) })
+	return slices.CompactFunc(links, func(a, b *Share) bool { return a.Identity == b.Identity })
 }
 
 func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
-	links := distinctLinks(shares)
-	n := len(links)
-	if n == 0 {
-		return
+	if links := distinctLinks(shares); len(links) > 0 {
+		identity, url, site := linkColumns(links)
+		q.Queue(insertLinks, identity, url, site, now)
 	}
-	column := func(of func(*Share) string) pgtype.FlatArray[string] {
-		all := make(pgtype.FlatArray[string], n)
-		for i, s := range links {
-			all[i] = of(s)
-		}
-		return all
-	}
-	url := column(func(s *Share) string { return s.URL })
-	q.Queue(insertLinks, url, column(func(s *Share) string { return s.Site }), now)
-
-	// The earliest stored post with a card describes the link, regardless of the order
-	// in which posts are processed. Edits of that post update the card. All
-	// transactions lock the rows in the same order.
-	const describe = `
-WITH better AS (
-    SELECT l.id, i.title, i.description, i.image, i.card_from, i.card_at
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) AS i (url, title, description, image, card_from, card_at)
-    JOIN links AS l ON l.url = i.url
-    WHERE i.title <> ''
-      AND CASE
-          WHEN l.card_from = i.card_from
-              THEN (l.title, l.description, l.image, l.card_at) IS DISTINCT FROM (i.title, i.description, i.image, i.card_at)
-          ELSE l.card_at IS NULL OR (i.card_at, i.card_from) < (l.card_at, l.card_from)
-      END
-    ORDER BY l.url
-    FOR NO KEY UPDATE OF l
-)
-UPDATE links AS l
-SET title = b.title, description = b.description, image = b.image, card_from = b.card_from, card_at = b.card_at
-FROM better AS b
-WHERE l.id = b.id`
-	at := make(pgtype.FlatArray[time.Time], n)
-	for i, s := range links {
-		at[i] = s.Card.At
-	}
-	q.Queue(describe, url, column(func(s *Share) string { return schema.Text(s.Card.Title) }), column(func(s *Share) string { return schema.Text(s.Card.Description) }),
-		column(func(s *Share) string { return schema.Text(s.Card.Image) }), column(func(s *Share) string { return s.Card.From }), at)
 }
 
-// before reports whether a card takes precedence over another: a card with a title
-// over an empty one, then the earlier one.
-func (c Card) before(other Card) bool {
-	if (c.Title == "") != (other.Title == "") {
-		return c.Title != ""
-	}
-	return cmp.Or(c.At.Compare(other.At), cmp.Compare(c.From, other.From)) < 0
-}
-
-func (r *Replacement) queueShares(q *pgx.Batch, now time.Time) {
+func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte], now time.Time) {
 	n := len(r.Shares)
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return r.Shares[i].Key })
-	url, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
+	identity, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	at, stored := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[time.Time], n)
 	for i := range r.Shares {
 		s := &r.Shares[i]
-		url[i], how[i], at[i], stored[i] = s.URL, s.How, s.SharedAt, s.StoredAt
+		identity[i], how[i], at[i], stored[i] = s.Identity, s.How, s.SharedAt, s.StoredAt
 		if s.StoredAt.IsZero() {
 			stored[i] = now
 		}
@@ -225,8 +179,8 @@ USING (
         LIMIT 1000
     ) AS s
     WHERE NOT EXISTS (
-        SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, url)
-        JOIN links AS l ON l.url = i.url
+        SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, identity)
+        JOIN links AS l ON l.identity = i.identity
         WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.link_id
     )
       AND NOT EXISTS (
@@ -238,20 +192,22 @@ USING (
 WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.link_id = gone.link_id AND s.rkey BETWEEN $8 AND $9`
 	if len(r.Records) > 0 {
 		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
-		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, url, slices.Min(oldRkey), slices.Max(oldRkey),
+		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
 			t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey)
 	}
-	// A link that expired has no id here, and the share is refused.
+	// A link that expired has no id or no claim here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at)
-SELECT i.did, i.collection, i.rkey, l.id, i.how, i.shared_at, i.stored_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) AS i (collection, did, rkey, url, how, shared_at, stored_at)
-LEFT JOIN links AS l ON l.url = i.url
+INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, claim_id)
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.id END, i.how, i.shared_at, i.stored_at, c.id
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[])
+     AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash)
+LEFT JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL
-WHERE (s.how, s.shared_at) IS DISTINCT FROM (excluded.how, excluded.shared_at)`
+SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id
+WHERE (s.how, s.shared_at, s.claim_id) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id)`
 	if n > 0 {
-		q.Queue(insert, collection, did, rkey, url, how, at, stored)
+		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims)
 	}
 	// A link that the record itself contains is not shared through its subject too.
 	const through = `

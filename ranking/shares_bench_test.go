@@ -72,7 +72,7 @@ func batchOf(turn, n int, now time.Time) (keys []schema.Key, shares []ranking.Sh
 	for i := range n {
 		k := schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%024d", i), Rkey: syntax.NewTID(now.Add(-time.Duration(turn*n+i)*time.Second).UnixMicro(), 0).String()}
 		keys = append(keys, k)
-		shares = append(shares, ranking.Share{Key: k, URL: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), Site: "site.example", How: "post", SharedAt: now, StoredAt: now})
+		shares = append(shares, ranking.Share{Key: k, Identity: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), URL: fmt.Sprintf("https://site.example/%d", (turn*n+i)%5000), Site: "site.example", How: "post", SharedAt: now, StoredAt: now})
 	}
 	return keys, shares
 }

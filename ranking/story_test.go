@@ -21,7 +21,12 @@ type story struct {
 		At       time.Time
 		Author   string
 		Rkey     string
+		Key      string
+		Claim    int64
 	}
+	claims   map[int64]said
+	links    map[int64]said // the headlines that are stored
+	keptFrom time.Time
 	subjects map[[2]string][]int64
 	hidden   map[string]bool
 	members  map[string]map[string]bool // of each target and degree
@@ -32,7 +37,7 @@ type story struct {
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	t.Helper()
 	ctx := t.Context()
-	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, '') FROM shares`)
+	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0) FROM shares`)
 	require.NoError(t, err)
 	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		DID, How string
@@ -40,8 +45,11 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 		At       time.Time
 		Author   string
 		Rkey     string
+		Key      string
+		Claim    int64
 	}])
 	require.NoError(t, err)
+	l.readClaims(t, tx)
 	l.subjects = map[[2]string][]int64{}
 	var author, post string
 	var links []int64
@@ -134,13 +142,13 @@ func (l story) fold(q Query) []string {
 	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(b.key-a.key, b.last.Compare(a.last), int(b.id-a.id)) })
 	var lines []string
 	for _, k := range all {
-		lines = append(lines, line(k.id, k.n, k.speed, first[k.id], k.last, k.lastSharer))
+		lines = append(lines, line(k.id, k.n, k.speed, first[k.id], k.last, k.lastSharer, l.headline(q, k.id)))
 	}
 	return lines
 }
 
-func line(id int64, sharers int, speed float64, first, last time.Time, by string) string {
-	return fmt.Sprintf("link %d: %d sharers, speed %.4f, from %s to %s by %s", id, sharers, speed, first.UTC().Format(time.RFC3339Nano), last.UTC().Format(time.RFC3339Nano), by)
+func line(id int64, sharers int, speed float64, first, last time.Time, by string, headline said) string {
+	return fmt.Sprintf("link %d: %d sharers, speed %.4f, from %s to %s by %s, %v", id, sharers, speed, first.UTC().Format(time.RFC3339Nano), last.UTC().Format(time.RFC3339Nano), by, headline)
 }
 
 func randomQuery(r *rand.Rand, now time.Time) Query {

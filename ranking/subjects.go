@@ -258,7 +258,7 @@ LIMIT $3`
 type FetchedSubject struct {
 	DueSubject
 	Shown bool
-	Links []Share // with Key, URL, Site and Card
+	Links []Share // with Key, Identity, URL and Site
 }
 
 const (
@@ -284,7 +284,7 @@ SET links      = CASE WHEN n.deleted THEN '{}' ELSE n.links END,
 FROM (
     SELECT f.collection, f.did, f.rkey, f.fetch_at, f.shown,
            EXISTS (SELECT FROM tombstones AS t WHERE t.collection = f.collection AND t.did = f.did AND t.rkey = f.rkey) AS deleted,
-           ARRAY(SELECT DISTINCT l.id FROM unnest($10::int[], $11::text[]) AS i (n, url) JOIN links AS l ON l.url = i.url WHERE i.n = f.n ORDER BY l.id) AS links
+           ARRAY(SELECT DISTINCT l.id FROM unnest($10::int[], $11::text[]) AS i (n, identity) JOIN links AS l ON l.identity = i.identity WHERE i.n = f.n ORDER BY l.id) AS links
     FROM unnest($5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::boolean[])
          WITH ORDINALITY AS f (collection, did, rkey, fetch_at, shown, n)
 ) AS n
@@ -294,17 +294,17 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return fetched[i].Key })
 	at, shown := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[bool], n)
 	var of pgtype.FlatArray[int32]
-	var url pgtype.FlatArray[string]
+	var identity pgtype.FlatArray[string]
 	var links []Share
 	for i := range fetched {
 		at[i], shown[i] = fetched[i].FetchAt, fetched[i].Shown
 		for _, l := range fetched[i].Links {
-			of, url, links = append(of, int32(i+1)), append(url, l.URL), append(links, l) //nolint:gosec // a page of posts
+			of, identity, links = append(of, int32(i+1)), append(identity, l.Identity), append(links, l) //nolint:gosec // a page of posts
 		}
 	}
 	q := &pgx.Batch{}
 	queueLinks(q, links, now)
-	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of, url).Query(func(rows pgx.Rows) error {
+	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of, identity).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var d DueSubject
 			var has bool

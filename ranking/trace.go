@@ -46,16 +46,15 @@ func SharesOfLink(ctx context.Context, db schema.DB, link int64, limit int) ([]T
 
 // Link is a shared page.
 type Link struct {
-	ID        int64      `json:"id"`
-	URL       string     `json:"url"`
-	Title     string     `json:"title"`
-	CardFrom  string     `json:"card_from"` // AT-URI of the post that the card came from; empty: there is no card
-	CardAt    *time.Time `json:"card_at"`
-	FirstSeen time.Time  `json:"first_seen"`
+	ID        int64     `json:"id"`
+	URL       string    `json:"url"`
+	Title     string    `json:"title"`
+	CardFrom  string    `json:"card_from"` // AT-URI of the post that the card came from; empty: there is no card
+	FirstSeen time.Time `json:"first_seen"`
 }
 
-// FindLink returns a link by its normalised URL, or schema.ErrNoRows.
-func FindLink(ctx context.Context, db schema.DB, url string) (Link, error) {
-	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, card_at AS card_at, first_seen AS first_seen FROM links WHERE url = $1`
-	return schema.One(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, url)
+// FindLink returns a link by its identity, or schema.ErrNoRows.
+func FindLink(ctx context.Context, db schema.DB, identity string) (Link, error) {
+	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, first_seen AS first_seen FROM links WHERE identity = $1`
+	return schema.One(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, identity)
 }

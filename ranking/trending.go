@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -133,6 +134,7 @@ type reader struct {
 	state   state
 	watches []int64 // nil: everyone
 	window  int     // the index of q.Window
+	unread  changes // what is pending; nil: counted from the ledger
 	limits
 }
 
@@ -234,7 +236,7 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 	p.At = r.end
 	entries, exact, err := r.counted(ctx)
 	if err == nil && !exact {
-		p.Recounted = true
+		p.Recounted, r.unread = true, nil
 		if _, err = r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'on', true)`); err == nil {
 			entries, err = r.recount(ctx)
 		}
@@ -246,8 +248,10 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 		entries = entries[:r.q.Limit]
 		p.Next = newCursor(r.end, entries[r.q.Limit-1], r.q)
 	}
-	p.Links, err = r.describe(ctx, entries)
-	return p, err
+	if p.Links, err = r.describe(ctx, entries); err != nil || r.q.Bare {
+		return p, err
+	}
+	return p, r.correctHeadlines(ctx, p.Links)
 }
 
 // findWatches finds the watches of the target.
@@ -288,6 +292,8 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	if err != nil || len(c) == r.pending {
 		return nil, false, err
 	}
+	r.unread = changes{}
+	maps.Copy(r.unread, c)
 	if r.watches != nil {
 		entries, err = r.watched(ctx, c)
 		return entries, true, err

@@ -23,7 +23,7 @@ func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
+		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, Identity: url, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
 	}))
 }
 
@@ -89,32 +89,6 @@ func TestDeletedPostsAndHiddenAccountsLeaveInTheirOwnTransaction(t *testing.T) {
 	require.Equal(t, []string{a + " 1"}, ranked(t, pool, now, time.Hour))
 }
 
-func TestEarliestCardStays(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
-	cards := []ranking.Card{
-		{Title: "second", From: "at://2", At: now.Add(2)},
-		{Title: "first", From: "at://1", At: now.Add(1)},
-		{}, // a bare link
-		{Title: "third", From: "at://3", At: now.Add(3)},
-	}
-	pool := schematest.New(t)
-	for i := range cards {
-		url := fmt.Sprintf("https://a.example/%d", i) // every rotation of the order, on a link of its own
-		for j := range cards {
-			share(t, pool, "did:1", fmt.Sprintf("%d-%d", i, j), url, now, cards[(i+j)%len(cards)])
-		}
-		share(t, pool, "did:1", "edit", url, now, ranking.Card{Title: "first, edited", From: "at://1", At: now.Add(1)})
-	}
-	links, err := trending(t, pool, now, time.Hour, 10)
-	require.NoError(t, err)
-	require.Len(t, links, len(cards))
-	for _, l := range links {
-		require.Equal(t, "first, edited", l.Title)
-		require.Equal(t, "at://1", l.CardFrom)
-	}
-}
-
 // crowd is a random set of shares, with the ranking that an independent count expects.
 type crowd struct {
 	seed    uint64
@@ -152,7 +126,7 @@ func newCrowd(seed uint64, watched bool, now time.Time) *crowd {
 func (c *crowd) add(account, link int, rkey string, at time.Time) {
 	k := schema.Key{Collection: schema.PostCollection, DID: c.did(account), Rkey: rkey}
 	u := c.url(link)
-	c.shares = append(c.shares, ranking.Share{Key: k, URL: u, Site: "site.example", How: "post", SharedAt: at})
+	c.shares = append(c.shares, ranking.Share{Key: k, Identity: u, URL: u, Site: "site.example", How: "post", SharedAt: at})
 	if c.hidden(account) || !c.followed(account) || at.After(c.now) || !at.After(c.now.Add(-time.Hour)) {
 		return
 	}
@@ -224,4 +198,62 @@ func TestRankingEqualsAnIndependentCount(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestThousandsOfLinksByOneAccount: whatever it says first or often, each of its links
+// has one sharer and is below what two accounts share. When it is hidden, all go at once.
+func TestThousandsOfLinksByOneAccount(t *testing.T) {
+	t.Parallel()
+	const many = 5000
+	pool := schematest.New(t)
+	now := noon()
+	keys := make([]schema.Key, 0, 2*many)
+	shares := make([]ranking.Share, 0, 2*many)
+	add := func(did, rkey, page, title string) {
+		k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
+		keys = append(keys, k)
+		shares = append(shares, ranking.Share{Key: k, Identity: page, URL: "https://" + page, Site: "site.example", How: "post", SharedAt: now.Add(-time.Minute), Card: ranking.Card{Title: title}})
+	}
+	for i := range many {
+		page := fmt.Sprintf("site.example/%d", i)
+		add("did:plc:busy", fmt.Sprint(i), page, "False")
+		add("did:plc:busy", fmt.Sprint("again", i), page, "False")
+	}
+	for _, did := range []string{"did:plc:a", "did:plc:b"} {
+		add(did, "1", "site.example/0", "True")
+		add(did, "2", "other.example", "Another")
+	}
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return ranking.ReplaceShares(t.Context(), tx, keys, shares, now) }))
+	top := func() (lines []string) {
+		p, err := ranking.Trending(t.Context(), pool, ranking.Query{At: now, Window: time.Hour, Limit: 3})
+		require.NoError(t, err)
+		for _, l := range p.Links {
+			lines = append(lines, fmt.Sprintf("%s %d %s", l.URL, l.Sharers, l.Title))
+		}
+		return lines
+	}
+	settle := func() {
+		for {
+			done, err := ranking.Count(t.Context(), pool, now)
+			require.NoError(t, err)
+			if !done.More {
+				break
+			}
+		}
+		_, err := ranking.Check(t.Context(), pool, func(d ranking.Difference) { require.Fail(t, d.String()) })
+		require.NoError(t, err)
+	}
+	shown := []string{"https://site.example/0 3 True", "https://other.example 2 Another", "https://site.example/999 1 False"} // the last one by its text was stored last
+	hidden := []string{"https://site.example/0 2 True", "https://other.example 2 Another"}
+	require.Equal(t, shown, top())
+	settle()
+	require.Equal(t, shown, top())
+	execute(t, pool, `INSERT INTO accounts (did, status) VALUES ('did:plc:busy', 'takendown')`)
+	require.Equal(t, hidden, top())
+	settle()
+	require.Equal(t, hidden, top())
+	execute(t, pool, `DELETE FROM accounts`)
+	require.Equal(t, shown, top())
+	settle()
+	require.Equal(t, shown, top())
 }

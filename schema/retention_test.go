@@ -30,7 +30,7 @@ func share(t *testing.T, pool *pgxpool.Pool, did, rkey, url string, at time.Time
 	t.Helper()
 	k := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
+		return ranking.ReplaceShares(t.Context(), tx, []schema.Key{k}, []ranking.Share{{Key: k, Identity: url, URL: url, Site: "site.example", How: "post", SharedAt: at, Card: card}}, at)
 	}))
 }
 

@@ -110,6 +110,38 @@ CREATE TABLE changed_subjects (
     CONSTRAINT changed_subjects_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 
+-- How many accounts vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.
+CREATE TABLE claim_votes (
+    claim_id bigint NOT NULL,
+    link_id bigint NOT NULL,
+    titles integer NOT NULL, -- Votes for the headline.
+    title_at timestamp with time zone, -- The earliest title_at of these votes in sharers: it decides ties.
+    title_from text COLLATE "C", -- The AT-URI of that post.
+    urls integer NOT NULL, -- Votes for the spelling.
+    url_at timestamp with time zone, -- The earliest url_at of these votes in sharers.
+    url_from text COLLATE "C", -- The AT-URI of that post.
+    CONSTRAINT claim_votes_pkey PRIMARY KEY (claim_id),
+    CONSTRAINT claim_votes_check CHECK ((titles + urls) > 0),
+    CONSTRAINT claim_votes_titles_check CHECK (titles >= 0),
+    CONSTRAINT claim_votes_urls_check CHECK (urls >= 0)
+) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=80);
+CREATE INDEX claim_votes_link ON claim_votes USING btree (link_id);
+
+-- What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row.
+CREATE TABLE claims (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    link_id bigint NOT NULL,
+    hash bytea NOT NULL, -- Of the spelling, title, description and image. Texts may be too long for an index.
+    url text COLLATE "C" NOT NULL,
+    site text NOT NULL, -- The host of the spelling, as the page shows it.
+    title text COLLATE "C" DEFAULT ''::text NOT NULL,
+    description text COLLATE "C" DEFAULT ''::text NOT NULL,
+    image text COLLATE "C" DEFAULT ''::text NOT NULL, -- The CID of the picture: the same for all accounts that uploaded it.
+    CONSTRAINT claims_pkey PRIMARY KEY (id),
+    CONSTRAINT claims_link_id_hash_key UNIQUE (link_id, hash),
+    CONSTRAINT claims_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
+) WITH (autovacuum_vacuum_scale_factor=0.1);
+
 -- The last comparison of the counts of some links with the ledger. No row: none yet.
 CREATE TABLE count_checks (
     one boolean DEFAULT true NOT NULL,
@@ -340,22 +372,23 @@ COMMENT ON COLUMN link_shares.text IS 'The text of the post, or of the one that 
 COMMENT ON COLUMN link_shares.uri IS 'The AT-URI of the record.';
 COMMENT ON COLUMN link_shares.why IS 'Why the share does not count; NULL: it counts. hidden: the account is not active; not_followed: no watch includes it; subject_hidden: the author of the subject is not active; subject_gone: the subject no longer contains the link; outside_window: older than seven days; same_person: the account shared the link again later.';
 
--- Every shared page, under its normalised URL, with the card that describes it.
+-- Every shared article, under its identity, with the spelling and the card that most sharers give. Workers add the row; the counter writes the spelling and the card.
 CREATE TABLE links (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    url text COLLATE "C" NOT NULL,
-    site text NOT NULL, -- The host of the URL, as the page shows it.
+    identity text COLLATE "C" NOT NULL, -- The same for all spellings of one article. It is no URL.
+    url text COLLATE "C" NOT NULL, -- The spelling that is shown: a normalised URL.
+    site text NOT NULL, -- The host of that URL, as the page shows it.
     title text DEFAULT ''::text NOT NULL,
     description text DEFAULT ''::text NOT NULL,
     image text DEFAULT ''::text NOT NULL, -- blob:<did>/<cid>, the picture that a poster uploaded with the card.
     card_from text DEFAULT ''::text NOT NULL, -- The AT-URI of the post that the card came from. Empty: there is no card.
-    card_at timestamp with time zone, -- When that post was first stored. The earliest card stays.
     first_seen timestamp with time zone NOT NULL,
     kept_sharers integer, -- The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.
     kept_at timestamp with time zone, -- When that last happened. The link stays for the retention of links since then, also without shares.
     CONSTRAINT links_pkey PRIMARY KEY (id),
-    CONSTRAINT links_url_key UNIQUE (url),
+    CONSTRAINT links_identity_key UNIQUE (identity),
     CONSTRAINT links_check CHECK ((kept_sharers IS NULL) = (kept_at IS NULL)),
+    CONSTRAINT links_identity_check CHECK (octet_length(identity) <= 2048),
     CONSTRAINT links_kept_sharers_check CHECK (kept_sharers > 0),
     CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
@@ -465,10 +498,20 @@ CREATE TABLE sharers (
     post_at timestamp with time zone, -- The latest share in a post of its own. NULL: none.
     quote_at timestamp with time zone, -- The latest share by quoting a post. NULL: none.
     repost_at timestamp with time zone, -- The latest share by reposting a post. NULL: none.
+    title_claim bigint, -- The account's vote for the headline: the claim of its latest post with a title. NULL: it has none.
+    title_at timestamp with time zone, -- Since when: the date of its earliest post with that title.
+    title_key text COLLATE "C", -- The collection and rkey of that post.
+    url_claim bigint, -- The account's vote for the spelling: the claim of its latest post. NULL: it only reposts and quotes.
+    url_at timestamp with time zone, -- Since when: the date of its earliest post with that spelling.
+    url_key text COLLATE "C", -- The collection and rkey of that post.
+    voted_at timestamp with time zone GENERATED ALWAYS AS (LEAST(title_at, url_at)), -- When this time leaves the longest window, the votes are read again.
     CONSTRAINT sharers_pkey PRIMARY KEY (did, link_id) INCLUDE (at)
 ) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0, autovacuum_vacuum_insert_threshold=20000);
 CREATE INDEX sharers_at ON sharers USING btree (at);
 CREATE INDEX sharers_link ON sharers USING btree (link_id, at);
+CREATE INDEX sharers_title ON sharers USING btree (title_claim, title_at) WHERE title_claim IS NOT NULL;
+CREATE INDEX sharers_url ON sharers USING btree (url_claim, url_at) WHERE url_claim IS NOT NULL;
+CREATE INDEX sharers_voted_at ON sharers USING btree (voted_at) WHERE voted_at < at;
 
 -- Who shared which link by which record: a post that contains it, or a repost or quote of such a post. A share outlives its record's retention, and goes only when the author takes it back or the link expires. A share through a subject counts only while subjects names the link and the subject's author is active.
 CREATE TABLE shares (
@@ -479,6 +522,7 @@ CREATE TABLE shares (
     how text NOT NULL, -- post: the record itself contains the link; quote: it quotes a post that contains it; repost: it reposts one.
     shared_at timestamp with time zone NOT NULL, -- The created_at of the record.
     stored_at timestamp with time zone DEFAULT now() NOT NULL, -- When the record was first stored, by the database's clock.
+    claim_id bigint, -- What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.
     subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
     subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, link_id),

@@ -37,10 +37,19 @@ type Entry struct {
 	Record     json.RawMessage `json:"record"`   // nil on delete
 	CreatedAt  time.Time       `json:"created"`  // the record's createdAt
 	Links      []string        `json:"links"`    // of a post: the pages it shares, by their canonical URLs
+	Claims     []Claim         `json:"claims"`   // what the post says about each of Links
 	Handle     string          `json:"handle"`   // of an identity
 	Active     bool            `json:"active"`   // of an account
 	Status     string          `json:"status"`   // of an account that is not active
 	RelaySeq   int64           `json:"relayseq"` // of an identity or account
+}
+
+// Claim is what a post says about a page. Posts without a card only spell its address.
+type Claim struct {
+	URL         string `json:"url"` // without what says nothing about the page, such as tracking parameters
+	Title       string `json:"title"`
+	Description string `json:"description"`
+	Picture     string `json:"picture"` // its CID
 }
 
 // item is a frame to send: an entry, a repetition of an earlier item, or

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/bluesky-social/indigo/lex/util"
 )
 
 // Mix is the mix of the network's events.
@@ -64,6 +66,7 @@ type reference struct {
 // story is a page that accounts share for a while.
 type story struct {
 	url, title, summary string
+	picture             *util.LexBlob
 	born                time.Time
 	weight              float64
 	life                time.Duration // half-life of the interest
@@ -166,6 +169,7 @@ func (m *model) publish(at time.Time) {
 		url:     fmt.Sprintf("https://%s/%s/%s-%d", s.host, at.UTC().Format("2006/01"), slug(title), m.rng.IntN(9000)+1000),
 		title:   title,
 		summary: pick(m.rng, t.summaries),
+		picture: m.blob("image/jpeg"),
 		born:    at,
 		weight:  math.Pow(m.rng.Float64(), -0.7), // a long tail: a few stories are shared by many
 		life:    time.Duration(1+m.rng.IntN(8)) * time.Hour,
@@ -197,17 +201,27 @@ func (m *model) story() *story {
 	return m.stories[len(m.stories)-1]
 }
 
-// variant returns the story's URL as copied from some source.
-func (m *model) variant(s *story) string {
-	switch m.rng.IntN(10) {
+// variant returns the story's URL as copied from some source, and without what says
+// nothing about the page.
+func (m *model) variant(s *story) (uri, spelling string) {
+	_, rest, _ := strings.Cut(s.url, "://")
+	switch m.rng.IntN(12) {
 	case 0:
-		return s.url + "?utm_source=bluesky&utm_medium=social"
+		return s.url + "?utm_source=bluesky&utm_medium=social", s.url
 	case 1:
-		return s.url + "?fbclid=IwAR" + m.cidOf(rawData)[10:30]
+		return s.url + "?fbclid=IwAR" + m.cidOf(rawData)[10:30], s.url
 	case 2:
-		return s.url + "#comments"
+		return s.url + "#comments", s.url
+	case 3, 4:
+		uri = "https://www." + rest
+	case 5:
+		uri = "http://" + rest
+	case 6:
+		uri = s.url + "/"
+	default:
+		uri = s.url
 	}
-	return s.url
+	return uri, uri
 }
 
 // tid returns a timestamp identifier: unique and ascending.
@@ -326,7 +340,7 @@ func (m *model) compose(e *Entry, at time.Time) {
 	e.CreatedAt = at.Add(-time.Duration(m.rng.IntN(2000)) * time.Millisecond).Truncate(time.Millisecond)
 	if e.Collection == post {
 		d := m.writePost(e.CreatedAt)
-		e.Record, e.Links = m.marshal(d.record), d.links
+		e.Record, e.Links, e.Claims = m.marshal(d.record), d.links, d.claims
 	} else {
 		e.Record = m.marshal(m.writeOther(e.Collection, e.CreatedAt))
 	}

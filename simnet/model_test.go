@@ -175,12 +175,13 @@ func shared(t *testing.T, p *bsky.FeedPost) (uris []string) {
 		uri := f.Features[0].RichtextFacet_Link.Uri
 		text := p.Text[f.Index.ByteStart:f.Index.ByteEnd]
 		require.True(t, utf8.ValidString(text), "a facet cuts a character in two")
-		bare := strings.TrimPrefix(strings.TrimPrefix(uri, "https://"), "www.")
+		_, bare, _ := strings.Cut(uri, "://")
+		bare = strings.TrimPrefix(bare, "www.")
 		require.True(t, strings.HasPrefix(bare, strings.TrimSuffix(text, "...")), "%q is not the link %s", text, uri)
 		require.GreaterOrEqual(t, len(text), 20)
 		uris = append(uris, uri)
 	}
-	if i := strings.Index(p.Text, "https://"); i >= 0 {
+	if i := strings.Index(p.Text, "http"); i >= 0 {
 		uris = append(uris, strings.Fields(p.Text[i:])[0])
 	}
 	switch e := p.Embed; {
@@ -204,6 +205,7 @@ func TestLinksAreThePagesOfThePost(t *testing.T) {
 		var p bsky.FeedPost
 		require.NoError(t, json.Unmarshal(e.Record, &p))
 		var pages []string
+		said := map[string]bool{} // the spellings
 		for _, uri := range shared(t, &p) {
 			if strings.HasPrefix(uri, "https://media.tenor.com/") {
 				ways["gif"]++
@@ -212,6 +214,9 @@ func TestLinksAreThePagesOfThePost(t *testing.T) {
 			}
 			page, _, _ := strings.Cut(uri, "#")
 			page, _, _ = strings.Cut(page, "?")
+			said[page] = true
+			_, page, _ = strings.Cut(page, "://")
+			page = "https://" + strings.TrimSuffix(strings.TrimPrefix(page, "www."), "/")
 			if page != uri {
 				ways["variant"]++
 			}
@@ -219,6 +224,7 @@ func TestLinksAreThePagesOfThePost(t *testing.T) {
 		}
 		slices.Sort(pages)
 		require.ElementsMatch(t, slices.Compact(pages), e.Links, "%s", e.Record)
+		requireClaims(t, e, &p, said)
 		for _, link := range e.Links {
 			u, err := url.Parse(link)
 			require.NoError(t, err)
@@ -236,6 +242,36 @@ func TestLinksAreThePagesOfThePost(t *testing.T) {
 	}
 }
 
+// requireClaims compares the claims of an entry with its post. said are the spellings.
+func requireClaims(t *testing.T, e *simnet.Entry, p *bsky.FeedPost, said map[string]bool) {
+	t.Helper()
+	require.Len(t, e.Claims, len(e.Links))
+	for _, c := range e.Claims {
+		require.True(t, said[c.URL], "%s: %v", c.URL, said)
+		delete(said, c.URL)
+	}
+	require.Empty(t, said)
+	var card *bsky.EmbedExternal_External
+	switch embed := p.Embed; {
+	case embed == nil:
+	case embed.EmbedExternal != nil:
+		card = embed.EmbedExternal.External
+	case embed.EmbedRecordWithMedia != nil:
+		card = embed.EmbedRecordWithMedia.Media.EmbedExternal.External
+	}
+	want := simnet.Claim{}
+	if card != nil && len(e.Claims) > 0 {
+		want = simnet.Claim{URL: e.Claims[0].URL, Title: card.Title, Description: card.Description}
+		if card.Thumb != nil {
+			want.Picture = card.Thumb.Ref.String()
+		}
+		require.Equal(t, []simnet.Claim{want}, e.Claims)
+	}
+	for _, c := range e.Claims {
+		require.Equal(t, simnet.Claim{URL: c.URL, Title: want.Title, Description: want.Description, Picture: want.Picture}, c)
+	}
+}
+
 func way(p *bsky.FeedPost) string {
 	switch e := p.Embed; {
 	case e != nil && e.EmbedImages != nil:
@@ -250,7 +286,7 @@ func way(p *bsky.FeedPost) string {
 		return "two facets"
 	case len(p.Facets) == 1:
 		return "facet"
-	case strings.Contains(p.Text, "https://"):
+	case strings.Contains(p.Text, "http"):
 		return "bare"
 	}
 	return "nothing"

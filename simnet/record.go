@@ -24,10 +24,16 @@ const (
 	foreign = "fm.teal.alpha.actor.status"
 )
 
-// draft is a record before it is written, with the links it shares.
+// draft is a record before it is written, with the links it shares and what it says
+// about them.
 type draft struct {
 	record any
 	links  []string
+	claims []Claim
+}
+
+func (d *draft) claim(s *story, c Claim) {
+	d.links, d.claims = append(d.links, s.url), append(d.claims, c)
 }
 
 // cidOf generates a content identifier of something that does not exist: a blob, or
@@ -113,7 +119,7 @@ func (m *model) pictures(at time.Time) *bsky.FeedPost {
 func (m *model) gif(at time.Time) *bsky.FeedPost {
 	p := m.text(at, "")
 	uri := fmt.Sprintf("https://media.tenor.com/%s/cat.gif?hh=280&ww=498", m.cidOf(rawData)[8:24])
-	p.Embed = &bsky.FeedPost_Embed{EmbedExternal: m.embed(&story{title: "a cat falls off a sofa", summary: "ALT: a cat falls off a sofa"}, uri)}
+	p.Embed = &bsky.FeedPost_Embed{EmbedExternal: embed(uri, "a cat falls off a sofa", "ALT: a cat falls off a sofa", m.blob("image/jpeg"))}
 	return p
 }
 
@@ -126,23 +132,50 @@ func (m *model) quote(at time.Time) *bsky.FeedPost {
 // external returns a post with a card, often with a facet too.
 func (m *model) external(at time.Time) draft {
 	s := m.story()
-	uri := m.variant(s)
+	uri, spelling := m.variant(s)
 	p := m.text(at, pick(m.rng, m.remarks))
 	if m.rng.IntN(2) == 0 {
 		m.link(p, uri)
 	}
-	p.Embed = &bsky.FeedPost_Embed{EmbedExternal: m.embed(s, uri)}
-	return draft{p, []string{s.url}}
+	d := draft{record: p}
+	p.Embed = &bsky.FeedPost_Embed{EmbedExternal: m.card(&d, s, uri, spelling)}
+	return d
 }
 
-func (m *model) embed(s *story, uri string) *bsky.EmbedExternal {
+// card returns a card and adds what it says to a draft. Clients and authors do not say
+// the same about one page.
+func (m *model) card(d *draft, s *story, uri, spelling string) *bsky.EmbedExternal {
+	title, summary, picture := s.title, s.summary, s.picture
+	switch m.rng.IntN(8) {
+	case 0, 1:
+		title += " | News"
+	case 2:
+		title = "BREAKING: " + title
+	}
+	switch m.rng.IntN(6) {
+	case 0:
+		summary, picture = "", m.blob("image/jpeg")
+	case 1:
+		picture = nil
+	}
+	e := embed(uri, title, summary, picture)
+	c := Claim{URL: spelling, Title: title, Description: summary}
+	if picture != nil {
+		c.Picture = picture.Ref.String()
+	}
+	d.claim(s, c)
+	return e
+}
+
+func embed(uri, title, summary string, picture *util.LexBlob) *bsky.EmbedExternal {
 	return &bsky.EmbedExternal{LexiconTypeID: "app.bsky.embed.external", External: &bsky.EmbedExternal_External{
-		Uri: uri, Title: s.title, Description: s.summary, Thumb: m.blob("image/jpeg")}}
+		Uri: uri, Title: title, Description: summary, Thumb: picture}}
 }
 
 // link appends the shortened link that clients show, and its facet.
 func (m *model) link(p *bsky.FeedPost, uri string) {
-	shown := strings.TrimPrefix(strings.TrimPrefix(uri, "https://"), "www.")
+	_, shown, _ := strings.Cut(uri, "://")
+	shown = strings.TrimPrefix(shown, "www.")
 	if len(shown) > 27 {
 		shown = shown[:27] + "..."
 	}
@@ -162,11 +195,15 @@ func (m *model) link(p *bsky.FeedPost, uri string) {
 func (m *model) faceted(at time.Time) draft {
 	p := m.text(at, pick(m.rng, m.remarks))
 	s := m.story()
-	d := draft{p, []string{s.url}}
-	m.link(p, m.variant(s))
+	d := draft{record: p}
+	link := func(s *story) {
+		uri, spelling := m.variant(s)
+		m.link(p, uri)
+		d.claim(s, Claim{URL: spelling})
+	}
+	link(s)
 	if other := m.story(); m.rng.IntN(4) == 0 && other != s {
-		m.link(p, m.variant(other))
-		d.links = append(d.links, other.url)
+		link(other)
 	}
 	return d
 }
@@ -174,18 +211,23 @@ func (m *model) faceted(at time.Time) draft {
 // bare returns a post with a link but no facet.
 func (m *model) bare(at time.Time) draft {
 	s := m.story()
-	return draft{m.text(at, pick(m.rng, m.remarks)+" "+m.variant(s)), []string{s.url}}
+	uri, spelling := m.variant(s)
+	d := draft{record: m.text(at, pick(m.rng, m.remarks)+" "+uri)}
+	d.claim(s, Claim{URL: spelling})
+	return d
 }
 
 func (m *model) quoteWithLink(at time.Time) draft {
 	s := m.story()
 	p := m.text(at, pick(m.rng, m.remarks))
+	uri, spelling := m.variant(s)
+	d := draft{record: p}
 	p.Embed = &bsky.FeedPost_Embed{EmbedRecordWithMedia: &bsky.EmbedRecordWithMedia{
 		LexiconTypeID: "app.bsky.embed.recordWithMedia",
 		Record:        &bsky.EmbedRecord{LexiconTypeID: "app.bsky.embed.record", Record: m.anyPost()},
-		Media:         &bsky.EmbedRecordWithMedia_Media{EmbedExternal: m.embed(s, m.variant(s))},
+		Media:         &bsky.EmbedRecordWithMedia_Media{EmbedExternal: m.card(&d, s, uri, spelling)},
 	}}
-	return draft{p, []string{s.url}}
+	return d
 }
 
 // writeOther drafts a record that is not a post.

@@ -14,16 +14,16 @@ type site struct {
 
 func sites() []site {
 	return []site{
-		{"www.harbourtimes.example", "The Harbour Times", []string{"city", "politics", "climate"}},
+		{"harbourtimes.example", "The Harbour Times", []string{"city", "politics", "climate"}},
 		{"meridian.example", "Meridian", []string{"politics", "world", "economy"}},
-		{"www.northcourier.example", "Northern Courier", []string{"city", "sport", "weather"}},
+		{"northcourier.example", "Northern Courier", []string{"city", "sport", "weather"}},
 		{"quanta.example", "Quanta & Co", []string{"science", "space"}},
 		{"fieldnotes.example", "Field Notes", []string{"climate", "science", "animals"}},
 		{"thebench.example", "The Bench", []string{"law", "politics"}},
 		{"kernelpanic.example", "Kernel Panic", []string{"tech", "code"}},
 		{"lowlatency.example", "Low Latency", []string{"code", "tech"}},
 		{"longread.example", "Longread", []string{"culture", "history", "world"}},
-		{"www.ledgerdaily.example", "Ledger Daily", []string{"economy", "tech"}},
+		{"ledgerdaily.example", "Ledger Daily", []string{"economy", "tech"}},
 		{"pitchside.example", "Pitchside", []string{"sport"}},
 		{"secondhelping.example", "Second Helping", []string{"food"}},
 		{"orbitlog.example", "Orbit Log", []string{"space"}},

@@ -41,6 +41,15 @@ func (m *model) postOf(text string, links []string, at time.Time) *bsky.FeedPost
 	return p
 }
 
+// spelled returns the claims of a post that contains links without a card.
+func spelled(links []string) []Claim {
+	claims := make([]Claim, len(links))
+	for i, uri := range links {
+		claims[i].URL = uri
+	}
+	return claims
+}
+
 // PostNow makes an account post now, and returns the entry. The links are
 // canonical URLs. Random events neither edit nor delete the post.
 func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
@@ -48,7 +57,7 @@ func (n *Net) PostNow(did, text string, links ...string) (*Entry, error) {
 	err := n.act(did, func(m *model, a *person) (err error) {
 		now := time.Now()
 		if e, err = m.commit(a, post, m.postOf(text, links, now), now); err == nil {
-			e.Links = slices.Clone(links)
+			e.Links, e.Claims = slices.Clone(links), spelled(links)
 		}
 		return err
 	})
@@ -86,7 +95,8 @@ func (n *Net) EditPost(uri, text string, links ...string) (*Entry, error) {
 		}
 		now := time.Now()
 		if e, err = m.commit(a, r.collection, m.postOf(text, links, now), now); err == nil {
-			e.Operation, e.Rkey, e.Links = "update", r.rkey, slices.Clone(links)
+			e.Operation, e.Rkey = "update", r.rkey
+			e.Links, e.Claims = slices.Clone(links), spelled(links)
 		}
 		return err
 	})
@@ -129,7 +139,7 @@ func (n *Net) QuoteNow(did, uri, text string, links ...string) (*Entry, error) {
 		quote := m.postOf(text, links, now)
 		quote.Embed = &bsky.FeedPost_Embed{EmbedRecord: &bsky.EmbedRecord{LexiconTypeID: "app.bsky.embed.record", Record: subject}}
 		if e, err = m.commit(a, post, quote, now); err == nil {
-			e.Links = slices.Clone(links)
+			e.Links, e.Claims = slices.Clone(links), spelled(links)
 		}
 		return err
 	})

@@ -19,7 +19,7 @@ const sharedLink = "https://a.example/"
 // fillLink stores a link that is shared in every way, with every reason not to count.
 func (r *rig) fillLink() {
 	r.t.Helper()
-	r.exec(`INSERT INTO links (url, site, title, first_seen) VALUES ($1, 'a.example', 'T', $2)`, sharedLink, r.now)
+	r.exec(`INSERT INTO links (identity, url, site, title, first_seen) VALUES ($1, $1, 'a.example', 'T', $2)`, sharedLink, r.now)
 	add := func(did, collection, rkey, how string, ago time.Duration, subject ...any) {
 		subject = append(subject, nil, nil)
 		r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) VALUES ($1, $2, $3, 1, $4, $5, $6, $7)`,
@@ -125,7 +125,7 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 func TestLoudLinkDiffersFromPopularLink(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.exec(`INSERT INTO links (url, site, first_seen) VALUES ('https://loud.example/', 'x', now()), ('https://popular.example/', 'x', now())`)
+	r.exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ('l', 'https://loud.example/', 'x', now()), ('p', 'https://popular.example/', 'x', now())`)
 	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
 		SELECT CASE l WHEN 1 THEN 'did:plc:one' ELSE 'did:plc:' || n END, 'app.bsky.feed.post', l || '-' || n, l, 'post', $1::timestamptz - n / 100 * interval '1 second'
 		FROM generate_series(1, 2) AS l, generate_series(1, 5000) AS n`, r.now)

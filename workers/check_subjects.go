@@ -212,10 +212,8 @@ func subjectLinks(key schema.Key, record []byte, now time.Time) (links []ranking
 	if err != nil {
 		return nil
 	}
-	from := "at://" + key.DID + "/" + key.Collection + "/" + key.Rkey
 	for _, l := range found.Links {
-		links = append(links, ranking.Share{Key: key, URL: l.URL, Site: l.Site,
-			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: from, At: now}})
+		links = append(links, ranking.Share{Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site})
 	}
 	return links
 }

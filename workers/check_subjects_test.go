@@ -224,7 +224,7 @@ func TestFetchedPostDoesNotOutliveItsDeletion(t *testing.T) {
 	deletes()
 	v.project("b/r1") // waits again, and nothing is asked for
 	require.Empty(t, v.rows(`SELECT rkey FROM subjects`))
-	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []ranking.Share{{URL: v.news, Site: "news.example"}}}}
+	fetched := []ranking.FetchedSubject{{DueSubject: due[0], Shown: true, Links: []ranking.Share{{Identity: v.news, URL: v.news, Site: "news.example"}}}}
 	linked, err := v.checks.store(t.Context(), fetched, time.Now())
 	require.NoError(t, err)
 	require.Empty(t, linked, "the row that was to be filled has gone")
@@ -299,7 +299,9 @@ func TestRepostOfAStrangerAddsTheJob(t *testing.T) {
 	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, hub)
 	r.becomes(1, `SELECT count(*) FROM watch_members`)
 	r.idle()
-	e, err := r.net.PostNow(r.net.Accounts()[0].DID, "x", "https://news.example/1")
+	accounts := r.net.Accounts()
+	stranger := slices.IndexFunc(accounts, func(a simnet.Account) bool { return a.Status == "" && a.DID != hub })
+	e, err := r.net.PostNow(accounts[stranger].DID, "x", "https://news.example/1")
 	require.NoError(t, err)
 	repost, err := r.net.RepostNow(hub, uri(e.DID, e.Rkey))
 	require.NoError(t, err)

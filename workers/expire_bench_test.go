@@ -39,10 +39,9 @@ FROM generate_series(1, $2::int / 20) AS n`} {
 		require.NoError(b, err)
 	}
 	for _, sql := range []string{`
-INSERT INTO links (url, site, title, description, first_seen)
-SELECT 'https://' || md5(n::text) || '.example/' || to_char($1::timestamptz, 'YYYY/MM/DD/') || n, 'site.example', repeat('title ', 8), repeat('description ', 12),
-       $1::timestamptz + n * interval '1 day' / $2::int
-FROM generate_series(0, $2::int - 1) AS n`, `
+INSERT INTO links (identity, url, site, title, description, first_seen)
+SELECT u.url, u.url, 'site.example', repeat('title ', 8), repeat('description ', 12), $1::timestamptz + u.n * interval '1 day' / $2::int
+FROM (SELECT n, 'https://' || md5(n::text) || '.example/' || to_char($1::timestamptz, 'YYYY/MM/DD/') || n AS url FROM generate_series(0, $2::int - 1) AS n) AS u`, `
 INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, stored_at)
 SELECT 'did:plc:' || left(md5((l.id * 7 + n.nth)::text), 24), 'app.bsky.feed.post', m.rkey, l.id, 'post', m.at, m.at
 FROM links AS l
@@ -91,7 +90,7 @@ func writers(ctx context.Context, b *testing.B, pool *pgxpool.Pool, name string,
 		for i := range 20 {
 			key := postKey(fmt.Sprintf("did:%s%06d", name, n), rkey+fmt.Sprintf("%02d", i))
 			keys = append(keys, key)
-			shares = append(shares, ranking.Share{Key: key, URL: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), How: "post", SharedAt: now})
+			shares = append(shares, ranking.Share{Key: key, Identity: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), URL: fmt.Sprintf("https://new.example/%d", (n*20+i)%5000), How: "post", SharedAt: now})
 		}
 		return ranking.ReplaceShares(b.Context(), tx, keys, shares, now)
 	}))

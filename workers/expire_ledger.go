@@ -86,8 +86,8 @@ func (r *expiry) days(rule ranking.LinkRule, before time.Time) error {
 	return nil
 }
 
-// sweep searches all links for those without shares: of expired days, deleted by their
-// authors, or never shared.
+// sweep searches all links for those without shares (of expired days, deleted by their
+// authors, or never shared), and for claims that no share names.
 func (r *expiry) sweep(rule ranking.LinkRule) error {
 	if last := r.swept.Load(); last != nil && r.now.Sub(*last).Abs() < sweepInterval {
 		return nil
@@ -100,7 +100,18 @@ func (r *expiry) sweep(rule ranking.LinkRule) error {
 		}
 		return found.Links, 0, err
 	})
-	if done {
+	if err != nil || !done {
+		return err
+	}
+	after = 0
+	err = r.batches("claims", func(limit int) (examined, deleted int, err error) {
+		found, err := ranking.ExpireClaims(r.ctx, r.pool, after, 10*limit)
+		if err == nil {
+			after, done = found.Last, found.Links == 0
+		}
+		return found.Links, found.Found, err
+	})
+	if err == nil && done {
 		r.swept.Store(&r.now)
 	}
 	return err

@@ -122,7 +122,7 @@ func sharedBy(t *testing.T, pool *pgxpool.Pool, url string, from, to int, at tim
 	t.Helper()
 	for i := from; i <= to; i++ {
 		key := postKey(fmt.Sprintf("did:%d", i), tid(at, int(crc32.ChecksumIEEE([]byte(url))%1_000_000)*10+i))
-		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, URL: url, How: "post", SharedAt: at, StoredAt: at}}, at))
+		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: at, StoredAt: at}}, at))
 	}
 }
 
@@ -160,7 +160,7 @@ func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
 	for range 9 { // nine shares of one account are one sharer
 		sharedBy(t, pool, "nine", 1, 1, noon)
 	}
-	require.NoError(t, ranking.EnsureLinks(t.Context(), pool, []ranking.Share{{URL: "bare"}}, noon))
+	require.NoError(t, ranking.EnsureLinks(t.Context(), pool, []ranking.Share{{Identity: "bare", URL: "bare"}}, noon))
 	_, err := pool.Exec(t.Context(), `DELETE FROM shares WHERE did = 'did:1' AND link_id = (SELECT id FROM links WHERE url = 'taken back')`)
 	require.NoError(t, err)
 
@@ -190,7 +190,7 @@ func TestTenDaysOfSharesStayTheSameSize(t *testing.T) {
 	sizes := map[int]string{}
 	for d := 1; d <= 13; d++ {
 		_, err := pool.Exec(t.Context(), `
-			WITH l AS (INSERT INTO links (url, site, first_seen) SELECT $1::text || n, 's', $2 FROM generate_series(1, 60) AS n RETURNING id, split_part(url, '/', 2)::int AS n)
+			WITH l AS (INSERT INTO links (identity, url, site, first_seen) SELECT $1::text || n, $1::text || n, 's', $2 FROM generate_series(1, 60) AS n RETURNING id, split_part(url, '/', 2)::int AS n)
 			INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, stored_at)
 			SELECT 'did:' || i, 'c', CASE i WHEN 3 THEN 'odd' || n || $1 ELSE tid_floor($2::timestamptz + n * interval '20 minutes') END, id, 'post', $2, $2
 			FROM l, generate_series(1, 1 + l.n % 6) AS i`, fmt.Sprint("day", d, "/"), now)
@@ -278,7 +278,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 			for i := range 150 {
 				url := fmt.Sprint("u", random.IntN(3)) // shared now and then
 				key := postKey(fmt.Sprint("did:", n), tid(now, i))
-				shares := []ranking.Share{{Key: key, URL: url, How: "post", SharedAt: now}}
+				shares := []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: now}}
 				if err := ranking.EnsureLinks(t.Context(), pool, shares, now); err != nil {
 					return err
 				}
@@ -319,35 +319,27 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 // expiry deletes it before the share is stored. The post is no dead letter.
 func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	t.Parallel()
-	for name, card := range map[string]ranking.Card{
-		"before its id is looked up": {Title: "title", From: "at://x"}, // the card waits for the deletion
-		"after its id is looked up":  {},                               // the share does
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pool := schematest.New(t)
-			now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
-			key := postKey("did:plc:a", tid(now, 1))
-			shares := []ranking.Share{{Key: key, URL: "x", How: "post", SharedAt: now, Card: card}}
-			require.NoError(t, ranking.EnsureLinks(t.Context(), pool, shares, now))
-			expiry, err := pool.Begin(t.Context())
-			require.NoError(t, err)
-			defer expiry.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
-			_, err = expiry.Exec(t.Context(), `DELETE FROM links`)
-			require.NoError(t, err)
-			var worker errgroup.Group
-			worker.Go(func() error { return setShares(t.Context(), pool, key, shares, now) })
-			require.Eventually(t, func() bool {
-				var waiting int
-				err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
-				return err == nil && waiting == 1
-			}, time.Minute, time.Millisecond)
-			require.NoError(t, expiry.Commit(t.Context()))
-			err = worker.Wait()
-			require.ErrorIs(t, err, schema.ErrBusy)
-			require.Equal(t, schema.Transient, schema.Classify(err), "the job tries again")
-			require.NoError(t, setShares(t.Context(), pool, key, shares, now))
-			require.Equal(t, []string{"x 0 1"}, linkNames(t, pool))
-		})
-	}
+	pool := schematest.New(t)
+	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	key := postKey("did:plc:a", tid(now, 1))
+	shares := []ranking.Share{{Key: key, Identity: "x", URL: "x", How: "post", SharedAt: now, Card: ranking.Card{Title: "title"}}}
+	require.NoError(t, ranking.EnsureLinks(t.Context(), pool, shares, now))
+	expiry, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer expiry.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed
+	_, err = expiry.Exec(t.Context(), `DELETE FROM links`)
+	require.NoError(t, err)
+	var worker errgroup.Group
+	worker.Go(func() error { return setShares(t.Context(), pool, key, shares, now) })
+	require.Eventually(t, func() bool {
+		var waiting int
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+		return err == nil && waiting == 1
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, expiry.Commit(t.Context()))
+	err = worker.Wait()
+	require.ErrorIs(t, err, schema.ErrBusy)
+	require.Equal(t, schema.Transient, schema.Classify(err), "the job tries again")
+	require.NoError(t, setShares(t.Context(), pool, key, shares, now))
+	require.Equal(t, []string{"x 0 1"}, linkNames(t, pool))
 }

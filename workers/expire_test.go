@@ -54,7 +54,7 @@ func TestExpiryRunsEveryStep(t *testing.T) {
 		_, err = pool.Exec(t.Context(), `INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, closed_at) VALUES ($1, $2, $3, '', $2, $2)`, name, at, at.Add(1e9))
 		require.NoError(t, err)
 		key := postKey("did:plc:a", name)
-		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, URL: name, How: "post", SharedAt: at}}, at))
+		require.NoError(t, setShares(t.Context(), pool, key, []ranking.Share{{Key: key, Identity: name, URL: name, How: "post", SharedAt: at}}, at))
 	}
 	a.apply(schema.Batch{DeadLetters: []schema.DeadLetter{{Stage: schema.StageCommit, Key: postKey("did:plc:gone", "refused"), Cause: "refused", Raw: []byte("text"), At: now}}})
 	a.apply(schema.Batch{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: now}}})

@@ -174,6 +174,6 @@ func (l *ledger) change(t *testing.T, pool *pgxpool.Pool, random *rand.Rand, url
 	key := postKey(did, rkey)
 	l.share(url, key, at, now)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return ranking.ReplaceShares(t.Context(), tx, nil, []ranking.Share{{Key: key, URL: url, How: "post", SharedAt: at, StoredAt: now}}, now)
+		return ranking.ReplaceShares(t.Context(), tx, nil, []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: at, StoredAt: now}}, now)
 	}))
 }

@@ -125,12 +125,11 @@ func (p *sharing) addPost(post *schema.Post) {
 		}
 		return
 	}
-	uri := "at://" + post.DID + "/" + schema.PostCollection + "/" + post.Rkey
 	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
 		shares = append(shares, ranking.Share{
-			Key: key, URL: l.URL, Site: l.Site, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt,
-			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image, From: uri, At: post.IndexedAt},
+			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt,
+			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image},
 		})
 	}
 	p.shares[key] = shares

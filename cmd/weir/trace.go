@@ -33,7 +33,7 @@ func traceCommand() *cobra.Command {
 				out := cmd.OutOrStdout()
 				now := time.Now()
 				if target.URL != "" {
-					l, err := trace.OfLink(ctx, p.Pool(), target.URL, now)
+					l, err := trace.OfLink(ctx, p.Pool(), target, now)
 					return printFound(out, asJSON, l, err, func() { printLinkTrace(out, l) })
 				}
 				did, err := p.DID(ctx, target.Actor)

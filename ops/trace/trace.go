@@ -25,6 +25,7 @@ type Target struct {
 	Collection string
 	Rkey       string
 	URL        string // normalised URL of a link; empty for a record
+	Identity   string // of the link: every spelling of an article leads to it
 }
 
 // Parse reads an AT-URI, the bsky.app URL of a post, or the URL of a link.
@@ -42,11 +43,11 @@ func Parse(s string) (Target, error) {
 			return parseRecord(s, parts[1], schema.PostCollection, parts[3])
 		}
 	}
-	normalised, err := link.Normalise(s)
+	l, err := link.Parse(s)
 	if err != nil {
 		return Target{}, fmt.Errorf("%q is neither a record nor a link (%w): expected at://did/collection/rkey, https://bsky.app/profile/…/post/… or the URL of a page", s, err)
 	}
-	return Target{URL: normalised}, nil
+	return Target{URL: l.URL, Identity: l.Identity}, nil
 }
 
 func parseRecord(s, actor, collection, rkey string) (Target, error) {
@@ -283,7 +284,7 @@ type Rank struct {
 
 // Link holds everything known about a link.
 type Link struct {
-	URL     string        `json:"url"`    // normalised
+	URL     string        `json:"url"`    // the spelling that is shown; if nothing is stored, the one asked for
 	Stored  *ranking.Link `json:"stored"` // nil: nobody shared it, or it expired
 	Shares  []Share       `json:"shares"` // the latest, at most a thousand
 	Ranks   []Rank        `json:"ranks"`
@@ -293,16 +294,17 @@ type Link struct {
 // maxRows bounds the shares and the ranks that OfLink reads.
 const maxRows = 1000
 
-// OfLink collects everything known about a link, by its normalised URL.
-func OfLink(ctx context.Context, db ranking.DB, normalised string, now time.Time) (l Link, err error) {
-	l.URL = normalised
-	if l.Stored, err = optional(ranking.FindLink(ctx, db, normalised)); err != nil {
+// OfLink collects everything known about a link. Any spelling leads to it.
+func OfLink(ctx context.Context, db ranking.DB, target Target, now time.Time) (l Link, err error) {
+	l.URL = target.URL
+	if l.Stored, err = optional(ranking.FindLink(ctx, db, target.Identity)); err != nil {
 		return l, err
 	}
 	if l.Stored == nil {
-		l.Message = "It is not ranked: no followed account shared it in this spelling, or it expired."
+		l.Message = "It is not ranked: no followed account shared it, or it expired."
 		return l, nil
 	}
+	l.URL = l.Stored.URL
 	shares, err := ranking.SharesOfLink(ctx, db, l.Stored.ID, maxRows)
 	if err != nil {
 		return l, err
@@ -322,7 +324,7 @@ func OfLink(ctx context.Context, db ranking.DB, normalised string, now time.Time
 			return l, err
 		}
 		rank := Rank{Window: w.Name}
-		if at := slices.IndexFunc(page.Links, func(t ranking.TrendingLink) bool { return t.URL == normalised }); at >= 0 {
+		if at := slices.IndexFunc(page.Links, func(t ranking.TrendingLink) bool { return t.ID == l.Stored.ID }); at >= 0 {
 			rank.Rank, rank.Sharers = at+1, page.Links[at].Sharers
 			ranked++
 		}

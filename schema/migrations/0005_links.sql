@@ -2,26 +2,44 @@
 
 CREATE TABLE links (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    url          text COLLATE "C" NOT NULL UNIQUE CHECK (octet_length(url) <= 2048),
+    identity     text COLLATE "C" NOT NULL UNIQUE CHECK (octet_length(identity) <= 2048),
+    url          text COLLATE "C" NOT NULL CHECK (octet_length(url) <= 2048),
     site         text        NOT NULL,
     title        text        NOT NULL DEFAULT '',
     description  text        NOT NULL DEFAULT '',
     image        text        NOT NULL DEFAULT '',
     card_from    text        NOT NULL DEFAULT '',
-    card_at      timestamptz,
     first_seen   timestamptz NOT NULL,
     kept_sharers int         CHECK (kept_sharers > 0),
     kept_at      timestamptz,
     CHECK ((kept_sharers IS NULL) = (kept_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 
-COMMENT ON TABLE  links IS 'Every shared page, under its normalised URL, with the card that describes it.';
-COMMENT ON COLUMN links.site IS 'The host of the URL, as the page shows it.';
+COMMENT ON TABLE  links IS 'Every shared article, under its identity, with the spelling and the card that most sharers give. Workers add the row; the counter writes the spelling and the card.';
+COMMENT ON COLUMN links.identity IS 'The same for all spellings of one article. It is no URL.';
+COMMENT ON COLUMN links.url IS 'The spelling that is shown: a normalised URL.';
+COMMENT ON COLUMN links.site IS 'The host of that URL, as the page shows it.';
 COMMENT ON COLUMN links.image IS 'blob:<did>/<cid>, the picture that a poster uploaded with the card.';
 COMMENT ON COLUMN links.card_from IS 'The AT-URI of the post that the card came from. Empty: there is no card.';
-COMMENT ON COLUMN links.card_at IS 'When that post was first stored. The earliest card stays.';
 COMMENT ON COLUMN links.kept_sharers IS 'The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.';
 COMMENT ON COLUMN links.kept_at IS 'When that last happened. The link stays for the retention of links since then, also without shares.';
+
+CREATE TABLE claims (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    link_id     bigint NOT NULL REFERENCES links (id) ON DELETE CASCADE,
+    hash        bytea  NOT NULL,
+    url         text COLLATE "C" NOT NULL,
+    site        text   NOT NULL,
+    title       text COLLATE "C" NOT NULL DEFAULT '',
+    description text COLLATE "C" NOT NULL DEFAULT '',
+    image       text COLLATE "C" NOT NULL DEFAULT '',
+    UNIQUE (link_id, hash)
+) WITH (autovacuum_vacuum_scale_factor = 0.1);
+
+COMMENT ON TABLE  claims IS 'What sharers say about a link: a spelling, and a card if their post has one. Those who say the same share one row.';
+COMMENT ON COLUMN claims.hash IS 'Of the spelling, title, description and image. Texts may be too long for an index.';
+COMMENT ON COLUMN claims.site IS 'The host of the spelling, as the page shows it.';
+COMMENT ON COLUMN claims.image IS 'The CID of the picture: the same for all accounts that uploaded it.';
 
 CREATE TABLE shares (
     did        text COLLATE "C" NOT NULL,
@@ -31,6 +49,7 @@ CREATE TABLE shares (
     how        text        NOT NULL CHECK (how IN ('post', 'quote', 'repost')),
     shared_at  timestamptz NOT NULL,
     stored_at  timestamptz NOT NULL DEFAULT now(),
+    claim_id   bigint,
     PRIMARY KEY (did, collection, rkey, link_id)
 ) PARTITION BY RANGE (rkey);
 CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_scale_factor = 0.05);
@@ -43,6 +62,7 @@ COMMENT ON TABLE  shares_default IS 'Shares whose rkey is not a TID, or is a TID
 COMMENT ON COLUMN shares.how IS 'post: in a post of its own; quote: in a post that quotes another.';
 COMMENT ON COLUMN shares.shared_at IS 'The created_at of the record.';
 COMMENT ON COLUMN shares.stored_at IS 'When the record was first stored, by the database''s clock.';
+COMMENT ON COLUMN shares.claim_id IS 'What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.';
 
 CREATE TABLE leaving_links (
     part    oid         NOT NULL,

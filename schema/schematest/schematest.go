@@ -112,7 +112,10 @@ func NewURL(t testing.TB) string {
 // New makes a database for the test and opens a pool on it.
 func New(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(context.Background(), NewURL(t))
+	config, err := pgxpool.ParseConfig(NewURL(t))
+	require.NoError(t, err)
+	config.ConnConfig.RuntimeParams["jit"] = "off" // as on Weir's connections: compiling the ranking takes longer than the test
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool

@@ -1,0 +1,238 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// headline is what the votes choose for a link.
+type headline struct {
+	Link        int64
+	URL         string // empty: nobody votes for a spelling
+	Site        string
+	Title       string // empty: nobody votes for a title
+	Description string
+	Image       string // blob:<did>/<cid>
+	From        string // the AT-URI of the earliest post that votes for the title
+}
+
+// chosen is a list of common table expressions that ends with chosen: what the votes v
+// choose, where v is like claim_votes. Most votes win, then https, then the earliest vote.
+// The description and the picture are those that most of the title's voters give. An
+// empty one wins only if there is no other.
+const chosen = `
+c AS MATERIALIZED (
+    SELECT v.*, c.url, c.site, c.title, c.description, c.image FROM v JOIN claims AS c ON c.id = v.claim_id
+), title AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.uri
+    FROM (
+        SELECT c.link_id, c.title, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM c WHERE c.titles > 0 GROUP BY c.link_id, c.title
+    ) AS g
+    ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
+), voters AS MATERIALIZED (
+    SELECT c.* FROM c JOIN title AS t ON t.link_id = c.link_id AND t.title = c.title WHERE c.titles > 0
+), description AS (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.description
+    FROM (
+        SELECT c.link_id, c.description, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM voters AS c WHERE c.description <> '' GROUP BY c.link_id, c.description
+    ) AS g
+    ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
+), picture AS (
+    SELECT DISTINCT ON (g.link_id) g.link_id, 'blob:' || split_part(g.uri, '/', 3) || '/' || g.image AS image
+    FROM (
+        SELECT c.link_id, c.image, sum(c.titles) AS n, min(c.title_at) AS at, (array_agg(c.title_from ORDER BY c.title_at, c.title_from COLLATE "C"))[1] AS uri
+        FROM voters AS c WHERE c.image <> '' GROUP BY c.link_id, c.image
+    ) AS g
+    ORDER BY g.link_id, g.n DESC, g.at, g.uri COLLATE "C"
+), spelling AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.url, g.site
+    FROM (
+        SELECT c.link_id, c.url, min(c.site) AS site, sum(c.urls) AS n, min(c.url_at) AS at, (array_agg(c.url_from ORDER BY c.url_at, c.url_from COLLATE "C"))[1] AS uri
+        FROM c WHERE c.urls > 0 GROUP BY c.link_id, c.url
+    ) AS g
+    ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
+), chosen AS MATERIALIZED (
+    SELECT u.link_id AS link, u.url, u.site, coalesce(t.title, '') AS title, coalesce(d.description, '') AS description,
+           coalesce(p.image, '') AS image, coalesce(t.uri, '') AS "from"
+    FROM spelling AS u
+    LEFT JOIN title AS t ON t.link_id = u.link_id
+    LEFT JOIN description AS d ON d.link_id = u.link_id
+    LEFT JOIN picture AS p ON p.link_id = u.link_id
+)`
+
+// readHeadlines returns what the votes choose for links, with the changed rows of
+// claim_votes. Links without votes are missing: who votes for a title votes for a
+// spelling too.
+func readHeadlines(ctx context.Context, db schema.DB, links []int64, changed map[int64]*claimSums) ([]headline, error) {
+	if len(links) == 0 {
+		return nil, nil
+	}
+	sql := `
+WITH v AS MATERIALIZED (
+    SELECT v.claim_id, v.link_id, v.titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from
+    FROM claim_votes AS v
+    WHERE v.link_id = ANY ($9) AND v.claim_id NOT IN (SELECT unnest($10::bigint[]))
+    UNION ALL
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::text[], $6::int[], $7::timestamptz[], $8::text[])
+),` + chosen + `
+SELECT * FROM chosen`
+	columns, gone := newSumColumns(changed)
+	return schema.All(ctx, db, "choose the headlines", pgx.RowToStructByName[headline], sql, append(columns.args(), links, append(gone, columns.claims...))...)
+}
+
+// recountHeadlines returns the same from the ledger.
+func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
+	sql := `
+WITH own AS MATERIALIZED (` + ownPosts(`($3::bigint[] IS NULL OR s.link_id = ANY ($3))`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen + `
+SELECT * FROM chosen`
+	return schema.All(ctx, db, "choose the headlines from the ledger", pgx.RowToStructByName[headline], sql, s.KeptFrom, s.Watching, links)
+}
+
+// livingCard is true if the link may keep its card though nobody votes for a title: it
+// is kept without shares, or a post with a title is older than the votes. watched names a
+// parameter, as in eligible.
+func livingCard(link, watched string) string {
+	return ` (` + link + `.kept_at IS NOT NULL OR EXISTS (
+    SELECT FROM shares AS s JOIN claims AS c ON c.id = s.claim_id
+    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND` + eligible("s.did", watched) + `)) `
+}
+
+// storeChosen writes chosen into links.
+const storeChosen = `
+UPDATE links AS l
+SET url = h.url, site = h.site,
+    title       = CASE WHEN h.title = '' THEN l.title ELSE h.title END,
+    description = CASE WHEN h.title = '' THEN l.description ELSE h.description END,
+    image       = CASE WHEN h.title = '' THEN l.image ELSE h.image END,
+    card_from   = CASE WHEN h.title = '' THEN l.card_from ELSE h."from" END
+FROM chosen AS h
+WHERE l.id = h.link
+  AND ((l.url, l.site) IS DISTINCT FROM (h.url, h.site)
+       OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from"))`
+
+// storeHeadlines has the parameters of headlineColumns.
+const storeHeadlines = `
+WITH chosen AS (
+    SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS h (link, url, site, title, description, image, "from")
+)` + storeChosen
+
+// dropCards empties the cards of those of some links for which nobody votes any more.
+// $1 are the links, all if NULL; $2 says whether only members of watches count.
+var dropCards = `
+UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
+WHERE ($1::bigint[] IS NULL OR l.id = ANY ($1)) AND l.title <> ''
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0) AND NOT` + livingCard("l", "$2")
+
+// headlineColumns returns headlines as columns.
+func headlineColumns(all []headline) []any {
+	var links pgtype.FlatArray[int64]
+	var columns [6]pgtype.FlatArray[string]
+	for _, h := range all {
+		links = append(links, h.Link)
+		for i, value := range []string{h.URL, h.Site, h.Title, h.Description, h.Image, h.From} {
+			columns[i] = append(columns[i], value)
+		}
+	}
+	args := []any{links}
+	for i := range columns {
+		args = append(args, columns[i])
+	}
+	return args
+}
+
+// correctHeadlines gives the links of a page the headlines that the votes choose now:
+// counted ones are corrected by what is pending, as the numbers are.
+func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) error {
+	if len(page) == 0 {
+		return nil
+	}
+	shown := make(map[int64]*TrendingLink, len(page))
+	for i := range page {
+		shown[page[i].ID] = &page[i]
+	}
+	var links []int64 // whose headlines may be wrong
+	var found []headline
+	if r.unread == nil {
+		for id := range shown {
+			links = append(links, id)
+		}
+		s := r.state
+		if !s.Counted {
+			s.KeptFrom = r.end.Add(-LongestWindow - kept)
+		}
+		var err error
+		if found, err = recountHeadlines(ctx, r.tx, s, links); err != nil {
+			return err
+		}
+	} else {
+		var p pending
+		for k := range r.unread {
+			if shown[k.link] != nil {
+				p.add(&k.link, &k.did)
+			}
+		}
+		of, err := readChangesAndVotes(ctx, r.tx, p, r.state)
+		if err != nil {
+			return err
+		}
+		links = of.links()
+		sums, err := sumVotes(ctx, r.tx, of.ballots())
+		if err != nil {
+			return err
+		}
+		if found, err = readHeadlines(ctx, r.tx, links, sums); err != nil {
+			return err
+		}
+	}
+	return r.replaceHeadlines(ctx, shown, links, found)
+}
+
+func (r *reader) replaceHeadlines(ctx context.Context, shown map[int64]*TrendingLink, links []int64, found []headline) error {
+	titled := map[int64]bool{}
+	for _, h := range found {
+		l := shown[h.Link]
+		l.URL, l.Site = h.URL, h.Site
+		if h.Title != "" {
+			l.Title, l.Description, l.Image, l.CardFrom = h.Title, h.Description, h.Image, h.From
+			titled[h.Link] = true
+		}
+	}
+	var doubtful []int64
+	for _, id := range links {
+		if !titled[id] && shown[id].Title != "" {
+			doubtful = append(doubtful, id)
+		}
+	}
+	if len(doubtful) == 0 {
+		return nil
+	}
+	dead, err := schema.All(ctx, r.tx, "find the cards without a claim", pgx.RowTo[int64],
+		`SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND NOT`+livingCard("l", "$2"), doubtful, r.state.Watching)
+	if err != nil {
+		return fmt.Errorf("correct the headlines: %w", err)
+	}
+	for _, id := range dead {
+		l := shown[id]
+		l.Title, l.Description, l.Image, l.CardFrom = "", "", "", ""
+	}
+	return nil
+}
+
+// links returns the links of the changes.
+func (c changes) links() (all []int64) {
+	seen := make(map[int64]struct{}, len(c))
+	for k := range c {
+		if _, ok := seen[k.link]; !ok {
+			seen[k.link] = struct{}{}
+			all = append(all, k.link)
+		}
+	}
+	return all
+}

@@ -1,0 +1,424 @@
+package ranking
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// An account that counts for a link has one vote for its headline and one for its
+// spelling. They are in its row of sharers; claim_votes has the sums of each claim. Votes
+// are of the posts that contain the link, dated after kept_from, as the shares in sharers
+// are.
+
+// vote is a vote of an account for a claim.
+type vote struct {
+	claim int64     // 0: none
+	at    time.Time // the date of the earliest post of the account with the same title, or spelling
+	key   string    // the collection and rkey of that post
+}
+
+func (v vote) equal(other vote) bool {
+	return v.claim == other.claim && v.at.Equal(other.at) && v.key == other.key
+}
+
+// votes are the votes of an account on a link.
+type votes struct{ title, url vote }
+
+func (v votes) equal(other votes) bool { return v.title.equal(other.title) && v.url.equal(other.url) }
+
+// everyVote is a list of common table expressions that ends with votes: the votes of
+// the accounts with the posts own. own has did, link_id, claim_id, shared_at, collection
+// and rkey of posts that contain links, and the title and url of their claims. It joins
+// nothing: without statistics, the planner would compare all posts with all.
+const everyVote = `
+latest AS MATERIALIZED (
+    SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
+           first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
+    FROM own AS o
+    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC),
+           urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.shared_at DESC, o.rkey DESC, o.collection DESC)
+), votes AS MATERIALIZED (
+    SELECT l.link_id, l.did,
+           min(l.title_claim) FILTER (WHERE l.vote <> '')                                              AS title_claim,
+           min(l.shared_at) FILTER (WHERE l.title = l.vote AND l.vote <> '')                           AS title_at,
+           (array_agg(l.key ORDER BY l.shared_at, l.key) FILTER (WHERE l.title = l.vote AND l.vote <> ''))[1] AS title_key,
+           min(l.url_claim)                                                                            AS url_claim,
+           min(l.shared_at) FILTER (WHERE l.url = l.spelling)                                          AS url_at,
+           (array_agg(l.key ORDER BY l.shared_at, l.key) FILTER (WHERE l.url = l.spelling))[1]         AS url_key
+    FROM latest AS l
+    GROUP BY l.link_id, l.did
+)`
+
+// ownPosts is the definition of own for the shares s that meet a condition: $1 is
+// kept_from, $2 whether only members of watches count.
+func ownPosts(of string) string {
+	return `
+    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, c.url
+    FROM shares AS s
+    JOIN claims AS c ON c.id = s.claim_id
+    WHERE s.subject_did IS NULL AND s.shared_at > $1 AND ` + of + `
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
+      AND (NOT $2::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))`
+}
+
+// sumOfVotes is what claim_votes should hold of some rows f with votes.
+func sumOfVotes(of string) string {
+	return `
+    SELECT coalesce(t.claim_id, u.claim_id) AS claim_id, coalesce(t.link_id, u.link_id) AS link_id,
+           coalesce(t.n, 0) AS titles, t.at AS title_at, t.uri AS title_from, coalesce(u.n, 0) AS urls, u.at AS url_at, u.uri AS url_from
+    FROM (
+        SELECT f.title_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.title_at) AS at,
+               (array_agg('at://' || f.did || '/' || f.title_key ORDER BY f.title_at, 'at://' || f.did || '/' || f.title_key COLLATE "C"))[1] AS uri
+        FROM ` + of + ` AND f.title_claim IS NOT NULL GROUP BY f.title_claim, f.link_id
+    ) AS t
+    FULL JOIN (
+        SELECT f.url_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.url_at) AS at,
+               (array_agg('at://' || f.did || '/' || f.url_key ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
+        FROM ` + of + ` AND f.url_claim IS NOT NULL GROUP BY f.url_claim, f.link_id
+    ) AS u ON u.claim_id = t.claim_id`
+}
+
+// ownPost is a post of an account that contains a link, as far as votes are concerned.
+type ownPost struct {
+	claim            int64
+	at               time.Time
+	collection, rkey string
+}
+
+func (p ownPost) key() string { return p.collection + "/" + p.rkey }
+
+// votesOf returns the votes of an account with these posts: those of its latest posts,
+// since its earliest posts that say the same.
+func votesOf(posts []ownPost, said map[int64]saying) (v votes) {
+	v.url = voteOf(posts, func(p ownPost) string { return said[p.claim].url })
+	v.title = voteOf(posts, func(p ownPost) string { return said[p.claim].title })
+	return v
+}
+
+// saying is a part of a claim.
+type saying struct{ url, title string }
+
+// voteOf returns the vote for what the posts say, if any of them says something.
+func voteOf(posts []ownPost, says func(ownPost) string) (v vote) {
+	var latest *ownPost
+	for i := range posts {
+		p := &posts[i]
+		if says(*p) != "" && (latest == nil || cmp.Or(p.at.Compare(latest.at), cmp.Compare(p.rkey, latest.rkey), cmp.Compare(p.collection, latest.collection)) > 0) {
+			latest = p
+		}
+	}
+	if latest == nil {
+		return vote{}
+	}
+	first := *latest
+	for _, p := range posts {
+		if says(p) == says(*latest) && cmp.Or(p.at.Compare(first.at), cmp.Compare(p.key(), first.key())) < 0 {
+			first = p
+		}
+	}
+	return vote{latest.claim, first.at, first.key()}
+}
+
+// addVotes adds the votes of the ledger to changes, whose own posts are these.
+func (c changes) addVotes(ctx context.Context, db schema.DB, own map[sharing][]ownPost) error {
+	seen := map[int64]saying{}
+	for _, posts := range own {
+		for _, p := range posts {
+			seen[p.claim] = saying{}
+		}
+	}
+	if len(seen) == 0 {
+		return nil
+	}
+	rows, err := db.Query(ctx, `SELECT c.id, c.url, c.title FROM claims AS c WHERE c.id = ANY ($1)`, pgtype.FlatArray[int64](slices.Collect(maps.Keys(seen))))
+	if err != nil {
+		return fmt.Errorf("read the claims: %w", err)
+	}
+	var id int64
+	var s saying
+	if _, err := pgx.ForEachRow(rows, []any{&id, &s.url, &s.title}, func() error { seen[id] = s; return nil }); err != nil {
+		return fmt.Errorf("read the claims: %w", err)
+	}
+	for k, posts := range own {
+		change := c[k]
+		change.truth.votes = votesOf(posts, seen)
+		c[k] = change
+	}
+	return nil
+}
+
+// nullVote is a vote as a row has it.
+type nullVote struct {
+	claim *int64
+	at    *time.Time
+	key   *string
+}
+
+func (n *nullVote) targets() []any { return []any{&n.claim, &n.at, &n.key} }
+
+func (n *nullVote) vote() vote {
+	if n.claim == nil {
+		return vote{}
+	}
+	return vote{*n.claim, *n.at, *n.key}
+}
+
+// ballot is what changes in the votes of an account on a link.
+type ballot struct {
+	sharing
+	folded, truth votes
+}
+
+// ballots returns the changes of votes.
+func (c changes) ballots() (all []ballot) {
+	for k, change := range c {
+		if !change.folded.votes.equal(change.truth.votes) {
+			all = append(all, ballot{k, change.folded.votes, change.truth.votes})
+		}
+	}
+	return all
+}
+
+// sum is the number of votes of one kind for a claim, and the earliest of them.
+type sum struct {
+	n   int
+	at  time.Time
+	uri string
+}
+
+func (s *sum) add(did string, v vote) {
+	s.n++
+	s.earlier(v.at, "at://"+did+"/"+v.key)
+}
+
+func (s *sum) earlier(at time.Time, uri string) {
+	if s.uri == "" || at.Before(s.at) || at.Equal(s.at) && uri < s.uri {
+		s.at, s.uri = at, uri
+	}
+}
+
+// claimSums is a row of claim_votes.
+type claimSums struct {
+	link       int64
+	title, url sum
+	lost       bool // a vote is taken away: another may be the earliest
+}
+
+func (c *claimSums) empty() bool { return c.title.n+c.url.n == 0 }
+
+// sumVotes returns the rows of claim_votes that the ballots change, as they are with
+// them. It costs one row for each claim, however many vote for it.
+func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[int64]*claimSums, error) {
+	all := map[int64]*claimSums{}
+	if len(ballots) == 0 {
+		return all, nil
+	}
+	of := func(claim, link int64) *claimSums {
+		if all[claim] == nil {
+			all[claim] = &claimSums{link: link}
+		}
+		return all[claim]
+	}
+	var pairs sharingColumns
+	for _, b := range ballots {
+		pairs.add(b.sharing)
+		if v := b.folded.title; v.claim != 0 {
+			c := of(v.claim, b.link)
+			c.title.n, c.lost = c.title.n-1, true
+		}
+		if v := b.folded.url; v.claim != 0 {
+			c := of(v.claim, b.link)
+			c.url.n, c.lost = c.url.n-1, true
+		}
+		if v := b.truth.title; v.claim != 0 {
+			of(v.claim, b.link).title.add(b.did, v)
+		}
+		if v := b.truth.url; v.claim != 0 {
+			of(v.claim, b.link).url.add(b.did, v)
+		}
+	}
+	var ids pgtype.FlatArray[int64]
+	var lost pgtype.FlatArray[bool]
+	for id, c := range all {
+		ids, lost = append(ids, id), append(lost, c.lost)
+	}
+	sql := `
+SELECT v.claim_id, v.titles, v.urls, CASE WHEN k.lost THEN t.at ELSE v.title_at END, CASE WHEN k.lost THEN t.uri ELSE v.title_from END,
+       CASE WHEN k.lost THEN u.at ELSE v.url_at END, CASE WHEN k.lost THEN u.uri ELSE v.url_from END
+FROM unnest($1::bigint[], $2::boolean[]) AS k (id, lost)
+CROSS JOIN LATERAL (SELECT * FROM claim_votes AS v WHERE v.claim_id = k.id LIMIT 1) AS v
+LEFT JOIN LATERAL (` + earliestVote("title") + `) AS t ON true
+LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
+	rows, err := db.Query(ctx, sql, ids, lost, pairs.links, pairs.dids)
+	if err != nil {
+		return nil, fmt.Errorf("read the sums of votes: %w", err)
+	}
+	var id int64
+	var titles, urls int
+	var titleAt, urlAt *time.Time
+	var titleFrom, urlFrom *string
+	_, err = pgx.ForEachRow(rows, []any{&id, &titles, &urls, &titleAt, &titleFrom, &urlAt, &urlFrom}, func() error {
+		c := all[id]
+		c.title.n, c.url.n = c.title.n+titles, c.url.n+urls
+		if titleAt != nil {
+			c.title.earlier(*titleAt, *titleFrom)
+		}
+		if urlAt != nil {
+			c.url.earlier(*urlAt, *urlFrom)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the sums of votes: %w", err)
+	}
+	return all, nil
+}
+
+// earliestVote reads the earliest vote for the claim k.id among those that stay.
+func earliestVote(kind string) string {
+	return strings.ReplaceAll(`
+    SELECT f.KIND_at AS at, 'at://' || f.did || '/' || f.KIND_key AS uri
+    FROM sharers AS f
+    WHERE k.lost AND f.KIND_claim = k.id AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
+    ORDER BY f.KIND_at, 'at://' || f.did || '/' || f.KIND_key COLLATE "C"
+    LIMIT 1`, "KIND", kind)
+}
+
+// sumColumns are rows of claim_votes, as columns.
+type sumColumns struct {
+	claims, links      pgtype.FlatArray[int64]
+	titles, urls       pgtype.FlatArray[int32]
+	titleAt, urlAt     pgtype.FlatArray[*time.Time]
+	titleFrom, urlFrom pgtype.FlatArray[*string]
+}
+
+func newSumColumns(all map[int64]*claimSums) (c sumColumns, gone pgtype.FlatArray[int64]) {
+	for id, s := range all {
+		if s.empty() {
+			gone = append(gone, id)
+			continue
+		}
+		c.claims, c.links = append(c.claims, id), append(c.links, s.link)
+		at, from := s.title.columns()
+		c.titles, c.titleAt, c.titleFrom = append(c.titles, int32(s.title.n)), append(c.titleAt, at), append(c.titleFrom, from) //nolint:gosec // accounts
+		at, from = s.url.columns()
+		c.urls, c.urlAt, c.urlFrom = append(c.urls, int32(s.url.n)), append(c.urlAt, at), append(c.urlFrom, from) //nolint:gosec // accounts
+	}
+	return c, gone
+}
+
+func (s sum) columns() (at *time.Time, uri *string) {
+	if s.n == 0 {
+		return nil, nil
+	}
+	return &s.at, &s.uri
+}
+
+func (c sumColumns) args() []any {
+	return []any{c.claims, c.links, c.titles, c.titleAt, c.titleFrom, c.urls, c.urlAt, c.urlFrom}
+}
+
+// voteColumns are votes, as columns.
+type voteColumns struct {
+	claims pgtype.FlatArray[*int64]
+	at     pgtype.FlatArray[*time.Time]
+	keys   pgtype.FlatArray[*string]
+}
+
+func (c *voteColumns) add(v vote) {
+	if v.claim == 0 {
+		c.claims, c.at, c.keys = append(c.claims, nil), append(c.at, nil), append(c.keys, nil)
+		return
+	}
+	c.claims, c.at, c.keys = append(c.claims, &v.claim), append(c.at, &v.at), append(c.keys, &v.key)
+}
+
+// addOldVotes adds the rows of sharers that stay, with a vote of a post that is too old.
+func (p *pending) addOldVotes(ctx context.Context, db schema.DB, keptFrom time.Time) error {
+	rows, err := db.Query(ctx, `SELECT link_id, did FROM sharers WHERE voted_at <= $1 AND voted_at < at AND at > $1`, keptFrom)
+	if err != nil {
+		return fmt.Errorf("read the old votes: %w", err)
+	}
+	old, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k sharing, err error) {
+		err = row.Scan(&k.link, &k.did)
+		return k, err
+	})
+	if err != nil {
+		return fmt.Errorf("read the old votes: %w", err)
+	}
+	for _, k := range old {
+		p.add(&k.link, &k.did)
+	}
+	return nil
+}
+
+// choose computes the rows of claim_votes and the headlines that a step writes.
+func (w *written) choose(ctx context.Context, db schema.DB, c changes, gone []ballot) error {
+	ballots := c.ballots()
+	for _, b := range gone {
+		if b.folded != (votes{}) {
+			ballots = append(ballots, b)
+		}
+	}
+	sums, err := sumVotes(ctx, db, ballots)
+	if err != nil {
+		return err
+	}
+	links := map[int64]struct{}{}
+	for _, s := range sums {
+		links[s.link] = struct{}{}
+	}
+	w.headlines, err = readHeadlines(ctx, db, slices.Sorted(maps.Keys(links)), sums)
+	w.sums, w.unvoted = newSumColumns(sums)
+	return err
+}
+
+// queueVotes queues what choose computed.
+func (w *written) queueVotes(q *pgx.Batch) {
+	const store = `
+INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::text[], $6::int[], $7::timestamptz[], $8::text[])
+ON CONFLICT (claim_id) DO UPDATE
+SET titles = excluded.titles, title_at = excluded.title_at, title_from = excluded.title_from, urls = excluded.urls, url_at = excluded.url_at, url_from = excluded.url_from`
+	if len(w.sums.claims) > 0 {
+		q.Queue(store, w.sums.args()...)
+	}
+	if len(w.unvoted) > 0 {
+		q.Queue(`DELETE FROM claim_votes WHERE claim_id = ANY ($1)`, w.unvoted)
+	}
+	if len(w.headlines) > 0 {
+		q.Queue(storeHeadlines, headlineColumns(w.headlines)...)
+	}
+	if len(w.links) > 0 {
+		q.Queue(dropCards, w.links, w.watching)
+	}
+}
+
+// everySharerAndVote is a list of common table expressions that ends with truth: what
+// sharers should hold of some shares s. Its parameters are those of everySharer.
+func everySharerAndVote(of string) string {
+	return `sharing AS MATERIALIZED (` + everySharer(of) + `), own AS MATERIALIZED (` + ownPosts(of) + `),` + everyVote + `, truth AS MATERIALIZED (
+    SELECT s.*, v.title_claim, v.title_at, v.title_key, v.url_claim, v.url_at, v.url_key
+    FROM sharing AS s
+    LEFT JOIN votes AS v ON v.did = s.did AND v.link_id = s.link_id
+)`
+}
+
+// queueEveryVote queues what brings claim_votes and the headlines up to date with
+// sharers.
+func queueEveryVote(q *pgx.Batch, watching bool) {
+	q.Queue(`DELETE FROM claim_votes`)
+	q.Queue(`INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from) ` + sumOfVotes(`sharers AS f WHERE true`))
+	q.Queue(`WITH v AS MATERIALIZED (SELECT * FROM claim_votes),` + chosen + storeChosen)
+	q.Queue(dropCards, []int64(nil), watching)
+}

@@ -1,0 +1,204 @@
+package ranking
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// said is what a claim says, or what is shown of a link.
+type said struct{ url, site, title, description, image, from string }
+
+// historyClaims adds ten claims of a link, or of all: some with one title, some with one
+// spelling.
+const historyClaims = `
+INSERT INTO claims (id, link_id, hash, url, site, title, description, image) OVERRIDING SYSTEM VALUE
+SELECT 10 * l.id + k, l.id, decode(md5(k::text), 'hex'), (ARRAY['http://', 'https://', 'https://www.'])[1 + k % 3] || l.id, 'site' || k % 3 || '.example',
+       (ARRAY['', 'A', 'A', 'B', 'A', '', 'C', 'B', 'A', 'B'])[1 + k], (ARRAY['', '', 'd1', 'd2', 'd1', 'd3', '', 'd2', 'd3', ''])[1 + k],
+       (ARRAY['', 'i1', '', 'i1', 'i2', 'i3', '', 'i2', 'i2', ''])[1 + k]
+FROM links AS l, generate_series(0, 9) AS k
+WHERE $1::bigint IS NULL OR l.id = $1
+ON CONFLICT DO NOTHING`
+
+func (l *story) readClaims(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	read := func(sql string) map[int64]said {
+		all := map[int64]said{}
+		var id int64
+		var s said
+		rows, err := tx.Query(t.Context(), sql)
+		require.NoError(t, err)
+		_, err = pgx.ForEachRow(rows, []any{&id, &s.url, &s.site, &s.title, &s.description, &s.image, &s.from}, func() error { all[id] = s; return nil })
+		require.NoError(t, err)
+		return all
+	}
+	l.claims = read(`SELECT id, url, site, title, description, image, '' FROM claims`)
+	l.links = read(`SELECT id, url, site, title, description, image, card_from FROM links`)
+	rows, err := tx.Query(t.Context(), `SELECT kept_from FROM count_state`)
+	require.NoError(t, err)
+	kept, err := pgx.CollectRows(rows, pgx.RowTo[time.Time])
+	require.NoError(t, err)
+	if len(kept) > 0 {
+		l.keptFrom = kept[0]
+	}
+}
+
+// poll counts votes in Go.
+type poll map[string]*candidate
+
+type candidate struct {
+	value string
+	votes int
+	at    time.Time
+	uri   string
+}
+
+func (p poll) vote(value string, at time.Time, uri string) {
+	c := p[value]
+	if c == nil {
+		c = &candidate{value: value, at: at, uri: uri}
+		p[value] = c
+	}
+	c.votes++
+	if at.Before(c.at) || at.Equal(c.at) && uri < c.uri {
+		c.at, c.uri = at, uri
+	}
+}
+
+// winner returns the candidate with the most votes, of these one that is preferred, of
+// these the earliest.
+func (p poll) winner(preferred func(string) bool) (best candidate) {
+	for _, c := range p {
+		switch {
+		case best.votes == 0, c.votes > best.votes:
+		case c.votes < best.votes:
+			continue
+		case preferred(c.value) != preferred(best.value):
+			if !preferred(c.value) {
+				continue
+			}
+		case c.at.After(best.at), c.at.Equal(best.at) && c.uri > best.uri:
+			continue
+		}
+		best = *c
+	}
+	return best
+}
+
+// headline folds the votes for a link, without any SQL.
+func (l story) headline(q Query, link int64) said {
+	from := l.keptFrom
+	if from.IsZero() {
+		from = q.At.Add(-LongestWindow - kept)
+	}
+	type post struct {
+		at         time.Time
+		key        string
+		claim      int64
+		url, title string
+	}
+	posts := map[string][]post{}
+	alive := false // a post with a title, however old
+	for _, s := range l.shares {
+		if s.Link != link || s.Author != "" || s.Claim == 0 || l.hidden[s.DID] || l.watched && !l.members[""][s.DID] {
+			continue
+		}
+		c := l.claims[s.Claim]
+		alive = alive || c.title != ""
+		if s.At.After(from) {
+			posts[s.DID] = append(posts[s.DID], post{s.At, s.Key, s.Claim, c.url, c.title})
+		}
+	}
+	urls, titles := poll{}, poll{}
+	type voter struct {
+		did, uri string
+		at       time.Time
+		claim    int64
+	}
+	var voters []voter
+	for did, own := range posts {
+		slices.SortFunc(own, func(a, b post) int { return cmp.Or(a.at.Compare(b.at), strings.Compare(a.key, b.key)) })
+		latest := own[len(own)-1]
+		first := own[slices.IndexFunc(own, func(p post) bool { return p.url == latest.url })]
+		urls.vote(latest.url, first.at, "at://"+did+"/"+first.key)
+		titled := slices.DeleteFunc(slices.Clone(own), func(p post) bool { return p.title == "" })
+		if len(titled) > 0 {
+			latest = titled[len(titled)-1]
+			first = titled[slices.IndexFunc(titled, func(p post) bool { return p.title == latest.title })]
+			titles.vote(latest.title, first.at, "at://"+did+"/"+first.key)
+			voters = append(voters, voter{did, "at://" + did + "/" + first.key, first.at, latest.claim})
+		}
+	}
+	shown := l.links[link]
+	if len(urls) > 0 {
+		shown.url = urls.winner(func(url string) bool { return strings.HasPrefix(url, "https:") }).value
+		for _, c := range l.claims {
+			if c.url == shown.url {
+				shown.site = c.site
+			}
+		}
+	}
+	if len(titles) == 0 {
+		if !alive {
+			shown = said{url: shown.url, site: shown.site}
+		}
+		return shown
+	}
+	title := titles.winner(func(string) bool { return false })
+	shown.title, shown.from, shown.description, shown.image = title.value, title.uri, "", ""
+	descriptions, images := poll{}, poll{}
+	for _, v := range voters {
+		c := l.claims[v.claim]
+		if c.title == title.value && c.description != "" {
+			descriptions.vote(c.description, v.at, v.uri)
+		}
+		if c.title == title.value && c.image != "" {
+			images.vote(c.image, v.at, v.uri)
+		}
+	}
+	shown.description = descriptions.winner(func(string) bool { return false }).value
+	if best := images.winner(func(string) bool { return false }); best.votes > 0 {
+		shown.image = "blob:" + strings.Split(best.uri, "/")[2] + "/" + best.value
+	}
+	return shown
+}
+
+// TestWrongVotesAreFound: a vote, a sum and a headline that are wrong are reported, and a
+// recount repairs them.
+func TestWrongVotesAreFound(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
+	exec := func(sql string, args ...any) {
+		_, err := pool.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	exec(`INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 4) AS n`, now)
+	exec(historyClaims, nil)
+	exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id) SELECT 'did:plc:' || n, 'c', id::text, id, 'post', $1, 10 * id + n FROM links, generate_series(1, 3) AS n`, now)
+	differences := func() (lines []string) {
+		_, err := Count(t.Context(), pool, now)
+		require.NoError(t, err)
+		_, err = Check(t.Context(), pool, func(d Difference) { lines = append(lines, d.String()) })
+		require.NoError(t, err)
+		return lines
+	}
+	require.Empty(t, differences())
+	exec(`UPDATE sharers SET title_key = 'c/other' WHERE link_id = 1 AND did = 'did:plc:2'`)
+	exec(`UPDATE claim_votes SET titles = 7 WHERE claim_id = 21`)
+	exec(`DELETE FROM claim_votes WHERE claim_id = 33`)
+	exec(`UPDATE links SET title = 'False' WHERE id = 4`)
+	lines := differences()
+	for _, begins := range []string{`link 1, sharer did:plc:2: kept votes {`, `link 2: kept {"urls": 1`, `link 3: kept nothing, recounted {"urls": 1`, `link 4: kept {"url":`} {
+		require.True(t, slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, begins) }), "%s: %v", begins, lines)
+	}
+	require.NoError(t, CountEverything(t.Context(), pool))
+	require.Empty(t, differences())
+}
