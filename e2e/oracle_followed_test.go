@@ -109,7 +109,7 @@ func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems [
 	}
 	want := tr.oracle
 	want.records, want.shares = tr.expected(found), map[shareKey]shareRow{}
-	ranked = oracle{accounts: tr.accounts, shares: map[shareKey]shareRow{}}
+	ranked = oracle{shares: map[shareKey]shareRow{}} // whether a stranger is hidden is known when its post is fetched again
 	want.share(tr.subjects())
 	through, err := foundThrough(ctx, tx)
 	if err != nil {
