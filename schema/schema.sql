@@ -1395,7 +1395,7 @@ AS $function$
     WHERE tid ~ '^[2-7a-j][2-7a-z]{0,12}$'
 $function$;
 
--- The links shared within a span of time such as '24h', the most sharers first; for everyone, or for the accounts that the watches of a target include. Counted from the shares, as exactly as the API: with millions of them that takes seconds.
+-- The links shared within a span of time such as '24h', the most sharers first; for everyone, or for the accounts that the watches of a target include. Counted from the shares, as exactly as the API: with millions of them that takes seconds. Titles and spellings are as last counted, a second or two ago.
 CREATE OR REPLACE FUNCTION public.trending(span interval DEFAULT '06:00:00'::interval, watch text DEFAULT NULL::text)
  RETURNS TABLE(link_id bigint, url text, site text, title text, sharers bigint, shares bigint, first_shared timestamp with time zone, last_shared timestamp with time zone)
  LANGUAGE sql

@@ -82,7 +82,7 @@ func TestStreamSendsChangesOnly(t *testing.T) {
 	require.Empty(t, e.Entered)
 	require.Empty(t, e.Left)
 
-	r.exec(`INSERT INTO links (identity, url, site, title, image, first_seen) VALUES ('c', 'https://c.example/?<b>', 's', '<b>', 'blob:did:plc:abc/bafkreiabcdefgh', $1)`, r.now)
+	r.exec(`INSERT INTO links (identity, url, site, title, image, first_seen, kept_sharers, kept_at) VALUES ($2, $2, 's', '<b>', 'blob:did:plc:abc/bafkreiabcdefgh', $1, 1, $1)`, r.now, "https://c.example/?<b>")
 	r.share("https://c.example/?<b>", "did:plc:a", time.Minute)
 	e = next(func(e streamEvent) bool { return len(e.Entered) > 0 })
 	require.Len(t, e.Entered, 1)

@@ -24,7 +24,7 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
     ORDER BY count(*) DESC, max(c.last_shared) DESC, l.id DESC
 $$;
 
-COMMENT ON FUNCTION trending IS 'The links shared within a span of time such as ''24h'', the most sharers first; for everyone, or for the accounts that the watches of a target include. Counted from the shares, as exactly as the API: with millions of them that takes seconds.';
+COMMENT ON FUNCTION trending IS 'The links shared within a span of time such as ''24h'', the most sharers first; for everyone, or for the accounts that the watches of a target include. Counted from the shares, as exactly as the API: with millions of them that takes seconds. Titles and spellings are as last counted, a second or two ago.';
 
 CREATE VIEW link_shares AS
 SELECT s.link_id                                                                        AS link_id,
