@@ -84,8 +84,9 @@ func TestDeletedAccountIsReplacedAndStaysDeleted(t *testing.T) {
 func TestStatusesOfAccountsEqualTheLog(t *testing.T) {
 	t.Parallel()
 	n := network(t, simnet.Config{Seed: 6, Accounts: 300, History: 12_000})
-	for i, hide := range []func(string) error{n.TakeDown, n.Suspend, n.Deactivate} { // the others are hidden at random
-		require.NoError(t, hide(n.Accounts()[i].DID))
+	active := slices.DeleteFunc(n.Accounts(), func(a simnet.Account) bool { return a.Status != "" })
+	for i, hide := range []func(string) error{n.TakeDown, n.Suspend, n.Deactivate} { // others were hidden at random
+		require.NoError(t, hide(active[i].DID))
 	}
 	status, handles := map[string]string{}, map[string]string{}
 	for _, e := range n.Log().Entries() {
