@@ -1,0 +1,135 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// texts selects the shares whose posts' words may be found: posts of the days of which
+// posts are still stored, and of rkeys that name no day. $3 is the first of these days,
+// as an rkey. The condition follows each of both.
+func texts(columns, condition string) string {
+	return `(SELECT ` + columns + ` FROM shares AS s WHERE s.rkey >= $3 AND ` + condition + `)
+    UNION ALL (SELECT ` + columns + ` FROM shares_default AS s WHERE s.rkey < $3 AND ` + condition + `)`
+}
+
+// matches is a condition: the link matches the text. Like the candidates it has the
+// parameters of searchArgs; $4 is true if only members of watches count. It depends on
+// the ledger alone, so nothing that is pending changes it. OFFSET keeps the planner from
+// reading, for each link, all that matches.
+func matches(link string) string {
+	return ` (EXISTS (SELECT FROM links AS l WHERE l.id = ` + link + ` AND l.identity ILIKE $2::text)
+    OR EXISTS (
+        SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ` + link + ` OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
+        CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = ` + link + ` AND c.ids IS NOT NULL OFFSET 0) AS s
+        WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did", "$4") + `)
+    OR EXISTS (
+        SELECT FROM (` + texts("s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
+        WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$4") + `
+          AND EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey))) `
+}
+
+// searched is the text of the query as matches needs it.
+type searched struct {
+	search
+	from string // the first rkey of the partitions of posts
+	// within has all links that match, and others that matched before something was deleted or hidden. Nil: too many do.
+	within map[int64]struct{}
+}
+
+func (r *reader) searchArgs() []any {
+	t := r.text
+	if t == nil {
+		t = &searched{}
+	}
+	return []any{t.words, t.address, t.from, r.state.Watching}
+}
+
+// readSearch finds the links that may match.
+func (r *reader) readSearch(ctx context.Context) (err error) {
+	if r.q.Text == "" {
+		return nil
+	}
+	r.text = &searched{search: parse(r.q.Text)}
+	// No rkey of a day comes after '~'.
+	const from = `SELECT coalesce(min(lower), '~') FROM partitions WHERE parent = 'posts' AND NOT ahead`
+	if r.text.from, err = schema.One(ctx, r.tx, "find the first day of posts", pgx.RowTo[string], from); err != nil {
+		return err
+	}
+	sql := `
+WITH found AS MATERIALIZED (
+    ` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $4") + `
+    UNION ALL (SELECT c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $4)
+    UNION ALL (SELECT l.id FROM links AS l WHERE l.identity ILIKE $2::text LIMIT $4)
+)
+SELECT count(*), array_agg(DISTINCT f.link_id) FROM found AS f`
+	var n int
+	var links []int64
+	if err := r.tx.QueryRow(ctx, sql, r.text.words, r.text.address, r.text.from, r.many).Scan(&n, &links); err != nil {
+		return fmt.Errorf("find the links that match: %w", err)
+	}
+	if n >= r.many {
+		return nil
+	}
+	r.text.within = make(map[int64]struct{}, len(links))
+	for _, id := range links {
+		r.text.within[id] = struct{}{}
+	}
+	return nil
+}
+
+// found returns the links that may match; nil: all may.
+func (t *searched) found() []int64 {
+	if t == nil || t.within == nil {
+		return nil
+	}
+	links := make([]int64, 0, len(t.within))
+	for id := range t.within {
+		links = append(links, id)
+	}
+	return links
+}
+
+// leaveOut removes the links that cannot match.
+func (t *searched) leaveOut(of []entry) []entry {
+	if t == nil || t.within == nil {
+		return of
+	}
+	return slices.DeleteFunc(of, func(e entry) bool {
+		_, ok := t.within[e.ID]
+		return !ok
+	})
+}
+
+// keep removes the links that are not of the site, or do not match the text.
+func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
+	if of = r.text.leaveOut(of); len(of) == 0 || r.q.Site == "" && r.text == nil {
+		return of, nil
+	}
+	ids := make([]int64, len(of))
+	for i, e := range of {
+		ids[i] = e.ID
+	}
+	sql, args := `SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND l.site = $2`, []any{ids, r.q.Site}
+	if r.text != nil {
+		sql = `SELECT k.id FROM unnest($5::bigint[]) AS k (id) WHERE ($6 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $6) AND` + matches("k.id")
+		args = append(r.searchArgs(), ids, r.q.Site)
+	}
+	kept, err := schema.All(ctx, r.tx, "filter the links", pgx.RowTo[int64], sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	is := make(map[int64]struct{}, len(kept))
+	for _, id := range kept {
+		is[id] = struct{}{}
+	}
+	return slices.DeleteFunc(of, func(e entry) bool {
+		_, ok := is[e.ID]
+		return !ok
+	}), nil
+}
