@@ -141,10 +141,10 @@ type reader struct {
 	end     time.Time
 	after   *entry
 	state   state
-	watches []int64 // nil: everyone
-	window  int     // the index of q.Window
+	watches []int64   // nil: everyone
+	window  int       // the index of q.Window
 	text    *searched // nil: any text
-	unread  changes // what is pending; nil: counted from the ledger
+	unread  changes   // what is pending; nil: counted from the ledger
 	limits
 }
 
