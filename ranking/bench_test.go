@@ -85,13 +85,14 @@ func benchFill(b *testing.B, pool *pgxpool.Pool) {
 		// The links of the last day have the highest ids.
 		benchClaims,
 		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id, words)
-SELECT 'did:plc:' || lpad((random() * %[3]d)::int::text, 24, '0'), 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(now() - interval '1 day' * (1 - (n - %[1]d) / %[4]d.0)) END,
-       CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[2]d)::int + 1 + (6 - n %% 6 - 1) * %[2]d ELSE (random() ^ 4 * (%[2]d - 1))::int + 1 + 6 * %[2]d END,
-       CASE WHEN n %% 4 = 0 THEN 'repost' WHEN n %% 9 = 0 THEN 'quote' ELSE 'post' END,
-       CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0) ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END,
-       NULL, CASE WHEN n > %[1]d AND n %% 4 > 0 THEN ` + benchWords("p", 15) + ` END
-FROM generate_series(1, %[1]d + %[4]d) AS n`, benchBefore, benchLinks, benchAccounts-1, benchDay),
-		`UPDATE shares SET claim_id = link_id WHERE words IS NOT NULL AND how = 'post'`,
+SELECT 'did:plc:' || lpad((random() * %[2]d)::int::text, 24, '0'), 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, link, how, at,
+       CASE WHEN n > %[1]d AND how = 'post' THEN link END, CASE WHEN n > %[1]d AND how <> 'repost' THEN `+benchWords("p", 15)+` END
+FROM (
+    SELECT n, CASE WHEN n %% 4 = 0 THEN 'repost' WHEN n %% 9 = 0 THEN 'quote' ELSE 'post' END AS how,
+           CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[3]d)::int + 1 + (6 - n %% 6 - 1) * %[3]d ELSE (random() ^ 4 * (%[3]d - 1))::int + 1 + 6 * %[3]d END AS link,
+           CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0) ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END AS at
+    FROM generate_series(1, %[1]d + %[4]d) AS n OFFSET 0
+) AS n`, benchBefore, benchAccounts-1, benchLinks, benchDay),
 		`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '1', '', shared_at, '{}' FROM shares WHERE words IS NOT NULL`,
 		`CREATE INDEX shares_words ON shares USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE words IS NOT NULL`,
 		`CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024)`,

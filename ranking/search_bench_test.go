@@ -2,10 +2,20 @@ package ranking
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
 )
 
 // benchWords is a tsvector of random words of row n: that with the number 0 is in most
@@ -16,8 +26,7 @@ func benchWords(prefix string, words int) string {
 }
 
 // benchClaims gives each link one claim.
-var benchClaims = `
-INSERT INTO claims (id, link_id, hash, url, site, title, words) OVERRIDING SYSTEM VALUE
+var benchClaims = `INSERT INTO claims (id, link_id, hash, url, site, title, words) OVERRIDING SYSTEM VALUE
 SELECT n, n, '', l.url, l.site, l.title, ` + benchWords("t", 10) + ` || array_to_tsvector(ARRAY['site' || n % 5000, 'example', 'an', 'article', n::text])
 FROM (SELECT id AS n, url, site, title FROM links) AS l`
 
@@ -44,4 +53,66 @@ func benchSearch(b *testing.B, pool *pgxpool.Pool) {
 	}
 	close(stop)
 	require.NoError(b, <-ended)
+}
+
+// BenchmarkWords compares storing shares with and without what the filter by text needs,
+// in turn: the CPU time of the worker and of Postgres. Most links are new.
+func BenchmarkWords(b *testing.B) {
+	const size, turns = 100, 120
+	kinds := []string{"with", "without"}
+	pools, backends := map[string]*pgxpool.Pool{}, map[string]uint32{}
+	for _, kind := range kinds {
+		pool := schematest.New(b)
+		if kind == "without" {
+			_, err := pool.Exec(b.Context(), `DROP INDEX shares_words, claims_words, links_address`)
+			require.NoError(b, err)
+		}
+		require.NoError(b, EnsureDays(b.Context(), pool, time.Now(), 7*24*time.Hour))
+		pools[kind], backends[kind] = single(b, pool)
+		defer pools[kind].Close()
+	}
+	own := func() time.Duration {
+		var u syscall.Rusage
+		require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	text := func(words int) string {
+		var t strings.Builder
+		for range words {
+			fmt.Fprintf(&t, "word%d, ", int(50_000*math.Pow(r.Float64(), 5)))
+		}
+		return t.String()
+	}
+	for b.Loop() {
+		spent := map[string]time.Duration{}
+		for turn := range turns {
+			shares := make([]Share, size)
+			keys := make([]schema.Key, size)
+			for i := range shares {
+				page := fmt.Sprintf("site%d.example/an/article/about/%d", r.IntN(500), int(float64(turns*size)*math.Pow(r.Float64(), 2)))
+				keys[i] = schema.Key{Collection: schema.PostCollection, DID: fmt.Sprintf("did:plc:%024d", r.IntN(benchAccounts)), Rkey: fmt.Sprintf("3m%011d", turn*size+i)}
+				shares[i] = Share{Key: keys[i], Identity: page, URL: "https://" + page, Site: "site.example", How: "post", SharedAt: time.Now(), Text: text(18), Card: Card{Title: text(9), Description: text(20)}}
+			}
+			for _, kind := range kinds {
+				without := slices.Clone(shares)
+				if kind == "without" {
+					for i := range without {
+						without[i].Text = ""
+					}
+				}
+				began := own() + cpu(b, backends[kind])
+				require.NoError(b, EnsureLinks(b.Context(), pools[kind], without, time.Now()))
+				require.NoError(b, pgx.BeginFunc(b.Context(), pools[kind], func(tx pgx.Tx) error { return ReplaceShares(b.Context(), tx, keys, without, time.Now()) }))
+				if turn >= 20 {
+					spent[kind] += own() + cpu(b, backends[kind]) - began
+				}
+			}
+		}
+		for _, kind := range kinds {
+			b.ReportMetric(float64(spent[kind].Microseconds())/((turns-20)*size), kind+"-µs/share")
+		}
+		b.ReportMetric(float64(spent["with"])/float64(spent["without"]), "ratio")
+		b.ReportMetric(0, "ns/op")
+	}
 }
