@@ -81,7 +81,7 @@ func benchFill(b *testing.B, pool *pgxpool.Pool) {
 	for _, sql := range []string{
 		`DROP INDEX shares_window, shares_link, shares_sharer, shares_words, claims_words, links_address`, // faster to make them at once
 		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
-		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT 'site' || n %% 5000 || '.example/an/article/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
+		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT 'site' || n %% 5000 || '.example/an/article/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', '', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
 		// The links of the last day have the highest ids.
 		benchClaims,
 		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id, words)

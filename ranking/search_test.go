@@ -131,6 +131,7 @@ func TestTextOfADeletedPostFindsNothing(t *testing.T) {
 		} {
 			tx, err := l.pool.Begin(t.Context())
 			require.NoError(t, err)
+			defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
 			execute(t, tx, sql)
 			for _, text := range []string{"seldom", "heron"} {
 				require.Equal(t, []string{page}, l.find(l.pool, text), "not committed")
