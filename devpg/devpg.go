@@ -165,8 +165,23 @@ func (s *Server) initCluster(ctx context.Context) error {
 	return nil
 }
 
-// start starts the server and waits until it accepts connections.
+// start starts the server and waits until it accepts connections. The children of a
+// server that was killed end a moment after it, and until then no other can start.
 func (s *Server) start(ctx context.Context) error {
+	for began := time.Now(); ; {
+		err := s.startOnce(ctx)
+		if err == nil || !strings.Contains(err.Error(), "pre-existing shared memory block") || time.Since(began) > startTimeout {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) startOnce(ctx context.Context) error {
 	if err := s.makeSockets(); err != nil {
 		return err
 	}

@@ -156,7 +156,7 @@ func (c *chaos) drain() *simnet.Entry {
 	c.t.Helper()
 	last := c.waitCommitted()
 	require.Eventually(c.t, func() bool {
-		left, err := tryCount(c.pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
+		left, err := tryCount(c.pool, `SELECT `+unprocessed)
 		return err == nil && left == 0
 	}, 8*time.Minute, 50*time.Millisecond, "jobs are left") // a job that has failed three times waits 81 s
 	return last

@@ -173,7 +173,7 @@ func (c *chaos) settle() {
 	for until := time.Now().Add(8 * time.Minute); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
 		const sql = `
 SELECT concat_ws('; ',
-    (SELECT 'subjects: ' || count(*) FROM subjects WHERE fetch_at <= now() HAVING count(*) > 0),
+    (SELECT 'subjects: ' || count(*) FROM subjects WHERE fetch_at <= now() OR fetch_at > now() + interval '16 minutes' HAVING count(*) > 0),
     (SELECT 'changed subjects: ' || count(*) FROM changed_subjects HAVING count(*) > 0),
     (SELECT 'gaps: ' || string_agg(concat_ws(' ', id, problem), ', ') FROM gaps WHERE closed_at IS NULL),
     (SELECT 'jobs: ' || string_agg(concat_ws(' ', kind, state, errors[array_length(errors, 1)] ->> 'error'), ', ') FROM river_job

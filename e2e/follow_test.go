@@ -216,7 +216,7 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 	database := schematest.NewURL(t)
 	pool := open(t, database)
 	hub := n.Hub()
-	env := append(follower(n, database), "WEIR_API_INTERVAL=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=9s", "WEIR_JOB_TIMEOUT=8s")
+	env := append(follower(n, database), "WEIR_API_INTERVAL=100ms", "WEIR_BACKFILL_WORKERS=6", "WEIR_RESCUE_AFTER=9s", "WEIR_JOB_TIMEOUT=8s", "WEIR_COLLECTIONS=app.bsky.feed.post")
 	var processes []*process
 	for range 3 {
 		processes = append(processes, start(t, env, "work"))

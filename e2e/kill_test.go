@@ -106,7 +106,7 @@ func (k *killing) drain(pool *pgxpool.Pool) {
 		if err != nil || n == 0 {
 			return false
 		}
-		left, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND state NOT IN ('completed', 'cancelled', 'discarded')`)
+		left, err := tryCount(pool, `SELECT `+unprocessed)
 		return err == nil && left == 0
 	}, 3*time.Minute, 50*time.Millisecond, "not drained: %s", tail(k.process.stderr.String(), 2000))
 }

@@ -200,7 +200,7 @@ func TestBackpressure(t *testing.T) {
 	becomes(t, at, "quiet")
 	last := lastDelivered(n)
 	require.Eventually(t, func() bool {
-		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 1 && waiting() == 0
+		return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE last_event_at >= to_timestamp(%d / 1000000.0)`, last.TimeUS)) == 1 && count(t, pool, `SELECT `+unprocessed) == 0
 	}, time.Minute, 20*time.Millisecond)
 	oracle := fold(n.Log().Entries())
 	problems, err := oracle.problems(t.Context(), pool, time.Now())

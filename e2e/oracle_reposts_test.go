@@ -62,6 +62,11 @@ func (tr oracle) counts(key shareKey, s shareRow) bool {
 	return !hidden(key.did) && !(s.through != "" && hidden(s.through))
 }
 
+// unprocessed is how many jobs and changed subjects are left. When it is 0, shares has
+// what the stored records share.
+const unprocessed = `
+    (SELECT count(*) FROM river_job WHERE kind = 'process_posts' AND finalized_at IS NULL) + (SELECT count(*) FROM changed_subjects) `
+
 // living is true for the shares s that need no subject, or have one. Others may remain
 // until the next check of the subjects, but do not count.
 const living = ` (s.subject_did IS NULL OR EXISTS (

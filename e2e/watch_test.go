@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,15 +21,9 @@ func TestWatchAddReportsTheTarget(t *testing.T) {
 	require.NoError(t, err)
 	watches := func() int { return count(t, pool, `SELECT count(*) FROM watches`) }
 
-	before := len(n.Follows(hub.DID)) // it follows and unfollows accounts all the time
 	said := succeed(t, env, "watch", "add", hub.Handle)
-	after := len(n.Follows(hub.DID))
 	require.Contains(t, said, "watching "+hub.Handle+" (follows): "+hub.DID+", "+hub.Handle)
-	var follows int
-	_, number, _ := strings.Cut(said, ", follows ")
-	_, err = fmt.Sscanf(number, "%d accounts\n", &follows)
-	require.NoError(t, err, said)
-	require.True(t, min(before, after) <= follows && follows <= max(before, after), "%d before, %d after: %s", before, after, said)
+	require.Contains(t, said, fmt.Sprintf(", follows %d accounts\n", len(active(n, n.Follows(hub.DID)))))
 	require.Contains(t, succeed(t, env, "watch", "add", hub.Handle), "already watching "+hub.Handle)
 	require.Contains(t, succeed(t, env, "watch", "add", "--account", n.Follows(hub.DID)[0]), "(account): "+n.Follows(hub.DID)[0]+", ")
 	require.Contains(t, succeed(t, env, "watch", "add", list), "(list): a list of 7 accounts\n")

@@ -1,6 +1,7 @@
 package link_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // TestLinksMatchTheSimulatedNetwork compares the links of each post with those that
-// the simulated network put into it, without any code of this package.
+// the simulated network put into it, and what it says about them, without any code of this package.
 func TestLinksMatchTheSimulatedNetwork(t *testing.T) {
 	t.Parallel()
 	n, err := simnet.New(simnet.Config{Seed: 7, Accounts: 200, History: 5000, Start: time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)})
@@ -22,12 +23,15 @@ func TestLinksMatchTheSimulatedNetwork(t *testing.T) {
 		}
 		post, err := link.InPost(e.DID, e.Record)
 		require.NoError(t, err)
-		var urls []string
+		var pages []string
+		var claims []simnet.Claim
 		for _, l := range post.Links {
-			urls = append(urls, l.URL)
+			pages = append(pages, "https://"+l.Identity)
+			claims = append(claims, simnet.Claim{URL: l.URL, Title: l.Card.Title, Description: l.Card.Description, Picture: strings.TrimPrefix(l.Card.Image, "blob:"+e.DID+"/")})
 		}
-		require.Equal(t, e.Links, urls, "%s", e.Record)
-		links += len(urls)
+		require.Equal(t, e.Links, pages, "%s", e.Record)
+		require.Equal(t, e.Claims, claims, "%s", e.Record)
+		links += len(pages)
 		if post.Quoted != (link.Subject{}) {
 			quotes++
 		}

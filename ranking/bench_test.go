@@ -81,18 +81,21 @@ func benchFill(b *testing.B, pool *pgxpool.Pool) {
 	for _, sql := range []string{
 		`DROP INDEX shares_window, shares_link, shares_sharer, shares_words, claims_words, links_address`, // faster to make them at once
 		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
-		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT 'site' || n %% 5000 || '.example/an/article/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', '', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
+		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT 'site' || n %% 5000 || '.example/an/article/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
+		fmt.Sprintf(`INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
+SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k), repeat('A description. ', 10), 'bafkreih25gep6oitcncurehgwzfd7ygezmukp7frooflsgqmy65dxtrevm',
+       `+benchWords("t", 10)+` || array_to_tsvector(ARRAY['site' || n %% 5000, 'example', 'an', 'article', n::text])
+FROM generate_series(1, %d) AS n JOIN links AS l ON l.id = n CROSS JOIN generate_series(0, 1) AS k`, 7*benchLinks),
 		// The links of the last day have the highest ids.
-		benchClaims,
-		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id, words)
-SELECT 'did:plc:' || lpad((random() * %[2]d)::int::text, 24, '0'), 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, link, how, at,
-       CASE WHEN n > %[1]d AND how = 'post' THEN link END, CASE WHEN n > %[1]d AND how <> 'repost' THEN `+benchWords("p", 15)+` END
+		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, claim_id, words)
+SELECT did, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, how, at, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END,
+       CASE WHEN n > %[1]d AND how <> 'repost' THEN `+benchWords("p", 15)+` END
 FROM (
-    SELECT n, CASE WHEN n %% 4 = 0 THEN 'repost' WHEN n %% 9 = 0 THEN 'quote' ELSE 'post' END AS how,
-           CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[3]d)::int + 1 + (6 - n %% 6 - 1) * %[3]d ELSE (random() ^ 4 * (%[3]d - 1))::int + 1 + 6 * %[3]d END AS link,
-           CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0) ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END AS at
-    FROM generate_series(1, %[1]d + %[4]d) AS n OFFSET 0
-) AS n`, benchBefore, benchAccounts-1, benchLinks, benchDay),
+SELECT n, 'did:plc:' || lpad((random() * %[3]d)::int::text, 24, '0') AS did,
+       CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[2]d)::int + 1 + (6 - n %% 6 - 1) * %[2]d ELSE (random() ^ 4 * (%[2]d - 1))::int + 1 + 6 * %[2]d END AS link,
+       CASE WHEN n %% 4 = 0 THEN 'repost' WHEN n %% 9 = 0 THEN 'quote' ELSE 'post' END AS how,
+       CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0) ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END AS at
+FROM generate_series(1, %[1]d + %[4]d) AS n) AS s`, benchBefore, benchLinks, benchAccounts-1, benchDay),
 		`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '1', '', shared_at, '{}' FROM shares WHERE words IS NOT NULL`,
 		`CREATE INDEX shares_words ON shares USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE words IS NOT NULL`,
 		`CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024)`,
@@ -166,8 +169,8 @@ func arrive(b *testing.B, conn *pgx.Conn, r *rand.Rand, n int, viral bool) {
 		}
 	}
 	_, err := conn.Exec(b.Context(), `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
-SELECT d, 'app.bsky.feed.post', k, l, 'post', clock_timestamp() FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a (d, k, l)
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id)
+SELECT d, 'app.bsky.feed.post', k, l, 'post', clock_timestamp(), 2 * l + ascii(k) % 2 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a (d, k, l)
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how WHERE shares.how <> excluded.how`, did, rkey, link)
 	require.NoError(b, err)
 }

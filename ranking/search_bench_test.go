@@ -25,11 +25,6 @@ func benchWords(prefix string, words int) string {
 	return fmt.Sprintf(`(SELECT string_agg('''%[1]s' || floor(50000 * random() ^ 5) || ''':' || g, ' ') FROM generate_series(1, %[2]d) AS g WHERE n IS NOT NULL)::tsvector`, prefix, words)
 }
 
-// benchClaims gives each link one claim.
-var benchClaims = `INSERT INTO claims (id, link_id, hash, url, site, title, words) OVERRIDING SYSTEM VALUE
-SELECT n, n, '', l.url, l.site, 'An article', ` + benchWords("t", 10) + ` || array_to_tsvector(ARRAY['site' || n % 5000, 'example', 'an', 'article', n::text])
-FROM (SELECT id AS n, url, site FROM links) AS l`
-
 // benchSearch measures pages of 50 links that match a text, while shares arrive, beside
 // the same ranking without a text.
 func benchSearch(b *testing.B, pool *pgxpool.Pool) {

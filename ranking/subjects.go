@@ -225,13 +225,18 @@ type DueSubject struct {
 
 // DueSubjects returns at most limit subjects that are to be fetched at now: first those
 // without links, which others wait for, then those whose links were shared last. If the
-// whole network is followed, there are none.
+// whole network is followed, there are none. A time that is too far ahead was written
+// while a clock was: it is due too.
 func DueSubjects(ctx context.Context, db schema.DB, now time.Time, limit int) ([]DueSubject, error) {
 	const sql = `
 WITH due AS MATERIALIZED (
-    SELECT u.did, u.collection, u.rkey, u.fetch_at, u.links FROM subjects AS u
-    WHERE u.fetch_at <= $1 AND EXISTS (SELECT FROM watches)
-    ORDER BY u.fetch_at LIMIT 10000
+    (SELECT u.did, u.collection, u.rkey, u.fetch_at, u.links FROM subjects AS u
+     WHERE u.fetch_at <= $1 AND EXISTS (SELECT FROM watches)
+     ORDER BY u.fetch_at LIMIT 10000)
+    UNION ALL
+    (SELECT u.did, u.collection, u.rkey, u.fetch_at, u.links FROM subjects AS u
+     WHERE u.fetch_at > $4 AND EXISTS (SELECT FROM watches)
+     ORDER BY u.fetch_at LIMIT 10000)
 )
 SELECT d.collection, d.did, d.rkey, d.fetch_at,
        d.links = '{}' OR coalesce(shared.at > $2, false)
@@ -247,7 +252,7 @@ LIMIT $3`
 	return schema.All(ctx, db, "choose the subjects to fetch", func(row pgx.CollectableRow) (d DueSubject, err error) {
 		err = row.Scan(&d.Collection, &d.DID, &d.Rkey, &d.FetchAt, &d.Needed)
 		return d, err
-	}, sql, now, now.Add(-LongestWindow), limit)
+	}, sql, now, now.Add(-LongestWindow), limit, now.Add(SubjectInterval+time.Minute))
 }
 
 // FetchedSubject is what the AppView showed of a subject.

@@ -122,6 +122,18 @@ func TestReleaseIsRepeatedAfterADeath(t *testing.T) {
 	require.Equal(t, 2, v.asked(), "not fetched again before the interval")
 }
 
+// TestFetchRequestedByAClockAhead is not put off as long as the clock was ahead.
+func TestFetchRequestedByAClockAhead(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	v.repostsURI("r1", v.stranger(0, "https://news.example/1"))
+	v.execute(`UPDATE subjects SET fetch_at = fetch_at + interval '1 hour'`)
+	v.run()
+	require.Len(t, v.sharing(), 1)
+	v.run()
+	require.Equal(t, 1, v.asked(), "not fetched again before the interval")
+}
+
 // TestStrangersPostIsFetchedAgain while its link is in a ranking: what the AppView no
 // longer shows does not count, and an edit changes the links.
 func TestStrangersPostIsFetchedAgain(t *testing.T) {

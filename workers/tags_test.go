@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -89,6 +90,24 @@ func TestTagsOfJobs(t *testing.T) {
 		require.True(t, covered[kind], "%s: give it tags in its InsertOpts, and its cases here", kind)
 	}
 	require.Len(t, covered, len(kinds(t)))
+}
+
+// TestPeriodicJobLeavesNoDeadLetter if it is out of tries: the next run does the same
+// work. Other jobs leave one.
+func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.CheckCounts{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, jobs.ProcessPosts{}} {
+		inserted, err := queue.Insert(t.Context(), args, nil)
+		require.NoError(t, err)
+		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1`, inserted.Job.ID)
+		require.NoError(t, err)
+	}
+	left, err := schema.All(t.Context(), pool, "list the dead letters", pgx.RowTo[string], `SELECT kind FROM dead_letters`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"process_posts"}, left)
 }
 
 // TestTagsOfJobsFromSQL, from triggers and from functions for operators.
