@@ -31,8 +31,11 @@ func matches(link string) string {
     OR EXISTS (
         SELECT FROM (` + texts("s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
         WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$4") + `
-          AND EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey))) `
+          AND ` + stored + `)) `
 }
+
+// stored is a condition: the post of the share s is stored.
+const stored = `EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)`
 
 // searched is the text of the query as matches needs it.
 type searched struct {
@@ -40,6 +43,7 @@ type searched struct {
 	from string // the first rkey of the partitions of posts
 	// within has all links that match, and others that matched before something was deleted or hidden. Nil: too many do.
 	within map[int64]struct{}
+	exact  bool // within has no others
 }
 
 func (r *reader) searchArgs() []any {
@@ -70,7 +74,11 @@ WITH found AS MATERIALIZED (
 SELECT count(*), array_agg(DISTINCT f.link_id) FROM found AS f`
 	var n int
 	var links []int64
-	if err := r.tx.QueryRow(ctx, sql, r.text.words, r.text.address, r.text.from, r.many).Scan(&n, &links); err != nil {
+	if err = r.tx.QueryRow(ctx, sql, r.text.words, r.text.address, r.text.from, r.many).Scan(&n, &links); err == nil && n < min(r.few, r.many) {
+		r.text.exact = true
+		links, err = schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], matching, r.searchArgs()...)
+	}
+	if err != nil {
 		return fmt.Errorf("find the links that match: %w", err)
 	}
 	if n >= r.many {
@@ -83,6 +91,19 @@ SELECT count(*), array_agg(DISTINCT f.link_id) FROM found AS f`
 	return nil
 }
 
+// matching selects the links for which matches is true, from what matches rather than
+// from the links.
+var matching = `
+SELECT l.id FROM links AS l WHERE l.identity ILIKE $2::text
+UNION
+SELECT s.link_id FROM (` + texts("s.link_id, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
+WHERE` + eligible("s.did", "$4") + `AND ` + stored + `
+UNION
+SELECT c.link_id FROM (SELECT c.id, c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
+WHERE EXISTS (
+    SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = c.link_id OFFSET 0) AS s
+    WHERE s.claim_id = c.id AND` + eligible("s.did", "$4") + `)`
+
 // found returns the links that may match; nil: all may.
 func (t *searched) found() []int64 {
 	if t == nil || t.within == nil {
@@ -94,6 +115,9 @@ func (t *searched) found() []int64 {
 	}
 	return links
 }
+
+// doubtful reports whether a link that may match must still be asked.
+func (t *searched) doubtful() bool { return t != nil && !t.exact }
 
 // leaveOut removes the links that cannot match.
 func (t *searched) leaveOut(of []entry) []entry {
@@ -108,7 +132,7 @@ func (t *searched) leaveOut(of []entry) []entry {
 
 // keep removes the links that are not of the site, or do not match the text.
 func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
-	if of = r.text.leaveOut(of); len(of) == 0 || r.q.Site == "" && r.text == nil {
+	if of = r.text.leaveOut(of); len(of) == 0 || r.q.Site == "" && !r.text.doubtful() {
 		return of, nil
 	}
 	ids := make([]int64, len(of))
@@ -116,7 +140,7 @@ func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
 		ids[i] = e.ID
 	}
 	sql, args := `SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND l.site = $2`, []any{ids, r.q.Site}
-	if r.text != nil {
+	if r.text.doubtful() {
 		sql = `SELECT k.id FROM unnest($5::bigint[]) AS k (id) WHERE ($6 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $6) AND` + matches("k.id")
 		args = append(r.searchArgs(), ids, r.q.Site)
 	}

@@ -158,7 +158,7 @@ type limits struct {
 // Trending returns a page of the ranking. Everything is read in one snapshot: every
 // number equals a recount of the ledger at that moment, however far the counter is.
 func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
-	return trending(ctx, db, q, limits{pending: 5000, few: 2000, many: 50_000})
+	return trending(ctx, db, q, limits{pending: 5000, few: 2000, many: 20_000})
 }
 
 func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err error) {
