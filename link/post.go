@@ -38,7 +38,7 @@ type Link struct {
 type Post struct {
 	Links  []Link  // at most 25, distinct by Identity, in order of appearance; the card's link is last
 	Quoted Subject // the post that it quotes
-	Text   string
+	Text   string  // what the author wrote
 }
 
 // rawLink is a URL as it is written in a post.

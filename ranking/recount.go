@@ -44,7 +44,7 @@ FROM (
       AND ($12::bigint[] IS NULL OR c.id = ANY ($12))` + afterPosition(15) + `
     OFFSET 0 -- the text is looked for in this order, until the page is full
 ) AS k
-WHERE (NOT $13::boolean OR` + matches("k.id") + `)
+WHERE (NOT $13::boolean OR` + matches("k.id", fmt.Sprint(anywhere)) + `)
 LIMIT $14`
 	args := append(r.searchArgs(), r.earliest(), r.q.until(), r.q.ways(), r.watches, r.from(), r.end, r.q.Site, r.text.found(), r.text.doubtful(), r.q.Limit+1)
 	return schema.All(ctx, r.tx, "recount the links", pgx.RowToStructByPos[entry], sql, append(args, r.positionArgs()...)...)

@@ -152,13 +152,13 @@ type reader struct {
 type limits struct {
 	pending int // from here on, what is pending is not corrected: a recount of the ledger is faster
 	few     int // fewer links than this are read one by one rather than walked
-	many    int // from here on, the links that match a text are not listed ahead
+	many    int // from here on, those that match a text in one place are not listed ahead
 }
 
 // Trending returns a page of the ranking. Everything is read in one snapshot: every
 // number equals a recount of the ledger at that moment, however far the counter is.
 func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
-	return trending(ctx, db, q, limits{pending: 5000, few: 2000, many: 20_000})
+	return trending(ctx, db, q, limits{pending: 5000, few: 2000, many: 50_000})
 }
 
 func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err error) {

@@ -71,7 +71,7 @@ func (w *walk) qualifies(e entry) bool {
 // candidates returns all links that may be in the ranking if they are few and a walk
 // would pass many others; otherwise nil.
 func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
-	if links = w.text.found(); links != nil && len(links) < w.few {
+	if links = w.text.found(); links != nil && len(links) < 5*w.few { // their walk passes more links than one of a site does
 		return links, nil
 	}
 	if w.q.Site != "" {
@@ -103,12 +103,16 @@ func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, err
 	if !ways && !filtered {
 		return w.next(ctx, after, limit)
 	}
+	growth := 2
+	if w.text != nil { // most links do not match
+		growth = 4
+	}
 	var found []entry
 	position := after
 	if ways { // a link before the position may have fewer sharers by these ways
 		position = nil
 	}
-	for size := 2 * limit; ; size *= 2 {
+	for size := 2 * limit; ; size *= growth {
 		chunk, err := w.next(ctx, position, size)
 		if err != nil {
 			return nil, err
