@@ -22,6 +22,9 @@ REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE, CREATE ON SCHEMA public TO weir_owner;
 GRANT USAGE ON SCHEMA public TO weir_app;
 
+-- The filter by text uses it. weir_owner may not create it.
+CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA public;
+
 -- The server ends the transaction of a process that is paused, or whose host falls silent, after this time. jit is off because
 -- compiling a query takes longer than it saves. Weir sets both for each connection too, but behind a pooler only these apply.
 ALTER ROLE weir_app SET idle_in_transaction_session_timeout = '10s';

@@ -38,6 +38,7 @@ type Link struct {
 type Post struct {
 	Links  []Link  // at most 25, distinct by Identity, in order of appearance; the card's link is last
 	Quoted Subject // the post that it quotes
+	Text   string  // what the author wrote
 }
 
 // rawLink is a URL as it is written in a post.
@@ -66,7 +67,7 @@ func InPost(did string, post []byte) (Post, error) {
 	links = append(links, bareLinks(text, covered)...)
 	slices.SortStableFunc(links, func(a, b rawLink) int { return a.at - b.at })
 
-	var p Post
+	p := Post{Text: text}
 	for _, l := range links {
 		if len(p.Links) == maxLinks {
 			break

@@ -77,7 +77,7 @@ func TestCardFillsItsLinkAnywhereInThePost(t *testing.T) {
 	require.Equal(t, Post{Links: []Link{
 		{URL: "https://www.news.example/1", Identity: "news.example/1", Site: "news.example", Card: Card{Title: "A title", Description: "About it", Image: "blob:did:plc:abc/bafkreiabc"}},
 		{URL: "https://b.example/2", Identity: "b.example/2", Site: "b.example"},
-	}}, p)
+	}, Text: text}, p)
 }
 
 func TestQuoteIsRecordedWithAndWithoutACard(t *testing.T) {
@@ -99,6 +99,7 @@ func TestQuoteIsRecordedWithAndWithoutACard(t *testing.T) {
 	} {
 		p, err := InPost(poster, []byte(textPost(t, "look", `"embed":`+c.embed)))
 		require.NoError(t, err, c.rule)
+		c.want.Text = "look"
 		require.Equal(t, c.want, p, c.rule)
 	}
 }

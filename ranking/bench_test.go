@@ -76,22 +76,30 @@ func benchPool(b *testing.B) *pgxpool.Pool {
 func benchFill(b *testing.B, pool *pgxpool.Pool) {
 	b.Helper()
 	began := time.Now()
+	require.NoError(b, schema.EnsurePostPartitions(b.Context(), pool, began, 24*time.Hour))
+	require.NoError(b, EnsureDays(b.Context(), pool, began, 7*24*time.Hour))
 	for _, sql := range []string{
-		`DROP INDEX shares_window, shares_link, shares_sharer`, // faster to make them at once
+		`DROP INDEX shares_window, shares_link, shares_sharer, shares_words, claims_words, links_address`, // faster to make them at once
 		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
-		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT n::text, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
-		fmt.Sprintf(`INSERT INTO claims (id, link_id, hash, url, site, title, description, image) OVERRIDING SYSTEM VALUE
-SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k), repeat('A description. ', 10), 'bafkreih25gep6oitcncurehgwzfd7ygezmukp7frooflsgqmy65dxtrevm'
+		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT 'site' || n %% 5000 || '.example/an/article/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
+		fmt.Sprintf(`INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
+SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k), repeat('A description. ', 10), 'bafkreih25gep6oitcncurehgwzfd7ygezmukp7frooflsgqmy65dxtrevm',
+       `+benchWords("t", 10)+` || array_to_tsvector(ARRAY['site' || n %% 5000, 'example', 'an', 'article', n::text])
 FROM generate_series(1, %d) AS n JOIN links AS l ON l.id = n CROSS JOIN generate_series(0, 1) AS k`, 7*benchLinks),
 		// The links of the last day have the highest ids.
-		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, claim_id)
-SELECT did, 'app.bsky.feed.post', rkey, how, at, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END
+		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, claim_id, words)
+SELECT did, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, how, at, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END,
+       CASE WHEN n > %[1]d AND how <> 'repost' THEN `+benchWords("p", 15)+` END
 FROM (
-SELECT 'did:plc:' || lpad((random() * %[3]d)::int::text, 24, '0') AS did, lpad(n::text, 13, '3k') AS rkey,
+SELECT n, 'did:plc:' || lpad((random() * %[3]d)::int::text, 24, '0') AS did,
        CASE WHEN n <= %[1]d THEN (random() ^ 4 * %[2]d)::int + 1 + (6 - n %% 6 - 1) * %[2]d ELSE (random() ^ 4 * (%[2]d - 1))::int + 1 + 6 * %[2]d END AS link,
        CASE WHEN n %% 4 = 0 THEN 'repost' WHEN n %% 9 = 0 THEN 'quote' ELSE 'post' END AS how,
        CASE WHEN n <= %[1]d THEN now() - interval '7 days' + interval '6 days' * (n / %[1]d.0) ELSE now() - interval '1 day' + interval '1 day' * ((n - %[1]d) / %[4]d.0) END AS at
 FROM generate_series(1, %[1]d + %[4]d) AS n) AS s`, benchBefore, benchLinks, benchAccounts-1, benchDay),
+		`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) SELECT collection, did, rkey, '1', '', shared_at, '{}' FROM shares WHERE words IS NOT NULL`,
+		`CREATE INDEX shares_words ON shares USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE words IS NOT NULL`,
+		`CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit = 1024)`,
+		`CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit = 1024)`,
 		`CREATE INDEX shares_window ON shares (shared_at, link_id, did)`,
 		`CREATE INDEX shares_link ON shares (link_id, shared_at)`,
 		`CREATE INDEX shares_sharer ON shares (did, link_id)`,
@@ -171,6 +179,7 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how WH
 // counts costs and how long pages take.
 func BenchmarkRanking(b *testing.B) {
 	pool := benchPool(b)
+	b.Run("search", func(b *testing.B) { benchSearch(b, pool) })
 	b.Run("trending", func(b *testing.B) { benchTrending(b, pool) })
 	b.Run("upkeep", func(b *testing.B) { benchUpkeep(b, pool) })
 }
@@ -331,7 +340,7 @@ func benchPage(b *testing.B, pool *pgxpool.Pool, q Query, beside bool) {
 	p50, p99 := times(benchTurns, func() {
 		p, err := Trending(b.Context(), one, q)
 		require.NoError(b, err)
-		require.Len(b, p.Links, 50)
+		require.True(b, q.Text != "" || len(p.Links) == 50)
 		require.False(b, p.Recounted)
 	})
 	b.ReportMetric((cpu(b, backend)-began).Seconds()*1000/benchTurns, "cpu-ms") // of the server; depends little on what else runs

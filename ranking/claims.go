@@ -46,11 +46,11 @@ func pictureCID(image string) string {
 const insertClaims = `
 WITH locked AS MATERIALIZED (
     SELECT l.id, i.*
-    FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS i (identity, hash, url, site, title, description, image)
+    FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[]) AS i (identity, hash, url, site, title, description, image, words)
     CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1 FOR KEY SHARE OF l) AS l
 )
-INSERT INTO claims (link_id, hash, url, site, title, description, image)
-SELECT l.id, l.hash, l.url, l.site, l.title, l.description, l.image
+INSERT INTO claims (link_id, hash, url, site, title, description, image, words)
+SELECT l.id, l.hash, l.url, l.site, l.title, l.description, l.image, coalesce(l.words, '')::tsvector
 FROM locked AS l
 WHERE (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = l.hash LIMIT 1) IS NULL
 ON CONFLICT (link_id, hash) DO NOTHING`
@@ -78,11 +78,13 @@ func queueClaims(q *pgx.Batch, shares []Share) (hashes pgtype.FlatArray[[]byte])
 		return values
 	}
 	distinct := make(pgtype.FlatArray[[]byte], len(all))
+	said := make(pgtype.FlatArray[*string], len(all))
 	for i := range all {
 		distinct[i] = all[i].hash
+		said[i] = vector(all[i].title, all[i].description, readable(all[i].url))
 	}
 	q.Queue(insertClaims, column(func(c *claim) string { return c.identity }), distinct, column(func(c *claim) string { return c.url }), column(func(c *claim) string { return c.site }),
-		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }))
+		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said)
 	return hashes
 }
 

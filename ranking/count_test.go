@@ -27,6 +27,8 @@ type history struct {
 	pool  *pgxpool.Pool
 	clock atomic.Int64 // microseconds
 	steps atomic.Int64
+
+	compared int // how often
 }
 
 const historyAccounts, historyLinks, historyTargets = 40, 120, 2
@@ -47,11 +49,12 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	// No two accounts share at the same time: the latest sharer is one.
 	dated := `$5::timestamptz + right($1, 2)::int * interval '1 microsecond'`
 	add := `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id)
-SELECT $1, 'c', $2, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END FROM links AS l WHERE l.id = ANY ($3)
-ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id`
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id, words)
+SELECT $1, 'app.bsky.feed.post', $2, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END, $7::tsvector FROM links AS l WHERE l.id = ANY ($3)
+ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id, words = excluded.words`
+	store := `INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', $1, $2, '1', '', now(), '{}') ON CONFLICT DO NOTHING`
 	through := `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'c', $2, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
+INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'app.bsky.feed.post', $2, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
 	subject := func() string { return fmt.Sprint("s", r.IntN(2)) }
 	k := r.IntN(71)
@@ -62,13 +65,17 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 15: // through a post that another account may have written
 		q.Queue(through, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], ways()[1+r.IntN(2)], at(), did(), subject())
 	case k < 45:
-		q.Queue(add, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10))
+		author, name := did(), rkey()
+		q.Queue(store, author, name)
+		q.Queue(add, author, name, []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10), vector(randomText(r)))
 	case k < 55:
 		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond', claim_id = CASE WHEN $2 = 'post' THEN 10 * link_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
 	case k < 60:
 		q.Queue(`UPDATE shares SET link_id = $2, claim_id = 10 * $2::bigint + claim_id % 10 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
-	case k < 70:
+	case k < 65:
 		q.Queue(`DELETE FROM shares WHERE rkey = $1`, rkey())
+	case k < 70:
+		q.Queue(`DELETE FROM posts WHERE rkey = $1`, rkey()) // it expires
 	case k < 71:
 		q.Queue(`DELETE FROM shares WHERE rkey LIKE $1 AND did = $2`, fmt.Sprintf("%d-%%", writer), did())
 	case k < 79:
@@ -91,7 +98,7 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 94:
 		id := link()
 		q.Queue(`INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
-			id, fmt.Sprint(r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
+			id, fmt.Sprintf("host%d.example/%d", r.IntN(3), r.Uint64()), fmt.Sprintf("site%d.example", r.IntN(3)), h.now())
 		q.Queue(historyClaims, id)
 	case k < 95 && r.IntN(20) == 0:
 		q.Queue(`INSERT INTO pending_counts (link_id) VALUES ($1)`, link())
@@ -204,13 +211,14 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 	defer tx.Rollback(context.Background()) //nolint:errcheck // it wrote nothing
 	l := readLedger(t, tx)
 	require.NoError(t, tx.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pending_counts)`).Scan(&pending))
+	h.compared++
 	for i, q := range queries {
 		if _, ok := l.members[q.Watch]; q.Watch != "" && !ok {
 			_, err := Trending(t.Context(), within{tx}, q)
 			require.ErrorIs(t, err, ErrWatch)
 			continue
 		}
-		got, again := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], few: []int{2000, 2}[i/2%2]})
+		got, again := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], few: []int{2000, 2}[i/2%2], many: []int{50_000, 4}[(i+h.compared)%2]})
 		require.Equal(t, l.fold(q), got, "%+v, pending %t, recounted %t", q, pending, again)
 		if again {
 			recounted++
@@ -231,7 +239,7 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	source := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, n)) }
 	h := &history{pool: schematest.New(t)}
 	h.clock.Store(time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC).UnixMicro())
-	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 'site' || n % 3 || '.example', now() FROM generate_series(1, $1::int) AS n`, historyLinks)
+	_, err := h.pool.Exec(t.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT 'host' || n % 3 || '.example/' || n, n::text, 'site' || n % 3 || '.example', now() FROM generate_series(1, $1::int) AS n`, historyLinks)
 	require.NoError(t, err)
 	_, err = h.pool.Exec(t.Context(), historyClaims, nil)
 	require.NoError(t, err)

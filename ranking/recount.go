@@ -22,25 +22,31 @@ func (r *reader) recount(ctx context.Context) ([]entry, error) {
 WITH pairs AS MATERIALIZED (
     SELECT s.link_id, s.did, max(s.shared_at) AS at
     FROM shares AS s
-    WHERE s.shared_at > $1 AND s.shared_at <= $2 AND` + throughLivingSubject + `
-      AND ($3::text[] IS NULL OR s.how = ANY ($3))
+    WHERE s.shared_at > $5 AND s.shared_at <= $6 AND` + throughLivingSubject + `
+      AND ($7::text[] IS NULL OR s.how = ANY ($7))
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
       AND (NOT $4::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
-      AND ($5::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($5)))
+      AND ($8::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($8)))
     GROUP BY s.link_id, s.did
 ), links_of AS MATERIALIZED (
     SELECT p.link_id                             AS id,
-           count(*) FILTER (WHERE p.at > $6)     AS sharers,
-           ` + speedOf("p.at", "$7") + `         AS speed,
+           count(*) FILTER (WHERE p.at > $9)     AS sharers,
+           ` + speedOf("p.at", "$10") + `         AS speed,
            max(p.at)                             AS last,
            ` + dids + `                          AS dids
     FROM pairs AS p
     GROUP BY p.link_id
 )
-SELECT c.id, c.sharers, c.speed, c.last, c.dids
-FROM links_of AS c
-WHERE ($8::text = '' OR EXISTS (SELECT FROM links AS l WHERE l.id = c.id AND l.site = $8))` + afterPosition(9)
-	args := []any{r.earliest(), r.q.until(), r.q.ways(), r.state.Watching, r.watches, r.from(), r.end, r.q.Site}
+SELECT k.id, k.sharers, k.speed, k.last, k.dids
+FROM (
+    SELECT * FROM links_of AS c
+    WHERE ($11::text = '' OR EXISTS (SELECT FROM links AS l WHERE l.id = c.id AND l.site = $11))
+      AND ($12::bigint[] IS NULL OR c.id = ANY ($12))` + afterPosition(15) + `
+    OFFSET 0 -- the text is looked for in this order, until the page is full
+) AS k
+WHERE (NOT $13::boolean OR` + matches("k.id", fmt.Sprint(anywhere)) + `)
+LIMIT $14`
+	args := append(r.searchArgs(), r.earliest(), r.q.until(), r.q.ways(), r.watches, r.from(), r.end, r.q.Site, r.text.found(), r.text.doubtful(), r.q.Limit+1)
 	return schema.All(ctx, r.tx, "recount the links", pgx.RowToStructByPos[entry], sql, append(args, r.positionArgs()...)...)
 }
 
@@ -59,17 +65,16 @@ func speedOf(at, end string) string {
 }
 
 // afterPosition ends a query of links c with the conditions of the ranking, its order,
-// and the position and length of the page. Its parameters begin with number n; they are
+// and the position of the page. Its parameters begin with number n; they are
 // positionArgs.
 func afterPosition(n int) string {
 	const sql = `
   AND c.sharers >= $%[1]d AND ($%[2]d::text <> 'speed' OR c.speed > 0)
-  AND ($%[3]d::boolean OR (%[8]s, %[9]s, c.id) < ($%[4]d::bigint, $%[5]d::timestamptz, $%[6]d::bigint))
-ORDER BY %[8]s DESC, %[9]s DESC, c.id DESC
-LIMIT $%[7]d`
+  AND ($%[3]d::boolean OR (%[7]s, %[8]s, c.id) < ($%[4]d::bigint, $%[5]d::timestamptz, $%[6]d::bigint))
+ORDER BY %[7]s DESC, %[8]s DESC, c.id DESC`
 	value := fmt.Sprintf(`CASE $%d WHEN 'newest' THEN 0 WHEN 'speed' THEN c.speed ELSE c.sharers END`, n+1)
 	stamp := fmt.Sprintf(`CASE $%d WHEN 'newest' THEN 'epoch' ELSE c.last END`, n+1)
-	return fmt.Sprintf(sql, n, n+1, n+2, n+3, n+4, n+5, n+6, value, stamp)
+	return fmt.Sprintf(sql, n, n+1, n+2, n+3, n+4, n+5, value, stamp)
 }
 
 func (r *reader) positionArgs() []any {
@@ -81,7 +86,7 @@ func (r *reader) positionArgs() []any {
 	if r.q.Sort == Newest {
 		stamp = time.Unix(0, 0)
 	}
-	return []any{r.q.least(), string(r.q.Sort), r.after == nil, after.value(r.q.Sort), stamp, after.ID, r.q.Limit + 1}
+	return []any{r.q.least(), string(r.q.Sort), r.after == nil, after.value(r.q.Sort), stamp, after.ID}
 }
 
 // earliest is the date after which shares matter to the query.

@@ -27,6 +27,7 @@ type Share struct {
 	SharedAt time.Time
 	StoredAt time.Time // when the record was first stored; zero: now
 	Card     Card
+	Text     string // of the record
 }
 
 // Card describes a link. Its post is the share's.
@@ -158,8 +159,14 @@ func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte],
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return r.Shares[i].Key })
 	identity, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	at, stored := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[time.Time], n)
+	said := make(pgtype.FlatArray[*string], n)
 	for i := range r.Shares {
 		s := &r.Shares[i]
+		if i > 0 && s.Key == r.Shares[i-1].Key && s.Text == r.Shares[i-1].Text {
+			said[i] = said[i-1]
+		} else {
+			said[i] = vector(s.Text)
+		}
 		identity[i], how[i], at[i], stored[i] = s.Identity, s.How, s.SharedAt, s.StoredAt
 		if s.StoredAt.IsZero() {
 			stored[i] = now
@@ -197,30 +204,30 @@ WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey
 	}
 	// A link that expired has no id or no claim here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, claim_id)
-SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.id END, i.how, i.shared_at, i.stored_at, c.id
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[])
-     AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash)
+INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, claim_id, words)
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.id END, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[], $9::text[])
+     AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words)
 LEFT JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
 LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id
-WHERE (s.how, s.shared_at, s.claim_id) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id)`
+SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words
+WHERE (s.how, s.shared_at, s.claim_id, s.words) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words)`
 	if n > 0 {
-		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims)
+		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims, said)
 	}
 	// A link that the record itself contains is not shared through its subject too.
 	const through = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, subject_did, subject_rkey)
-SELECT i.did, i.collection, i.rkey, i.link_id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[])
-     AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at)
+INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, subject_did, subject_rkey, words)
+SELECT i.did, i.collection, i.rkey, i.link_id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.words::tsvector
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::text[])
+     AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at, words)
 WHERE EXISTS (SELECT FROM links AS l WHERE l.id = i.link_id)
 ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at
-WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at) IS DISTINCT FROM (excluded.how, excluded.shared_at)`
+SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words
+WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words)`
 	if len(r.Through) > 0 {
-		q.Queue(through, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored)
+		q.Queue(through, t.collection, t.did, t.rkey, t.link, t.subjectDID, t.subjectRkey, t.how, t.at, t.stored, t.said)
 	}
 }
 
@@ -229,16 +236,18 @@ type throughColumns struct {
 	collection, did, rkey, subjectDID, subjectRkey, how pgtype.FlatArray[string]
 	link                                                pgtype.FlatArray[int64]
 	at, stored                                          pgtype.FlatArray[time.Time]
+	said                                                pgtype.FlatArray[*string]
 }
 
 func newThroughColumns(all []Through) (c throughColumns) {
 	for i := range all {
 		t := &all[i]
+		said := vector(t.Text)
 		for _, link := range t.Links {
 			c.collection, c.did, c.rkey = append(c.collection, t.Collection), append(c.did, t.DID), append(c.rkey, t.Rkey)
 			c.subjectDID, c.subjectRkey = append(c.subjectDID, t.Subject.DID), append(c.subjectRkey, t.Subject.Rkey)
 			c.link, c.how = append(c.link, link), append(c.how, t.How)
-			c.at, c.stored = append(c.at, t.SharedAt), append(c.stored, t.StoredAt)
+			c.at, c.stored, c.said = append(c.at, t.SharedAt), append(c.stored, t.StoredAt), append(c.said, said)
 		}
 	}
 	return c

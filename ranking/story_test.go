@@ -23,21 +23,25 @@ type story struct {
 		Rkey     string
 		Key      string
 		Claim    int64
+		Words    []string
+		Stored   bool // its post
 	}
-	claims   map[int64]said
-	links    map[int64]said // the headlines that are stored
-	keptFrom time.Time
-	subjects map[[2]string][]int64
-	hidden   map[string]bool
-	members  map[string]map[string]bool // of each target and degree
-	watched  bool
-	sites    map[int64]string
+	identities map[int64]string
+	claims     map[int64]said
+	links      map[int64]said // the headlines that are stored
+	keptFrom   time.Time
+	subjects   map[[2]string][]int64
+	hidden     map[string]bool
+	members    map[string]map[string]bool // of each target and degree
+	watched    bool
+	sites      map[int64]string
 }
 
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	t.Helper()
 	ctx := t.Context()
-	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0) FROM shares`)
+	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0), tsvector_to_array(words),
+       EXISTS (SELECT FROM posts AS p WHERE p.did = s.did AND p.rkey = s.rkey) FROM shares AS s`)
 	require.NoError(t, err)
 	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		DID, How string
@@ -47,6 +51,8 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 		Rkey     string
 		Key      string
 		Claim    int64
+		Words    []string
+		Stored   bool // its post
 	}])
 	require.NoError(t, err)
 	l.readClaims(t, tx)
@@ -57,7 +63,8 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	_, err = pgx.ForEachRow(rows, []any{&author, &post, &links}, func() error { l.subjects[[2]string{author, post}] = slices.Clone(links); return nil })
 	require.NoError(t, err)
 	l.hidden, l.members, l.sites = map[string]bool{}, map[string]map[string]bool{}, map[int64]string{}
-	var did, target, kind, site string
+	l.identities = map[int64]string{}
+	var did, target, kind, site, identity string
 	var id int64
 	rows, _ = tx.Query(ctx, `SELECT did FROM accounts WHERE status <> 'active'`)
 	_, err = pgx.ForEachRow(rows, []any{&did}, func() error { l.hidden[did] = true; return nil })
@@ -74,8 +81,8 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 		return nil
 	})
 	require.NoError(t, err)
-	rows, _ = tx.Query(ctx, `SELECT id, site FROM links`)
-	_, err = pgx.ForEachRow(rows, []any{&id, &site}, func() error { l.sites[id] = site; return nil })
+	rows, _ = tx.Query(ctx, `SELECT id, site, identity FROM links`)
+	_, err = pgx.ForEachRow(rows, []any{&id, &site, &identity}, func() error { l.sites[id], l.identities[id] = site, identity; return nil })
 	require.NoError(t, err)
 	return l
 }
@@ -84,10 +91,11 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 func (l story) fold(q Query) []string {
 	latest, first := map[int64]map[string]time.Time{}, map[int64]time.Time{}
 	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
+	found := l.found(q.Text)
 	for _, s := range l.shares {
 		alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Link)
 		counts := alive && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (q.Watch == "" || who[s.DID]) &&
-			(len(q.Ways) == 0 || slices.Contains(q.Ways, s.How)) && (q.Site == "" || l.sites[s.Link] == q.Site)
+			(len(q.Ways) == 0 || slices.Contains(q.Ways, s.How)) && (q.Site == "" || l.sites[s.Link] == q.Site) && (q.Text == "" || found[s.Link])
 		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
 			if latest[s.Link] == nil {
 				latest[s.Link] = map[string]time.Time{}
@@ -147,6 +155,44 @@ func (l story) fold(q Query) []string {
 	return lines
 }
 
+// found are the links that a text selects.
+func (l story) found(text string) map[int64]bool {
+	all := map[int64]bool{}
+	asked := strings.Fields(text)
+	has := func(said []string) bool {
+		for i, word := range asked {
+			begins := func(s string) bool {
+				return s == word || i == len(asked)-1 && len(word) >= 3 && strings.HasPrefix(s, word)
+			}
+			if !slices.ContainsFunc(said, begins) {
+				return false
+			}
+		}
+		return true
+	}
+	for id, identity := range l.identities {
+		all[id] = strings.Contains(text, "/") && strings.Contains(identity, text)
+	}
+	for _, s := range l.shares {
+		if !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && !strings.Contains(text, "/") {
+			c := l.claims[s.Claim]
+			all[s.Link] = all[s.Link] || s.Stored && has(s.Words) || s.Claim != 0 && has([]string{strings.ToLower(c.title), c.description})
+		}
+	}
+	return all
+}
+
+// randomText is what somebody writes: often one of some words, rarely another.
+func randomText(r *rand.Rand) (text string) {
+	for range r.IntN(3) {
+		text += []string{"Heron ", "heroic ", "the ", "the, ", "Owl."}[r.IntN(5)]
+	}
+	if r.IntN(40) == 0 {
+		text += "seldom"
+	}
+	return text
+}
+
 func line(id int64, sharers int, speed float64, first, last time.Time, by string, headline said) string {
 	return fmt.Sprintf("link %d: %d sharers, speed %.4f, from %s to %s by %s, %v", id, sharers, speed, first.UTC().Format(time.RFC3339Nano), last.UTC().Format(time.RFC3339Nano), by, headline)
 }
@@ -165,6 +211,9 @@ func randomQuery(r *rand.Rand, now time.Time) Query {
 	}
 	if r.IntN(5) == 0 {
 		q.Site = fmt.Sprintf("site%d.example", r.IntN(3))
+	}
+	if r.IntN(3) == 0 {
+		q.Text = []string{"heron", "her", "the", "the owl", "seldom", "a", "b d2", "c", "d3", "never", "host1.example/", "host2.example/1", "example/7", "heron a"}[r.IntN(14)]
 	}
 	if r.IntN(4) == 0 {
 		q.AtLeast = 1 + r.IntN(4)

@@ -39,6 +39,7 @@ type Through struct {
 	StoredAt time.Time // when the record was first stored
 	Subject  schema.Key
 	Links    []int64
+	Text     string // of a quoting post
 }
 
 // batcher is a pool, or a transaction.

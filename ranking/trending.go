@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,6 +45,7 @@ type Query struct {
 	AtLeast int      // sharers in the window
 	Ways    []string // post, quote, repost: how a link was shared
 	Site    string
+	Text    string // in the title, the description, the address, or what sharers wrote
 	Watch   string // the target of watches: only their members count
 	Degree  Degree // of Watch
 	Limit   int
@@ -132,9 +134,10 @@ type reader struct {
 	end     time.Time
 	after   *entry
 	state   state
-	watches []int64 // nil: everyone
-	window  int     // the index of q.Window
-	unread  changes // what is pending; nil: counted from the ledger
+	watches []int64   // nil: everyone
+	window  int       // the index of q.Window
+	text    *searched // nil: any text
+	unread  changes   // what is pending; nil: counted from the ledger
 	limits
 }
 
@@ -142,12 +145,13 @@ type reader struct {
 type limits struct {
 	pending int // from here on, what is pending is not corrected: a recount of the ledger is faster
 	few     int // fewer links than this are read one by one rather than walked
+	many    int // from here on, those that match a text in one place are not listed ahead
 }
 
 // Trending returns a page of the ranking. Everything is read in one snapshot: every
 // number equals a recount of the ledger at that moment, however far the counter is.
 func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
-	return trending(ctx, db, q, limits{pending: 5000, few: 2000})
+	return trending(ctx, db, q, limits{pending: 5000, few: 2000, many: 50_000})
 }
 
 func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err error) {
@@ -189,6 +193,8 @@ func (q Query) check() error {
 		return fmt.Errorf("a watch has no degree %q", q.Degree)
 	case q.Limit < 1:
 		return fmt.Errorf("a page has at least one link, not %d", q.Limit)
+	case utf8.RuneCountInString(q.Text) > MaxText:
+		return fmt.Errorf("the text to find has more than %d characters", MaxText)
 	}
 	for _, way := range q.Ways {
 		if !slices.Contains(ways(), way) {
@@ -231,6 +237,9 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 		return p, err
 	}
 	if err := r.findWatches(ctx); err != nil {
+		return p, err
+	}
+	if err := r.readSearch(ctx); err != nil {
 		return p, err
 	}
 	p.At = r.end

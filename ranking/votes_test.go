@@ -19,12 +19,12 @@ type said struct{ url, site, title, description, image, from string }
 // historyClaims adds ten claims of a link, or of all: some with one title, some with one
 // spelling.
 const historyClaims = `
-INSERT INTO claims (id, link_id, hash, url, site, title, description, image) OVERRIDING SYSTEM VALUE
-SELECT 10 * l.id + k, l.id, decode(md5(k::text), 'hex'), (ARRAY['http://', 'https://', 'https://www.'])[1 + k % 3] || l.id, 'site' || k % 3 || '.example',
+INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
+SELECT *, array_to_tsvector(array_remove(ARRAY[lower(c.title), c.description], '')) FROM (SELECT 10 * l.id + k, l.id, decode(md5(k::text), 'hex'), (ARRAY['http://', 'https://', 'https://www.'])[1 + k % 3] || l.id, 'site' || k % 3 || '.example',
        (ARRAY['', 'A', 'A', 'B', 'A', '', 'C', 'B', 'A', 'B'])[1 + k], (ARRAY['', '', 'd1', 'd2', 'd1', 'd3', '', 'd2', 'd3', ''])[1 + k],
        (ARRAY['', 'i1', '', 'i1', 'i2', 'i3', '', 'i2', 'i2', ''])[1 + k]
 FROM links AS l, generate_series(0, 9) AS k
-WHERE $1::bigint IS NULL OR l.id = $1
+WHERE $1::bigint IS NULL OR l.id = $1) AS c (id, link_id, hash, url, site, title, description, image)
 ON CONFLICT DO NOTHING`
 
 func (l *story) readClaims(t *testing.T, tx pgx.Tx) {

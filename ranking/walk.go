@@ -55,11 +55,6 @@ func (w *walk) correct(ctx context.Context) (exact bool, err error) {
 			w.touched = append(w.touched, e)
 		}
 	}
-	if w.q.Site != "" {
-		if err := w.keepSite(ctx); err != nil {
-			return false, err
-		}
-	}
 	w.complete = few != nil
 	return true, nil
 }
@@ -76,6 +71,9 @@ func (w *walk) qualifies(e entry) bool {
 // candidates returns all links that may be in the ranking if they are few and a walk
 // would pass many others; otherwise nil.
 func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
+	if links = w.text.found(); links != nil && len(links) < 5*w.few { // their walk passes more links than one of a site does
+		return links, nil
+	}
 	if w.q.Site != "" {
 		const sql = `SELECT l.id FROM links AS l WHERE l.site = $1 LIMIT $2`
 		if links, err = schema.All(ctx, w.tx, "list the links of the site", pgx.RowTo[int64], sql, w.q.Site, w.few); err != nil || len(links) < w.few {
@@ -98,54 +96,48 @@ func nonNil(links []int64) []int64 {
 	return links
 }
 
-// keepSite removes the corrected links of other sites.
-func (w *walk) keepSite(ctx context.Context) error {
-	ids := make([]int64, len(w.touched))
-	for i, e := range w.touched {
-		ids[i] = e.ID
-	}
-	of, err := schema.All(ctx, w.tx, "find the links of the site", pgx.RowTo[int64], `SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND l.site = $2`, ids, w.q.Site)
-	if err != nil {
-		return err
-	}
-	is := make(map[int64]bool, len(of))
-	for _, id := range of {
-		is[id] = true
-	}
-	w.touched = slices.DeleteFunc(w.touched, func(e entry) bool { return !is[e.ID] })
-	return nil
-}
-
-// first returns the first limit links after a position that have the ways.
+// first returns the first limit links after a position that have the ways and pass the
+// filters.
 func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	if w.q.ways() == nil {
+	ways, filtered := w.q.ways() != nil, w.q.Site != "" || w.text != nil
+	if !ways && !filtered {
 		return w.next(ctx, after, limit)
 	}
-	// A link has at most as many sharers by some ways as it has sharers. So no link can win that comes after one
-	// which the last of the page beats.
+	growth := 2
+	if w.text != nil { // most links do not match
+		growth = 4
+	}
 	var found []entry
-	var position *entry
-	for size := 2 * limit; ; size *= 2 {
+	position := after
+	if ways { // a link before the position may have fewer sharers by these ways
+		position = nil
+	}
+	for size := 2 * limit; ; size *= growth {
 		chunk, err := w.next(ctx, position, size)
 		if err != nil {
 			return nil, err
 		}
-		exact, err := w.byWays(ctx, chunk)
+		more := len(chunk) == size
+		if more {
+			last := chunk[size-1]
+			position = &last
+		}
+		if chunk, err = w.keep(ctx, chunk); err == nil && ways {
+			chunk, err = w.byWays(ctx, chunk)
+		}
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range exact {
+		for _, e := range chunk {
 			if w.qualifies(e) && (after == nil || after.compare(e, w.q.Sort) < 0) {
 				found = append(found, e)
 			}
 		}
 		slices.SortFunc(found, func(a, b entry) int { return a.compare(b, w.q.Sort) })
-		if len(chunk) < size {
+		// A link has at most as many sharers by some ways as it has sharers. So no link can win that comes after one
+		// which the last of the page beats.
+		if !more || len(found) >= limit && found[limit-1].compare(*position, w.q.Sort) <= 0 {
 			return found[:min(limit, len(found))], nil
-		}
-		position = &chunk[len(chunk)-1]
-		if len(found) >= limit && found[limit-1].compare(*position, w.q.Sort) <= 0 {
-			return found[:limit], nil
 		}
 	}
 }

@@ -33,7 +33,9 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 			rows = append(rows, pair{k, at})
 		}
 	}
-	w := &walk{reader: r, touched: make([]entry, 0, len(rows))}
+	all := *r
+	all.q.Ways = nil // rows have only shares by these ways
+	w := &walk{reader: &all, touched: make([]entry, 0, len(rows)), complete: true}
 	place := make(map[int64]int, len(rows)) // in w.touched
 	for _, s := range rows {
 		n, ok := place[s.link]
@@ -44,15 +46,10 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 		}
 		r.add(&w.touched[n], s.at)
 	}
-	w.touched = slices.DeleteFunc(w.touched, func(e entry) bool { return !w.qualifies(e) })
-	if r.q.Site != "" {
-		if err := w.keepSite(ctx); err != nil {
-			return nil, err
-		}
-	}
-	chosen := r.merge(nil, w.touched, r.after, r.q.Limit+1)
+	w.touched = r.text.leaveOut(slices.DeleteFunc(w.touched, func(e entry) bool { return !w.qualifies(e) }))
+	chosen, err := w.first(ctx, r.after, r.q.Limit+1)
 	nameSharers(chosen, rows)
-	return chosen, nil
+	return chosen, err
 }
 
 // pair is an account's latest share of a link.

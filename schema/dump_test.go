@@ -48,6 +48,7 @@ FROM objects AS o
 CROSS JOIN LATERAL pg_identify_object(o.classid, o.objid, 0) AS i
 WHERE i.type NOT IN ('default value', 'toast table') -- they have no names
   AND NOT (i.type = 'rule' AND i.identity LIKE '"_RETURN" on %') -- a view
+  AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = o.classid AND d.objid = o.objid AND d.deptype = 'e') -- of an extension
   AND NOT EXISTS (SELECT FROM pg_type AS p WHERE o.classid = 'pg_type'::regclass AND p.oid = o.objid AND (p.typrelid <> 0 OR p.typelem <> 0)) -- of rows and arrays
   AND NOT EXISTS (SELECT FROM pg_sequence AS s JOIN pg_depend AS d ON d.objid = s.seqrelid AND d.deptype IN ('a', 'i') AND d.refobjsubid > 0
                   WHERE o.classid = 'pg_class'::regclass AND s.seqrelid = o.objid) -- of columns
@@ -80,7 +81,7 @@ SELECT oid::regclass::text FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm') AND relname NOT LIKE 'river\_%' AND obj_description(oid, 'pg_class') IS NULL
 UNION ALL
 SELECT oid::regprocedure::text FROM pg_proc
-WHERE pronamespace = 'public'::regnamespace AND proname NOT LIKE 'river\_%' AND obj_description(oid, 'pg_proc') IS NULL`
+WHERE pronamespace = 'public'::regnamespace AND proname NOT LIKE 'river\_%' AND obj_description(oid, 'pg_proc') IS NULL AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = pg_proc.oid AND d.deptype = 'e')`
 	require.Empty(t, column(t, schematest.New(t), unexplained))
 }
 
@@ -175,14 +176,14 @@ WHERE y.typnamespace = 'public'::regnamespace AND y.typtype = 'e'
 ORDER BY y.typname COLLATE "C"`
 
 // dumpFunctions are the functions, with their settings, and whether they are
-// closed to the public.
+// closed to the public. Those of an extension are not ours.
 const dumpFunctions = `
 SELECT f.proname LIKE 'river\_%' AS river, coalesce(obj_description(f.oid, 'pg_proc'), '') AS comment,
        trim(E'\n' FROM pg_get_functiondef(f.oid)) || ';'
        || CASE WHEN f.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(f.proacl) AS a WHERE a.grantee = 0) THEN ''
                ELSE E'\nREVOKE EXECUTE ON FUNCTION ' || f.oid::regprocedure || ' FROM PUBLIC;' END AS text
 FROM pg_proc AS f
-WHERE f.pronamespace = 'public'::regnamespace AND f.prokind IN ('f', 'p')
+WHERE f.pronamespace = 'public'::regnamespace AND f.prokind IN ('f', 'p') AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e')
 ORDER BY f.proname COLLATE "C", f.oid::regprocedure::text COLLATE "C"`
 
 type dumpedTable struct {
@@ -221,6 +222,9 @@ func dump(t *testing.T, db schema.DB) string {
 	for _, river := range []bool{false, true} {
 		title := map[bool]string{false: "Weir", true: "River"}[river]
 		parts = append(parts, "-- "+title+": tables")
+		if !river {
+			parts = append(parts, column(t, db, `SELECT 'CREATE EXTENSION ' || extname || ';' FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY extname`)...)
+		}
 		objects := func(of []dumpedObject) {
 			for _, o := range of {
 				if o.River == river {

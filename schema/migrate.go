@@ -78,6 +78,9 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 	if err != nil {
 		return err
 	}
+	if err := requireExtension(ctx, conn, "pg_trgm"); err != nil {
+		return err
+	}
 	if err := migrateRiver(ctx, pool); err != nil {
 		return err
 	}
@@ -93,6 +96,30 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, all []migration) error {
 		if err := m.apply(ctx, conn.Conn()); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// requireExtension returns an error that says what to do if the database does not have
+// an extension and cannot get it.
+func requireExtension(ctx context.Context, db DB, name string) error {
+	const sql = `
+SELECT EXISTS (SELECT FROM pg_extension WHERE extname = $1)            AS installed,
+       EXISTS (SELECT FROM pg_available_extensions WHERE name = $1)    AS available,
+       has_database_privilege(current_database(), 'CREATE')            AS allowed,
+       current_user::text                                              AS role`
+	type row struct {
+		Installed, Available, Allowed bool
+		Role                          string
+	}
+	found, err := One(ctx, db, "look for the extension "+name, pgx.RowToStructByName[row], sql, name)
+	switch {
+	case err != nil || found.Installed:
+		return err
+	case !found.Available:
+		return fmt.Errorf("the server lacks the Postgres extension %s: install the package with Postgres' contrib modules (postgresql-contrib) on it, or enable the extension where the provider lists them. Nothing was changed", name)
+	case !found.Allowed:
+		return fmt.Errorf("the role %s may not create the extension %s: run `CREATE EXTENSION %s` in this database as its owner or a superuser, then migrate again. Nothing was changed", found.Role, name, name)
 	}
 	return nil
 }

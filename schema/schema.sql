@@ -3,6 +3,8 @@
 
 -- Weir: tables
 
+CREATE EXTENSION pg_trgm;
+
 -- Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.
 CREATE TABLE accounts (
     did text COLLATE "C" NOT NULL,
@@ -137,10 +139,12 @@ CREATE TABLE claims (
     title text COLLATE "C" DEFAULT ''::text NOT NULL,
     description text COLLATE "C" DEFAULT ''::text NOT NULL,
     image text COLLATE "C" DEFAULT ''::text NOT NULL, -- The CID of the picture: the same for all accounts that uploaded it.
+    words tsvector DEFAULT ''::tsvector NOT NULL, -- The words of the title, the description and the address. Workers make them: Postgres' parser depends on the locale.
     CONSTRAINT claims_pkey PRIMARY KEY (id),
     CONSTRAINT claims_link_id_hash_key UNIQUE (link_id, hash),
     CONSTRAINT claims_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
+CREATE INDEX claims_words ON claims USING gin (words) WITH (gin_pending_list_limit='1024');
 
 -- The last comparison of the counts of some links with the ledger. No row: none yet.
 CREATE TABLE count_checks (
@@ -391,7 +395,8 @@ CREATE TABLE links (
     CONSTRAINT links_identity_check CHECK (octet_length(identity) <= 2048),
     CONSTRAINT links_kept_sharers_check CHECK (kept_sharers > 0),
     CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
-) WITH (autovacuum_vacuum_scale_factor=0.1);
+) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=60);
+CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit='1024');
 CREATE INDEX links_site ON links USING btree (site);
 
 -- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.
@@ -525,6 +530,7 @@ CREATE TABLE shares (
     claim_id bigint, -- What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.
     subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
     subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
+    words tsvector, -- The words of the post that the sharer wrote. NULL: none, or a repost. They are searched while the post is stored.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, link_id),
     CONSTRAINT shares_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id),
     CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
@@ -533,6 +539,7 @@ CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
 CREATE INDEX shares_sharer ON ONLY shares USING btree (did, link_id);
 CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
 CREATE INDEX shares_window ON ONLY shares USING btree (shared_at, link_id, did);
+CREATE INDEX shares_words ON ONLY shares USING gin (words) WITH (gin_pending_list_limit='1024') WHERE words IS NOT NULL;
 CREATE TRIGGER shares_added AFTER INSERT ON shares REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();
 CREATE TRIGGER shares_changed AFTER UPDATE ON shares REFERENCING OLD TABLE AS removed NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();
 CREATE TRIGGER shares_removed AFTER DELETE ON shares REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION record_share_changes();

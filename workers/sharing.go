@@ -118,7 +118,7 @@ func (p *sharing) addPost(post *schema.Post) {
 		p.failed(key, post.Record, err)
 		return
 	}
-	p.refer(key, found.Quoted, ranking.Through{Key: key, How: "quote", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt})
+	p.refer(key, found.Quoted, ranking.Through{Key: key, How: "quote", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt, Text: found.Text})
 	if len(found.Links) == 0 {
 		if _, ok := p.shares[key]; ok {
 			p.shares[key] = nil
@@ -128,7 +128,7 @@ func (p *sharing) addPost(post *schema.Post) {
 	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
 		shares = append(shares, ranking.Share{
-			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt,
+			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt, Text: found.Text,
 			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image},
 		})
 	}

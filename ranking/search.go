@@ -1,0 +1,186 @@
+package ranking
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// texts selects the shares whose posts' words may be found: posts of the days of which
+// posts are still stored, and of rkeys that name no day. $3 is the first of these days,
+// as an rkey. The condition follows each of both.
+func texts(columns, condition string) string {
+	return `(SELECT ` + columns + ` FROM shares AS s WHERE s.rkey >= $3 AND ` + condition + `)
+    UNION ALL (SELECT ` + columns + ` FROM shares_default AS s WHERE s.rkey < $3 AND ` + condition + `)`
+}
+
+// Places in which a link may match.
+const (
+	inAddress = 1 << iota
+	inCards
+	inPosts
+	anywhere = inAddress | inCards | inPosts
+)
+
+// matches is a condition: the link matches the text in one of the places. It has the
+// parameters of searchArgs; $4 is true if only members of watches count. It depends on
+// the ledger alone, so nothing that is pending changes it. OFFSET keeps the planner from
+// reading, for each link, all that matches.
+func matches(link, places string) string {
+	in := func(place int) string { return fmt.Sprintf("%s & %d > 0 AND EXISTS", places, place) }
+	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ` + link + ` AND l.identity ILIKE $2::text)
+    OR ` + in(inCards) + ` (
+        SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ` + link + ` OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
+        CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = ` + link + ` AND c.ids IS NOT NULL OFFSET 0) AS s
+        WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did", "$4") + `)
+    OR ` + in(inPosts) + ` (
+        SELECT FROM (` + texts("s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
+        WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$4") + `AND ` + stored + `)) `
+}
+
+// stored is a condition: the post of the share s is stored.
+const stored = `EXISTS (SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = s.did AND p.rkey = s.rkey)`
+
+// searched is the text of the query as matches needs it.
+type searched struct {
+	search
+	from string // the first rkey of the partitions of posts
+	// places has the links that match, and where; also those that matched before something was deleted or hidden.
+	places map[int64]int
+	other  int  // the places in which so many match that places has none of them
+	exact  bool // every link in places matches
+}
+
+func (r *reader) searchArgs() []any {
+	t := r.text
+	if t == nil {
+		t = &searched{}
+	}
+	return []any{t.words, t.address, t.from, r.state.Watching}
+}
+
+// readSearch finds the links that may match.
+func (r *reader) readSearch(ctx context.Context) (err error) {
+	if r.q.Text == "" {
+		return nil
+	}
+	r.text = &searched{search: parse(r.q.Text)}
+	// No rkey of a day comes after '~'.
+	const from = `SELECT coalesce(min(lower), '~') FROM partitions WHERE parent = 'posts' AND NOT ahead`
+	if r.text.from, err = schema.One(ctx, r.tx, "find the first day of posts", pgx.RowTo[string], from); err != nil {
+		return err
+	}
+	sql := `
+WITH found AS MATERIALIZED (
+    SELECT l.link_id, 1 AS place FROM (SELECT l.id AS link_id FROM links AS l WHERE l.identity ILIKE $2::text LIMIT $4) AS l
+    UNION ALL SELECT c.link_id, 2 FROM (SELECT c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $4) AS c
+    UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $4") + ` LIMIT $4) AS s
+)
+SELECT f.place, count(*), array_agg(DISTINCT f.link_id) FROM found AS f GROUP BY f.place`
+	rows, err := r.tx.Query(ctx, sql, r.text.words, r.text.address, r.text.from, r.many)
+	if err != nil {
+		return fmt.Errorf("find the links that match: %w", err)
+	}
+	r.text.places = map[int64]int{}
+	var place, n, all int
+	var links []int64
+	if _, err = pgx.ForEachRow(rows, []any{&place, &n, &links}, func() error {
+		if all += n; n >= r.many {
+			r.text.other |= place
+			return nil
+		}
+		for _, id := range links {
+			r.text.places[id] |= place
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("find the links that match: %w", err)
+	}
+	if all < min(r.few, r.many) {
+		return r.matchEach(ctx)
+	}
+	return nil
+}
+
+// matchEach looks at each of few matches. That takes less time than to ask the links.
+func (r *reader) matchEach(ctx context.Context) error {
+	links, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], matching, r.searchArgs()...)
+	if err != nil {
+		return err
+	}
+	clear(r.text.places)
+	for _, id := range links {
+		r.text.places[id] = anywhere
+	}
+	r.text.exact = true
+	return nil
+}
+
+// matching selects the links for which matches is true, from what matches rather than
+// from the links.
+var matching = `
+SELECT l.id FROM links AS l WHERE l.identity ILIKE $2::text
+UNION
+SELECT s.link_id FROM (` + texts("s.link_id, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
+WHERE` + eligible("s.did", "$4") + `AND ` + stored + `
+UNION
+SELECT c.link_id FROM (SELECT c.id, c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
+WHERE EXISTS (
+    SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = c.link_id OFFSET 0) AS s
+    WHERE s.claim_id = c.id AND` + eligible("s.did", "$4") + `)`
+
+// found returns the links that may match; nil: any may.
+func (t *searched) found() []int64 {
+	if t == nil || t.other != 0 {
+		return nil
+	}
+	return slices.AppendSeq(make([]int64, 0, len(t.places)), maps.Keys(t.places))
+}
+
+// doubtful reports whether a link that may match must still be asked.
+func (t *searched) doubtful() bool { return t != nil && !t.exact }
+
+// leaveOut removes the links that cannot match.
+func (t *searched) leaveOut(of []entry) []entry {
+	if t == nil || t.other != 0 {
+		return of
+	}
+	return slices.DeleteFunc(of, func(e entry) bool { return t.places[e.ID] == 0 })
+}
+
+// keep removes the links that are not of the site, or do not match the text.
+func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
+	if of = r.text.leaveOut(of); len(of) == 0 || r.q.Site == "" && !r.text.doubtful() {
+		return of, nil
+	}
+	ids := make([]int64, len(of))
+	for i, e := range of {
+		ids[i] = e.ID
+	}
+	sql, args := `SELECT l.id FROM links AS l WHERE l.id = ANY ($1) AND l.site = $2`, []any{ids, r.q.Site}
+	if r.text.doubtful() {
+		places := make([]int, len(of))
+		for i, id := range ids {
+			places[i] = r.text.places[id] | r.text.other
+		}
+		sql = `SELECT k.id FROM unnest($5::bigint[], $7::int[]) AS k (id, places) WHERE ($6 = '' OR (SELECT l.site FROM links AS l WHERE l.id = k.id) = $6) AND` + matches("k.id", "k.places")
+		args = append(r.searchArgs(), ids, r.q.Site, places)
+	}
+	kept, err := schema.All(ctx, r.tx, "filter the links", pgx.RowTo[int64], sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	is := make(map[int64]struct{}, len(kept))
+	for _, id := range kept {
+		is[id] = struct{}{}
+	}
+	return slices.DeleteFunc(of, func(e entry) bool {
+		_, ok := is[e.ID]
+		return !ok
+	}), nil
+}

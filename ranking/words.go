@@ -1,0 +1,185 @@
+package ranking
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// The words of titles, descriptions, addresses and posts are found here rather than by
+// Postgres: its parser depends on the locale of the database, keeps accents, and takes
+// a sentence without spaces for one word. Both what is searched and what is searched
+// for go through the same functions.
+
+const (
+	maxWord    = 64   // bytes of a word; the rest of it is ignored
+	maxIndexed = 4096 // bytes of a text whose words can be found
+)
+
+// words returns the words of a text: lower case, without accents. In scripts without
+// spaces each character is a word.
+func words(text string) (all []string) {
+	var word strings.Builder
+	spaceless := false // the word is a character of such a script
+	end := func() {
+		if word.Len() > 0 {
+			all = append(all, word.String())
+			word.Reset()
+		}
+	}
+	for _, r := range norm.NFKC.String(strings.ToValidUTF8(text, " ")) {
+		switch {
+		case r >= 0x300 && r <= 0x36F, r == 0xAD, r >= 0x200B && r <= 0x200D:
+			continue // an accent that no letter has, or an invisible character inside a word
+		case unicode.IsMark(r):
+			if word.Len() == 0 {
+				continue
+			}
+		case !unicode.IsLetter(r) && !unicode.IsNumber(r):
+			end()
+			continue
+		case isSpaceless(r):
+			end()
+			spaceless = true
+		case spaceless:
+			end()
+			spaceless = false
+		}
+		if r = plain(r); word.Len()+utf8.RuneLen(r) <= maxWord {
+			word.WriteRune(r)
+		}
+	}
+	end()
+	return all
+}
+
+func isSpaceless(r rune) bool {
+	return r >= 0xE00 && (r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar))
+}
+
+// plain returns a letter in lower case and without its accent.
+func plain(r rune) rune {
+	if r >= 0xC0 && unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic) {
+		if parts := norm.NFD.PropertiesString(string(r)).Decomposition(); parts != nil {
+			r, _ = utf8.DecodeRune(parts)
+		}
+	}
+	return unicode.ToLower(r)
+}
+
+// vector returns the words of texts as a tsvector, or nil if they have none. No phrase
+// goes from one text to the next.
+func vector(texts ...string) *string {
+	var b strings.Builder
+	position := 0
+	for _, text := range texts {
+		for _, word := range words(bounded(text)) {
+			position++
+			b.WriteByte('\'')
+			b.WriteString(word)
+			b.WriteString("':")
+			b.WriteString(strconv.Itoa(position))
+			b.WriteByte(' ')
+		}
+		position++
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	s := b.String()
+	return &s
+}
+
+// bounded returns the beginning of a text.
+func bounded(text string) string {
+	if len(text) <= maxIndexed {
+		return text
+	}
+	end := maxIndexed
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
+}
+
+// readable returns the host and the path of a URL as people read them.
+func readable(address string) string {
+	_, address, _ = strings.Cut(address, "://")
+	address, _, _ = strings.Cut(address, "?")
+	if path, err := url.PathUnescape(address); err == nil {
+		return path
+	}
+	return address
+}
+
+// search is what a text asks for. A link matches if its address contains the text, or
+// if what a sharer says in one place contains all words.
+type search struct {
+	words   string  // a tsquery; empty matches nothing
+	address *string // a pattern for LIKE; nil: the text is no part of an address
+}
+
+// MaxText is the length of the longest text that can be looked for, in characters.
+const MaxText = 200
+
+const minPrefix = 3 // characters of the last word, for words that begin with it to match too
+
+// parse never fails. What is in quotes, or written without spaces, is a phrase. The last
+// word is the beginning of one, unless it is short or in quotes.
+func parse(text string) search {
+	var phrases []string
+	parts := strings.Split(strings.NewReplacer("“", `"`, "”", `"`, "„", `"`).Replace(text), `"`)
+	for i, part := range parts {
+		if i%2 == 1 {
+			phrases = appendPhrase(phrases, part, false)
+			continue
+		}
+		fields := strings.Fields(part)
+		for n, field := range fields {
+			phrases = appendPhrase(phrases, field, i == len(parts)-1 && n == len(fields)-1)
+		}
+	}
+	return search{words: strings.Join(phrases, " & "), address: addressPattern(text)}
+}
+
+func appendPhrase(phrases []string, text string, begins bool) []string {
+	all := words(text)
+	if len(all) == 0 {
+		return phrases
+	}
+	phrase := "'" + strings.Join(all, "' <-> '") + "'"
+	if begins && utf8.RuneCountInString(all[len(all)-1]) >= minPrefix {
+		phrase += ":*"
+	}
+	return append(phrases, phrase)
+}
+
+// addressPattern returns the pattern of a text that may be part of an address. The
+// identity of a link has no scheme and no www. Without three letters or digits in a row,
+// no trigram finds it.
+func addressPattern(text string) *string {
+	text = strings.ToLower(strings.TrimSpace(text))
+	if strings.ContainsFunc(text, unicode.IsSpace) || !strings.ContainsAny(text, "./") {
+		return nil
+	}
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "http://"), "https://")
+	text = strings.TrimSuffix(strings.TrimPrefix(text, "www."), "/")
+	run, longest := 0, 0
+	for i := range len(text) {
+		if c := text[i]; 'a' <= c && c <= 'z' || '0' <= c && c <= '9' {
+			run++
+			longest = max(longest, run)
+		} else {
+			run = 0
+		}
+	}
+	if longest < minPrefix || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return nil
+	}
+	pattern := "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
+	return &pattern
+}

@@ -1,0 +1,4 @@
+package schema
+
+// RequireExtension is requireExtension.
+var RequireExtension = requireExtension
