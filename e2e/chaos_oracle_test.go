@@ -58,7 +58,30 @@ func (c *chaos) compareEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (
 	oracle.deadLettersExpected = c.deadLetters()
 	oracle.gapsExpected = len(c.holes)
 	problems, err = oracle.compareAll(ctx, tx, end)
+	c.explainShares(ctx, tx, oracle, problems)
 	return append(problems, c.rankingProblems(oracle, end)...), len(oracle.records), len(oracle.shares), err
+}
+
+// explainShares logs what is known about the records whose shares are wrong.
+func (c *chaos) explainShares(ctx context.Context, tx pgx.Tx, oracle oracle, problems []string) {
+	const sql = `
+SELECT 'waits since ' || since FROM waiting WHERE did = $1 AND collection = $2 AND rkey = $3
+UNION ALL SELECT 'subject ' || u::text FROM subjects AS u WHERE did = $4 AND rkey = $5
+UNION ALL SELECT 'share ' || s::text FROM shares AS s WHERE (did, rkey) IN (($1, $3), ($4, $5))
+UNION ALL SELECT 'record ' || concat_ws(' ', rkey, rev, indexed_at) FROM records WHERE (did, rkey) IN (($1, $3), ($4, $5))
+UNION ALL SELECT 'account ' || concat_ws(' ', did, status, status_at) FROM accounts WHERE did IN ($1, $4)`
+	for _, problem := range problems[:min(len(problems), 5)] {
+		for key, r := range oracle.records {
+			if rest, ok := strings.CutPrefix(problem, "shares: "+key.String()+" of "); ok {
+				subject, _ := subjectOf(key, r.record)
+				rows, err := tx.Query(ctx, sql, key.did, key.collection, key.rkey, subject.did, subject.rkey)
+				require.NoError(c.t, err)
+				lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+				require.NoError(c.t, err)
+				c.t.Logf("%s, through %s: %s", rest, subject, strings.Join(lines, "; "))
+			}
+		}
+	}
 }
 
 // deadLetters is the number of dead letters there must be: one for each kind of
