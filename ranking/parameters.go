@@ -29,7 +29,7 @@ func (e *ParameterError) Error() string {
 
 // Parameters returns the names of the parameters that ParseQuery knows.
 func Parameters() []string {
-	return []string{"window", "sort", "at_least", "ways", "domain", "watch", "degree", "limit", "cursor"}
+	return []string{"window", "sort", "at_least", "ways", "domain", "text", "watch", "degree", "limit", "cursor"}
 }
 
 // Limits are the number of links on a page: if none is asked for, and at most.
@@ -63,6 +63,10 @@ func ParseQuery(value func(name string) (text string, given bool), limits Limits
 	parse("domain", func(text string) (ok bool, _ string) {
 		q.Site, ok = domain(text)
 		return ok, "a host such as news.example"
+	})
+	parse("text", func(text string) (bool, string) {
+		q.Text = strings.TrimSpace(text)
+		return utf8.ValidString(text) && utf8.RuneCountInString(q.Text) <= MaxText, fmt.Sprintf("words, %d characters at most", MaxText)
 	})
 	parse("watch", func(text string) (ok bool, _ string) { // empty: everyone, as a form sends it
 		q.Watch = strings.TrimPrefix(text, "@")

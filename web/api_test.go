@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,7 +76,7 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 		"limit=1.5":                             `limit is "1.5": send a whole number from 1 to 200`,
 		"limit=99999999999999999999":            `limit is "99999999999999999999": send a whole number from 1 to 200`,
 		"limit=1&limit=1":                       `limit appears 2 times: send it once`,
-		"windw=6h":                              `unknown parameter "windw": send any of window, sort, at_least, ways, domain, watch, degree, limit, cursor`,
+		"windw=6h":                              `unknown parameter "windw": send any of window, sort, at_least, ways, domain, text, watch, degree, limit, cursor`,
 		"sort=best":                             `sort is "best": send one of sharers, speed, newest`,
 		"at_least=0":                            `at_least is "0": send a whole number from 1 to 1000000`,
 		"at_least=+2":                           `at_least is " 2": send a whole number from 1 to 1000000`,
@@ -83,6 +84,7 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 		"ways=post,post":                        `ways is "post,post": send some of post,quote,repost, separated by commas`,
 		"ways=":                                 `ways is "": send some of post,quote,repost, separated by commas`,
 		"domain=https://a.example/":             `domain is "https://a.example/": send a host such as news.example`,
+		"text=" + strings.Repeat("a", 201):      `text is "` + strings.Repeat("a", 39) + `…": send words, 200 characters at most`,
 		"domain=":                               `domain is "": send a host such as news.example`,
 		"degree=first":                          `degree is "first": send a watch beside it, such as watch=alice.example`,
 		"watch=a.example&degree=third":          `degree is "third": send one of first, second, both`,

@@ -67,6 +67,8 @@ func TestAPIHasEveryOption(t *testing.T) {
 		"window=24h&domain=c.example":       {"c.example/ 1"},
 		"window=24h&domain=WWW.C.Example.":  {"c.example/ 1"},
 		"domain=other.example":              nil,
+		"window=24h&text=c.example":         {"c.example/ 1"},
+		"text=nothing+like+it":              nil,
 		"watch=":                            {"a.example/ 3", "b.example/ 2"},
 		"watch=alice.example":               {"b.example/ 2", "a.example/ 2"},
 		"watch=alice.example&degree=both":   {"b.example/ 2", "a.example/ 2"},
@@ -130,7 +132,7 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 		require.Contains(t, rec.Body.String(), "cursor is", query)
 		require.Less(t, rec.Body.Len(), 400)
 	}
-	for _, other := range []string{"window=24h", "sort=speed", "sort=newest", "at_least=2", "ways=post", "domain=a.example", "watch=alice.example"} {
+	for _, other := range []string{"window=24h", "sort=speed", "sort=newest", "at_least=2", "ways=post", "domain=a.example", "text=a.example", "watch=alice.example"} {
 		refused(other + "&cursor=" + string(next))
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(string(next))

@@ -66,6 +66,7 @@ func trendingCommand() *cobra.Command {
 	flags.String("at-least", "1", "leave out links with fewer sharers in the window")
 	flags.String("ways", "post,quote,repost", "count only shares of these ways")
 	flags.String("domain", "", "only links of this host, such as news.example")
+	flags.String("text", "", "only links with these words in a title, a description, the address or a sharer's post")
 	flags.String("watch", "", "count only the accounts that the watches of this target include")
 	flags.String("degree", "both", "of the accounts of --watch: first (followed or listed by it), second (followed by its follows) or both")
 	flags.String("limit", "20", "the maximum number of links, up to 1000")
