@@ -159,9 +159,11 @@ func New(cfg Config) (*Consumer, error) {
 func (c *Consumer) Run(ctx context.Context) error {
 	waiting := false
 	for ctx.Err() == nil {
-		lease, ok, err := schema.TakeLease(ctx, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
+		lease, ok, err := c.takeLease(ctx)
 		c.beat.Set(time.Now())
 		switch {
+		case ctx.Err() != nil && ok:
+			return c.releaseLease(ctx, lease)
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && schema.Classify(err) != schema.Transient:
@@ -234,9 +236,22 @@ func (c *Consumer) holdLease(ctx context.Context, lease schema.Lease) error {
 	case err != nil && !errors.Is(err, ErrEnd):
 		return err
 	}
-	release, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer done()
-	return errors.Join(err, lease.Release(release, c.cfg.Pool))
+	return errors.Join(err, c.releaseLease(ctx, lease))
+}
+
+// takeLease takes the lease if it is free. A stop waits a second for the answer: a lease
+// that was taken and not released would keep the stream until it expires.
+func (c *Consumer) takeLease(ctx context.Context) (schema.Lease, bool, error) {
+	take, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, cancel) })()
+	return schema.TakeLease(take, c.cfg.Pool, c.cfg.Stream, c.cfg.Wire, c.cfg.Owner, c.cfg.LeaseTTL)
+}
+
+func (c *Consumer) releaseLease(ctx context.Context, lease schema.Lease) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return lease.Release(ctx, c.cfg.Pool)
 }
 
 // connections runs one connection after another. work bounds the commits, stop the

@@ -252,6 +252,32 @@ func TestStopCommitsReadEvents(t *testing.T) {
 	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
 }
 
+// TestStopWhileTheLeaseIsTaken checks that a stop keeps no lease that nobody uses.
+func TestStopWhileTheLeaseIsTaken(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	before, ok, err := schema.TakeLease(t.Context(), pool, "s", "recording", "before", time.Minute)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.NoError(t, before.Release(t.Context(), pool))
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `LOCK TABLE streams IN SHARE MODE`)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	c := played(t, pool, []string{line(1, plainRecord)}, nil)
+	go func() { ended <- c.Run(ctx) }()
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+	}, time.Minute, time.Millisecond)
+	cancel()
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-ended)
+	require.Equal(t, int(before.Epoch)+1, count(t, pool, `SELECT epoch FROM streams`), "it took the lease")
+	require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM streams WHERE lease_owner IS NULL AND state = 'stopped'`))
+}
+
 // TestSecondConsumerWaitsAndTakesOver checks that one lease has one writer.
 func TestSecondConsumerWaitsAndTakesOver(t *testing.T) {
 	t.Parallel()
