@@ -90,7 +90,7 @@ SELECT * FROM chosen`
 // recountHeadlines returns the same from the ledger.
 func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
 	sql := `
-WITH own AS MATERIALIZED (` + ownPosts(`($3::bigint[] IS NULL OR s.link_id = ANY ($3))`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen + `
+WITH own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($3)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen + `
 SELECT * FROM chosen`
 	return schema.All(ctx, db, "choose the headlines from the ledger", pgx.RowToStructByName[headline], sql, s.KeptFrom, s.Watching, links)
 }
@@ -123,12 +123,15 @@ WITH chosen AS (
     SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS h (link, url, site, title, description, image, "from")
 )` + storeChosen
 
-// dropCards empties the cards of those of some links for which nobody votes any more.
-// $1 are the links, all if NULL; $2 says whether only members of watches count.
-var dropCards = `
+// queueDropCards queues what empties the cards of those of some links for which nobody
+// votes any more; nil: of all. watching says whether only members of watches count. One
+// statement for both would get one plan for both, which reads all links.
+func queueDropCards(q *pgx.Batch, links []int64, watching bool) {
+	q.Queue(`
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
-WHERE ($1::bigint[] IS NULL OR l.id = ANY ($1)) AND l.title <> ''
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0) AND NOT` + livingCard("l", "$2")
+WHERE `+among("l.id", 1, links)+` AND l.title <> ''
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0) AND NOT`+livingCard("l", "$2"), links, watching)
+}
 
 // headlineColumns returns headlines as columns.
 func headlineColumns(all []headline) []any {

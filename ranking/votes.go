@@ -400,7 +400,7 @@ SET titles = excluded.titles, title_at = excluded.title_at, title_from = exclude
 		q.Queue(storeHeadlines, headlineColumns(w.headlines)...)
 	}
 	if len(w.links) > 0 {
-		q.Queue(dropCards, w.links, w.watching)
+		queueDropCards(q, w.links, w.watching)
 	}
 }
 
@@ -420,5 +420,5 @@ func queueEveryVote(q *pgx.Batch, watching bool) {
 	q.Queue(`DELETE FROM claim_votes`)
 	q.Queue(`INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from) ` + sumOfVotes(`sharers AS f WHERE true`))
 	q.Queue(`WITH v AS MATERIALIZED (SELECT * FROM claim_votes),` + chosen + storeChosen)
-	q.Queue(dropCards, []int64(nil), watching)
+	queueDropCards(q, nil, watching)
 }
