@@ -81,7 +81,7 @@ func benchFill(b *testing.B, pool *pgxpool.Pool) {
 	for _, sql := range []string{
 		`DROP INDEX shares_window, shares_link, shares_sharer, shares_words, claims_words, links_address`, // faster to make them at once
 		fmt.Sprintf(`INSERT INTO accounts (did, handle) SELECT 'did:plc:' || lpad(n::text, 24, '0'), 'user' || n || '.example' FROM generate_series(0, %d) AS n`, benchAccounts-1),
-		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT 'site' || n %% 5000 || '.example/an/article/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
+		fmt.Sprintf(`INSERT INTO links (identity, url, site, title, first_seen) SELECT substr(md5((n %% 5000)::text), 1, 9) || '.example/2026/' || n, 'https://site' || n %% 5000 || '.example/an/article/' || n, 'site' || n %% 5000 || '.example', 'An article', now() FROM generate_series(1, %d) AS n`, 7*benchLinks),
 		fmt.Sprintf(`INSERT INTO claims (id, link_id, hash, url, site, title, description, image, words) OVERRIDING SYSTEM VALUE
 SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site, repeat('A title ', 5 + k), repeat('A description. ', 10), 'bafkreih25gep6oitcncurehgwzfd7ygezmukp7frooflsgqmy65dxtrevm',
        `+benchWords("t", 10)+` || array_to_tsvector(ARRAY['site' || n %% 5000, 'example', 'an', 'article', n::text])

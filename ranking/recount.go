@@ -25,7 +25,7 @@ WITH pairs AS MATERIALIZED (
     WHERE s.shared_at > $5 AND s.shared_at <= $6 AND` + throughLivingSubject + `
       AND ($7::text[] IS NULL OR s.how = ANY ($7))
       AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
-      AND (NOT $4::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
+      AND (NOT $3::boolean OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did))
       AND ($8::bigint[] IS NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did AND w.watch_id = ANY ($8)))
     GROUP BY s.link_id, s.did
 ), links_of AS MATERIALIZED (

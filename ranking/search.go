@@ -12,11 +12,11 @@ import (
 )
 
 // texts selects the shares whose posts' words may be found: posts of the days of which
-// posts are still stored, and of rkeys that name no day. $3 is the first of these days,
+// posts are still stored, and of rkeys that name no day. $2 is the first of these days,
 // as an rkey. The condition follows each of both.
 func texts(columns, condition string) string {
-	return `(SELECT ` + columns + ` FROM shares AS s WHERE s.rkey >= $3 AND ` + condition + `)
-    UNION ALL (SELECT ` + columns + ` FROM shares_default AS s WHERE s.rkey < $3 AND ` + condition + `)`
+	return `(SELECT ` + columns + ` FROM shares AS s WHERE s.rkey >= $2 AND ` + condition + `)
+    UNION ALL (SELECT ` + columns + ` FROM shares_default AS s WHERE s.rkey < $2 AND ` + condition + `)`
 }
 
 // Places in which a link may match.
@@ -28,19 +28,19 @@ const (
 )
 
 // matches is a condition: the link matches the text in one of the places. It has the
-// parameters of searchArgs; $4 is true if only members of watches count. It depends on
+// parameters of searchArgs; $3 is true if only members of watches count. It depends on
 // the ledger alone, so nothing that is pending changes it. OFFSET keeps the planner from
 // reading, for each link, all that matches.
 func matches(link, places string) string {
 	in := func(place int) string { return fmt.Sprintf("%s & %d > 0 AND EXISTS", places, place) }
-	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ` + link + ` AND l.identity ILIKE $2::text)
+	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ` + link + ` AND l.identity ILIKE $4::text)
     OR ` + in(inCards) + ` (
         SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ` + link + ` OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
         CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = ` + link + ` AND c.ids IS NOT NULL OFFSET 0) AS s
-        WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did", "$4") + `)
+        WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did", "$3") + `)
     OR ` + in(inPosts) + ` (
         SELECT FROM (` + texts("s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
-        WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$4") + `AND ` + stored + `)) `
+        WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$3") + `AND ` + stored + `)) `
 }
 
 // stored is a condition: the post of the share s is stored.
@@ -61,7 +61,7 @@ func (r *reader) searchArgs() []any {
 	if t == nil {
 		t = &searched{}
 	}
-	return []any{t.words, t.address, t.from, r.state.Watching}
+	return []any{t.words, t.from, r.state.Watching, t.address}
 }
 
 // readSearch finds the links that may match.
@@ -75,14 +75,15 @@ func (r *reader) readSearch(ctx context.Context) (err error) {
 	if r.text.from, err = schema.One(ctx, r.tx, "find the first day of posts", pgx.RowTo[string], from); err != nil {
 		return err
 	}
+	// The empty string keeps the second condition on the address from the index.
 	sql := `
 WITH found AS MATERIALIZED (
-    SELECT l.link_id, 1 AS place FROM (SELECT l.id AS link_id FROM links AS l WHERE l.identity ILIKE $2::text LIMIT $4) AS l
-    UNION ALL SELECT c.link_id, 2 FROM (SELECT c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $4) AS c
-    UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $4") + ` LIMIT $4) AS s
+    SELECT l.link_id, 1 AS place FROM (SELECT l.id AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $3) AS l
+    UNION ALL SELECT c.link_id, 2 FROM (SELECT c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $3) AS c
+    UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $3") + ` LIMIT $3) AS s
 )
 SELECT f.place, count(*), array_agg(DISTINCT f.link_id) FROM found AS f GROUP BY f.place`
-	rows, err := r.tx.Query(ctx, sql, r.text.words, r.text.address, r.text.from, r.many)
+	rows, err := r.tx.Query(ctx, sql, r.text.words, r.text.from, r.many, r.text.address, r.text.part)
 	if err != nil {
 		return fmt.Errorf("find the links that match: %w", err)
 	}
@@ -107,13 +108,14 @@ SELECT f.place, count(*), array_agg(DISTINCT f.link_id) FROM found AS f GROUP BY
 	return nil
 }
 
-// matchEach looks at each of few matches. That takes less time than to ask the links.
+// matchEach looks at each of few matches in cards and posts: those in addresses never
+// change. That takes less time than to ask the links.
 func (r *reader) matchEach(ctx context.Context) error {
-	links, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], matching, r.searchArgs()...)
+	links, err := schema.All(ctx, r.tx, "read what matches", pgx.RowTo[int64], matching, r.searchArgs()[:3]...)
 	if err != nil {
 		return err
 	}
-	clear(r.text.places)
+	maps.DeleteFunc(r.text.places, func(_ int64, places int) bool { return places&inAddress == 0 })
 	for _, id := range links {
 		r.text.places[id] = anywhere
 	}
@@ -121,18 +123,16 @@ func (r *reader) matchEach(ctx context.Context) error {
 	return nil
 }
 
-// matching selects the links for which matches is true, from what matches rather than
+// matching selects the links that match in cards and posts, from what matches rather than
 // from the links.
 var matching = `
-SELECT l.id FROM links AS l WHERE l.identity ILIKE $2::text
-UNION
 SELECT s.link_id FROM (` + texts("s.link_id, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
-WHERE` + eligible("s.did", "$4") + `AND ` + stored + `
+WHERE` + eligible("s.did", "$3") + `AND ` + stored + `
 UNION
 SELECT c.link_id FROM (SELECT c.id, c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
 WHERE EXISTS (
     SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = c.link_id OFFSET 0) AS s
-    WHERE s.claim_id = c.id AND` + eligible("s.did", "$4") + `)`
+    WHERE s.claim_id = c.id AND` + eligible("s.did", "$3") + `)`
 
 // found returns the links that may match; nil: any may.
 func (t *searched) found() []int64 {

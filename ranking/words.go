@@ -121,6 +121,7 @@ func readable(address string) string {
 type search struct {
 	words   string  // a tsquery; empty matches nothing
 	address *string // a pattern for LIKE; nil: the text is no part of an address
+	part    *string // a pattern of the part of it that fewest addresses have: many have the trigrams of the others
 }
 
 // MaxText is the length of the longest text that can be looked for, in characters.
@@ -129,7 +130,7 @@ const MaxText = 200
 const minPrefix = 3 // characters of the last word, for words that begin with it to match too
 
 // parse never fails. What is in quotes, or written without spaces, is a phrase. The last
-// word is the beginning of one, unless it is short or in quotes.
+// word is the beginning of one, unless it is short or in a phrase.
 func parse(text string) search {
 	var phrases []string
 	parts := strings.Split(strings.NewReplacer("“", `"`, "”", `"`, "„", `"`).Replace(text), `"`)
@@ -143,7 +144,9 @@ func parse(text string) search {
 			phrases = appendPhrase(phrases, field, i == len(parts)-1 && n == len(fields)-1)
 		}
 	}
-	return search{words: strings.Join(phrases, " & "), address: addressPattern(text)}
+	s := search{words: strings.Join(phrases, " & ")}
+	s.address, s.part = addressPatterns(text)
+	return s
 }
 
 func appendPhrase(phrases []string, text string, begins bool) []string {
@@ -152,34 +155,32 @@ func appendPhrase(phrases []string, text string, begins bool) []string {
 		return phrases
 	}
 	phrase := "'" + strings.Join(all, "' <-> '") + "'"
-	if begins && utf8.RuneCountInString(all[len(all)-1]) >= minPrefix {
+	if begins && len(all) == 1 && utf8.RuneCountInString(all[0]) >= minPrefix { // "news.example" is whole: half of all addresses end like it
 		phrase += ":*"
 	}
 	return append(phrases, phrase)
 }
 
-// addressPattern returns the pattern of a text that may be part of an address. The
-// identity of a link has no scheme and no www. Without three letters or digits in a row,
-// no trigram finds it.
-func addressPattern(text string) *string {
+// addressPatterns returns the patterns of a text that may be part of an address, and of
+// its longest word. The identity of a link has no scheme and no www. Without three
+// letters or digits in a row, no trigram finds it.
+func addressPatterns(text string) (whole, part *string) {
 	text = strings.ToLower(strings.TrimSpace(text))
 	if strings.ContainsFunc(text, unicode.IsSpace) || !strings.ContainsAny(text, "./") {
-		return nil
+		return nil, nil
 	}
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "http://"), "https://")
 	text = strings.TrimSuffix(strings.TrimPrefix(text, "www."), "/")
-	run, longest := 0, 0
-	for i := range len(text) {
-		if c := text[i]; 'a' <= c && c <= 'z' || '0' <= c && c <= '9' {
-			run++
-			longest = max(longest, run)
-		} else {
-			run = 0
+	longest := ""
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
+		if len(word) > len(longest) {
+			longest = word
 		}
 	}
-	if longest < minPrefix || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-		return nil
+	if len(longest) < minPrefix || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return nil, nil
 	}
+	longest = "%" + longest + "%"
 	pattern := "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
-	return &pattern
+	return &pattern, &longest
 }

@@ -40,17 +40,17 @@ func TestSearchParses(t *testing.T) {
 		`"Heron Returns"`:           "'heron' <-> 'returns'",
 		`say “heron returns” to it`: "'say' & 'heron' <-> 'returns' & 'to' & 'it'",
 		`unclosed "heron returns`:   "'unclosed' & 'heron' <-> 'returns'",
-		"node.js":                   "'node' <-> 'js' address %node.js%",
+		"node.js":                   "'node' <-> 'js' address %node.js% %node%",
 		"寿司":                        "'寿' <-> '司'",
-		"https://WWW.News.example/": "'https' <-> 'www' <-> 'news' <-> 'example':* address %news.example%",
-		"news.example/a_b%c\\":      `'news' <-> 'example' <-> 'a' <-> 'b' <-> 'c' address %news.example/a\_b\%c\\%`,
+		"https://WWW.News.example/": "'https' <-> 'www' <-> 'news' <-> 'example' address %news.example% %example%",
+		"news.example/a_b%c\\":      `'news' <-> 'example' <-> 'a' <-> 'b' <-> 'c' address %news.example/a\_b\%c\\% %example%`,
 		"a.b":                       "'a' <-> 'b'",
-		"one two.example":           "'one' & 'two' <-> 'example':*",
+		"one two.example":           "'one' & 'two' <-> 'example'",
 	} {
 		s := parse(text)
 		got := s.words
 		if s.address != nil {
-			got += " address " + *s.address
+			got += " address " + *s.address + " " + *s.part
 		}
 		require.Equal(t, want, got, text)
 	}
