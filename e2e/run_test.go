@@ -52,6 +52,7 @@ type process struct {
 	stdout lockedBuffer
 	stderr lockedBuffer
 	exited chan struct{}
+	lived  time.Duration // once it has exited
 }
 
 // start runs the binary with this environment and nothing from the test's own
@@ -66,9 +67,11 @@ func startProgram(t testing.TB, program string, env []string, args ...string) *p
 	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0"}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	began := time.Now()
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		p.cmd.Wait() //nolint:errcheck // the exit code is enough
+		p.lived = time.Since(began)
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
