@@ -122,6 +122,24 @@ func TestReleaseIsRepeatedAfterADeath(t *testing.T) {
 	require.Equal(t, 2, v.asked(), "not fetched again before the interval")
 }
 
+// TestChangedSubjectReleasesWhatADeathLeft: a run that projected a repost again has died
+// before it looked once more, and meanwhile the post had its link back.
+func TestChangedSubjectReleasesWhatADeathLeft(t *testing.T) {
+	t.Parallel()
+	v := newVillage(t)
+	v.posts("a/1", "", "https://news.example/1")
+	v.project("a/1")
+	v.reposts("b/r1", "a/1")
+	v.project("b/r1")
+	require.Len(t, v.sharing(), 2)
+	v.execute(`DELETE FROM shares WHERE rkey = 'r1'`)
+	v.execute(`INSERT INTO waiting (projection, collection, did, rkey, for_collection, for_did, for_rkey) SELECT $1, $2, 'did:plc:b', 'r1', $3, 'did:plc:a', '1'`, v.w.name, repostCollection, schema.PostCollection)
+	v.execute(`INSERT INTO changed_subjects (did, collection, rkey) VALUES ('did:plc:a', $1, '1')`, schema.PostCollection)
+	v.run()
+	require.Empty(t, v.waiting())
+	require.Len(t, v.sharing(), 2)
+}
+
 // TestFetchRequestedByAClockAhead is not put off as long as the clock was ahead.
 func TestFetchRequestedByAClockAhead(t *testing.T) {
 	t.Parallel()
