@@ -54,9 +54,12 @@ type Subjects map[schema.Key][]int64
 // stored posts, from their shares; of other posts, if accounts are followed, rows that
 // are to be fetched. due reports whether any of them is to be fetched now. A post that
 // was fetched a while ago is fetched again.
-func FindSubjects(ctx context.Context, db batcher, keys []schema.Key) (found Subjects, due bool, err error) {
+//
+// added are the rows made of shares. Whoever changed these shares at the same time did not
+// see the row, so call SyncSubjects with them.
+func FindSubjects(ctx context.Context, db batcher, keys []schema.Key) (found Subjects, added []schema.Key, due bool, err error) {
 	if len(keys) == 0 {
-		return nil, false, nil
+		return nil, nil, false, nil
 	}
 	// The locks make a deletion of the post wait: it then deletes the new row too.
 	// LATERAL and LIMIT force one index lookup per subject, which is skipped if the
@@ -82,7 +85,8 @@ WITH own AS MATERIALIZED (
 )
 INSERT INTO subjects AS u (did, collection, rkey, links)
 SELECT did, collection, rkey, array_agg(link_id ORDER BY link_id) FROM own GROUP BY did, collection, rkey ORDER BY did, collection, rkey
-ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0`
+ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0
+RETURNING collection, did, rkey`
 	const fetch = `
 INSERT INTO subjects AS u (did, collection, rkey, fetch_at)
 SELECT k.did, k.collection, k.rkey, now()
@@ -105,7 +109,10 @@ CROSS JOIN LATERAL (
 ) AS u`
 	collection, did, rkey := schema.Columns(len(keys), func(i int) schema.Key { return keys[i] })
 	q := &pgx.Batch{}
-	q.Queue(add, collection, did, rkey)
+	q.Queue(add, collection, did, rkey).Query(func(rows pgx.Rows) (err error) {
+		added, err = pgx.CollectRows(rows, pgx.RowToStructByPos[schema.Key])
+		return err
+	})
 	q.Queue(fetch, collection, did, rkey, SubjectInterval)
 	found = Subjects{}
 	q.Queue(read, collection, did, rkey).Query(func(rows pgx.Rows) error {
@@ -124,9 +131,9 @@ CROSS JOIN LATERAL (
 		return rows.Err()
 	})
 	if err := db.SendBatch(ctx, q).Close(); err != nil {
-		return nil, false, fmt.Errorf("find the subjects: %w", err)
+		return nil, nil, false, fmt.Errorf("find the subjects: %w", err)
 	}
-	return found, due, nil
+	return found, added, due, nil
 }
 
 // syncSubjects gives the subjects among the records the links of their own shares. A

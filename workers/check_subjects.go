@@ -233,7 +233,10 @@ func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error)
 	if err != nil {
 		return false, err
 	}
-	now := w.now()
+	now, err := schema.EarliestTime(ctx, w.pool, w.now()) // a clock that is ahead ends no waiting
+	if err != nil {
+		return false, err
+	}
 	for _, name := range names {
 		keep := waitingTime
 		if e, ok := w.stored.Find(name); ok && e.Retention > 0 {

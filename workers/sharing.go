@@ -20,7 +20,8 @@ type sharing struct {
 	reprojected []schema.Key                   // the records that had shares before
 	revs        map[schema.Key]string          // the revision projected
 	subjects    ranking.Subjects
-	due         bool // a subject is to be fetched now, or has changed
+	added       []schema.Key // the subjects whose rows this job made last
+	due         bool         // a subject is to be fetched now, or has changed
 	failures    []failure
 }
 

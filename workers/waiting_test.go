@@ -123,6 +123,10 @@ func TestWaitingIsBounded(t *testing.T) {
 		require.NoError(t, err)
 	}
 	w := c.checks()
+	w.now = func() time.Time { return time.Now().Add(72 * time.Hour) }
+	c.check(w)
+	require.Len(t, c.waiting(), 10, "a clock that is ahead ends no waiting")
+	w.now = time.Now
 	age("b0/r1", "49 hours")
 	age("b0/1", "47 hours")
 	c.check(w)
