@@ -208,9 +208,9 @@ LIMIT $8`
 // complete sets what follows from the other fields. A hidden account keeps its DID only.
 func (s LinkShare) complete() LinkShare {
 	s.record.DID = s.DID
-	s.URI = uri(s.record)
+	s.URI = s.record.URI()
 	if s.subject.DID != "" {
-		s.Subject = uri(s.subject)
+		s.Subject = s.subject.URI()
 	}
 	s.Counts = s.Why == Counts
 	if s.Why == Hidden {

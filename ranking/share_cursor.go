@@ -60,6 +60,3 @@ func (c Cursor) readShare(q LinkQuery) (p sharePosition, err error) {
 	}
 	return p, nil
 }
-
-// uri returns the AT-URI of a record.
-func uri(k schema.Key) string { return "at://" + k.DID + "/" + k.Collection + "/" + k.Rkey }

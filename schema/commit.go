@@ -20,6 +20,9 @@ type Key struct {
 	Rkey       string
 }
 
+// URI returns the AT-URI of the record.
+func (k Key) URI() string { return "at://" + k.DID + "/" + k.Collection + "/" + k.Rkey }
+
 // Write is a record to store if it is newer than the stored revision.
 type Write struct {
 	Key

@@ -145,7 +145,7 @@ func (w *subjectCheck) fetchPosts(ctx context.Context, due []ranking.DueSubject)
 	}
 	uris := make([]string, len(due))
 	for i, d := range due {
-		uris[i] = "at://" + d.DID + "/" + d.Collection + "/" + d.Rkey
+		uris[i] = d.URI()
 	}
 	posts, err := w.api.Posts(ctx, uris)
 	failed, isAPI := errors.AsType[*bluesky.Error](err)

@@ -45,8 +45,7 @@ func (c *town) key(name string) schema.Key {
 }
 
 func (c *town) uri(name string) string {
-	key := c.key(name)
-	return "at://" + key.DID + "/" + key.Collection + "/" + key.Rkey
+	return c.key(name).URI()
 }
 
 // write stores a revision of a record.

@@ -64,7 +64,7 @@ func printAudit(w io.Writer, sum schema.Audit, faults []schema.Fault) {
 	for _, f := range faults {
 		name := f.DID
 		if f.Rkey != "" {
-			name = "at://" + f.DID + "/" + f.Collection + "/" + f.Rkey
+			name = schema.Key{Collection: f.Collection, DID: f.DID, Rkey: f.Rkey}.URI()
 		}
 		fmt.Fprintf(w, "%-8s %s  %s\n", f.Fault, web.Plain(name), web.Plain(f.Detail))
 	}

@@ -126,7 +126,7 @@ type Rule struct {
 
 // OfRecord collects everything known about a record.
 func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, rule Rule) (r Record, err error) {
-	r.URI = "at://" + key.DID + "/" + key.Collection + "/" + key.Rkey
+	r.URI = key.URI()
 	if r.Stored, err = optional(schema.FindRecord(ctx, db, key)); err != nil {
 		return r, err
 	}
@@ -151,7 +151,7 @@ func OfRecord(ctx context.Context, db schema.DB, key schema.Key, now time.Time, 
 		return r, err
 	}
 	for _, w := range waits {
-		r.WaitsFor = "at://" + w.DID + "/" + w.Collection + "/" + w.Rkey
+		r.WaitsFor = w.URI()
 	}
 	if r.Jobs, err = schema.JobsOf(ctx, db, key); err != nil {
 		return r, err
