@@ -170,13 +170,19 @@ func SyncSubjects(ctx context.Context, db schema.DB, records []schema.Key) error
 type ChangedSubject struct {
 	ID int64
 	schema.Key
+	Linked bool // it has links
 }
 
 // ChangedSubjects returns the first changed subjects.
 func ChangedSubjects(ctx context.Context, db schema.DB, limit int) ([]ChangedSubject, error) {
-	const sql = `SELECT id, collection, did, rkey FROM changed_subjects ORDER BY id LIMIT $1`
+	const sql = `
+SELECT c.id, c.collection, c.did, c.rkey,
+       EXISTS (SELECT FROM subjects AS u WHERE u.did = c.did AND u.collection = c.collection AND u.rkey = c.rkey AND u.links <> '{}')
+       OR EXISTS (SELECT FROM shares AS s WHERE s.did = c.did AND s.collection = c.collection AND s.rkey = c.rkey AND s.subject_did IS NULL)
+FROM changed_subjects AS c
+ORDER BY c.id LIMIT $1`
 	return schema.All(ctx, db, "read the changed subjects", func(row pgx.CollectableRow) (c ChangedSubject, err error) {
-		err = row.Scan(&c.ID, &c.Collection, &c.DID, &c.Rkey)
+		err = row.Scan(&c.ID, &c.Collection, &c.DID, &c.Rkey, &c.Linked)
 		return c, err
 	}, sql, limit)
 }

@@ -98,9 +98,12 @@ func (w *subjectCheck) changed(ctx context.Context) (done bool, err error) {
 					return false, err
 				}
 			}
-			// A run that died here may have left records waiting that shared through the subject before.
-			if err := w.links.release(ctx, w.job, []schema.Key{subject.Key}); err != nil {
-				return false, err
+			// A run that died here may have left records waiting that shared through the subject before. If it has no
+			// links yet, whoever gives it some releases them.
+			if subject.Linked {
+				if err := w.links.release(ctx, w.job, []schema.Key{subject.Key}); err != nil {
+					return false, err
+				}
 			}
 			if err := ranking.DropChangedSubject(ctx, w.pool, subject.ID); err != nil {
 				return false, err
