@@ -73,11 +73,14 @@ ON CONFLICT (one) DO UPDATE SET checked_at = excluded.checked_at, links = exclud
 }
 
 func check(ctx context.Context, db Beginner, links []int64, found func(Difference)) (done Checked, err error) {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	err = snapshot(ctx, db, func(tx pgx.Tx) error { done, err = checkIn(ctx, tx, links, found); return err })
 	if err != nil {
 		return done, fmt.Errorf("check the counts: %w", err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
+	return done, nil
+}
+
+func checkIn(ctx context.Context, tx pgx.Tx, links []int64, found func(Difference)) (done Checked, err error) {
 	s, err := readState(ctx, tx)
 	if err != nil {
 		return done, err

@@ -76,22 +76,11 @@ func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader
 		of.At = time.Now()
 	}
 	of.At = of.At.Truncate(time.Microsecond)
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
+	r := &linkReader{of: of, reader: reader{q: Query{Watch: of.Watch, Degree: of.Degree}}}
+	if err := r.read(ctx, db, func() error { return f(r) }); err != nil {
 		return fmt.Errorf("read the link: %w", err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
-	if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
-		return fmt.Errorf("read the link: %w", err)
-	}
-	r := &linkReader{of: of, reader: reader{tx: tx, q: Query{Watch: of.Watch, Degree: of.Degree}}}
-	if r.state, err = readState(ctx, tx); err != nil {
-		return err
-	}
-	if err := r.findWatches(ctx); err != nil {
-		return err
-	}
-	return f(r)
+	return nil
 }
 
 // notCounted is the first reason that does not depend on other shares, of a share s of

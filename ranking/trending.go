@@ -172,15 +172,40 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 		return p, err
 	}
 	r.window = slices.IndexFunc(Windows(), func(w Window) bool { return w.Length == q.Window })
-	r.tx, err = db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	err = r.read(ctx, db, func() error { p, err = r.page(ctx); return err })
 	if err != nil {
 		return p, fmt.Errorf("rank the links: %w", err)
 	}
-	defer r.tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
-	if p, err = r.page(ctx); err != nil {
-		return p, fmt.Errorf("rank the links: %w", err)
-	}
 	return p, nil
+}
+
+// read calls f in one snapshot, with the state of the counts and the watches of the
+// query.
+func (r *reader) read(ctx context.Context, db Beginner, f func() error) (err error) {
+	return snapshot(ctx, db, func(tx pgx.Tx) error {
+		r.tx = tx
+		// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
+		if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
+			return err
+		}
+		if r.state, err = readState(ctx, tx); err != nil {
+			return err
+		}
+		if err := r.findWatches(ctx); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// snapshot calls f in one snapshot of the database.
+func snapshot(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return fmt.Errorf("begin to read: %w", err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
+	return f(tx)
 }
 
 func (q Query) check() error {
@@ -229,16 +254,6 @@ func (r *reader) from() time.Time { return r.end.Add(-r.q.Window) }
 
 // page reads the page.
 func (r *reader) page(ctx context.Context) (p Page, err error) {
-	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
-	if _, err := r.tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
-		return p, err
-	}
-	if r.state, err = readState(ctx, r.tx); err != nil {
-		return p, err
-	}
-	if err := r.findWatches(ctx); err != nil {
-		return p, err
-	}
 	if err := r.readSearch(ctx); err != nil {
 		return p, err
 	}
