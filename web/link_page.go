@@ -49,45 +49,23 @@ func linkHref(id int64, v view) string {
 }
 
 // serveLinkPage shows a page of the shares of a link.
-func (s *server) serveLinkPage(w http.ResponseWriter, r *http.Request) {
-	request, err := s.parseLinkRequest(r.PathValue("id"), knownParameters(r.URL.RawQuery, "window", "watch", "cursor"), []string{"window", "watch", "cursor"})
-	if err != nil {
-		s.writeError(w, r, http.StatusBadRequest, err.Error())
-		return
-	}
+func (s *server) serveLinkPage(w http.ResponseWriter, r *http.Request, request linkRequest) error {
 	l, err := s.link(r.Context(), request)
 	if err != nil {
-		s.writeLinkUnreadable(w, r, request, err)
-		return
+		return err
 	}
 	shares, err := s.linkShares(r.Context(), request)
 	if err != nil {
-		s.writeLinkUnreadable(w, r, request, err)
-		return
+		return err
 	}
 	page, err := s.newLinkPage(request, l, shares)
 	if err != nil {
 		s.renderFailed(w, err)
-		return
+		return nil
 	}
 	w.Header().Set("Cache-Control", "no-cache")
 	s.render(w, http.StatusOK, "shares", page)
-}
-
-// knownParameters leaves out other parameters than those that are named: an address may
-// have been shared with some that Weir does not know.
-func knownParameters(raw string, names ...string) string {
-	values, err := url.ParseQuery(raw)
-	if err != nil {
-		return raw // it is reported as malformed
-	}
-	known := url.Values{}
-	for _, name := range names {
-		if values.Has(name) {
-			known[name] = values[name]
-		}
-	}
-	return known.Encode()
+	return nil
 }
 
 func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage) (linkPage, error) {

@@ -11,9 +11,11 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// linkParameters are those of a link; shareParameters those of its shares.
+// linkParameters are those of a link, shareParameters those of its shares, and
+// pageParameters those of its page.
 func linkParameters() []string  { return []string{"window", "watch", "degree"} }
 func shareParameters() []string { return append(linkParameters(), "limit", "cursor") }
+func pageParameters() []string  { return []string{"window", "watch", "cursor"} }
 
 // linkWindow is the window of a link if none is asked for: all shares in the ledger.
 const linkWindow = "7d"
@@ -33,20 +35,35 @@ type linkRequest struct {
 	query ranking.LinkQuery
 }
 
-// parseLinkRequest reads the id and the parameters that are named.
-func (s *server) parseLinkRequest(text, query string, names []string) (l linkRequest, err error) {
+// linkHandler serves requests about a link. parse reads the parameters that are named.
+func (s *server) linkHandler(parse parameterParser, names []string, serve func(http.ResponseWriter, *http.Request, linkRequest) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		request, err := s.parseLinkRequest(r, parse, names)
+		if err != nil {
+			s.writeError(w, r, http.StatusBadRequest, err.Error())
+			return
+		}
+		if err := serve(w, r, request); err != nil {
+			s.writeLinkUnreadable(w, r, request, err)
+		}
+	}
+}
+
+// parseLinkRequest reads the id and the parameters.
+func (s *server) parseLinkRequest(r *http.Request, parse parameterParser, names []string) (l linkRequest, err error) {
+	text := r.PathValue("id")
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id < 1 || strconv.FormatInt(id, 10) != text {
 		return l, fmt.Errorf("id is %q: send the id of a link, a whole number such as 17", shorten(text, 40))
 	}
-	values, err := parseParameters(query, names, "window=24h&watch=alice.example")
+	values, err := parse(r.URL.RawQuery, names, "window=24h&watch=alice.example")
 	if err != nil {
 		return l, err
 	}
 	if !values.Has("window") {
 		values.Set("window", linkWindow)
 	}
-	if l.view, err = newView(values, names); err != nil {
+	if l.view, err = newView(values); err != nil {
 		return l, err
 	}
 	q := l.view.query
@@ -54,31 +71,20 @@ func (s *server) parseLinkRequest(text, query string, names []string) (l linkReq
 	return l, nil
 }
 
-func (s *server) serveLink(w http.ResponseWriter, r *http.Request) {
-	request, err := s.parseLinkRequest(r.PathValue("id"), r.URL.RawQuery, linkParameters())
-	if err != nil {
-		s.writeError(w, r, http.StatusBadRequest, err.Error())
-		return
-	}
+func (s *server) serveLink(w http.ResponseWriter, r *http.Request, request linkRequest) error {
 	l, err := s.link(r.Context(), request)
 	if err != nil {
-		s.writeLinkUnreadable(w, r, request, err)
-		return
+		return err
 	}
 	w.Header().Set("Cache-Control", "no-cache")
 	writeJSON(w, http.StatusOK, l)
+	return nil
 }
 
-func (s *server) serveLinkShares(w http.ResponseWriter, r *http.Request) {
-	request, err := s.parseLinkRequest(r.PathValue("id"), r.URL.RawQuery, shareParameters())
-	if err != nil {
-		s.writeError(w, r, http.StatusBadRequest, err.Error())
-		return
-	}
+func (s *server) serveLinkShares(w http.ResponseWriter, r *http.Request, request linkRequest) error {
 	page, err := s.linkShares(r.Context(), request)
 	if err != nil {
-		s.writeLinkUnreadable(w, r, request, err)
-		return
+		return err
 	}
 	response := sharesJSON{ID: request.query.ID, Window: request.Name, GeneratedAt: page.At.UTC(), Shares: page.Shares, Next: page.Next}
 	if response.Shares == nil {
@@ -89,6 +95,7 @@ func (s *server) serveLinkShares(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Cache-Control", "no-cache")
 	writeJSON(w, http.StatusOK, response)
+	return nil
 }
 
 // link reads a link and how it is counted.

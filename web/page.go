@@ -154,11 +154,10 @@ func (v *liveView) markKnown(have string) {
 // requestedSnapshot returns the snapshot for a request of a page or fragment. If it
 // fails, it writes the response, and ok is false.
 func (s *server) requestedSnapshot(w http.ResponseWriter, r *http.Request) (snap *snapshot, ok bool) {
-	names := []string{"window", "watch"}
-	values, err := parseParameters(knownParameters(r.URL.RawQuery, names...), names, "?window=6h")
+	values, err := knownParameters(r.URL.RawQuery, []string{"window", "watch"}, "?window=6h")
 	var v view
 	if err == nil {
-		v, err = newView(values, names)
+		v, err = newView(values)
 	}
 	if err != nil {
 		s.writeError(w, r, http.StatusBadRequest, err.Error())

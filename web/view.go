@@ -31,30 +31,47 @@ func parseView(raw string, names []string) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	return newView(values, names)
+	return newView(values)
 }
+
+// parameterParser is parseParameters or knownParameters.
+type parameterParser func(raw string, names []string, example string) (url.Values, error)
 
 // parseParameters reads a query with the parameters that are named, each at most once.
 func parseParameters(raw string, names []string, example string) (url.Values, error) {
+	return parameters(raw, names, example, func(name string) error {
+		return fmt.Errorf("unknown parameter %q: send any of %s", shorten(name, 40), strings.Join(names, ", "))
+	})
+}
+
+// knownParameters does the same for an address of a page. It leaves out other parameters:
+// the address may have been shared with some that Weir does not know.
+func knownParameters(raw string, names []string, example string) (url.Values, error) {
+	return parameters(raw, names, example, func(string) error { return nil })
+}
+
+func parameters(raw string, names []string, example string, unknown func(name string) error) (url.Values, error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return nil, fmt.Errorf("the query is malformed: send one like %s", example)
 	}
 	for name := range values {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("unknown parameter %q: send any of %s", shorten(name, 40), strings.Join(names, ", "))
-		}
-		if _, err := single(values, name, ""); err != nil {
+			if err := unknown(name); err != nil {
+				return nil, err
+			}
+			delete(values, name)
+		} else if _, err := single(values, name, ""); err != nil {
 			return nil, err
 		}
 	}
 	return values, nil
 }
 
-// newView reads those of the parameters that are named.
-func newView(values url.Values, names []string) (v view, err error) {
+// newView reads a view from its parameters.
+func newView(values url.Values) (v view, err error) {
 	v.query, err = ranking.ParseQuery(func(name string) (string, bool) {
-		return values.Get(name), values.Has(name) && slices.Contains(names, name)
+		return values.Get(name), values.Has(name)
 	}, ranking.Limits{Default: defaultLimit, Most: maxLimit})
 	if wrong, ok := errors.AsType[*ranking.ParameterError](err); ok {
 		return v, fmt.Errorf("%s is %q: send %s", wrong.Name, shorten(wrong.Value, 40), wrong.Expected)

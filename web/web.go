@@ -68,12 +68,12 @@ func Handler(cfg Config) (http.Handler, error) {
 	s.home, s.homeName = "/", "To the ranking"
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.buffered(s.servePage))
-	mux.HandleFunc("/links/{id}", s.buffered(s.serveLinkPage))
+	mux.HandleFunc("/links/{id}", s.buffered(s.linkHandler(knownParameters, pageParameters(), s.serveLinkPage)))
 	mux.HandleFunc("/fragment", s.buffered(s.serveFragment))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
-	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.serveLink))
-	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.serveLinkShares))
+	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(parseParameters, linkParameters(), s.serveLink)))
+	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(parseParameters, shareParameters(), s.serveLinkShares)))
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
 	return s.secure(mux), nil
