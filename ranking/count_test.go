@@ -178,29 +178,6 @@ func (h *history) count(ctx context.Context, r *rand.Rand, turn <-chan struct{})
 	return nil
 }
 
-// within gives out one snapshot again and again.
-type within struct{ tx pgx.Tx }
-
-func (w within) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return w.tx.Begin(ctx) }
-
-// pages reads a whole ranking, page by page.
-func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recounted bool) {
-	t.Helper()
-	for {
-		p, err := trending(t.Context(), db, q, l)
-		require.NoError(t, err)
-		recounted = recounted || p.Recounted
-		for _, k := range p.Links {
-			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, k.Faces[0].DID,
-				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
-		}
-		if p.Next == "" {
-			return lines, recounted
-		}
-		q.After = p.Next
-	}
-}
-
 // compare compares some rankings of one snapshot with a fold in Go, and what is kept
 // with the story. It returns how many it read from the counts and how many it
 // recounted, and whether something was pending.

@@ -2,6 +2,7 @@ package ranking
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -15,17 +16,7 @@ import (
 
 // story is everything that decides the ranking, as one snapshot has it.
 type story struct {
-	shares []struct {
-		DID, How string
-		Link     int64
-		At       time.Time
-		Author   string
-		Rkey     string
-		Key      string
-		Claim    int64
-		Words    []string
-		Stored   bool // its post
-	}
+	shares     []toldShare
 	identities map[int64]string
 	claims     map[int64]said
 	links      map[int64]said // the headlines that are stored
@@ -37,23 +28,26 @@ type story struct {
 	sites      map[int64]string
 }
 
+// toldShare is a share as the story has it.
+type toldShare struct {
+	DID, How string
+	Link     int64
+	At       time.Time
+	Author   string
+	Rkey     string
+	Key      string
+	Claim    int64
+	Words    []string
+	Stored   bool // its post
+}
+
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	t.Helper()
 	ctx := t.Context()
 	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0), tsvector_to_array(words),
        EXISTS (SELECT FROM posts AS p WHERE p.did = s.did AND p.rkey = s.rkey) FROM shares AS s`)
 	require.NoError(t, err)
-	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
-		DID, How string
-		Link     int64
-		At       time.Time
-		Author   string
-		Rkey     string
-		Key      string
-		Claim    int64
-		Words    []string
-		Stored   bool // its post
-	}])
+	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[toldShare])
 	require.NoError(t, err)
 	l.readClaims(t, tx)
 	l.subjects = map[[2]string][]int64{}
@@ -219,4 +213,27 @@ func randomQuery(r *rand.Rand, now time.Time) Query {
 		q.AtLeast = 1 + r.IntN(4)
 	}
 	return q
+}
+
+// within gives out one snapshot again and again.
+type within struct{ tx pgx.Tx }
+
+func (w within) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return w.tx.Begin(ctx) }
+
+// pages reads a whole ranking, page by page.
+func pages(t *testing.T, db Beginner, q Query, l limits) (lines []string, recounted bool) {
+	t.Helper()
+	for {
+		p, err := trending(t.Context(), db, q, l)
+		require.NoError(t, err)
+		recounted = recounted || p.Recounted
+		for _, k := range p.Links {
+			lines = append(lines, line(k.ID, k.Sharers, k.Speed, k.FirstShared, k.LastShared, k.Faces[0].DID,
+				said{k.URL, k.Site, k.Title, k.Description, k.Image, k.CardFrom}))
+		}
+		if p.Next == "" {
+			return lines, recounted
+		}
+		q.After = p.Next
+	}
 }
