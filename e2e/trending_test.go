@@ -15,7 +15,7 @@ import (
 	"github.com/weir-social/weir/schema/schematest"
 )
 
-// rankedDatabase has 5 links: link n has n sharers, the last of whom reposts it.
+// rankedDatabase has 5 links. Link n has n sharers: one reposted it, the others posted it.
 func rankedDatabase(t *testing.T) string {
 	t.Helper()
 	url := schematest.NewURL(t)

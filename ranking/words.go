@@ -34,7 +34,7 @@ func words(text string) (all []string) {
 	for _, r := range norm.NFKC.String(strings.ToValidUTF8(text, " ")) {
 		switch {
 		case r >= 0x300 && r <= 0x36F, r == 0xAD, r >= 0x200B && r <= 0x200D:
-			continue // an accent that no letter has, or an invisible character inside a word
+			continue // an accent that is joined with no letter, or an invisible character: neither ends a word
 		case unicode.IsMark(r):
 			if word.Len() == 0 {
 				continue
@@ -61,7 +61,7 @@ func isSpaceless(r rune) bool {
 	return r >= 0xE00 && (r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar))
 }
 
-// plain returns a letter in lower case and without its accent.
+// plain makes a letter lower case and removes its accent.
 func plain(r rune) rune {
 	if r >= 0xC0 && unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic) {
 		if parts := norm.NFD.PropertiesString(string(r)).Decomposition(); parts != nil {
@@ -162,8 +162,8 @@ func appendPhrase(phrases []string, text string, begins bool) []string {
 }
 
 // addressPatterns returns the patterns of a text that may be part of an address, and of
-// its longest word. The identity of a link has no scheme and no www. Without three
-// letters or digits in a row, no trigram finds it.
+// its longest word. The identity of a link has no scheme and no www. A text
+// without three letters or digits in a row has no trigram to look up.
 func addressPatterns(text string) (whole, part *string) {
 	text = strings.ToLower(strings.TrimSpace(text))
 	if strings.ContainsFunc(text, unicode.IsSpace) || !strings.ContainsAny(text, "./") {
