@@ -119,3 +119,20 @@ func TestLogOfAJobIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestStopIsNoError: River reports what a stop cancels as an error, and other errors
+// with the same context too.
+func TestStopIsNoError(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	log := quiet(slog.New(slog.NewTextHandler(&out, nil)))
+	stopped, stop := context.WithCancel(t.Context())
+	log.ErrorContext(stopped, "before", "error", "context canceled")
+	stop()
+	log.ErrorContext(stopped, "cancelled", "error", "begin: context canceled")
+	log.ErrorContext(stopped, "broken", "error", "the disk is full")
+	log.InfoContext(t.Context(), "chatter")
+	require.Equal(t, 2, strings.Count(out.String(), "\n"), out.String())
+	require.Contains(t, out.String(), "msg=before")
+	require.Contains(t, out.String(), "msg=broken")
+}

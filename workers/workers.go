@@ -299,13 +299,29 @@ func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, er
 	}
 }
 
-// quiet returns a logger that keeps River's warnings and errors only.
+// quiet returns a logger that keeps River's warnings and errors only, and of these none
+// that say no more than that something was stopped.
 func quiet(log *slog.Logger) *slog.Logger {
 	return slog.New(atLeast{log.Handler()})
 }
 
-// atLeast is a handler that drops records below the level of a warning.
+// atLeast is a handler that drops records below the level of a warning, and the errors
+// of what its context cancelled.
 type atLeast struct{ slog.Handler }
+
+func (h atLeast) Handle(ctx context.Context, r slog.Record) error {
+	cancelled := false
+	if ctx.Err() != nil {
+		r.Attrs(func(a slog.Attr) bool {
+			cancelled = (a.Key == "error" || a.Key == "err") && strings.HasSuffix(a.Value.String(), context.Canceled.Error())
+			return !cancelled
+		})
+	}
+	if cancelled {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
 
 func (h atLeast) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
