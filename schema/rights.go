@@ -30,7 +30,7 @@ func writtenTables() []string {
 
 // readTables are the tables that the running roles only read.
 func readTables() []string {
-	return []string{"follows", "link_shares", "partitions", "projected_subjects", "river_migration", "weir_migration"}
+	return []string{"follows", "link_shares", "living_shares", "partitions", "projected_subjects", "river_migration", "weir_migration"}
 }
 
 // calledFunctions are the functions that Weir, operators and other functions call.

@@ -362,12 +362,8 @@ CREATE VIEW link_shares AS
                       WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.link_id = ANY (u.links)))) THEN 'subject_gone'::text
                     WHEN s.shared_at <= (now() - '7 days'::interval) THEN 'outside_window'::text
                     WHEN (EXISTS ( SELECT
-                       FROM shares n
-                      WHERE n.did = s.did AND n.link_id = s.link_id AND ((ROW(n.shared_at, n.collection, n.rkey) > ROW(s.shared_at, s.collection, s.rkey))) AND (n.subject_did IS NULL OR (EXISTS ( SELECT
-                               FROM subjects u
-                              WHERE u.did = n.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = n.subject_rkey AND (n.link_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
-                               FROM accounts b
-                              WHERE b.did = n.subject_did AND b.status <> 'active'::text))))) THEN 'same_person'::text
+                       FROM living_shares n
+                      WHERE n.did = s.did AND n.link_id = s.link_id AND ((ROW(n.shared_at, n.collection, n.rkey) > ROW(s.shared_at, s.collection, s.rkey))))) THEN 'same_person'::text
                     ELSE NULL::text
                 END AS why) y;
 COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is known.';
@@ -412,6 +408,21 @@ CREATE TABLE listing_members (
     CONSTRAINT listing_members_pkey PRIMARY KEY (job_id, degree, did),
     CONSTRAINT listing_members_degree_check CHECK (degree >= 0 AND degree <= 2)
 );
+
+-- The shares of posts, and those of reposts and quotes whose post still contains the link and has an active author. Whether the sharer counts is not considered.
+CREATE VIEW living_shares AS
+ SELECT s.did,
+    s.collection,
+    s.rkey,
+    s.link_id,
+    s.how,
+    s.shared_at
+   FROM shares s
+  WHERE s.subject_did IS NULL OR (EXISTS ( SELECT
+           FROM subjects u
+          WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.link_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
+           FROM accounts b
+          WHERE b.did = s.subject_did AND b.status <> 'active'::text));
 
 -- The partitions of posts and shares, with the time and the range of rkeys that each holds. ahead: it holds the time after the last one. The default partitions are left out.
 CREATE VIEW partitions AS
@@ -1410,12 +1421,8 @@ CREATE OR REPLACE FUNCTION public.trending(span interval DEFAULT '06:00:00'::int
 AS $function$
     WITH counted AS (
         SELECT s.link_id, s.did, count(*) AS shares, min(s.shared_at) AS first_shared, max(s.shared_at) AS last_shared
-        FROM shares AS s
+        FROM living_shares AS s
         WHERE s.shared_at > now() - span
-          AND (s.subject_did IS NULL
-               OR EXISTS (SELECT FROM subjects AS u
-                          WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links))
-                  AND NOT EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active'))
           AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
           AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
                OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id

@@ -167,8 +167,8 @@ func TestOutdatedCursorIsLogged(t *testing.T) {
 	require.Equal(t, int64(900), nextEvent(t, conn).Seq)
 }
 
-// TestFrameBeyondTheLimitKeepsItsPlace checks that a frame of any length is one dead
-// letter, and that the next one is read.
+// TestFrameBeyondTheLimitKeepsItsPlace checks that a frame of any length becomes one
+// dead letter, and that the frame after it is read.
 func TestFrameBeyondTheLimitKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	long := append(encoded(t, map[string]any{"op": 1, "t": typeIdentity}), encoded(t, map[string]any{

@@ -1,16 +1,27 @@
 -- Output: what people read in psql, and which links were announced.
 
+CREATE VIEW living_shares AS
+SELECT s.did        AS did,
+       s.collection AS collection,
+       s.rkey       AS rkey,
+       s.link_id    AS link_id,
+       s.how        AS how,
+       s.shared_at  AS shared_at
+FROM shares AS s
+WHERE s.subject_did IS NULL
+   OR EXISTS (SELECT FROM subjects AS u
+              WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links))
+      AND NOT EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active');
+
+COMMENT ON VIEW living_shares IS 'The shares of posts, and those of reposts and quotes whose post still contains the link and has an active author. Whether the sharer counts is not considered.';
+
 CREATE FUNCTION trending(span interval DEFAULT '6 hours', watch text DEFAULT NULL)
 RETURNS TABLE (link_id bigint, url text, site text, title text, sharers bigint, shares bigint, first_shared timestamptz, last_shared timestamptz)
 LANGUAGE sql STABLE ROWS 1000 AS $$
     WITH counted AS (
         SELECT s.link_id, s.did, count(*) AS shares, min(s.shared_at) AS first_shared, max(s.shared_at) AS last_shared
-        FROM shares AS s
+        FROM living_shares AS s
         WHERE s.shared_at > now() - span
-          AND (s.subject_did IS NULL
-               OR EXISTS (SELECT FROM subjects AS u
-                          WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links))
-                  AND NOT EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active'))
           AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.did AND a.status <> 'active')
           AND (NOT EXISTS (SELECT FROM watches) AND trending.watch IS NULL
                OR EXISTS (SELECT FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id
@@ -55,12 +66,8 @@ CROSS JOIN LATERAL (
              AND NOT EXISTS (SELECT FROM subjects AS u
                              WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links)) THEN 'subject_gone'
         WHEN s.shared_at <= now() - interval '7 days' THEN 'outside_window'
-        WHEN EXISTS (SELECT FROM shares AS n
-                     WHERE n.did = s.did AND n.link_id = s.link_id AND (n.shared_at, n.collection, n.rkey) > (s.shared_at, s.collection, s.rkey)
-                       AND (n.subject_did IS NULL
-                            OR EXISTS (SELECT FROM subjects AS u
-                                       WHERE u.did = n.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = n.subject_rkey AND n.link_id = ANY (u.links))
-                               AND NOT EXISTS (SELECT FROM accounts AS b WHERE b.did = n.subject_did AND b.status <> 'active'))) THEN 'same_person'
+        WHEN EXISTS (SELECT FROM living_shares AS n
+                     WHERE n.did = s.did AND n.link_id = s.link_id AND (n.shared_at, n.collection, n.rkey) > (s.shared_at, s.collection, s.rkey)) THEN 'same_person'
     END AS why
 ) AS y;
 
