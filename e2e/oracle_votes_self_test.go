@@ -60,7 +60,7 @@ func TestOracleReportsAWrongHeadline(t *testing.T) {
 	t.Parallel()
 	tr := fold([]*simnet.Entry{says("a", "1", 5, simnet.Claim{Title: "A"})})
 	shown := func(change func(*ranking.TrendingLink)) []ranking.TrendingLink {
-		l := ranking.TrendingLink{URL: votedPage, Title: "A", CardFrom: "at://a/" + oraclePost + "/1", Sharers: 1}
+		l := ranking.TrendingLink{LinkCard: ranking.LinkCard{URL: votedPage, Title: "A", CardFrom: "at://a/" + oraclePost + "/1"}, Sharers: 1}
 		change(&l)
 		return []ranking.TrendingLink{l}
 	}

@@ -77,7 +77,7 @@ func (c Cursor) read(q Query, now time.Time) (end time.Time, e *entry, err error
 func bare(entries []entry, sort Sort) []TrendingLink {
 	links := make([]TrendingLink, len(entries))
 	for i, e := range entries {
-		links[i] = TrendingLink{ID: e.ID, Sharers: e.Sharers, LastShared: e.Last}
+		links[i] = TrendingLink{LinkCard: LinkCard{ID: e.ID}, Sharers: e.Sharers, LastShared: e.Last}
 		if sort == Speed {
 			links[i].Speed = float64(e.Speed) / speedPerHour
 		}

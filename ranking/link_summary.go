@@ -15,13 +15,7 @@ import (
 // each counted once. So a link that one account shared often differs from one that many
 // accounts shared.
 type LinkSummary struct {
-	ID          int64          `json:"id"`
-	URL         string         `json:"url"`
-	Site        string         `json:"site"`
-	Title       string         `json:"title,omitempty"`
-	Description string         `json:"description,omitempty"`
-	Image       string         `json:"image,omitempty"`     // blob:<did>/<cid>
-	CardFrom    string         `json:"card_from,omitempty"` // AT-URI of the post the card came from
+	LinkCard
 	FirstSeen   time.Time      `json:"first_seen"`
 	At          time.Time      `json:"generated_at"`
 	Shares      int            `json:"shares"`      // in the ledger

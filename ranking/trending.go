@@ -53,15 +53,20 @@ type Query struct {
 	Bare    bool   // of each link only the id, the counts and the last share
 }
 
+// LinkCard is a link as its sharers' votes show it.
+type LinkCard struct {
+	ID          int64  `json:"id"`
+	URL         string `json:"url"`
+	Site        string `json:"site"`
+	Title       string `json:"title,omitempty"`
+	Description string `json:"description,omitempty"`
+	Image       string `json:"image,omitempty"`     // blob:<did>/<cid>
+	CardFrom    string `json:"card_from,omitempty"` // AT-URI of the post the card came from
+}
+
 // TrendingLink is one entry of the ranking.
 type TrendingLink struct {
-	ID          int64     `json:"id"`
-	URL         string    `json:"url"`
-	Site        string    `json:"site"`
-	Title       string    `json:"title,omitempty"`
-	Description string    `json:"description,omitempty"`
-	Image       string    `json:"image,omitempty"`       // blob:<did>/<cid>
-	CardFrom    string    `json:"card_from,omitempty"`   // AT-URI of the post the card came from
+	LinkCard
 	Sharers     int       `json:"sharers"`               // distinct accounts inside the window
 	Speed       float64   `json:"speed,omitempty"`       // sharers per hour with decay, if the ranking is sorted by it
 	FirstShared time.Time `json:"first_shared,omitzero"` // first share inside the window; zero in the ranking of a watch

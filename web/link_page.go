@@ -69,7 +69,7 @@ func (s *server) serveLinkPage(w http.ResponseWriter, r *http.Request, request l
 }
 
 func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage) (linkPage, error) {
-	shown, err := newLink(&ranking.TrendingLink{ID: l.ID, URL: l.URL, Site: l.Site, Title: l.Title, Description: l.Description, Image: l.Image, CardFrom: l.CardFrom}, l.At, request.view)
+	shown, err := newLink(&ranking.TrendingLink{LinkCard: l.LinkCard}, l.At, request.view)
 	if err != nil {
 		return linkPage{}, err
 	}

@@ -34,8 +34,8 @@ type rankedTown struct {
 func newTown(links int) *rankedTown {
 	t := &rankedTown{ranks: map[int]int{}}
 	for i := range links {
-		t.links = append(t.links, ranking.TrendingLink{ID: int64(i + 1), URL: fmt.Sprintf("https://news.example/2026/05/04/a-story-with-a-long-address-%d", i), Site: "news.example",
-			Title: strings.Repeat("Words of a title ", 4), Description: strings.Repeat("A description of the story ", 6), Sharers: 100 - i, LastShared: time.Now(),
+		t.links = append(t.links, ranking.TrendingLink{LinkCard: ranking.LinkCard{ID: int64(i + 1), URL: fmt.Sprintf("https://news.example/2026/05/04/a-story-with-a-long-address-%d", i), Site: "news.example",
+			Title: strings.Repeat("Words of a title ", 4), Description: strings.Repeat("A description of the story ", 6)}, Sharers: 100 - i, LastShared: time.Now(),
 			SharedBy: []string{"alice.example", "bob.example", "carol.example"}, Faces: []ranking.Face{{DID: "did:plc:z72i7hdynmk6r22z27h6tvur"}, {DID: "did:plc:z72i7hdynmk6r22z27h6tvus"}}})
 	}
 	return t
