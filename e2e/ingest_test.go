@@ -118,8 +118,9 @@ func TestIngestReadsRecordings(t *testing.T) {
 	if file, ok := testdata("jetstream-production-152.jsonl"); ok {
 		url := schematest.NewURL(t)
 		pool, env := open(t, url), []string{"DATABASE_URL=" + url}
-		require.Contains(t, succeed(t, env, "ingest", file), "writes 17, deletes 1, accounts 1, identities 1, ignored 132, dead-lettered 0, characters replaced 0\n")
+		require.Contains(t, succeed(t, env, "ingest", file), "writes 32, deletes 1, accounts 1, identities 1, ignored 117, dead-lettered 0, characters replaced 0\n")
 		require.Equal(t, 17, count(t, pool, `SELECT count(*) FROM posts`))
+		require.Equal(t, 15, count(t, pool, `SELECT count(*) FROM records WHERE collection = 'app.bsky.feed.repost'`))
 		require.Equal(t, 1, count(t, pool, `SELECT count(*) FROM tombstones WHERE did = 'did:plc:4smmjsqf6l5jkzczvw6vsrqc' AND rkey = '3mpt73z3ejc2p'`))
 		require.Zero(t, count(t, pool, `SELECT count(*) FROM accounts WHERE did = 'did:plc:hqvhxrowqbemo5e4wjnj6zao'`), "a stranger that is active")
 		require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM shares`))
