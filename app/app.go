@@ -21,6 +21,7 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/redirect"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
@@ -110,6 +111,9 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Keep, cfg.Collections = &keep, p.stored
+	if p.cfg.ResolveLinks {
+		cfg.Redirects = redirect.New(redirect.Config{Limit: p.calls().Take, UserAgent: userAgent})
+	}
 	if cfg.Retry, err = p.retryDeadLetters(keep); err != nil {
 		return err
 	}

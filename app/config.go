@@ -137,6 +137,10 @@ type Config struct {
 	// The shortest time between the starts of two calls, over all processes.
 	APIInterval time.Duration `env:"WEIR_API_INTERVAL" envDefault:"100ms"`
 
+	// Whether shorteners such as bit.ly are asked where their links lead, so that a short link
+	// counts as the article. Only shorteners are contacted.
+	ResolveLinks bool `env:"WEIR_RESOLVE_LINKS" envDefault:"true"`
+
 	// Listeners
 
 	// The address of the page and the API.

@@ -74,12 +74,18 @@ func (p App) listen(ctx context.Context, changed func(context.Context) error) er
 	return schema.ListenFollows(ctx, conn, time.Minute, changed)
 }
 
+// callTimeout is how long a call of an external service may take.
+const callTimeout = 15 * time.Second
+
+// calls returns the limit of external calls, which all processes share.
+func (p App) calls() *workers.Calls {
+	return &workers.Calls{Pool: p.pool, Slots: p.cfg.APIConcurrency, Spacing: p.cfg.APIInterval, TTL: 2 * callTimeout, Logger: p.log}
+}
+
 // Bluesky returns the client of the network's services. retries are the waits
 // between the attempts of a call; nil: the workers' waits.
 func (p App) Bluesky(retries []time.Duration) (*bluesky.Client, error) {
-	const timeout = 15 * time.Second
-	calls := &workers.Calls{Pool: p.pool, Slots: p.cfg.APIConcurrency, Spacing: p.cfg.APIInterval, TTL: 2 * timeout, Logger: p.log}
-	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Limit: calls.Take, Timeout: timeout, Retries: retries, Logger: p.log,
+	cfg := bluesky.Config{AppView: p.cfg.AppView, Directory: p.cfg.Directory, Limit: p.calls().Take, Timeout: callTimeout, Retries: retries, Logger: p.log,
 		Registerer: p.metrics, Tracer: p.tracer, UserAgent: userAgent}
 	if p.cfg.Identifier != "" {
 		cfg.Login = &bluesky.Login{PDS: p.cfg.PDS, Identifier: p.cfg.Identifier, Password: p.cfg.AppPassword}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/weir-social/weir/guard"
 )
 
 // maxBody bounds a response body after decompression.
@@ -86,7 +88,7 @@ func (c *Client) explain(ctx context.Context, r request, err error) *Error {
 		*e = *found // other calls may share it
 	}
 	switch {
-	case errors.Is(err, errPrivate):
+	case errors.Is(err, guard.ErrPrivate):
 		e.Class, e.Name = Permanent, nameRefused
 	case ctx.Err() != nil && !ok:
 		e.cause = context.Cause(ctx)
@@ -166,7 +168,7 @@ func breakerOutcome(ctx context.Context, err error) error {
 		return nil
 	case answered && e.Status != 0 && e.Status < http.StatusInternalServerError:
 		return nil
-	case ctx.Err() != nil, errors.Is(err, errPrivate):
+	case ctx.Err() != nil, errors.Is(err, guard.ErrPrivate):
 		return errCallerGone
 	}
 	return errHostFailed

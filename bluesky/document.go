@@ -9,6 +9,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/weir-social/weir/guard"
 )
 
 const (
@@ -146,7 +148,7 @@ func (c *Client) untrustedOrigin(raw string) (string, error) {
 	}
 	u, err := url.Parse(o)
 	if err != nil || !c.loopback || !isLoopback(u.Hostname()) {
-		return "", errPrivate
+		return "", guard.ErrPrivate
 	}
 	return o, nil
 }

@@ -89,7 +89,7 @@ func TestAuditFindsAndRepairs(t *testing.T) {
 		`DELETE FROM posts`+where(rkeys[3]),
 		fmt.Sprintf(`INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', '%s', '%s', '%[2]s', 'c', now(), '{}')`, did, forged),
 		fmt.Sprintf(`INSERT INTO links (identity, url, site, first_seen) VALUES ('https://forged.example/', 'https://forged.example/', 'forged.example', now());
-			INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT '%s', 'app.bsky.feed.post', '%s', id, 'post', now() FROM links WHERE url = 'https://forged.example/'`, did, forged))
+			INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT '%s', 'app.bsky.feed.post', '%s', id, id, 'post', now() FROM links WHERE url = 'https://forged.example/'`, did, forged))
 	want := []string{"extra " + forged, "missing " + rkeys[0], "missing " + rkeys[3], "stale " + rkeys[1], "stale " + rkeys[2]}
 	slices.Sort(want)
 	sum, faults = audited(t, env, "--all")

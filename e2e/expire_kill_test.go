@@ -65,16 +65,16 @@ FROM (VALUES ('due', 8000), ('was-kept', 100), ('kept', 100), ('kept-odd', 100),
 UPDATE links SET kept_sharers = 5, kept_at = now() - interval '92 days' WHERE url LIKE 'https://was-kept.example/' || $1 || '.%';
 INSERT INTO unshared_links SELECT id, now() - interval '2 days' FROM links WHERE url ~ ('^https://(due|was-kept)[.]example/' || $1 || '[.]');
 
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, stored_at)
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, stored_at)
 SELECT 'did:plc:seed' || CASE WHEN i = 5 AND k.kind = 'fell' THEN 'gone.' || $1 ELSE i::text END, 'app.bsky.feed.post',
-       CASE k.kind WHEN 'kept-odd' THEN 'odd' || l.id || '.' || i ELSE tid_floor(a.at + (l.id * 10 + i) * interval '1 microsecond') END, l.id, 'post', a.at, a.at
+       CASE k.kind WHEN 'kept-odd' THEN 'odd' || l.id || '.' || i ELSE tid_floor(a.at + (l.id * 10 + i) * interval '1 microsecond') END, l.id, l.id, 'post', a.at, a.at
 FROM (VALUES ('kept', 5), ('kept-odd', 5), ('four', 4), ('fell', 5), ('shared-again', 3), ('new', 2)) AS k (kind, sharers)
 JOIN links AS l ON l.url LIKE 'https://' || k.kind || '.example/' || $1 || '.%',
      generate_series(1, sharers) AS i
 CROSS JOIN LATERAL (SELECT CASE WHEN k.kind = 'new' OR k.kind = 'shared-again' AND i = 1 THEN now() - interval '1 hour' ELSE $2::timestamptz + l.id % 3 * interval '1 day' END) AS a (at);
 
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
-SELECT 'did:plc:seedgone.' || $1, 'app.bsky.feed.post', 'gone' || row_number() OVER (), id, 'post', now() FROM links WHERE url LIKE 'https://due.example/' || $1 || '.%';
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+SELECT 'did:plc:seedgone.' || $1, 'app.bsky.feed.post', 'gone' || row_number() OVER (), id, id, 'post', now() FROM links WHERE url LIKE 'https://due.example/' || $1 || '.%';
 
 INSERT INTO tombstones (collection, did, rkey, rev, deleted_at)
 SELECT 'app.bsky.feed.post', 'did:plc:seed.' || $1, 'deleted' || n, 'r', now() - CASE WHEN n % 10 = 0 THEN interval '6 days' ELSE interval '10 days' END

@@ -58,14 +58,14 @@ WITH c AS (
     ON CONFLICT (link_id, hash) DO UPDATE SET url = excluded.url
     RETURNING link_id, id
 )
-INSERT INTO shares (collection, did, rkey, link_id, how, shared_at, claim_id) SELECT $1, $2, $3, link_id, $4, $5, id FROM c`,
+INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at, claim_id) SELECT $1, $2, $3, link_id, link_id, $4, $5, id FROM c`,
 				k.collection, k.did, k.rkey, s.how, s.at, k.url, s.claim.URL, s.claim.Title, s.claim.Description, s.claim.Picture)
 			continue
 		}
 		subject, _ := subjectOf(k.recordKey, tr.records[k.recordKey].record)
 		q.Queue(`INSERT INTO subjects AS u (did, collection, rkey, links) SELECT $1, $2, $3, ARRAY[id] FROM links WHERE url = $4
 			ON CONFLICT (did, collection, rkey) DO UPDATE SET links = u.links || excluded.links`, subject.did, subject.collection, subject.rkey, k.url)
-		q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, $2, $3, id, $4, $5, $7, $8 FROM links WHERE url = $6`,
+		q.Queue(`INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT $1, $2, $3, id, id, $4, $5, $7, $8 FROM links WHERE url = $6`,
 			k.collection, k.did, k.rkey, s.how, s.at, k.url, subject.did, subject.rkey)
 	}
 	q.Queue(putJob, "process_posts", "completed")
@@ -181,7 +181,7 @@ func brokenShares(t *testing.T, tr oracle) []breakage {
 	return []breakage{
 		{"a share is missing", `DELETE FROM shares` + whereKey, keyArgs(lone.recordKey),
 			[]string{in + ": expected how " + how + ", shared_at " + at + ", found no row", "ranking: 24 h to"}},
-		{"an additional share", `INSERT INTO shares (collection, did, rkey, link_id, how, shared_at) SELECT $1, $2, $3, id, 'post', $4 FROM links WHERE url = $5`,
+		{"an additional share", `INSERT INTO shares (collection, did, rkey, link_id, named_id, how, shared_at) SELECT $1, $2, $3, id, id, 'post', $4 FROM links WHERE url = $5`,
 			keyArgs(bare, oracleEnd.Add(-time.Minute), lone.url),
 			[]string{"shares: " + bare.String() + " of " + lone.url + ": expected no row, found how post",
 				"ranking: 1 h to", "ranking: 3 h to", "ranking: 6 h to", "ranking: 12 h to", "ranking: 24 h to"}},

@@ -22,8 +22,8 @@ func rankedDatabase(t *testing.T) string {
 	pool := open(t, url)
 	for _, sql := range []string{
 		`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) SELECT n || '.example/', 'https://' || n || '.example/', n || '.example', 'Title ' || n, now(), 1, now() FROM generate_series(1, 5) AS n`,
-		`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
-			SELECT 'did:plc:' || m, 'c', m || '-' || n, n, CASE m WHEN n THEN 'repost' ELSE 'post' END, now() - interval '1 minute' FROM generate_series(1, 5) AS n, generate_series(1, 5) AS m WHERE m <= n`,
+		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+			SELECT 'did:plc:' || m, 'c', m || '-' || n, n, n, CASE m WHEN n THEN 'repost' ELSE 'post' END, now() - interval '1 minute' FROM generate_series(1, 5) AS n, generate_series(1, 5) AS m WHERE m <= n`,
 		`INSERT INTO watches (target) VALUES ('alice.example'), ('bob.example')`,
 		`INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || m FROM watches AS w, generate_series(1, 5) AS m WHERE w.target = 'alice.example' OR m = 5`,
 	} {
@@ -104,7 +104,7 @@ func TestStreamEndsWithItsProcess(t *testing.T) {
 		if events == 3 {
 			web.signal(syscall.SIGTERM)
 		}
-		_, err := pool.Exec(t.Context(), `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) VALUES ('did:plc:5', 'c', $1::int::text, 1, 'post', now())`, events)
+		_, err := pool.Exec(t.Context(), `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:5', 'c', $1::int::text, 1, 1, 'post', now())`, events)
 		require.NoError(t, err)
 	}
 	require.NoError(t, lines.Err(), "the response is complete")

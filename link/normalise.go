@@ -53,26 +53,23 @@ func Normalise(raw string) (url string, err error) {
 // Parse returns the link that a URL leads to, without a card. Its errors are those of
 // Normalise.
 func Parse(raw string) (Link, error) {
-	l, _, err := read(raw)
-	return l, err
-}
-
-// read returns the link that a URL leads to. Links to excluded hosts do not count as
-// shares.
-func read(raw string) (l Link, excluded bool, err error) {
 	a, err := parse(raw)
 	if err != nil {
-		return Link{}, false, err
+		return Link{}, err
 	}
 	url, err := a.format()
 	if err != nil {
-		return Link{}, false, err
+		return Link{}, err
 	}
 	identity, host := a.identity(url)
 	if len(identity) > MaxBytes {
-		return Link{}, false, fmt.Errorf("identity of %d bytes is too long", len(identity))
+		return Link{}, fmt.Errorf("identity of %d bytes is too long", len(identity))
 	}
-	return Link{URL: url, Identity: identity, Site: site(a.host)}, isExcluded(a.host) || isExcluded(host), nil
+	return Link{
+		URL: url, Identity: identity, Site: site(a.host),
+		Short:    a.port == "" && a.path != "/" && IsShortener(host),
+		Excluded: isExcluded(a.host) || isExcluded(host),
+	}, nil
 }
 
 // parseOne splits a URL into its parts and applies the rules of spelling.

@@ -32,6 +32,8 @@ type Link struct {
 	Identity string // the same for all spellings of one article; valid UTF-8 of at most MaxBytes
 	Card     Card   // zero without a card
 	Site     string // registrable domain of URL, in ASCII
+	Short    bool   // a short name of another link, which only the shortener knows
+	Excluded bool   // leads to a host whose links do not count as shares, such as the network itself
 }
 
 // Post holds what a post shares.
@@ -81,8 +83,8 @@ func InPost(did string, post []byte) (Post, error) {
 // add adds a link and returns its index, or -1 if the URI is not a link. Of several
 // spellings the first stays.
 func (p *Post) add(uri string) int {
-	l, excluded, err := read(uri)
-	if err != nil || excluded {
+	l, err := Parse(uri)
+	if err != nil || l.Excluded {
 		return -1
 	}
 	if i := slices.IndexFunc(p.Links, func(other Link) bool { return other.Identity == l.Identity }); i >= 0 {

@@ -70,7 +70,7 @@ func TestLinksThatEnterTheTopAreAnnounced(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, 'https://a.example/?"' || n, 'a.example', now() FROM generate_series(1, 51) AS n`)
 	add := func(did string, link int, at time.Time) {
-		execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) VALUES ($1, 'c', $2::bigint::text, $2, 'post', $3)`, did, link, at)
+		execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ($1, 'c', $2::bigint::text, $2, $2, 'post', $3)`, did, link, at)
 	}
 	for n := range 51 { // the oldest of them is not among the top
 		add("did:plc:a", n+1, now.Add(time.Duration(n-100)*time.Second))

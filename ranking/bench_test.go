@@ -87,8 +87,8 @@ SELECT 2 * l.id + k, l.id, decode(lpad(k::text, 32, '0'), 'hex'), l.url, l.site,
        `+benchWords("t", 10)+` || array_to_tsvector(ARRAY['site' || n %% 5000, 'example', 'an', 'article', n::text])
 FROM generate_series(1, %d) AS n JOIN links AS l ON l.id = n CROSS JOIN generate_series(0, 1) AS k`, 7*benchLinks),
 		// The links of the last day have the highest ids.
-		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, claim_id, words)
-SELECT did, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, how, at, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END,
+		fmt.Sprintf(`INSERT INTO shares (did, collection, rkey, how, shared_at, link_id, named_id, claim_id, words)
+SELECT did, 'app.bsky.feed.post', CASE WHEN n <= %[1]d THEN lpad(n::text, 13, '0') ELSE tid_floor(at) END, how, at, link, link, CASE how WHEN 'post' THEN 2 * link + (random() ^ 2)::int END,
        CASE WHEN n > %[1]d AND how <> 'repost' THEN `+benchWords("p", 15)+` END
 FROM (
 SELECT n, 'did:plc:' || lpad((random() * %[3]d)::int::text, 24, '0') AS did,
@@ -169,9 +169,9 @@ func arrive(b *testing.B, conn *pgx.Conn, r *rand.Rand, n int, viral bool) {
 		}
 	}
 	_, err := conn.Exec(b.Context(), `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id)
-SELECT d, 'app.bsky.feed.post', k, l, 'post', clock_timestamp(), 2 * l + ascii(k) % 2 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a (d, k, l)
-ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how WHERE shares.how <> excluded.how`, did, rkey, link)
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id)
+SELECT d, 'app.bsky.feed.post', k, l, l, 'post', clock_timestamp(), 2 * l + ascii(k) % 2 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a (d, k, l)
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how WHERE shares.how <> excluded.how`, did, rkey, link)
 	require.NoError(b, err)
 }
 

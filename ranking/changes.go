@@ -166,8 +166,8 @@ func readChangesAndVotes(ctx context.Context, db schema.DB, p pending, s state) 
 	}
 	const own = `FILTER (WHERE s.subject_did IS NULL AND s.claim_id IS NOT NULL)`
 	sql := changesQuery(`,
-       f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key, t.claims, t.dates, t.collections, t.rkeys`, `,
-           array_agg(s.claim_id) `+own+` AS claims, array_agg(s.shared_at) `+own+` AS dates,
+       f.title_claim, f.title_at, f.title_key, f.url_claim, f.url_at, f.url_key, t.claims, t.named, t.dates, t.collections, t.rkeys`, `,
+           array_agg(s.claim_id) `+own+` AS claims, array_agg(s.named_id = s.link_id) `+own+` AS named, array_agg(s.shared_at) `+own+` AS dates,
            array_agg(s.collection) `+own+` AS collections, array_agg(s.rkey) `+own+` AS rkeys`)
 	rows, err := db.Query(ctx, sql, p.links, p.dids, s.KeptFrom, s.Watching, unlimited, p.subjectDIDs, p.subjectRkeys)
 	if err != nil {
@@ -178,15 +178,16 @@ func readChangesAndVotes(ctx context.Context, db schema.DB, p pending, s state) 
 	var found [6]*time.Time
 	var title, url nullVote
 	var claims []int64
+	var named []bool
 	var dates []time.Time
 	var collections, rkeys []string
-	targets := slices.Concat([]any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, title.targets(), url.targets(), []any{&claims, &dates, &collections, &rkeys})
+	targets := slices.Concat([]any{&k.link, &k.did, &found[0], &found[1], &found[2], &found[3], &found[4], &found[5]}, title.targets(), url.targets(), []any{&claims, &named, &dates, &collections, &rkeys})
 	_, err = pgx.ForEachRow(rows, targets, func() error {
 		c := change{timesOf(found[:3]), timesOf(found[3:])}
 		c.folded.votes = votes{title.vote(), url.vote()}
 		all[k] = c
 		for i := range claims {
-			posts[k] = append(posts[k], ownPost{claims[i], dates[i], collections[i], rkeys[i]})
+			posts[k] = append(posts[k], ownPost{claims[i], named[i], dates[i], collections[i], rkeys[i]})
 		}
 		return nil
 	})

@@ -15,7 +15,7 @@ func checkVotes(ctx context.Context, tx pgx.Tx, s state, c changes, links []int6
 	const columns = `%[1]s.title_claim, %[1]s.title_at, %[1]s.title_key, %[1]s.url_claim, %[1]s.url_at, %[1]s.url_key`
 	sql := `
 WITH own AS MATERIALIZED (` + ownPosts(among("s.link_id", 3, links)) + `),` + everyVote + `, k AS MATERIALIZED (
-    SELECT f.* FROM sharers AS f WHERE f.url_claim IS NOT NULL AND ` + among("f.link_id", 3, links) + `
+    SELECT f.* FROM sharers AS f WHERE num_nonnulls(f.title_claim, f.url_claim) > 0 AND ` + among("f.link_id", 3, links) + `
 )
 SELECT coalesce(k.link_id, v.link_id), coalesce(k.did, v.did), ` + fmt.Sprintf(fields, "k") + `, ` + fmt.Sprintf(fields, "v") + `
 FROM k
@@ -49,7 +49,7 @@ WITH t AS MATERIALIZED (` + sumOfVotes("sharers AS f WHERE "+among("f.link_id", 
 )
 SELECT coalesce(k.link_id, t.link_id), '', ` + fmt.Sprintf(fields, "k") + `, ` + fmt.Sprintf(fields, "t") + `
 FROM k
-FULL JOIN t ON t.claim_id = k.claim_id
+FULL JOIN t ON t.claim_id = k.claim_id AND t.link_id = k.link_id
 WHERE (` + fmt.Sprintf(columns, "k") + `) IS DISTINCT FROM (` + fmt.Sprintf(columns, "t") + `)
 ORDER BY 1`
 	return differences(ctx, tx, found, sql, links)
@@ -66,7 +66,7 @@ SELECT l.id, '', jsonb_build_object('url', l.url, 'site', l.site, 'title', l.tit
        jsonb_build_object('url', h.url, 'site', h.site, 'title', h.title, 'description', h.description, 'image', h.image, 'card_from', h."from")::text
 FROM chosen AS h
 JOIN links AS l ON l.id = h.link
-WHERE (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
+WHERE h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
    OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from")
 ORDER BY 1`
 	return differences(ctx, tx, found, sql, links)

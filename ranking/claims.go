@@ -90,7 +90,8 @@ func queueClaims(q *pgx.Batch, shares []Share) (hashes pgtype.FlatArray[[]byte])
 
 // ExpireClaims deletes the claims that no share names, of the next links with ids above
 // after, at most limit. The claims of a link that a worker is sharing stay until the next
-// time. A deleted link takes its claims with it.
+// time, and those of a link that is merged into another as long as it is. A deleted link
+// takes its claims with it.
 func ExpireClaims(ctx context.Context, pool beginner, after int64, limit int) (done Examined, err error) {
 	// A share that was committed after the links were locked is visible to the second statement.
 	const lock = `
@@ -102,7 +103,7 @@ WITH next AS MATERIALIZED (
     SELECT DISTINCT c.link_id FROM claims AS c
     WHERE c.link_id > $1 AND c.link_id <= (SELECT max(id) FROM next) AND NOT EXISTS (SELECT FROM named AS n WHERE n.link_id = c.link_id AND n.claim_id = c.id)
 ), locked AS MATERIALIZED (
-    SELECT l.id FROM links AS l WHERE l.id IN (SELECT u.link_id FROM unnamed AS u) ORDER BY l.id FOR UPDATE OF l SKIP LOCKED
+    SELECT l.id FROM links AS l WHERE l.id IN (SELECT u.link_id FROM unnamed AS u) AND l.merged_into IS NULL ORDER BY l.id FOR UPDATE OF l SKIP LOCKED
 )
 SELECT coalesce((SELECT max(id) FROM next), $1), (SELECT count(*) FROM next), ARRAY(SELECT id FROM locked)`
 	const remove = `

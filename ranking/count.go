@@ -229,7 +229,7 @@ type written struct {
 	dropped pgtype.FlatArray[int64]
 
 	sums      sumColumns
-	unvoted   pgtype.FlatArray[int64] // claims
+	unvoted   claimedColumns
 	headlines []headline
 	links     []int64 // all with pending changes
 	watching  bool
@@ -279,7 +279,7 @@ func (c *tallyColumns) add(link int64, t tally) {
 }
 
 func (w *written) empty() bool {
-	return len(w.changed.dids)+len(w.removed.dids)+len(w.tallies.links)+len(w.dropped)+len(w.sums.claims)+len(w.unvoted)+len(w.links) == 0
+	return len(w.changed.dids)+len(w.removed.dids)+len(w.tallies.links)+len(w.dropped)+len(w.sums.claims)+len(w.unvoted.claims)+len(w.links) == 0
 }
 
 // write writes everything in one round trip.

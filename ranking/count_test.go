@@ -49,13 +49,13 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 	// No two accounts share at the same time: the latest sharer is one.
 	dated := `$5::timestamptz + right($1, 2)::int * interval '1 microsecond'`
 	add := `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id, words)
-SELECT $1, 'app.bsky.feed.post', $2, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END, $7::tsvector FROM links AS l WHERE l.id = ANY ($3)
-ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id, words = excluded.words`
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id, words)
+SELECT $1, 'app.bsky.feed.post', $2, l.counts_as, l.id, $4, ` + dated + `, CASE WHEN $4 = 'post' THEN 10 * l.id + $6 END, $7::tsvector FROM links AS l WHERE l.id = ANY ($3)
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, claim_id = excluded.claim_id, words = excluded.words`
 	store := `INSERT INTO posts (collection, did, rkey, rev, cid, created_at, record) VALUES ('app.bsky.feed.post', $1, $2, '1', '', now(), '{}') ON CONFLICT DO NOTHING`
 	through := `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'app.bsky.feed.post', $2, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
-ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT $1, 'app.bsky.feed.post', $2, l.counts_as, l.id, $4, ` + dated + `, $6, $7 FROM links AS l WHERE l.id = ANY ($3)
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, shared_at = excluded.shared_at, subject_did = excluded.subject_did, subject_rkey = excluded.subject_rkey`
 	subject := func() string { return fmt.Sprint("s", r.IntN(2)) }
 	k := r.IntN(71)
 	if writer == 0 { // the one that changes what all writers use, or they would wait for each other's deadlocks
@@ -69,9 +69,9 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 		q.Queue(store, author, name)
 		q.Queue(add, author, name, []int64{link(), link()}[:1+r.IntN(2)], way(), at(), r.IntN(10), vector(randomText(r)))
 	case k < 55:
-		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond', claim_id = CASE WHEN $2 = 'post' THEN 10 * link_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
+		q.Queue(`UPDATE shares SET how = $2, shared_at = $3::timestamptz + right(did, 2)::int * interval '1 microsecond', claim_id = CASE WHEN $2 = 'post' THEN 10 * named_id + $4 END WHERE rkey = $1`, rkey(), way(), at(), r.IntN(10))
 	case k < 60:
-		q.Queue(`UPDATE shares SET link_id = $2, claim_id = 10 * $2::bigint + claim_id % 10 WHERE rkey = $1 AND did = $3 AND EXISTS (SELECT FROM links WHERE id = $2)`, rkey(), link(), did())
+		q.Queue(`UPDATE shares SET named_id = l.id, link_id = l.counts_as, claim_id = 10 * l.id + claim_id % 10 FROM links AS l WHERE rkey = $1 AND did = $3 AND l.id = $2`, rkey(), link(), did())
 	case k < 65:
 		q.Queue(`DELETE FROM shares WHERE rkey = $1`, rkey())
 	case k < 70:
@@ -94,7 +94,7 @@ ON CONFLICT (did, collection, rkey, link_id) DO UPDATE SET how = excluded.how, s
 	case k < 92:
 		id := link()
 		q.Queue(`DELETE FROM shares WHERE link_id = $1`, id)
-		q.Queue(`DELETE FROM links WHERE id = $1`, id)
+		q.Queue(`DELETE FROM links WHERE id = $1 AND merged_into IS NULL`, id)
 	case k < 94:
 		id := link()
 		q.Queue(`INSERT INTO links (id, identity, url, site, first_seen) OVERRIDING SYSTEM VALUE VALUES ($1, $2, $2, $3, $4) ON CONFLICT DO NOTHING`,
@@ -153,6 +153,32 @@ func (h *history) write(ctx context.Context, r *rand.Rand, writer int, turns <-c
 		var pgErr *pgconn.PgError
 		expected := errors.Is(err, rolled) || errors.As(err, &pgErr) && slices.Contains([]string{"40P01", "23503", "23505"}, pgErr.Code)
 		if err != nil && !expected { // a deadlock, a link that another writer deletes, a move onto another share
+			return err
+		}
+	}
+	return nil
+}
+
+// merge merges and splits links, a few at each turn.
+func (h *history) merge(ctx context.Context, r *rand.Rand, turns <-chan struct{}) error {
+	for range turns {
+		err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+			x := r.Float64()
+			link, into := int64(historyLinks*x*x)+1, r.Int64N(historyLinks)+1
+			if r.IntN(4) == 0 {
+				if err := tx.QueryRow(ctx, `SELECT link_id FROM link_merges WHERE split_at IS NULL ORDER BY random() LIMIT 1`).Scan(&link); err != nil {
+					return err
+				}
+				return SplitLink(ctx, tx, link, h.now())
+			}
+			return MergeLinks(ctx, tx, Merge{Link: link, Into: into, Why: []string{Redirected, ByHand}[r.IntN(2)], Now: h.now()})
+		})
+		h.steps.Add(1)
+		var pgErr *pgconn.PgError
+		var merged *MergedError
+		expected := errors.As(err, &merged) || errors.Is(err, ErrNotMerged) || errors.Is(err, ErrSplit) || errors.Is(err, ErrLink) || errors.Is(err, pgx.ErrNoRows) ||
+			errors.As(err, &pgErr) && slices.Contains([]string{"40P01", "23503"}, pgErr.Code)
+		if err != nil && !expected { // a deadlock, a link that another writer deletes
 			return err
 		}
 	}
@@ -222,18 +248,20 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	require.NoError(t, err)
 
 	var all sync.WaitGroup
-	failed := make(chan error, writers+1)
-	turns, counts := make(chan struct{}, 20), make(chan struct{}, 1)
+	failed := make(chan error, writers+2)
+	turns, counts, merges := make(chan struct{}, 20), make(chan struct{}, 1), make(chan struct{}, 5)
 	for n := range writers {
 		all.Go(func() { failed <- h.write(t.Context(), source(uint64(n)), n, turns) })
 	}
 	all.Go(func() { failed <- h.count(t.Context(), source(100), counts) })
+	all.Go(func() { failed <- h.merge(t.Context(), source(101), merges) })
 
 	r := source(200)
 	rounds := map[string]int{}
 	for h.steps.Load() < least {
 		give(turns, cap(turns))
 		give(counts, r.IntN(4))
+		give(merges, cap(merges))
 		queries := []Query{randomQuery(r, h.now()), randomQuery(r, h.now()), randomQuery(r, h.now())}
 		counted, recounted, pending := h.compare(t, queries)
 		rounds["counted"] += counted
@@ -244,11 +272,15 @@ func TestCountsEqualAFoldAfterAnyHistory(t *testing.T) {
 	}
 	close(turns)
 	close(counts)
+	close(merges)
 	all.Wait()
-	for range writers + 1 {
+	for range writers + 2 {
 		require.NoError(t, <-failed)
 	}
-	t.Logf("%d steps; rankings: %v", h.steps.Load(), rounds)
+	var merged, split int
+	require.NoError(t, h.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE split_at IS NULL), count(split_at) FROM link_merges`).Scan(&merged, &split))
+	t.Logf("%d steps; rankings: %v; %d merged, %d split", h.steps.Load(), rounds, merged, split)
+	require.Greater(t, min(merged, split), 5)
 	for _, what := range []string{"counted", "recounted", "corrected"} {
 		require.Greater(t, rounds[what], 5, what)
 	}
@@ -316,8 +348,8 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 		return done
 	}
 	exec(pool, `INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, $2::int) AS n`, now, many)
-	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:busy', 'c', id::text, id, 'post', $1 FROM links`, now.Add(-time.Minute))
-	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', 1, 'post', $1 FROM generate_series(2, $2::int) AS n`, now.Add(-time.Minute), many)
+	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:busy', 'c', id::text, id, id, 'post', $1 FROM links`, now.Add(-time.Minute))
+	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', 1, 1, 'post', $1 FROM generate_series(2, $2::int) AS n`, now.Add(-time.Minute), many)
 	count()
 	sharers := func() int {
 		p, err := Trending(t.Context(), pool, Query{At: now, Window: time.Hour, Limit: 1})
@@ -362,7 +394,7 @@ func TestWriterDoesTheSameForAPopularLinkOrAccount(t *testing.T) {
 
 	// A step of the counter reads neither of them from the first share on.
 	count()
-	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) VALUES ('did:plc:new', 'c', 'r', 1, 'post', $1)`, now)
+	exec(pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:new', 'c', 'r', 1, 1, 'post', $1)`, now)
 	done := count()
 	require.Equal(t, Counted{Pending: 1, Sharers: 1, Links: 1}, done)
 	h := &history{pool: pool}
@@ -387,7 +419,7 @@ func TestDifferencesAreFound(t *testing.T) {
 		return lines, done.Pending
 	}
 	exec(`INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 3) AS n`, now)
-	exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'c', id::text, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, now)
+	exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', id::text, id, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, now)
 	_, pending := differences()
 	require.True(t, pending, "nothing is counted yet")
 	_, err := Count(t.Context(), pool, now)

@@ -59,18 +59,18 @@ c AS MATERIALIZED (
     ) AS g
     ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
 ), chosen AS MATERIALIZED (
-    SELECT u.link_id AS link, u.url, u.site, coalesce(t.title, '') AS title, coalesce(d.description, '') AS description,
+    SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(t.title, '') AS title, coalesce(d.description, '') AS description,
            coalesce(p.image, '') AS image, coalesce(t.uri, '') AS "from"
-    FROM spelling AS u
-    LEFT JOIN title AS t ON t.link_id = u.link_id
-    LEFT JOIN description AS d ON d.link_id = u.link_id
-    LEFT JOIN picture AS p ON p.link_id = u.link_id
+    FROM (SELECT DISTINCT c.link_id FROM c) AS k
+    LEFT JOIN spelling AS u ON u.link_id = k.link_id
+    LEFT JOIN title AS t ON t.link_id = k.link_id
+    LEFT JOIN description AS d ON d.link_id = k.link_id
+    LEFT JOIN picture AS p ON p.link_id = k.link_id
 )`
 
 // readHeadlines returns what the votes choose for links, with the changed rows of
-// claim_votes. Links without votes are missing: who votes for a title votes for a
-// spelling too.
-func readHeadlines(ctx context.Context, db schema.DB, links []int64, changed map[int64]*claimSums) ([]headline, error) {
+// claim_votes. Links without votes are missing.
+func readHeadlines(ctx context.Context, db schema.DB, links []int64, changed map[claimed]*claimSums) ([]headline, error) {
 	if len(links) == 0 {
 		return nil, nil
 	}
@@ -78,13 +78,13 @@ func readHeadlines(ctx context.Context, db schema.DB, links []int64, changed map
 WITH v AS MATERIALIZED (
     SELECT v.claim_id, v.link_id, v.titles, v.title_at, v.title_from, v.urls, v.url_at, v.url_from
     FROM claim_votes AS v
-    WHERE v.link_id = ANY ($9) AND v.claim_id NOT IN (SELECT unnest($10::bigint[]))
+    WHERE v.link_id = ANY ($9) AND (v.claim_id, v.link_id) NOT IN (SELECT * FROM unnest($10::bigint[], $11::bigint[]))
     UNION ALL
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::text[], $6::int[], $7::timestamptz[], $8::text[])
 ),` + chosen + `
 SELECT * FROM chosen`
 	columns, gone := newSumColumns(changed)
-	return schema.All(ctx, db, "choose the headlines", pgx.RowToStructByName[headline], sql, append(columns.args(), links, append(gone, columns.claims...))...)
+	return schema.All(ctx, db, "choose the headlines", pgx.RowToStructByName[headline], sql, append(columns.args(), links, append(gone.claims, columns.claims...), append(gone.links, columns.links...))...)
 }
 
 // recountHeadlines returns the same from the ledger.
@@ -107,14 +107,15 @@ func livingCard(link, watched string) string {
 // storeChosen writes chosen into links.
 const storeChosen = `
 UPDATE links AS l
-SET url = h.url, site = h.site,
+SET url         = CASE WHEN h.url = '' THEN l.url ELSE h.url END,
+    site        = CASE WHEN h.url = '' THEN l.site ELSE h.site END,
     title       = CASE WHEN h.title = '' THEN l.title ELSE h.title END,
     description = CASE WHEN h.title = '' THEN l.description ELSE h.description END,
     image       = CASE WHEN h.title = '' THEN l.image ELSE h.image END,
     card_from   = CASE WHEN h.title = '' THEN l.card_from ELSE h."from" END
 FROM chosen AS h
 WHERE l.id = h.link
-  AND ((l.url, l.site) IS DISTINCT FROM (h.url, h.site)
+  AND (h.url <> '' AND (l.url, l.site) IS DISTINCT FROM (h.url, h.site)
        OR h.title <> '' AND (l.title, l.description, l.image, l.card_from) IS DISTINCT FROM (h.title, h.description, h.image, h."from"))`
 
 // storeHeadlines has the parameters of headlineColumns.
@@ -201,7 +202,9 @@ func (r *reader) replaceHeadlines(ctx context.Context, shown map[int64]*Trending
 	titled := map[int64]bool{}
 	for _, h := range found {
 		l := shown[h.Link]
-		l.URL, l.Site = h.URL, h.Site
+		if h.URL != "" {
+			l.URL, l.Site = h.URL, h.Site
+		}
 		if h.Title != "" {
 			l.Title, l.Description, l.Image, l.CardFrom = h.Title, h.Description, h.Image, h.From
 			titled[h.Link] = true

@@ -202,7 +202,7 @@ func TestOldPostNoLongerVotes(t *testing.T) {
 	const week = 7 * 24 * 60
 	s.post("a", 60-week-50, "http://news.example/story", "Old")
 	s.post("b", 0, "", "New")
-	execute(t, s.pool, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'a', 'c', 'r', id, 'repost', $1 FROM links`, s.now)
+	execute(t, s.pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'a', 'c', 'r', id, id, 'repost', $1 FROM links`, s.now)
 	s.requires("https Old a/" + schema.PostCollection + "/" + fmt.Sprintf("%03d", 60-week-50))
 	s.now = s.now.Add(20 * time.Minute)
 	_, err := ranking.Count(t.Context(), s.pool, s.now)

@@ -159,7 +159,7 @@ func ExpireOtherShares(ctx context.Context, db schema.DB, rule LinkRule, before 
 	// The links are marked before a share is locked: workers lock them in this order.
 	const sql = `
 WITH old AS MATERIALIZED (
-    SELECT s.did, s.collection, s.rkey, s.link_id FROM %[1]s AS s WHERE s.stored_at <= $1 ORDER BY s.stored_at LIMIT $2
+    SELECT s.did, s.collection, s.rkey, s.named_id, s.link_id FROM %[1]s AS s WHERE s.stored_at <= $1 ORDER BY s.stored_at LIMIT $2
 ), counted AS MATERIALIZED (
     SELECT o.link_id, (SELECT count(DISTINCT s.did) FROM shares AS s WHERE s.link_id = o.link_id) AS sharers
     FROM (SELECT DISTINCT link_id FROM old) AS o
@@ -169,14 +169,14 @@ WITH old AS MATERIALIZED (
     WHERE l.id = c.link_id AND c.sharers >= $4
     RETURNING 1
 ), going AS MATERIALIZED (
-    SELECT s.did, s.collection, s.rkey, s.link_id
+    SELECT s.did, s.collection, s.rkey, s.named_id
     FROM old AS o
-    JOIN %[1]s AS s USING (did, collection, rkey, link_id)
+    JOIN %[1]s AS s USING (did, collection, rkey, named_id)
     WHERE (SELECT count(*) FROM marked) >= 0
     FOR UPDATE OF s SKIP LOCKED
 )
 DELETE FROM shares AS s USING going AS g
-WHERE s.did = g.did AND s.collection = g.collection AND s.rkey = g.rkey AND s.link_id = g.link_id`
+WHERE s.did = g.did AND s.collection = g.collection AND s.rkey = g.rkey AND s.named_id = g.named_id`
 	ahead, err := schema.One(ctx, db, "find "+ledgerAhead, pgx.RowTo[bool], `SELECT to_regclass($1) IS NOT NULL`, ledgerAhead)
 	tables := []string{ledgerOthers}
 	if ahead {
@@ -197,13 +197,13 @@ WHERE s.did = g.did AND s.collection = g.collection AND s.rkey = g.rkey AND s.li
 }
 
 // FindUnshared examines the next links with ids above after, at most limit. It stores
-// those without a share in unshared_links, except those that are kept, and removes those
-// that are shared again. It reads a range of both indexes, so that millions of links take
+// those without a share in unshared_links, except those that are kept or merged into
+// others, and removes those that are shared again. It reads a range of both indexes, so that millions of links take
 // seconds.
 func FindUnshared(ctx context.Context, db schema.DB, rule LinkRule, after int64, limit int) (Examined, error) {
 	const sql = `
 WITH next AS MATERIALIZED (
-    SELECT l.id, l.kept_at FROM links AS l WHERE l.id > $1 ORDER BY l.id LIMIT $2
+    SELECT l.id, l.kept_at, l.merged_into FROM links AS l WHERE l.id > $1 ORDER BY l.id LIMIT $2
 ), ends AS MATERIALIZED (
     SELECT coalesce(max(id), $1) AS last, count(*) AS n FROM next
 ), shared AS MATERIALIZED (
@@ -211,7 +211,7 @@ WITH next AS MATERIALIZED (
 ), found AS (
     INSERT INTO unshared_links (link_id, since)
     SELECT n.id, $3 FROM next AS n
-    WHERE NOT EXISTS (SELECT FROM shared AS s WHERE s.link_id = n.id) AND (n.kept_at IS NULL OR n.kept_at <= $4)
+    WHERE n.merged_into IS NULL AND NOT EXISTS (SELECT FROM shared AS s WHERE s.link_id = n.id) AND (n.kept_at IS NULL OR n.kept_at <= $4)
     ON CONFLICT (link_id) DO NOTHING
     RETURNING 1
 ), again AS (
@@ -229,7 +229,7 @@ type Examined struct {
 }
 
 // ExpireLinks examines at most limit links whose grace is over, and deletes those that
-// still have no share and are not kept. It returns schema.ErrBusy if a worker has just
+// still have no share and are not kept, with those that are merged into them. It returns schema.ErrBusy if a worker has just
 // shared one of them. It skips links that a worker is sharing.
 func ExpireLinks(ctx context.Context, db schema.DB, rule LinkRule, limit int) (Expired, error) {
 	// A share locks its link until it is committed. If it was committed after this
@@ -240,7 +240,7 @@ WITH due AS MATERIALIZED (
 ), going AS MATERIALIZED (
     SELECT l.id FROM due AS d
     JOIN links AS l ON l.id = d.link_id
-    WHERE NOT EXISTS (SELECT FROM shares AS s WHERE s.link_id = l.id) AND (l.kept_at IS NULL OR l.kept_at <= $3)
+    WHERE l.merged_into IS NULL AND NOT EXISTS (SELECT FROM shares AS s WHERE s.link_id = l.id) AND (l.kept_at IS NULL OR l.kept_at <= $3)
     FOR UPDATE OF l SKIP LOCKED
 ), gone AS (
     DELETE FROM links AS l USING going AS g WHERE l.id = g.id RETURNING 1

@@ -43,7 +43,7 @@ func TestRkeyAloneDecidesTheDay(t *testing.T) {
 	require.Equal(t, []string{"2026-07-03 2026-07-11"}, column(t, pool, `SELECT min(begins)::date || ' ' || max(ends)::date FROM partitions WHERE parent = 'shares' AND NOT ahead`))
 	require.Equal(t, []string{"4"}, column(t, pool, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'links'::regclass`), "those of the foreign keys of shares and claims")
 	for _, sql := range []string{
-		`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) VALUES ('d', 'c', $1, 0, 'post', now())`,
+		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('d', 'c', $1, 0, 0, 'post', now())`,
 		`UPDATE shares SET link_id = 0 WHERE rkey = $1`, `WITH k AS (SELECT $1::text) DELETE FROM links`,
 	} {
 		_, err := pool.Exec(t.Context(), sql, early)
@@ -63,7 +63,7 @@ func TestDaysAreMadeBesideWriters(t *testing.T) {
 	require.NoError(t, err)
 	defer worker.Rollback(context.Background()) //nolint:errcheck // committed, or the test has failed
 	execute(t, worker, `INSERT INTO links (identity, url, site, first_seen) VALUES ('u', 'u', 's', now())`)
-	for _, next := range []string{`SELECT`, `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'd', 'c', 'r', id, 'post', now() FROM links`} {
+	for _, next := range []string{`SELECT`, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'd', 'c', 'r', id, id, 'post', now() FROM links`} {
 		execute(t, worker, next)
 		require.ErrorIs(t, ranking.EnsureDays(t.Context(), pool, noon().Add(day), 7*day), schema.ErrBusy)
 	}

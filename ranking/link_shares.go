@@ -70,14 +70,25 @@ type linkReader struct {
 	of LinkQuery
 }
 
-// readLink calls f in one snapshot, with the watches of the query.
+// readLink calls f in one snapshot, with the watches of the query. It returns a
+// *MergedError if the link is merged into another.
 func readLink(ctx context.Context, db Beginner, of LinkQuery, f func(*linkReader) error) error {
 	if of.At.IsZero() {
 		of.At = time.Now()
 	}
 	of.At = of.At.Truncate(time.Microsecond)
 	r := &linkReader{of: of, reader: reader{q: Query{Watch: of.Watch, Degree: of.Degree}}}
-	if err := r.read(ctx, db, func() error { return f(r) }); err != nil {
+	err := r.read(ctx, db, func() error {
+		into, err := schema.One(ctx, r.tx, "look up whether the link is merged", pgx.RowTo[*int64], `SELECT (SELECT l.merged_into FROM links AS l WHERE l.id = $1)`, of.ID)
+		if err != nil {
+			return err
+		}
+		if into != nil {
+			return &MergedError{of.ID, *into}
+		}
+		return f(r)
+	})
+	if err != nil {
 		return fmt.Errorf("read the link: %w", err)
 	}
 	return nil
@@ -99,7 +110,7 @@ func (r *linkReader) args(more ...any) []any {
 }
 
 // LinkShares returns a page of the shares of a link. A link that does not exist has
-// none.
+// none; for a merged one it returns a *MergedError.
 func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after Cursor) (p SharePage, err error) {
 	position, err := after.readShare(of)
 	if err != nil {

@@ -26,12 +26,14 @@ type LinkSummary struct {
 	NotCounted  map[Reason]int `json:"not_counted"` // shares that do not count in the window, by why
 	FirstShared *time.Time     `json:"first_shared,omitempty"`
 	LastShared  *time.Time     `json:"last_shared,omitempty"`
+	Merged      []MergedLink   `json:"merged,omitempty"` // at most 100 links that are merged into it, the latest first
 }
 
 // ErrLink means that there is no link with an id.
 var ErrLink = errors.New("there is no such link")
 
-// ReadLink returns a link and how it is counted, or ErrLink.
+// ReadLink returns a link and how it is counted. It returns ErrLink if there is none, and
+// a *MergedError if it is merged into another.
 func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, err error) {
 	err = readLink(ctx, db, of, func(r *linkReader) error {
 		const sql = `SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen FROM links AS l WHERE l.id = $1`
@@ -43,6 +45,9 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 			return ErrLink
 		}
 		if err != nil {
+			return err
+		}
+		if l.Merged, err = mergedInto(ctx, r.tx, l.ID); err != nil {
 			return err
 		}
 		return r.count(ctx, &l)

@@ -33,14 +33,19 @@ const (
 // reading, for each link, all that matches.
 func matches(link, places string) string {
 	in := func(place int) string { return fmt.Sprintf("%s & %d > 0 AND EXISTS", places, place) }
-	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ` + link + ` AND l.identity ILIKE $4::text)
+	return ` (` + in(inAddress) + ` (SELECT FROM links AS l WHERE l.id = ANY (` + membersOf(link) + `) AND l.identity ILIKE $4::text)
     OR ` + in(inCards) + ` (
-        SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ` + link + ` OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
+        SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (` + membersOf(link) + `) OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
         CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = ` + link + ` AND c.ids IS NOT NULL OFFSET 0) AS s
         WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did", "$3") + `)
     OR ` + in(inPosts) + ` (
         SELECT FROM (` + texts("s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
         WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$3") + `AND ` + stored + `)) `
+}
+
+// membersOf is the ids of a link and of those that are merged into it.
+func membersOf(link string) string {
+	return `ARRAY(SELECT ` + link + ` UNION ALL SELECT m.id FROM links AS m WHERE m.merged_into = ` + link + `)`
 }
 
 // stored is a condition: the post of the share s is stored.
@@ -78,8 +83,8 @@ func (r *reader) readSearch(ctx context.Context) (err error) {
 	// The empty string keeps the second condition on the address from the index.
 	sql := `
 WITH found AS MATERIALIZED (
-    SELECT l.link_id, 1 AS place FROM (SELECT l.id AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $3) AS l
-    UNION ALL SELECT c.link_id, 2 FROM (SELECT c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $3) AS c
+    SELECT l.link_id, 1 AS place FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $3) AS l
+    UNION ALL SELECT l.counts_as, 2 FROM (SELECT c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $3) AS c JOIN links AS l ON l.id = c.link_id
     UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $3") + ` LIMIT $3) AS s
 )
 SELECT f.place, count(*), array_agg(DISTINCT f.link_id) FROM found AS f GROUP BY f.place`
@@ -129,7 +134,9 @@ var matching = `
 SELECT s.link_id FROM (` + texts("s.link_id, s.did, s.rkey", "s.words @@ $1::tsquery OFFSET 0") + `) AS s
 WHERE` + eligible("s.did", "$3") + `AND ` + stored + `
 UNION
-SELECT c.link_id FROM (SELECT c.id, c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c
+SELECT c.link_id FROM (
+    SELECT c.id, l.counts_as AS link_id FROM claims AS c JOIN links AS l ON l.id = c.link_id WHERE c.words @@ $1::tsquery OFFSET 0
+) AS c
 WHERE EXISTS (
     SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = c.link_id OFFSET 0) AS s
     WHERE s.claim_id = c.id AND` + eligible("s.did", "$3") + `)`

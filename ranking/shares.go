@@ -23,6 +23,7 @@ type Share struct {
 	Identity string // of the link: the same for all its spellings
 	URL      string // the spelling: normalised
 	Site     string // of the spelling
+	Short    bool   // a link of a shortener
 	How      string // post
 	SharedAt time.Time
 	StoredAt time.Time // when the record was first stored; zero: now
@@ -54,7 +55,7 @@ CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection
 
 // ReplaceShares replaces the shares of records that share through no subject. The
 // caller must have locked the records. It returns schema.ErrBusy if one of the links
-// expired meanwhile: try again.
+// expired or was merged meanwhile: try again.
 func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares []Share, now time.Time) error {
 	q := &pgx.Batch{}
 	(&Replacement{Records: records, Shares: shares}).Queue(q, now)
@@ -62,15 +63,15 @@ func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares 
 }
 
 // WriteShares sends a batch with a queued Replacement. It returns schema.ErrBusy if one
-// of the links expired meanwhile: try again.
+// of the links expired or was merged meanwhile: try again.
 func WriteShares(ctx context.Context, tx pgx.Tx, q *pgx.Batch) error {
 	err := tx.SendBatch(ctx, q).Close()
 	if err == nil {
 		return nil
 	}
-	// The link was deleted before its id was looked up, or afterwards.
+	// The link was deleted before its id was looked up, or afterwards, or was merged or split.
 	refused, ok := errors.AsType[*pgconn.PgError](err)
-	if ok && (refused.Code == "23503" || refused.Code == "23502" && refused.ColumnName == "link_id") {
+	if ok && (refused.Code == "23503" || refused.Code == "23502" && (refused.ColumnName == "link_id" || refused.ColumnName == "named_id")) {
 		err = errors.Join(schema.ErrBusy, err)
 	}
 	return fmt.Errorf("write shares: %w", err)
@@ -83,13 +84,14 @@ type Replacement struct {
 	Through []Through
 
 	Changed bool // set when the queue was sent: a subject has other links than before
+	Short   bool // set likewise: a link of a shortener is new
 }
 
 // Queue queues the statements that write it: they add new links and claims, add and
 // delete shares, and give the subjects among the records their new links. The
 // caller must have locked the records.
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
-	queueLinks(q, r.Shares, now)
+	queueLinks(q, r.Shares, now, &r.Short)
 	r.queueShares(q, queueClaims(q, r.Shares), now)
 	if len(r.Records) > 0 {
 		collection, did, rkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
@@ -111,20 +113,18 @@ ON CONFLICT (identity) DO NOTHING`
 
 // EnsureLinks adds the missing links and claims in a short transaction. ReplaceShares
 // would add them too, but while a popular link is new, all transactions that share it
-// wait for the one that adds it.
-func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time) error {
-	links := distinctLinks(shares)
-	if len(links) == 0 {
-		return nil
+// wait for the one that adds it. short reports whether a link of a shortener is new.
+func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time) (short bool, err error) {
+	if len(shares) == 0 {
+		return false, nil
 	}
-	identity, url, site := linkColumns(links)
 	q := &pgx.Batch{}
-	q.Queue(insertLinks, identity, url, site, now)
+	queueLinks(q, shares, now, &short)
 	queueClaims(q, shares)
 	if err := db.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("add links: %w", err)
+		return false, fmt.Errorf("add links: %w", err)
 	}
-	return nil
+	return short, nil
 }
 
 func linkColumns(links []*Share) (identity, url, site pgtype.FlatArray[string]) {
@@ -147,10 +147,13 @@ func distinctLinks(shares []Share) []*Share {
 	return slices.CompactFunc(links, func(a, b *Share) bool { return a.Identity == b.Identity })
 }
 
-func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
+// queueLinks queues insertLinks. short is set when the queue was sent, if a link of a
+// shortener is new.
+func queueLinks(q *pgx.Batch, shares []Share, now time.Time, short *bool) {
 	if links := distinctLinks(shares); len(links) > 0 {
 		identity, url, site := linkColumns(links)
 		q.Queue(insertLinks, identity, url, site, now)
+		queueShortLinks(q, shares, now, short)
 	}
 }
 
@@ -178,25 +181,25 @@ func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte],
 	const remove = `
 DELETE FROM shares AS s
 USING (
-    SELECT s.did, s.collection, s.rkey, s.link_id
+    SELECT s.did, s.collection, s.rkey, s.named_id
     FROM unnest($1::text[], $2::text[], $3::text[]) AS r (collection, did, rkey)
     CROSS JOIN LATERAL (
-        SELECT s.did, s.collection, s.rkey, s.link_id, s.subject_did, s.subject_rkey FROM shares AS s
+        SELECT s.did, s.collection, s.rkey, s.named_id, s.subject_did, s.subject_rkey FROM shares AS s
         WHERE s.did = r.did AND s.collection = r.collection AND s.rkey = r.rkey AND s.rkey BETWEEN $8 AND $9
         LIMIT 1000
     ) AS s
     WHERE NOT EXISTS (
         SELECT FROM unnest($4::text[], $5::text[], $6::text[], $7::text[]) AS i (collection, did, rkey, identity)
         JOIN links AS l ON l.identity = i.identity
-        WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.link_id
+        WHERE i.did = s.did AND i.collection = s.collection AND i.rkey = s.rkey AND l.id = s.named_id
     )
       AND NOT EXISTS (
         SELECT FROM unnest($10::text[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::text[]) AS t (collection, did, rkey, link_id, subject_did, subject_rkey)
-        WHERE t.did = s.did AND t.collection = s.collection AND t.rkey = s.rkey AND t.link_id = s.link_id
+        WHERE t.did = s.did AND t.collection = s.collection AND t.rkey = s.rkey AND t.link_id = s.named_id
           AND t.subject_did = s.subject_did AND t.subject_rkey = s.subject_rkey
     )
 ) AS gone
-WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.link_id = gone.link_id AND s.rkey BETWEEN $8 AND $9`
+WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey AND s.named_id = gone.named_id AND s.rkey BETWEEN $8 AND $9`
 	if len(r.Records) > 0 {
 		oldCollection, oldDID, oldRkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
 		q.Queue(remove, oldCollection, oldDID, oldRkey, collection, did, rkey, identity, slices.Min(oldRkey), slices.Max(oldRkey),
@@ -204,13 +207,13 @@ WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey
 	}
 	// A link that expired has no id or no claim here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, claim_id, words)
-SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.id END, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words)
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[], $9::text[])
      AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words)
-LEFT JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
 LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
-ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
 SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words
 WHERE (s.how, s.shared_at, s.claim_id, s.words) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words)`
 	if n > 0 {
@@ -218,12 +221,12 @@ WHERE (s.how, s.shared_at, s.claim_id, s.words) IS DISTINCT FROM (excluded.how, 
 	}
 	// A link that the record itself contains is not shared through its subject too.
 	const through = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, how, shared_at, stored_at, subject_did, subject_rkey, words)
-SELECT i.did, i.collection, i.rkey, i.link_id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.words::tsvector
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, subject_did, subject_rkey, words)
+SELECT i.did, i.collection, i.rkey, l.counts_as, l.id, i.how, i.shared_at, i.stored_at, i.subject_did, i.subject_rkey, i.words::tsvector
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::timestamptz[], $10::text[])
      AS i (collection, did, rkey, link_id, subject_did, subject_rkey, how, shared_at, stored_at, words)
-WHERE EXISTS (SELECT FROM links AS l WHERE l.id = i.link_id)
-ON CONFLICT (did, collection, rkey, link_id) DO UPDATE
+CROSS JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.id = i.link_id LIMIT 1) AS l
+ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
 SET how = excluded.how, shared_at = excluded.shared_at, words = excluded.words
 WHERE s.subject_did IS NOT NULL AND (s.how, s.shared_at, s.words) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.words)`
 	if len(r.Through) > 0 {

@@ -26,29 +26,32 @@ type story struct {
 	members    map[string]map[string]bool // of each target and degree
 	watched    bool
 	sites      map[int64]string
+	merged     map[int64]int64
 }
 
 // toldShare is a share as the story has it.
 type toldShare struct {
 	DID, How string
-	Link     int64
+	Named    int64
 	At       time.Time
 	Author   string
 	Rkey     string
 	Key      string
 	Claim    int64
 	Words    []string
-	Stored   bool // its post
+	Stored   bool  // its post
+	Link     int64 // for which it counts
 }
 
 func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	t.Helper()
 	ctx := t.Context()
-	rows, err := tx.Query(ctx, `SELECT did, how, link_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0), tsvector_to_array(words),
-       EXISTS (SELECT FROM posts AS p WHERE p.did = s.did AND p.rkey = s.rkey) FROM shares AS s`)
+	rows, err := tx.Query(ctx, `SELECT did, how, named_id, shared_at, coalesce(subject_did, ''), coalesce(subject_rkey, ''), collection || '/' || rkey, coalesce(claim_id, 0), tsvector_to_array(words),
+       EXISTS (SELECT FROM posts AS p WHERE p.did = s.did AND p.rkey = s.rkey), link_id FROM shares AS s`)
 	require.NoError(t, err)
 	l.shares, err = pgx.CollectRows(rows, pgx.RowToStructByPos[toldShare])
 	require.NoError(t, err)
+	l.readMerges(t, tx)
 	l.readClaims(t, tx)
 	l.subjects = map[[2]string][]int64{}
 	var author, post string
@@ -81,13 +84,35 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	return l
 }
 
+// readMerges follows the merges.
+func (l *story) readMerges(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	l.merged = map[int64]int64{}
+	var link, into int64
+	rows, _ := tx.Query(t.Context(), `SELECT link_id, into_id FROM link_merges WHERE split_at IS NULL`)
+	_, err := pgx.ForEachRow(rows, []any{&link, &into}, func() error { l.merged[link] = into; return nil })
+	require.NoError(t, err)
+	for i := range l.shares {
+		s := &l.shares[i]
+		require.Equal(t, l.root(s.Named), s.Link, "a share that names link %d", s.Named)
+	}
+}
+
+// root is the link that counts in place of another.
+func (l story) root(link int64) int64 {
+	for into, ok := l.merged[link]; ok; into, ok = l.merged[link] {
+		link = into
+	}
+	return link
+}
+
 // fold ranks the links of a story, without any SQL: a line each.
 func (l story) fold(q Query) []string {
 	latest, first := map[int64]map[string]time.Time{}, map[int64]time.Time{}
 	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
 	found := l.found(q.Text)
 	for _, s := range l.shares {
-		alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Link)
+		alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Named)
 		counts := alive && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (q.Watch == "" || who[s.DID]) &&
 			(len(q.Ways) == 0 || slices.Contains(q.Ways, s.How)) && (q.Site == "" || l.sites[s.Link] == q.Site) && (q.Text == "" || found[s.Link])
 		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
@@ -165,7 +190,7 @@ func (l story) found(text string) map[int64]bool {
 		return true
 	}
 	for id, identity := range l.identities {
-		all[id] = strings.Contains(text, "/") && strings.Contains(identity, text)
+		all[l.root(id)] = all[l.root(id)] || strings.Contains(text, "/") && strings.Contains(identity, text)
 	}
 	for _, s := range l.shares {
 		if !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && !strings.Contains(text, "/") {

@@ -27,7 +27,7 @@ const throughLivingSubject = ` (
     s.subject_did IS NULL
     OR EXISTS (
         SELECT FROM subjects AS u
-        WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links)
+        WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links)
     ) AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = s.subject_did AND a.status <> 'active')
 ) `
 
@@ -66,7 +66,7 @@ func FindSubjects(ctx context.Context, db batcher, keys []schema.Key) (found Sub
 	// subject is known.
 	const add = `
 WITH own AS MATERIALIZED (
-    SELECT s.did, s.collection, s.rkey, s.link_id
+    SELECT s.did, s.collection, s.rkey, s.named_id
     FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
     CROSS JOIN LATERAL (
         SELECT FROM (SELECT) AS unknown
@@ -77,14 +77,14 @@ WITH own AS MATERIALIZED (
         LIMIT 1
     ) AS unknown
     CROSS JOIN LATERAL (
-        SELECT s.did, s.collection, s.rkey, s.link_id FROM shares AS s
+        SELECT s.did, s.collection, s.rkey, s.named_id FROM shares AS s
         WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did IS NULL
         LIMIT 1000
         FOR SHARE
     ) AS s
 )
 INSERT INTO subjects AS u (did, collection, rkey, links)
-SELECT did, collection, rkey, array_agg(link_id ORDER BY link_id) FROM own GROUP BY did, collection, rkey ORDER BY did, collection, rkey
+SELECT did, collection, rkey, array_agg(named_id ORDER BY named_id) FROM own GROUP BY did, collection, rkey ORDER BY did, collection, rkey
 ON CONFLICT (did, collection, rkey) DO UPDATE SET links = excluded.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0
 RETURNING collection, did, rkey`
 	const fetch = `
@@ -143,8 +143,8 @@ UPDATE subjects AS u
 SET links = n.links, shown = true, fetched_at = NULL, fetch_at = NULL, tries = 0
 FROM (
     SELECT u.did, u.collection, u.rkey,
-           ARRAY(SELECT s.link_id FROM shares AS s
-                 WHERE s.did = u.did AND s.collection = u.collection AND s.rkey = u.rkey AND s.subject_did IS NULL ORDER BY s.link_id) AS links
+           ARRAY(SELECT s.named_id FROM shares AS s
+                 WHERE s.did = u.did AND s.collection = u.collection AND s.rkey = u.rkey AND s.subject_did IS NULL ORDER BY s.named_id) AS links
     FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
     CROSS JOIN LATERAL (
         SELECT u.did, u.collection, u.rkey FROM subjects AS u WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey LIMIT 1
@@ -212,7 +212,7 @@ USING unnest($3::text[], $4::text[], $5::text[]) AS k (collection, did, rkey)
 WHERE s.did = k.did AND s.collection = k.collection AND s.rkey = k.rkey AND s.subject_did = $1 AND s.subject_rkey = $2
   AND NOT EXISTS (
       SELECT FROM subjects AS u
-      WHERE u.did = $1 AND u.collection = 'app.bsky.feed.post' AND u.rkey = $2 AND s.link_id = ANY (u.links)
+      WHERE u.did = $1 AND u.collection = 'app.bsky.feed.post' AND u.rkey = $2 AND s.named_id = ANY (u.links)
   )`
 	collection, did, rkey := schema.Columns(len(records), func(i int) schema.Key { return records[i] })
 	if _, err := db.Exec(ctx, sql, subject.DID, subject.Rkey, collection, did, rkey); err != nil {
@@ -257,8 +257,9 @@ SELECT d.collection, d.did, d.rkey, d.fetch_at,
 FROM due AS d
 CROSS JOIN LATERAL (
     SELECT max(one.at) AS at
-    FROM unnest(d.links) AS l (id)
-    CROSS JOIN LATERAL (SELECT s.shared_at AS at FROM shares AS s WHERE s.link_id = l.id ORDER BY s.shared_at DESC LIMIT 1) AS one
+    FROM unnest(d.links) AS n (id)
+    JOIN links AS l ON l.id = n.id
+    CROSS JOIN LATERAL (SELECT s.shared_at AS at FROM shares AS s WHERE s.link_id = l.counts_as ORDER BY s.shared_at DESC LIMIT 1) AS one
 ) AS shared
 ORDER BY d.links <> '{}', shared.at DESC NULLS LAST, d.fetch_at
 LIMIT $3`
@@ -317,7 +318,8 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 		}
 	}
 	q := &pgx.Batch{}
-	queueLinks(q, links, now)
+	var short bool // the next minute's job finds it
+	queueLinks(q, links, now, &short)
 	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of, identity).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var d DueSubject

@@ -18,7 +18,8 @@ import (
 // An account that counts for a link has one vote for its headline and one for its
 // spelling. They are in its row of sharers; claim_votes has the sums of each claim. Votes
 // are of the posts that contain the link, dated after kept_from, as the shares in sharers
-// are.
+// are. A post that names another link, which is merged into this one, votes for the
+// headline only: its spelling leads there in a roundabout way.
 
 // vote is a vote of an account for a claim.
 type vote struct {
@@ -38,23 +39,24 @@ func (v votes) equal(other votes) bool { return v.title.equal(other.title) && v.
 
 // everyVote is a list of common table expressions that ends with votes: the votes of
 // the accounts with the posts own. own has did, link_id, claim_id, shared_at, collection
-// and rkey of posts that contain links, and the title and url of their claims. It joins
+// and rkey of posts that contain links, and the title and url of their claims; an empty
+// one is no vote. It joins
 // nothing: without statistics, the planner would compare all posts with all.
 const everyVote = `
 latest AS MATERIALIZED (
     SELECT o.*, o.collection || '/' || o.rkey AS key, first_value(o.claim_id) OVER titles AS title_claim, first_value(o.title) OVER titles AS vote,
            first_value(o.claim_id) OVER urls AS url_claim, first_value(o.url) OVER urls AS spelling
     FROM own AS o
-    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC),
-           urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.shared_at DESC, o.rkey DESC, o.collection DESC)
+    WINDOW titles AS (PARTITION BY o.link_id, o.did ORDER BY o.title = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC),
+           urls   AS (PARTITION BY o.link_id, o.did ORDER BY o.url = '', o.shared_at DESC, o.rkey DESC, o.collection DESC, o.claim_id DESC)
 ), votes AS MATERIALIZED (
     SELECT l.link_id, l.did,
            min(l.title_claim) FILTER (WHERE l.vote <> '')                                              AS title_claim,
            min(l.shared_at) FILTER (WHERE l.title = l.vote AND l.vote <> '')                           AS title_at,
            (array_agg(l.key ORDER BY l.shared_at, l.key) FILTER (WHERE l.title = l.vote AND l.vote <> ''))[1] AS title_key,
-           min(l.url_claim)                                                                            AS url_claim,
-           min(l.shared_at) FILTER (WHERE l.url = l.spelling)                                          AS url_at,
-           (array_agg(l.key ORDER BY l.shared_at, l.key) FILTER (WHERE l.url = l.spelling))[1]         AS url_key
+           min(l.url_claim) FILTER (WHERE l.spelling <> '')                                            AS url_claim,
+           min(l.shared_at) FILTER (WHERE l.url = l.spelling AND l.spelling <> '')                     AS url_at,
+           (array_agg(l.key ORDER BY l.shared_at, l.key) FILTER (WHERE l.url = l.spelling AND l.spelling <> ''))[1] AS url_key
     FROM latest AS l
     GROUP BY l.link_id, l.did
 )`
@@ -63,7 +65,7 @@ latest AS MATERIALIZED (
 // kept_from, $2 whether only members of watches count.
 func ownPosts(of string) string {
 	return `
-    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, c.url
+    SELECT s.did, s.link_id, s.claim_id, s.shared_at, s.collection, s.rkey, c.title, CASE WHEN s.named_id = s.link_id THEN c.url ELSE '' END AS url
     FROM shares AS s
     JOIN claims AS c ON c.id = s.claim_id
     WHERE s.subject_did IS NULL AND s.shared_at > $1 AND ` + of + `
@@ -85,12 +87,13 @@ func sumOfVotes(of string) string {
         SELECT f.url_claim AS claim_id, f.link_id, count(*)::int AS n, min(f.url_at) AS at,
                (array_agg('at://' || f.did || '/' || f.url_key ORDER BY f.url_at, 'at://' || f.did || '/' || f.url_key COLLATE "C"))[1] AS uri
         FROM ` + of + ` AND f.url_claim IS NOT NULL GROUP BY f.url_claim, f.link_id
-    ) AS u ON u.claim_id = t.claim_id`
+    ) AS u ON u.claim_id = t.claim_id AND u.link_id = t.link_id`
 }
 
 // ownPost is a post of an account that contains a link, as far as votes are concerned.
 type ownPost struct {
 	claim            int64
+	named            bool // it names this link, not one that is merged into it
 	at               time.Time
 	collection, rkey string
 }
@@ -100,7 +103,12 @@ func (p ownPost) key() string { return p.collection + "/" + p.rkey }
 // votesOf returns the votes of an account with these posts: those of its latest posts,
 // since its earliest posts that say the same.
 func votesOf(posts []ownPost, said map[int64]saying) (v votes) {
-	v.url = voteOf(posts, func(p ownPost) string { return said[p.claim].url })
+	v.url = voteOf(posts, func(p ownPost) string {
+		if !p.named {
+			return ""
+		}
+		return said[p.claim].url
+	})
 	v.title = voteOf(posts, func(p ownPost) string { return said[p.claim].title })
 	return v
 }
@@ -113,7 +121,7 @@ func voteOf(posts []ownPost, says func(ownPost) string) (v vote) {
 	var latest *ownPost
 	for i := range posts {
 		p := &posts[i]
-		if says(*p) != "" && (latest == nil || cmp.Or(p.at.Compare(latest.at), cmp.Compare(p.rkey, latest.rkey), cmp.Compare(p.collection, latest.collection)) > 0) {
+		if says(*p) != "" && (latest == nil || cmp.Or(p.at.Compare(latest.at), cmp.Compare(p.rkey, latest.rkey), cmp.Compare(p.collection, latest.collection), cmp.Compare(p.claim, latest.claim)) > 0) {
 			latest = p
 		}
 	}
@@ -207,9 +215,11 @@ func (s *sum) earlier(at time.Time, uri string) {
 	}
 }
 
-// claimSums is a row of claim_votes.
+// claimed identifies a row of claim_votes.
+type claimed struct{ claim, link int64 }
+
+// claimSums is the rest of the row.
 type claimSums struct {
-	link       int64
 	title, url sum
 	lost       bool // a vote is taken away: another may be the earliest
 }
@@ -218,16 +228,17 @@ func (c *claimSums) empty() bool { return c.title.n+c.url.n == 0 }
 
 // sumVotes returns the rows of claim_votes that the ballots change, as they are with
 // them. It costs one row for each claim, however many vote for it.
-func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[int64]*claimSums, error) {
-	all := map[int64]*claimSums{}
+func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[claimed]*claimSums, error) {
+	all := map[claimed]*claimSums{}
 	if len(ballots) == 0 {
 		return all, nil
 	}
 	of := func(claim, link int64) *claimSums {
-		if all[claim] == nil {
-			all[claim] = &claimSums{link: link}
+		k := claimed{claim, link}
+		if all[k] == nil {
+			all[k] = &claimSums{}
 		}
-		return all[claim]
+		return all[k]
 	}
 	var pairs sharingColumns
 	for _, b := range ballots {
@@ -247,28 +258,28 @@ func sumVotes(ctx context.Context, db schema.DB, ballots []ballot) (map[int64]*c
 			of(v.claim, b.link).url.add(b.did, v)
 		}
 	}
-	var ids pgtype.FlatArray[int64]
+	var ids, links pgtype.FlatArray[int64]
 	var lost pgtype.FlatArray[bool]
-	for id, c := range all {
-		ids, lost = append(ids, id), append(lost, c.lost)
+	for k, c := range all {
+		ids, links, lost = append(ids, k.claim), append(links, k.link), append(lost, c.lost)
 	}
 	sql := `
-SELECT v.claim_id, v.titles, v.urls, CASE WHEN k.lost THEN t.at ELSE v.title_at END, CASE WHEN k.lost THEN t.uri ELSE v.title_from END,
+SELECT v.claim_id, v.link_id, v.titles, v.urls, CASE WHEN k.lost THEN t.at ELSE v.title_at END, CASE WHEN k.lost THEN t.uri ELSE v.title_from END,
        CASE WHEN k.lost THEN u.at ELSE v.url_at END, CASE WHEN k.lost THEN u.uri ELSE v.url_from END
-FROM unnest($1::bigint[], $2::boolean[]) AS k (id, lost)
-CROSS JOIN LATERAL (SELECT * FROM claim_votes AS v WHERE v.claim_id = k.id LIMIT 1) AS v
+FROM unnest($1::bigint[], $2::bigint[], $3::boolean[]) AS k (id, link_id, lost)
+CROSS JOIN LATERAL (SELECT * FROM claim_votes AS v WHERE v.claim_id = k.id AND v.link_id = k.link_id LIMIT 1) AS v
 LEFT JOIN LATERAL (` + earliestVote("title") + `) AS t ON true
 LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
-	rows, err := db.Query(ctx, sql, ids, lost, pairs.links, pairs.dids)
+	rows, err := db.Query(ctx, sql, ids, links, lost, pairs.links, pairs.dids)
 	if err != nil {
 		return nil, fmt.Errorf("read the sums of votes: %w", err)
 	}
-	var id int64
+	var k claimed
 	var titles, urls int
 	var titleAt, urlAt *time.Time
 	var titleFrom, urlFrom *string
-	_, err = pgx.ForEachRow(rows, []any{&id, &titles, &urls, &titleAt, &titleFrom, &urlAt, &urlFrom}, func() error {
-		c := all[id]
+	_, err = pgx.ForEachRow(rows, []any{&k.claim, &k.link, &titles, &urls, &titleAt, &titleFrom, &urlAt, &urlFrom}, func() error {
+		c := all[k]
 		c.title.n, c.url.n = c.title.n+titles, c.url.n+urls
 		if titleAt != nil {
 			c.title.earlier(*titleAt, *titleFrom)
@@ -284,31 +295,35 @@ LEFT JOIN LATERAL (` + earliestVote("url") + `) AS u ON true`
 	return all, nil
 }
 
-// earliestVote reads the earliest vote for the claim k.id among those that stay.
+// earliestVote reads the earliest vote for the claim k.id of the link k.link_id among
+// those that stay.
 func earliestVote(kind string) string {
 	return strings.ReplaceAll(`
     SELECT f.KIND_at AS at, 'at://' || f.did || '/' || f.KIND_key AS uri
     FROM sharers AS f
-    WHERE k.lost AND f.KIND_claim = k.id AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($3::bigint[], $4::text[]))
+    WHERE k.lost AND f.KIND_claim = k.id AND f.link_id = k.link_id AND (f.link_id, f.did) NOT IN (SELECT * FROM unnest($4::bigint[], $5::text[]))
     ORDER BY f.KIND_at, 'at://' || f.did || '/' || f.KIND_key COLLATE "C"
     LIMIT 1`, "KIND", kind)
 }
 
+// claimedColumns identify rows of claim_votes, as columns.
+type claimedColumns struct{ claims, links pgtype.FlatArray[int64] }
+
 // sumColumns are rows of claim_votes, as columns.
 type sumColumns struct {
-	claims, links      pgtype.FlatArray[int64]
+	claimedColumns
 	titles, urls       pgtype.FlatArray[int32]
 	titleAt, urlAt     pgtype.FlatArray[*time.Time]
 	titleFrom, urlFrom pgtype.FlatArray[*string]
 }
 
-func newSumColumns(all map[int64]*claimSums) (c sumColumns, gone pgtype.FlatArray[int64]) {
-	for id, s := range all {
+func newSumColumns(all map[claimed]*claimSums) (c sumColumns, gone claimedColumns) {
+	for k, s := range all {
 		if s.empty() {
-			gone = append(gone, id)
+			gone.claims, gone.links = append(gone.claims, k.claim), append(gone.links, k.link)
 			continue
 		}
-		c.claims, c.links = append(c.claims, id), append(c.links, s.link)
+		c.claims, c.links = append(c.claims, k.claim), append(c.links, k.link)
 		at, from := s.title.columns()
 		c.titles, c.titleAt, c.titleFrom = append(c.titles, int32(s.title.n)), append(c.titleAt, at), append(c.titleFrom, from) //nolint:gosec // accounts
 		at, from = s.url.columns()
@@ -375,8 +390,8 @@ func (w *written) choose(ctx context.Context, db schema.DB, c changes, gone []ba
 		return err
 	}
 	links := map[int64]struct{}{}
-	for _, s := range sums {
-		links[s.link] = struct{}{}
+	for k := range sums {
+		links[k.link] = struct{}{}
 	}
 	w.headlines, err = readHeadlines(ctx, db, slices.Sorted(maps.Keys(links)), sums)
 	w.sums, w.unvoted = newSumColumns(sums)
@@ -388,13 +403,14 @@ func (w *written) queueVotes(q *pgx.Batch) {
 	const store = `
 INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::text[], $6::int[], $7::timestamptz[], $8::text[])
-ON CONFLICT (claim_id) DO UPDATE
+ON CONFLICT (claim_id, link_id) DO UPDATE
 SET titles = excluded.titles, title_at = excluded.title_at, title_from = excluded.title_from, urls = excluded.urls, url_at = excluded.url_at, url_from = excluded.url_from`
 	if len(w.sums.claims) > 0 {
 		q.Queue(store, w.sums.args()...)
 	}
-	if len(w.unvoted) > 0 {
-		q.Queue(`DELETE FROM claim_votes WHERE claim_id = ANY ($1)`, w.unvoted)
+	if len(w.unvoted.claims) > 0 {
+		q.Queue(`DELETE FROM claim_votes AS v USING unnest($1::bigint[], $2::bigint[]) AS k (claim_id, link_id) WHERE v.claim_id = k.claim_id AND v.link_id = k.link_id`,
+			w.unvoted.claims, w.unvoted.links)
 	}
 	if len(w.headlines) > 0 {
 		q.Queue(storeHeadlines, headlineColumns(w.headlines)...)

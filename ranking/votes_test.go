@@ -113,6 +113,9 @@ func (l story) headline(q Query, link int64) said {
 		c := l.claims[s.Claim]
 		alive = alive || c.title != ""
 		if s.At.After(from) {
+			if s.Named != link {
+				c.url = "" // it leads there in a roundabout way
+			}
 			posts[s.DID] = append(posts[s.DID], post{s.At, s.Key, s.Claim, c.url, c.title})
 		}
 	}
@@ -124,14 +127,18 @@ func (l story) headline(q Query, link int64) said {
 	}
 	var voters []voter
 	for did, own := range posts {
-		slices.SortFunc(own, func(a, b post) int { return cmp.Or(a.at.Compare(b.at), strings.Compare(a.key, b.key)) })
-		latest := own[len(own)-1]
-		first := own[slices.IndexFunc(own, func(p post) bool { return p.url == latest.url })]
-		urls.vote(latest.url, first.at, "at://"+did+"/"+first.key)
+		slices.SortFunc(own, func(a, b post) int {
+			return cmp.Or(a.at.Compare(b.at), strings.Compare(a.key, b.key), cmp.Compare(a.claim, b.claim))
+		})
+		if spelled := slices.DeleteFunc(slices.Clone(own), func(p post) bool { return p.url == "" }); len(spelled) > 0 {
+			latest := spelled[len(spelled)-1]
+			first := spelled[slices.IndexFunc(spelled, func(p post) bool { return p.url == latest.url })]
+			urls.vote(latest.url, first.at, "at://"+did+"/"+first.key)
+		}
 		titled := slices.DeleteFunc(slices.Clone(own), func(p post) bool { return p.title == "" })
 		if len(titled) > 0 {
-			latest = titled[len(titled)-1]
-			first = titled[slices.IndexFunc(titled, func(p post) bool { return p.title == latest.title })]
+			latest := titled[len(titled)-1]
+			first := titled[slices.IndexFunc(titled, func(p post) bool { return p.title == latest.title })]
 			titles.vote(latest.title, first.at, "at://"+did+"/"+first.key)
 			voters = append(voters, voter{did, "at://" + did + "/" + first.key, first.at, latest.claim})
 		}
@@ -182,7 +189,7 @@ func TestWrongVotesAreFound(t *testing.T) {
 	}
 	exec(`INSERT INTO links (identity, url, site, first_seen) SELECT n::text, n::text, 's', $1 FROM generate_series(1, 4) AS n`, now)
 	exec(historyClaims, nil)
-	exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id) SELECT 'did:plc:' || n, 'c', id::text, id, 'post', $1, 10 * id + n FROM links, generate_series(1, 3) AS n`, now)
+	exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id) SELECT 'did:plc:' || n, 'c', id::text, id, id, 'post', $1, 10 * id + n FROM links, generate_series(1, 3) AS n`, now)
 	differences := func() (lines []string) {
 		_, err := Count(t.Context(), pool, now)
 		require.NoError(t, err)

@@ -112,7 +112,7 @@ CREATE TABLE changed_subjects (
     CONSTRAINT changed_subjects_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 
--- How many accounts vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.
+-- How many accounts of a link vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.
 CREATE TABLE claim_votes (
     claim_id bigint NOT NULL,
     link_id bigint NOT NULL,
@@ -122,7 +122,7 @@ CREATE TABLE claim_votes (
     urls integer NOT NULL, -- Votes for the spelling.
     url_at timestamp with time zone, -- The earliest url_at of these votes in sharers.
     url_from text COLLATE "C", -- The AT-URI of that post.
-    CONSTRAINT claim_votes_pkey PRIMARY KEY (claim_id),
+    CONSTRAINT claim_votes_pkey PRIMARY KEY (claim_id, link_id),
     CONSTRAINT claim_votes_check CHECK ((titles + urls) > 0),
     CONSTRAINT claim_votes_titles_check CHECK (titles >= 0),
     CONSTRAINT claim_votes_urls_check CHECK (urls >= 0)
@@ -311,6 +311,21 @@ CREATE INDEX link_counts_6h ON link_counts USING btree (level_6h) WHERE level_6h
 CREATE INDEX link_counts_7d ON link_counts USING btree (level_7d) WHERE level_7d >= 1;
 CREATE INDEX link_counts_speed ON link_counts USING btree (level_speed) WHERE level_speed >= 1;
 
+-- Which links were merged into which, when and why. A link may be merged into one that is merged itself: links.merged_into is the last of them.
+CREATE TABLE link_merges (
+    link_id bigint NOT NULL,
+    into_id bigint NOT NULL,
+    why text NOT NULL, -- redirect: the link is a short one, and its redirect leads to the other; by hand: by weir link merge.
+    merged_at timestamp with time zone NOT NULL,
+    split_at timestamp with time zone, -- When somebody undid the merge. A redirect does not merge the link again. NULL: it is in force.
+    CONSTRAINT link_merges_pkey PRIMARY KEY (link_id),
+    CONSTRAINT link_merges_into_id_fkey FOREIGN KEY (into_id) REFERENCES links(id) ON DELETE CASCADE,
+    CONSTRAINT link_merges_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
+    CONSTRAINT link_merges_check CHECK (into_id <> link_id),
+    CONSTRAINT link_merges_why_check CHECK (why = ANY (ARRAY['redirect'::text, 'by hand'::text]))
+);
+CREATE INDEX link_merges_into ON link_merges USING btree (into_id);
+
 -- Every stored share, with its account and whether it counts in the ranking of seven days. Name a link: WHERE link_id = 17.
 CREATE VIEW link_shares AS
  SELECT s.link_id,
@@ -343,9 +358,11 @@ CREATE VIEW link_shares AS
             ELSE NULL::text
         END AS text,
     y.why IS NULL AS counts,
-    y.why
+    y.why,
+    n.url AS named
    FROM shares s
      JOIN links l ON l.id = s.link_id
+     JOIN links n ON n.id = s.named_id
      LEFT JOIN accounts a ON a.did = s.did
      CROSS JOIN LATERAL ( SELECT
                 CASE
@@ -359,14 +376,15 @@ CREATE VIEW link_shares AS
                       WHERE b.did = s.subject_did AND b.status <> 'active'::text)) THEN 'subject_hidden'::text
                     WHEN s.subject_did IS NOT NULL AND NOT (EXISTS ( SELECT
                        FROM subjects u
-                      WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.link_id = ANY (u.links)))) THEN 'subject_gone'::text
+                      WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.named_id = ANY (u.links)))) THEN 'subject_gone'::text
                     WHEN s.shared_at <= (now() - '7 days'::interval) THEN 'outside_window'::text
                     WHEN (EXISTS ( SELECT
-                       FROM living_shares n
-                      WHERE n.did = s.did AND n.link_id = s.link_id AND ((ROW(n.shared_at, n.collection, n.rkey) > ROW(s.shared_at, s.collection, s.rkey))))) THEN 'same_person'::text
+                       FROM living_shares n_1
+                      WHERE n_1.did = s.did AND n_1.link_id = s.link_id AND ((ROW(n_1.shared_at, n_1.collection, n_1.rkey, n_1.named_id) > ROW(s.shared_at, s.collection, s.rkey, s.named_id))))) THEN 'same_person'::text
                     ELSE NULL::text
                 END AS why) y;
 COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is known.';
+COMMENT ON COLUMN link_shares.named IS 'The URL of the link that the record names: not that of the link if the two are merged.';
 COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the post that is quoted or reposted.';
 COMMENT ON COLUMN link_shares.text IS 'The text of the post, or of the one that is reposted, while it is stored.';
 COMMENT ON COLUMN link_shares.uri IS 'The AT-URI of the record.';
@@ -385,14 +403,20 @@ CREATE TABLE links (
     first_seen timestamp with time zone NOT NULL,
     kept_sharers integer, -- The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.
     kept_at timestamp with time zone, -- When that last happened. The link stays for the retention of links since then, also without shares.
+    merged_into bigint, -- The link that counts in place of this one, as link_merges says. It is merged into none itself. NULL: this link counts itself.
+    counts_as bigint GENERATED ALWAYS AS (COALESCE(merged_into, id)) NOT NULL, -- The link under which the shares of this one count: merged_into, or the link itself.
     CONSTRAINT links_pkey PRIMARY KEY (id),
+    CONSTRAINT links_id_counts_as_key UNIQUE (id, counts_as),
     CONSTRAINT links_identity_key UNIQUE (identity),
-    CONSTRAINT links_check CHECK ((kept_sharers IS NULL) = (kept_at IS NULL)),
+    CONSTRAINT links_merged_into_fkey FOREIGN KEY (merged_into) REFERENCES links(id) ON DELETE CASCADE,
+    CONSTRAINT links_check CHECK (merged_into <> id),
+    CONSTRAINT links_check1 CHECK ((kept_sharers IS NULL) = (kept_at IS NULL)),
     CONSTRAINT links_identity_check CHECK (octet_length(identity) <= 2048),
     CONSTRAINT links_kept_sharers_check CHECK (kept_sharers > 0),
     CONSTRAINT links_url_check CHECK (octet_length(url) <= 2048)
 ) WITH (autovacuum_vacuum_scale_factor=0.1, fillfactor=60);
 CREATE INDEX links_address ON links USING gin (identity gin_trgm_ops) WITH (gin_pending_list_limit='1024');
+CREATE INDEX links_merged_into ON links USING btree (merged_into) WHERE merged_into IS NOT NULL;
 CREATE INDEX links_site ON links USING btree (site);
 
 -- The accounts that a sync_follows job has read so far. Nobody is followed or unfollowed before the listing ends.
@@ -415,12 +439,13 @@ CREATE VIEW living_shares AS
     s.collection,
     s.rkey,
     s.link_id,
+    s.named_id,
     s.how,
     s.shared_at
    FROM shares s
   WHERE s.subject_did IS NULL OR (EXISTS ( SELECT
            FROM subjects u
-          WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.link_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
+          WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.named_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
            FROM accounts b
           WHERE b.did = s.subject_did AND b.status <> 'active'::text));
 
@@ -517,7 +542,7 @@ CREATE TABLE sharers (
     title_claim bigint, -- The account's vote for the headline: the claim of its latest post with a title. NULL: it has none.
     title_at timestamp with time zone, -- Since when: the date of its earliest post with that title.
     title_key text COLLATE "C", -- The collection and rkey of that post.
-    url_claim bigint, -- The account's vote for the spelling: the claim of its latest post. NULL: it only reposts and quotes.
+    url_claim bigint, -- The account's vote for the spelling: the claim of its latest post. NULL: it only reposts and quotes, or names other links that are merged into this one.
     url_at timestamp with time zone, -- Since when: the date of its earliest post with that spelling.
     url_key text COLLATE "C", -- The collection and rkey of that post.
     voted_at timestamp with time zone GENERATED ALWAYS AS (LEAST(title_at, url_at)), -- When this time leaves the longest window, the votes are read again.
@@ -534,7 +559,8 @@ CREATE TABLE shares (
     did text COLLATE "C" NOT NULL,
     collection text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
-    link_id bigint NOT NULL,
+    link_id bigint NOT NULL, -- The link for which the share counts.
+    named_id bigint NOT NULL, -- The link that the record names. Another one than link_id if it is merged into that: the foreign key keeps both in step.
     how text NOT NULL, -- post: the record itself contains the link; quote: it quotes a post that contains it; repost: it reposts one.
     shared_at timestamp with time zone NOT NULL, -- The created_at of the record.
     stored_at timestamp with time zone DEFAULT now() NOT NULL, -- When the record was first stored, by the database's clock.
@@ -542,8 +568,8 @@ CREATE TABLE shares (
     subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
     subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
     words tsvector, -- The words of the post that the sharer wrote. NULL: none, or a repost. They are searched while the post is stored.
-    CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, link_id),
-    CONSTRAINT shares_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id),
+    CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, named_id),
+    CONSTRAINT shares_named_id_link_id_fkey FOREIGN KEY (named_id, link_id) REFERENCES links(id, counts_as) ON UPDATE CASCADE,
     CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
 ) PARTITION BY RANGE (rkey);
 CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
@@ -559,6 +585,17 @@ CREATE TRIGGER shares_truncated AFTER TRUNCATE ON shares FOR EACH STATEMENT EXEC
 -- Shares whose rkey is not a TID, or is a TID of a time before the partitions. They expire by stored_at.
 CREATE TABLE shares_default PARTITION OF shares DEFAULT WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX shares_default_stored_at ON shares_default USING btree (stored_at);
+
+-- Links of known shorteners. The job resolve_links asks where they lead.
+CREATE TABLE short_links (
+    link_id bigint NOT NULL,
+    resolve_at timestamp with time zone, -- When the shortener is asked next. NULL: never again, because it has answered or did not several times.
+    tries integer DEFAULT 0 NOT NULL, -- How often it was asked in vain.
+    answer text DEFAULT ''::text NOT NULL, -- Where the link leads, or why that is not known.
+    CONSTRAINT short_links_pkey PRIMARY KEY (link_id),
+    CONSTRAINT short_links_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
+) WITH (autovacuum_vacuum_scale_factor=0.1);
+CREATE INDEX short_links_resolve_at ON short_links USING btree (resolve_at) WHERE resolve_at IS NOT NULL;
 
 -- One row per stream: how far it has been committed, and who may commit to it.
 CREATE TABLE streams (

@@ -53,7 +53,7 @@ func TestAPIReturnsAtMostItsLimit(t *testing.T) {
 	r := newRig(t)
 	r.exec(`WITH l AS (
 			INSERT INTO links (identity, url, site, first_seen) SELECT 'https://a.example/' || n, 'https://a.example/' || n, 'a.example', $1 FROM generate_series(1, 250) AS n RETURNING id
-		) INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:a', 'c', 'r', id, 'post', $1 FROM l`, r.now)
+		) INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:a', 'c', 'r', id, id, 'post', $1 FROM l`, r.now)
 	for query, want := range map[string]int{"": 50, "?limit=1": 1, "?limit=50": 50, "?limit=200": 200} {
 		var response trendingJSON
 		require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/trending"+query)), &response))

@@ -63,7 +63,7 @@ func TestSharesHavePages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.share(sharedLink, "did:plc:0", 0)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'app.bsky.feed.post', 'r', 1, 'post', $1::timestamptz FROM generate_series(1, 119) AS n`, r.now)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'app.bsky.feed.post', 'r', 1, 1, 'post', $1::timestamptz FROM generate_series(1, 119) AS n`, r.now)
 	seen, pages := map[string]bool{}, 0
 	for target := "/links/1?window=1h"; target != ""; pages++ {
 		page := r.parse(r.get(target))

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-social/weir/ranking"
@@ -123,7 +125,10 @@ func (s *server) linkShares(ctx context.Context, request linkRequest) (ranking.S
 
 // writeLinkUnreadable reports why a link could not be read.
 func (s *server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, request linkRequest, err error) {
+	merged, isMerged := errors.AsType[*ranking.MergedError](err)
 	switch {
+	case isMerged: // not for ever: a merge can be undone
+		http.Redirect(w, r, movedTo(r.URL, merged), http.StatusTemporaryRedirect)
 	case errors.Is(err, ranking.ErrLink):
 		s.writeError(w, r, http.StatusNotFound, fmt.Sprintf("There is no link %d: nobody shares it any more, or nobody did.", request.query.ID))
 	case isRequest(err):
@@ -132,4 +137,11 @@ func (s *server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, req
 		s.log.Error("link_read_failed", "link", request.query.ID, "error", err)
 		s.writeUnavailable(w, r)
 	}
+}
+
+// movedTo returns the address of the same about the link that counts in place of another.
+func movedTo(u *url.URL, merged *ranking.MergedError) string {
+	moved := *u
+	moved.Path = strings.Replace(u.Path, fmt.Sprintf("/links/%d", merged.Link), fmt.Sprintf("/links/%d", merged.Into), 1)
+	return moved.RequestURI()
 }

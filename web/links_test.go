@@ -22,7 +22,7 @@ func (r *rig) fillLink() {
 	r.exec(`INSERT INTO links (identity, url, site, title, first_seen) VALUES ($1, $1, 'a.example', 'T', $2)`, sharedLink, r.now)
 	add := func(did, collection, rkey, how string, ago time.Duration, subject ...any) {
 		subject = append(subject, nil, nil)
-		r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) VALUES ($1, $2, $3, 1, $4, $5, $6, $7)`,
+		r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) VALUES ($1, $2, $3, 1, 1, $4, $5, $6, $7)`,
 			did, collection, rkey, how, r.now.Add(-ago), subject[0], subject[1])
 	}
 	const post, repost = "app.bsky.feed.post", "app.bsky.feed.repost"
@@ -126,8 +126,8 @@ func TestLoudLinkDiffersFromPopularLink(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ('l', 'https://loud.example/', 'x', now()), ('p', 'https://popular.example/', 'x', now())`)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
-		SELECT CASE l WHEN 1 THEN 'did:plc:one' ELSE 'did:plc:' || n END, 'app.bsky.feed.post', l || '-' || n, l, 'post', $1::timestamptz - n / 100 * interval '1 second'
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT CASE l WHEN 1 THEN 'did:plc:one' ELSE 'did:plc:' || n END, 'app.bsky.feed.post', l || '-' || n, l, l, 'post', $1::timestamptz - n / 100 * interval '1 second'
 		FROM generate_series(1, 2) AS l, generate_series(1, 5000) AS n`, r.now)
 	var loud, popular ranking.LinkSummary
 	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1")), &loud))

@@ -85,8 +85,8 @@ func (r *rig) share(url, did string, ago time.Duration) {
 	// Nobody votes for the card of a link that is kept: it stays as it is.
 	r.exec(`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) VALUES ($1, $1, 'site.example', 'Title of ' || $1, $2, 1, $2) ON CONFLICT (identity) DO NOTHING`,
 		url, r.now)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at)
-		SELECT $1, 'app.bsky.feed.post', gen_random_uuid()::text, id, 'post', $3 FROM links WHERE url = $2`, did, url, r.now.Add(-ago))
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
+		SELECT $1, 'app.bsky.feed.post', gen_random_uuid()::text, id, id, 'post', $3 FROM links WHERE url = $2`, did, url, r.now.Add(-ago))
 }
 
 // stream stores a stream that a consumer holds.

@@ -34,7 +34,7 @@ func TestOneProcessAnnouncesALink(t *testing.T) {
 		clients = append(clients, client)
 	}
 	r.execute(`INSERT INTO links (identity, url, site, first_seen) VALUES ('a', 'https://a.example/', 'a.example', now()), ('b', 'https://b.example/', 'b.example', now())`)
-	const add = `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) VALUES ('did:plc:' || $1::int, 'c', $1::text, $2, 'post', now())`
+	const add = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:' || $1::int, 'c', $1::text, $2, $2, 'post', now())`
 	for link := 1; link <= 2; link++ {
 		for n := range 3 { // the second and the third share change the counts, and no top
 			r.execute(add, 3*link+n, link)

@@ -220,7 +220,7 @@ func subjectLinks(key schema.Key, record []byte, now time.Time) (links []ranking
 		return nil
 	}
 	for _, l := range found.Links {
-		links = append(links, ranking.Share{Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site})
+		links = append(links, ranking.Share{Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short})
 	}
 	return links
 }

@@ -29,7 +29,7 @@ func TestOneOfTheWorkersCounts(t *testing.T) {
 		clients = append(clients, client)
 	}
 	r.execute(`INSERT INTO links (identity, url, site, first_seen) VALUES ('a.example', 'https://a.example/', 'a.example', now())`)
-	const add = `INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', id, 'post', now() FROM links, generate_series($1::int, $2) AS n`
+	const add = `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'c', 'r', id, id, 'post', now() FROM links, generate_series($1::int, $2) AS n`
 	r.execute(add, 1, 2)
 	r.becomes(2, `SELECT coalesce(max(in_1h), 0) FROM link_counts`)
 	r.execute(add, 3, 20)

@@ -42,8 +42,8 @@ FROM generate_series(1, $2::int / 20) AS n`} {
 INSERT INTO links (identity, url, site, title, description, first_seen)
 SELECT u.url, u.url, 'site.example', repeat('title ', 8), repeat('description ', 12), $1::timestamptz + u.n * interval '1 day' / $2::int
 FROM (SELECT n, 'https://' || md5(n::text) || '.example/' || to_char($1::timestamptz, 'YYYY/MM/DD/') || n AS url FROM generate_series(0, $2::int - 1) AS n) AS u`, `
-INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, stored_at)
-SELECT 'did:plc:' || left(md5((l.id * 7 + n.nth)::text), 24), 'app.bsky.feed.post', m.rkey, l.id, 'post', m.at, m.at
+INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, stored_at)
+SELECT 'did:plc:' || left(md5((l.id * 7 + n.nth)::text), 24), 'app.bsky.feed.post', m.rkey, l.id, l.id, 'post', m.at, m.at
 FROM links AS l
 JOIN (SELECT i, $1::timestamptz + i * interval '1 minute' AS at, tid_floor($1::timestamptz + i * interval '1 minute') AS rkey
       FROM generate_series(0, 1439) AS i OFFSET 0) AS m ON m.i = l.id % 1440,

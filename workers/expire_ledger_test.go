@@ -191,8 +191,8 @@ func TestTenDaysOfSharesStayTheSameSize(t *testing.T) {
 	for d := 1; d <= 13; d++ {
 		_, err := pool.Exec(t.Context(), `
 			WITH l AS (INSERT INTO links (identity, url, site, first_seen) SELECT $1::text || n, $1::text || n, 's', $2 FROM generate_series(1, 60) AS n RETURNING id, split_part(url, '/', 2)::int AS n)
-			INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, stored_at)
-			SELECT 'did:' || i, 'c', CASE i WHEN 3 THEN 'odd' || n || $1 ELSE tid_floor($2::timestamptz + n * interval '20 minutes') END, id, 'post', $2, $2
+			INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, stored_at)
+			SELECT 'did:' || i, 'c', CASE i WHEN 3 THEN 'odd' || n || $1 ELSE tid_floor($2::timestamptz + n * interval '20 minutes') END, id, id, 'post', $2, $2
 			FROM l, generate_series(1, 1 + l.n % 6) AS i`, fmt.Sprint("day", d, "/"), now)
 		require.NoError(t, err)
 		for range 4 {

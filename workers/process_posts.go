@@ -37,6 +37,8 @@ type ProcessPosts struct {
 	whole    prometheus.Histogram
 	patience time.Duration // how long to release what waits before the job yields to others; shorter than the job's timeout
 
+	resolves bool // short links are resolved
+
 	// find is link.InPost.
 	find func(did string, record []byte) (link.Post, error)
 
@@ -59,6 +61,7 @@ func newProcessPosts(cfg Config, projector *Projector) *ProcessPosts {
 			Help: "Time from the arrival of a batch's first event until its links count in the ranking.", Buckets: seconds}),
 		find:     link.InPost,
 		patience: cmp.Or(cfg.JobTimeout, time.Minute) / 2,
+		resolves: cfg.Redirects != nil,
 	}
 }
 
@@ -80,7 +83,7 @@ func (w *ProcessPosts) Work(ctx context.Context, job *river.Job[jobs.ProcessPost
 }
 
 // settle dead-letters the records that failed, and adds a job if a subject must be
-// fetched or has changed.
+// fetched or has changed, and one if a short link is new.
 func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sharing) error {
 	for _, f := range p.failures {
 		if err := w.deadLetter(ctx, job, f); err != nil {
@@ -89,11 +92,18 @@ func (w *ProcessPosts) settle(ctx context.Context, job *rivertype.JobRow, p *sha
 	}
 	w.metrics.records.WithLabelValues(w.name).Add(float64(p.records))
 	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
-	if !p.due || err != nil {
+	if err != nil {
 		return nil //nolint:nilerr // outside a client, nothing is enqueued
 	}
-	if _, err := client.Insert(ctx, jobs.CheckSubjects{}, nil); err != nil {
-		return fmt.Errorf("enqueue a check of the subjects: %w", err)
+	if p.due {
+		if _, err := client.Insert(ctx, jobs.CheckSubjects{}, nil); err != nil {
+			return fmt.Errorf("enqueue a check of the subjects: %w", err)
+		}
+	}
+	if p.short && w.resolves {
+		if _, err := client.Insert(ctx, jobs.ResolveLinks{}, nil); err != nil {
+			return fmt.Errorf("enqueue the resolving of short links: %w", err)
+		}
 	}
 	return nil
 }
@@ -113,7 +123,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 	if p.subjects, p.added, p.due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
 		return nil, err
 	}
-	if err := ranking.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
+	if p.short, err = ranking.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
 		return nil, err // an error of the data occurs again below, where the post is dead-lettered
 	}
 	for i, keys := 0, p.keys(); len(keys) > 0; i++ {
@@ -261,7 +271,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		if err := ranking.WriteShares(ctx, tx, q); err != nil {
 			return err
 		}
-		p.due = p.due || shared.Changed
+		p.due, p.short = p.due || shared.Changed, p.short || shared.Short
 		return nil
 	})
 }

@@ -22,6 +22,7 @@ type sharing struct {
 	subjects    ranking.Subjects
 	added       []schema.Key // the subjects whose rows this job made last
 	due         bool         // a subject is to be fetched now, or has changed
+	short       bool         // a link of a shortener is new
 	failures    []failure
 }
 
@@ -129,7 +130,7 @@ func (p *sharing) addPost(post *schema.Post) {
 	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
 		shares = append(shares, ranking.Share{
-			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt, Text: found.Text,
+			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt, Text: found.Text,
 			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image},
 		})
 	}

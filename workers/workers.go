@@ -27,6 +27,7 @@ import (
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/redirect"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -43,11 +44,12 @@ type Config struct {
 	JobTimeout   time.Duration // 1 min when zero
 	RescueAfter  time.Duration // how long a killed process's jobs stay "running"; 5 min when zero
 	Bluesky      *bluesky.Client
-	Backfill     int           // concurrent backfill_account jobs; 4 when zero
-	Window       time.Duration // how far back a new account's feed is read; 24 h when zero
-	SyncInterval time.Duration // how often the watches' listings are read again; 1 h when zero
-	FromPDS      bool          // read feeds from the accounts' own servers instead of the AppView
-	Keep         *Retention    // the retention; nil: these workers expire nothing
+	Backfill     int              // concurrent backfill_account jobs; 4 when zero
+	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
+	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
+	Redirects    *redirect.Client // asks shorteners; nil: their links are not resolved
+	FromPDS      bool             // read feeds from the accounts' own servers instead of the AppView
+	Keep         *Retention       // the retention; nil: these workers expire nothing
 	// Collections are the stored collections and their retention. If empty, only
 	// posts are stored, with the retention of Keep.
 	Collections collection.Registry
@@ -102,6 +104,7 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(interruptible, &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, patience: cfg.JobTimeout / 2,
 		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now})
+	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, log: cfg.Logger, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
@@ -248,6 +251,9 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	}
 	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
 		every(countsCheckInterval, jobs.CheckCounts{}, false)}
+	if c.Redirects != nil {
+		list = append(list, every(time.Minute, jobs.ResolveLinks{}, start))
+	}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
 	}

@@ -15,13 +15,13 @@ CREATE INDEX sharers_voted_at ON sharers (voted_at) WHERE voted_at < at; -- the 
 COMMENT ON COLUMN sharers.title_claim IS 'The account''s vote for the headline: the claim of its latest post with a title. NULL: it has none.';
 COMMENT ON COLUMN sharers.title_at IS 'Since when: the date of its earliest post with that title.';
 COMMENT ON COLUMN sharers.title_key IS 'The collection and rkey of that post.';
-COMMENT ON COLUMN sharers.url_claim IS 'The account''s vote for the spelling: the claim of its latest post. NULL: it only reposts and quotes.';
+COMMENT ON COLUMN sharers.url_claim IS 'The account''s vote for the spelling: the claim of its latest post. NULL: it only reposts and quotes, or names other links that are merged into this one.';
 COMMENT ON COLUMN sharers.url_at IS 'Since when: the date of its earliest post with that spelling.';
 COMMENT ON COLUMN sharers.url_key IS 'The collection and rkey of that post.';
 COMMENT ON COLUMN sharers.voted_at IS 'When this time leaves the longest window, the votes are read again.';
 
 CREATE TABLE claim_votes (
-    claim_id   bigint PRIMARY KEY,
+    claim_id   bigint NOT NULL,
     link_id    bigint NOT NULL,
     titles     int    NOT NULL CHECK (titles >= 0),
     title_at   timestamptz,
@@ -29,11 +29,12 @@ CREATE TABLE claim_votes (
     urls       int    NOT NULL CHECK (urls >= 0),
     url_at     timestamptz,
     url_from   text COLLATE "C",
+    PRIMARY KEY (claim_id, link_id),
     CHECK (titles + urls > 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, fillfactor = 80);
 CREATE INDEX claim_votes_link ON claim_votes (link_id);
 
-COMMENT ON TABLE  claim_votes IS 'How many accounts vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.';
+COMMENT ON TABLE  claim_votes IS 'How many accounts of a link vote for each claim, as far as they are counted. Claims without votes have no row. Only the counter writes here.';
 COMMENT ON COLUMN claim_votes.titles IS 'Votes for the headline.';
 COMMENT ON COLUMN claim_votes.title_at IS 'The earliest title_at of these votes in sharers: it decides ties.';
 COMMENT ON COLUMN claim_votes.title_from IS 'The AT-URI of that post.';

@@ -5,12 +5,13 @@ SELECT s.did        AS did,
        s.collection AS collection,
        s.rkey       AS rkey,
        s.link_id    AS link_id,
+       s.named_id   AS named_id,
        s.how        AS how,
        s.shared_at  AS shared_at
 FROM shares AS s
 WHERE s.subject_did IS NULL
    OR EXISTS (SELECT FROM subjects AS u
-              WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links))
+              WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links))
       AND NOT EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active');
 
 COMMENT ON VIEW living_shares IS 'The shares of posts, and those of reposts and quotes whose post still contains the link and has an active author. Whether the sharer counts is not considered.';
@@ -53,9 +54,11 @@ SELECT s.link_id                                                                
              AND p.rkey = CASE s.how WHEN 'repost' THEN s.subject_rkey ELSE s.rkey END
        ) END                                                                            AS text,
        y.why IS NULL                                                                    AS counts,
-       y.why                                                                            AS why
+       y.why                                                                            AS why,
+       n.url                                                                            AS named
 FROM shares AS s
 JOIN links AS l ON l.id = s.link_id
+JOIN links AS n ON n.id = s.named_id
 LEFT JOIN accounts AS a ON a.did = s.did
 CROSS JOIN LATERAL (
     SELECT CASE
@@ -64,10 +67,10 @@ CROSS JOIN LATERAL (
         WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = s.subject_did AND b.status <> 'active') THEN 'subject_hidden'
         WHEN s.subject_did IS NOT NULL
              AND NOT EXISTS (SELECT FROM subjects AS u
-                             WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links)) THEN 'subject_gone'
+                             WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post' AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links)) THEN 'subject_gone'
         WHEN s.shared_at <= now() - interval '7 days' THEN 'outside_window'
         WHEN EXISTS (SELECT FROM living_shares AS n
-                     WHERE n.did = s.did AND n.link_id = s.link_id AND (n.shared_at, n.collection, n.rkey) > (s.shared_at, s.collection, s.rkey)) THEN 'same_person'
+                     WHERE n.did = s.did AND n.link_id = s.link_id AND (n.shared_at, n.collection, n.rkey, n.named_id) > (s.shared_at, s.collection, s.rkey, s.named_id)) THEN 'same_person'
     END AS why
 ) AS y;
 
@@ -75,6 +78,7 @@ COMMENT ON VIEW link_shares IS 'Every stored share, with its account and whether
 COMMENT ON COLUMN link_shares.handle IS 'Of an active account, if it is known.';
 COMMENT ON COLUMN link_shares.uri IS 'The AT-URI of the record.';
 COMMENT ON COLUMN link_shares.subject IS 'The AT-URI of the post that is quoted or reposted.';
+COMMENT ON COLUMN link_shares.named IS 'The URL of the link that the record names: not that of the link if the two are merged.';
 COMMENT ON COLUMN link_shares.text IS 'The text of the post, or of the one that is reposted, while it is stored.';
 COMMENT ON COLUMN link_shares.why IS 'Why the share does not count; NULL: it counts. hidden: the account is not active; not_followed: no watch includes it; subject_hidden: the author of the subject is not active; subject_gone: the subject no longer contains the link; outside_window: older than seven days; same_person: the account shared the link again later.';
 

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+func linkCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "link", Short: "Say which links are one, or undo it"}
+	cmd.AddCommand(linkMergeCommand(), linkSplitCommand())
+	return cmd
+}
+
+func linkMergeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "merge LINK INTO",
+		Short: "Count the shares of a link for another one",
+		Long: `The shares of LINK, and of all links that are merged into it, count for the link INTO from now on, those to come too.
+Name the links by their ids or URLs. weir link split undoes it.`,
+		Example: "  weir link merge https://short.example/x https://paper.example/article\n  weir link merge 17 4",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				of, err := findLink(ctx, p, args[0])
+				if err != nil {
+					return err
+				}
+				into, err := findLink(ctx, p, args[1])
+				if err != nil {
+					return err
+				}
+				err = pgx.BeginFunc(ctx, p.Pool(), func(tx pgx.Tx) error {
+					return ranking.MergeLinks(ctx, tx, ranking.Merge{Link: of, Into: into, Why: ranking.ByHand, Now: time.Now()})
+				})
+				if merged, ok := errors.AsType[*ranking.MergedError](err); ok {
+					return fmt.Errorf("link %d is merged into link %d already: undo that first with weir link split %d", merged.Link, merged.Into, merged.Link)
+				}
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "link %d counts as link %d\n", of, into)
+				return nil
+			})
+		},
+	}
+}
+
+func linkSplitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "split LINK",
+		Short:   "Count the shares of a merged link for itself again",
+		Long:    "The link counts for itself again, with the links that were merged into it. No redirect merges it again.",
+		Example: "  weir link split https://short.example/x",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				id, err := findLink(ctx, p, args[0])
+				if err != nil {
+					return err
+				}
+				if err := pgx.BeginFunc(ctx, p.Pool(), func(tx pgx.Tx) error { return ranking.SplitLink(ctx, tx, id, time.Now()) }); err != nil {
+					return fmt.Errorf("link %d: %w", id, err)
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "link %d counts for itself\n", id)
+				return nil
+			})
+		},
+	}
+}
+
+// findLink returns the id of a link that is named by its id or URL.
+func findLink(ctx context.Context, p app.App, named string) (int64, error) {
+	if id, err := strconv.ParseInt(named, 10, 64); err == nil {
+		return id, nil
+	}
+	l, err := link.Parse(named)
+	if err != nil {
+		return 0, fmt.Errorf("%q is neither the id of a link nor its URL: %w", named, err)
+	}
+	found, err := ranking.FindLink(ctx, p.Pool(), l.Identity)
+	if errors.Is(err, schema.ErrNoRows) {
+		return 0, fmt.Errorf("there is no link %s: nobody shares it, or the workers have not processed it yet", l.URL)
+	}
+	return found.ID, err
+}

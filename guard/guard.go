@@ -1,0 +1,58 @@
+// Package guard keeps requests to addresses that strangers name out of private networks.
+// An address is checked after its name is resolved, just before it is dialled, so that no
+// name and no change of a name leads past the check.
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/bluesky-social/indigo/util/ssrf"
+)
+
+// ErrPrivate is the error for an address in a private network.
+var ErrPrivate = errors.New("not a public address")
+
+// Transport returns a copy of a transport that connects to public addresses only. It
+// never uses a proxy, which would resolve names itself. With loopback, addresses of this
+// machine are allowed too.
+func Transport(of *http.Transport, loopback bool) *http.Transport {
+	t := of.Clone()
+	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: publicOnly(loopback)}
+	t.DialContext = dialer.DialContext
+	t.DialTLSContext = nil
+	t.Proxy = nil
+	t.MaxResponseHeaderBytes = 64 << 10
+	return t
+}
+
+// publicOnly returns the check of every address just before it is dialled.
+func publicOnly(loopback bool) func(network, address string, _ syscall.RawConn) error {
+	return func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return fmt.Errorf("%q: %w", address, ErrPrivate)
+		}
+		ip := at.Addr().WithZone("")
+		if isPublic(ip) || loopback && ip.IsLoopback() {
+			return nil
+		}
+		return fmt.Errorf("%s: %w", ip, ErrPrivate)
+	}
+}
+
+// isPublic also rejects the IPv6 ranges that embed an IPv4 address, which may be
+// private.
+func isPublic(ip netip.Addr) bool {
+	for _, carrier := range []string{"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"} {
+		if netip.MustParsePrefix(carrier).Contains(ip) {
+			return false
+		}
+	}
+	return ssrf.IsPublicIPAddress(net.IP(ip.AsSlice()))
+}

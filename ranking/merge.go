@@ -1,0 +1,153 @@
+package ranking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// A link that is merged into another counts as that one: links.counts_as says which, and
+// the foreign key of shares moves their link_id with it. named_id stays what the record
+// names, so a split puts everything back. Nothing else knows of merges: the counter sees
+// shares whose link has changed.
+
+// mergeLock is the advisory lock of those who merge and split: each reads what the others
+// have merged.
+const mergeLock = 0x776569726d7267
+
+// The reasons of merges, as link_merges has them.
+const (
+	Redirected = "redirect"
+	ByHand     = "by hand"
+)
+
+// Merge says that a link is another one.
+type Merge struct {
+	Link, Into int64
+	Why        string // Redirected or ByHand
+	Now        time.Time
+}
+
+// MergedError means that a link is merged into another.
+type MergedError struct {
+	Link, Into int64
+}
+
+func (e *MergedError) Error() string {
+	return fmt.Sprintf("link %d is merged into link %d", e.Link, e.Into)
+}
+
+// ErrNotMerged means that a link is merged into none.
+var ErrNotMerged = errors.New("the link is not merged into another")
+
+// ErrSplit means that somebody undid the same merge before.
+var ErrSplit = errors.New("the link was split from another by hand")
+
+// MergeLinks merges a link, and all that are merged into it, into another. If both count
+// as one already, it does nothing. It returns ErrLink if one of them does not exist, a
+// *MergedError if the link is merged elsewhere, and ErrSplit if a redirect says what a
+// person has undone.
+func MergeLinks(ctx context.Context, tx pgx.Tx, m Merge) error {
+	counts, err := lockMerges(ctx, tx, m.Link, m.Into)
+	switch {
+	case err != nil:
+		return err
+	case counts[m.Link] == counts[m.Into]:
+		return nil
+	case counts[m.Link] != m.Link:
+		return &MergedError{m.Link, counts[m.Link]}
+	}
+	const store = `
+INSERT INTO link_merges AS m (link_id, into_id, why, merged_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (link_id) DO UPDATE SET into_id = excluded.into_id, why = excluded.why, merged_at = excluded.merged_at, split_at = NULL
+WHERE m.split_at IS NULL OR excluded.why <> $5`
+	done, err := tx.Exec(ctx, store, m.Link, m.Into, m.Why, m.Now, Redirected)
+	if err != nil {
+		return fmt.Errorf("store the merge: %w", err)
+	}
+	if done.RowsAffected() == 0 {
+		return ErrSplit
+	}
+	// What a link was kept for, the one that takes its place is kept for.
+	q := &pgx.Batch{}
+	q.Queue(`UPDATE links SET merged_into = $2 WHERE id = $1 OR merged_into = $1`, m.Link, counts[m.Into])
+	q.Queue(`
+UPDATE links AS l SET kept_sharers = greatest(l.kept_sharers, m.kept_sharers), kept_at = greatest(l.kept_at, m.kept_at)
+FROM links AS m WHERE m.id = $1 AND m.kept_at IS NOT NULL AND l.id = $2`, m.Link, counts[m.Into])
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("merge link %d into link %d: %w", m.Link, m.Into, err)
+	}
+	return nil
+}
+
+// SplitLink undoes the merge of a link into another: the link counts itself again, with
+// those that were merged into it. It returns ErrLink or ErrNotMerged.
+func SplitLink(ctx context.Context, tx pgx.Tx, link int64, now time.Time) error {
+	if _, err := lockMerges(ctx, tx, link); err != nil {
+		return err
+	}
+	done, err := tx.Exec(ctx, `UPDATE link_merges SET split_at = $2 WHERE link_id = $1 AND split_at IS NULL`, link, now)
+	if err != nil {
+		return fmt.Errorf("undo the merge: %w", err)
+	}
+	if done.RowsAffected() == 0 {
+		return ErrNotMerged
+	}
+	const split = `
+WITH RECURSIVE members AS (
+    SELECT $1::bigint AS id
+    UNION
+    SELECT m.link_id FROM members AS o JOIN link_merges AS m ON m.into_id = o.id WHERE m.split_at IS NULL
+)
+UPDATE links AS l SET merged_into = nullif($1, l.id) FROM members AS m WHERE l.id = m.id`
+	if _, err := tx.Exec(ctx, split, link); err != nil {
+		return fmt.Errorf("split link %d: %w", link, err)
+	}
+	return nil
+}
+
+// lockMerges keeps others from merging until the transaction ends. It returns as what
+// the links count, or ErrLink if one does not exist.
+func lockMerges(ctx context.Context, tx pgx.Tx, links ...int64) (counts map[int64]int64, err error) {
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(mergeLock)); err != nil {
+		return nil, fmt.Errorf("wait for other merges: %w", err)
+	}
+	counts = map[int64]int64{}
+	for _, id := range links {
+		as, err := schema.One(ctx, tx, "read as what the link counts", pgx.RowTo[int64], `SELECT counts_as FROM links WHERE id = $1`, id)
+		if errors.Is(err, schema.ErrNoRows) {
+			return nil, fmt.Errorf("link %d: %w", id, ErrLink)
+		}
+		if err != nil {
+			return nil, err
+		}
+		counts[id] = as
+	}
+	return counts, nil
+}
+
+// MergedLink is a link that is merged into another.
+type MergedLink struct {
+	ID       int64     `json:"id"`
+	URL      string    `json:"url"`
+	Into     int64     `json:"into"` // the link itself, or another that is merged into it
+	Why      string    `json:"why"`
+	MergedAt time.Time `json:"merged_at"`
+}
+
+// mergedInto returns the links that are merged into a link, the latest first.
+func mergedInto(ctx context.Context, db schema.DB, link int64) ([]MergedLink, error) {
+	const sql = `
+SELECT l.id, l.url, m.into_id, m.why, m.merged_at
+FROM links AS l
+JOIN link_merges AS m ON m.link_id = l.id
+WHERE l.merged_into = $1
+ORDER BY m.merged_at DESC, l.id DESC
+LIMIT 100`
+	return schema.All(ctx, db, "read which links are merged", pgx.RowToStructByPos[MergedLink], sql, link)
+}

@@ -1,0 +1,84 @@
+package ranking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// ShortLink is a link of a shortener that is to be asked where it leads.
+type ShortLink struct {
+	ID    int64
+	URL   string
+	Tries int // how often it was asked in vain
+}
+
+// queueShortLinks notes which of the links are short, after they were added. added is set
+// when the queue was sent, if one of them is new.
+func queueShortLinks(q *pgx.Batch, shares []Share, now time.Time, added *bool) {
+	const sql = `
+INSERT INTO short_links (link_id, resolve_at)
+SELECT l.id, $2 FROM links AS l WHERE l.identity = ANY ($1) ORDER BY l.id
+ON CONFLICT (link_id) DO NOTHING`
+	var short pgtype.FlatArray[string]
+	for i := range shares {
+		if shares[i].Short {
+			short = append(short, shares[i].Identity)
+		}
+	}
+	if len(short) > 0 {
+		q.Queue(sql, short, now).Exec(func(done pgconn.CommandTag) error {
+			*added = *added || done.RowsAffected() > 0
+			return nil
+		})
+	}
+}
+
+// DueShortLinks returns at most limit short links that are to be resolved at now.
+func DueShortLinks(ctx context.Context, db schema.DB, now time.Time, limit int) ([]ShortLink, error) {
+	const sql = `
+SELECT l.id, l.url, s.tries
+FROM (SELECT s.link_id, s.resolve_at, s.tries FROM short_links AS s WHERE s.resolve_at <= $1 ORDER BY s.resolve_at, s.link_id LIMIT $2) AS s
+JOIN links AS l ON l.id = s.link_id
+ORDER BY s.resolve_at, s.link_id`
+	return schema.All(ctx, db, "choose the short links to resolve", pgx.RowToStructByPos[ShortLink], sql, now, limit)
+}
+
+// ResolveShortLink stores where a short link leads and merges it into that link, which is
+// added if nobody shares it. A merge that somebody has undone stays undone.
+func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share, now time.Time) error {
+	q := &pgx.Batch{}
+	queueLinks(q, []Share{to}, now, new(bool))
+	var into int64
+	q.Queue(`SELECT l.id FROM links AS l WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&into) })
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("add the link to which a short link leads: %w", err)
+	}
+	err := MergeLinks(ctx, tx, Merge{Link: short.ID, Into: into, Why: Redirected, Now: now})
+	var elsewhere *MergedError
+	if err != nil && !errors.As(err, &elsewhere) && !errors.Is(err, ErrSplit) {
+		return err
+	}
+	return answerShortLink(ctx, tx, short, to.URL, nil)
+}
+
+// KeepShortLink stores why it is not known where a short link leads, and when it is
+// resolved again; nil: never.
+func KeepShortLink(ctx context.Context, db schema.DB, short ShortLink, why string, again *time.Time) error {
+	return answerShortLink(ctx, db, short, why, again)
+}
+
+func answerShortLink(ctx context.Context, db schema.DB, short ShortLink, answer string, again *time.Time) error {
+	const sql = `UPDATE short_links SET answer = left($2, 2048), resolve_at = $3, tries = CASE WHEN $3::timestamptz IS NULL THEN tries ELSE tries + 1 END WHERE link_id = $1`
+	if _, err := db.Exec(ctx, sql, short.ID, schema.Text(answer), again); err != nil {
+		return fmt.Errorf("store the answer of a shortener: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/redirect"
+)
+
+// ResolveLinks asks shorteners where their links lead, and merges each link with the one
+// that it leads to. What is due is in the table short_links, so a killed run is continued
+// by the next.
+type ResolveLinks struct {
+	river.WorkerDefaults[jobs.ResolveLinks]
+	pool     *pgxpool.Pool
+	client   *redirect.Client // nil: nothing is resolved
+	log      *slog.Logger
+	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
+	now      func() time.Time
+}
+
+// resolveAtOnce is how many short links are resolved at the same time. The calls share
+// the limit of all external calls.
+const resolveAtOnce = 4
+
+// resolveAgain returns the wait after a number of requests in vain. ok is false when the
+// shortener is not asked again.
+func resolveAgain(tries int) (wait time.Duration, ok bool) {
+	waits := []time.Duration{time.Minute, 10 * time.Minute, time.Hour, 6 * time.Hour}
+	if tries >= len(waits) {
+		return 0, false
+	}
+	return waits[tries], true
+}
+
+// Work runs until nothing is due, or its time is up.
+func (w *ResolveLinks) Work(ctx context.Context, _ *river.Job[jobs.ResolveLinks]) error {
+	if w.client == nil {
+		return nil
+	}
+	until := time.Now().Add(w.patience)
+	for {
+		due, err := ranking.DueShortLinks(ctx, w.pool, w.now(), 2*resolveAtOnce)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(resolveAtOnce)
+		for _, short := range due {
+			group.Go(func() error { return w.resolve(ctx, short) })
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		if time.Now().After(until) {
+			return snooze(0)
+		}
+	}
+}
+
+// resolve resolves one link and stores the answer.
+func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) error {
+	to, err := w.follow(ctx, short)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var dead *redirect.Dead
+	switch wait, ok := resolveAgain(short.Tries); {
+	case err == nil:
+		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+			return ranking.ResolveShortLink(ctx, tx, short, ranking.Share{Identity: to.Identity, URL: to.URL, Site: to.Site}, w.now())
+		})
+		if errors.Is(err, ranking.ErrLink) { // it has expired meanwhile
+			return nil
+		}
+		return err
+	case errors.As(err, &dead) || !ok:
+		return ranking.KeepShortLink(ctx, w.pool, short, err.Error(), nil)
+	default:
+		again := w.now().Add(wait)
+		return ranking.KeepShortLink(ctx, w.pool, short, err.Error(), &again)
+	}
+}
+
+func (w *ResolveLinks) follow(ctx context.Context, short ranking.ShortLink) (link.Link, error) {
+	l, err := link.Parse(short.URL)
+	if err != nil || !l.Short {
+		return l, &redirect.Dead{Why: "its host is no shortener"}
+	}
+	return w.client.Follow(ctx, l)
+}
