@@ -56,7 +56,7 @@ func (c *chaos) compareEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (
 	sent := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return c.lost[e] })
 	oracle := fold(sent)
 	oracle.deadLettersExpected = c.deadLetters()
-	oracle.gapsExpected = len(c.holes)
+	oracle.gapsExpected, oracle.merged = len(c.holes), c.merged
 	problems, err = oracle.compareAll(ctx, tx, end)
 	c.explainShares(ctx, tx, oracle, problems)
 	return append(problems, c.rankingProblems(oracle, end)...), len(oracle.records), len(oracle.shares), err

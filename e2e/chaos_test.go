@@ -54,6 +54,7 @@ type chaos struct {
 	posted   []*simnet.Entry        // posts of the first scripted account that still exist
 	lost     map[*simnet.Entry]bool // events that the server has forgotten unread
 	holes    []hole
+	merged   map[string]string // the URL of the link into which another one is merged
 
 	began     time.Time
 	fired     map[string]int
@@ -79,7 +80,7 @@ func newChaos(t *testing.T, seed uint64, kind string) *chaos {
 	require.NoError(t, err)
 	startNetwork(t, n)
 	c := &chaos{t: t, seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
-		lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, fired: map[string]int{}, began: time.Now()}
+		lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, merged: map[string]string{}, fired: map[string]int{}, began: time.Now()}
 	c.chooseScripted()
 	c.startServer()
 	c.stream = newProxy(t, "Jetstream", n.Address())

@@ -88,6 +88,7 @@ func processFaults() []fault {
 		{"SIGTERM of a worker", func(c *chaos) { c.terminate("work 2") }},
 		{"SIGSTOP of the consumer beyond its lease", (*chaos).pauseReader},
 		{"SIGSTOP of the workers until the queue is full", (*chaos).pauseWorkers},
+		{"links merged, one of them split", (*chaos).mergeLinks},
 		{"crash of Postgres", func(c *chaos) { c.crash(func() {}) }},
 		{"SIGKILL of the consumer while Postgres is down", func(c *chaos) {
 			reading, _ := c.reader()

@@ -109,7 +109,7 @@ func (tr followedOracle) differences(ctx context.Context, tx pgx.Tx) (problems [
 	}
 	want := tr.oracle
 	want.records, want.shares = tr.expected(found), map[shareKey]shareRow{}
-	ranked = oracle{shares: map[shareKey]shareRow{}} // whether a stranger is hidden is known when its post is fetched again
+	ranked = oracle{merged: tr.merged, shares: map[shareKey]shareRow{}} // whether a stranger is hidden is known when its post is fetched again
 	want.share(tr.subjects())
 	through, err := foundThrough(ctx, tx)
 	if err != nil {
@@ -174,7 +174,7 @@ func foundThrough(ctx context.Context, tx pgx.Tx) (map[shareKey]throughRow, erro
 	rows, err := tx.Query(ctx, `
 SELECT s.collection, s.did, s.rkey, 'https://' || l.identity, s.how, s.shared_at, s.subject_did, s.subject_rkey, coalesce(a.status, 'active') = 'active'
 FROM shares AS s
-JOIN links AS l ON l.id = s.link_id
+JOIN links AS l ON l.id = s.named_id
 LEFT JOIN accounts AS a ON a.did = s.subject_did
 WHERE s.subject_did IS NOT NULL AND`+living)
 	if err != nil {
@@ -215,9 +215,9 @@ func foundRecords(ctx context.Context, tx pgx.Tx) (map[recordKey]recordRow, erro
 // it allows any share that ever existed.
 func (tr followedOracle) compareShares(ctx context.Context, tx pgx.Tx, want map[shareKey]shareRow) ([]string, error) {
 	const sql = `
-SELECT s.collection, s.did, s.rkey, coalesce('https://' || l.identity, 'link ' || s.link_id), s.how, s.shared_at,` + claimed + `
+SELECT s.collection, s.did, s.rkey, coalesce('https://' || l.identity, 'link ' || s.named_id), s.how, s.shared_at,` + claimed + `
 FROM shares AS s
-LEFT JOIN links AS l ON l.id = s.link_id
+LEFT JOIN links AS l ON l.id = s.named_id
 LEFT JOIN claims AS c ON c.id = s.claim_id
 WHERE` + living
 	return compareTable(ctx, tx, "shares", want, sql, func(rows pgx.Rows) (k shareKey, r shareRow, err error) {
@@ -285,7 +285,7 @@ func (c *chaos) compareFollowed(ctx context.Context, tx pgx.Tx, end time.Time) (
 		since[did] = c.began.Add(-24 * time.Hour) // WEIR_BACKFILL_WINDOW; no post is older here
 	}
 	tr := foldFollowed(c.net.Log().Entries(), since)
-	tr.deadLettersExpected = c.deadLetters()
+	tr.deadLettersExpected, tr.merged = c.deadLetters(), c.merged
 	problems, ranked, err := tr.differences(ctx, tx)
 	if err != nil {
 		return nil, 0, 0, err

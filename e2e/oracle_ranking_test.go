@@ -22,12 +22,13 @@ func (tr oracle) ranking(end time.Time, window time.Duration, limit int) []ranke
 		if s.at.After(end) || !s.at.After(end.Add(-window)) || !tr.counts(key, s) {
 			continue
 		}
-		if sharers[key.url] == nil {
-			sharers[key.url] = map[string]bool{}
+		url := tr.root(key.url)
+		if sharers[url] == nil {
+			sharers[url] = map[string]bool{}
 		}
-		sharers[key.url][key.did] = true
-		if s.at.After(last[key.url]) {
-			last[key.url] = s.at
+		sharers[url][key.did] = true
+		if s.at.After(last[url]) {
+			last[url] = s.at
 		}
 	}
 	lines := make([]ranked, 0, len(sharers))
@@ -41,6 +42,14 @@ func (tr oracle) ranking(end time.Time, window time.Duration, limit int) []ranke
 		lines = lines[:limit]
 	}
 	return lines
+}
+
+// root is the URL of the link that counts in place of another.
+func (tr oracle) root(url string) string {
+	for into, ok := tr.merged[url]; ok; into, ok = tr.merged[url] {
+		url = into
+	}
+	return url
 }
 
 func (tr oracle) compareRankings(ctx context.Context, tx pgx.Tx, end time.Time) ([]string, error) {

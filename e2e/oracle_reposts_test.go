@@ -70,4 +70,4 @@ const unprocessed = `
 // living is true for the shares s that need no subject, or have one. Others may remain
 // until the next check of the subjects, but do not count.
 const living = ` (s.subject_did IS NULL OR EXISTS (
-    SELECT FROM subjects AS u WHERE u.did = s.subject_did AND u.rkey = s.subject_rkey AND s.link_id = ANY (u.links))) `
+    SELECT FROM subjects AS u WHERE u.did = s.subject_did AND u.rkey = s.subject_rkey AND s.named_id = ANY (u.links))) `

@@ -22,7 +22,8 @@ type oracle struct {
 	tombstones map[recordKey]tombstoneRow
 	accounts   map[accountKey]accountRow
 	shares     map[shareKey]shareRow
-	everShared map[string]bool // the URLs of every revision, deleted ones too
+	everShared map[string]bool   // the URLs of every revision, deleted ones too
+	merged     map[string]string // the URL of the link into which another one is merged
 
 	deadLettersExpected int // rows of dead_letters
 	gapsExpected        int // rows of gaps, closed ones included
@@ -233,9 +234,9 @@ func (tr oracle) compareAccounts(ctx context.Context, tx pgx.Tx) ([]string, erro
 
 func (tr oracle) compareShares(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	const sql = `
-SELECT s.collection, s.did, s.rkey, coalesce('https://' || l.identity, 'link ' || s.link_id), s.how, s.shared_at, coalesce(s.subject_did, ''),` + claimed + `
+SELECT s.collection, s.did, s.rkey, coalesce('https://' || l.identity, 'link ' || s.named_id), s.how, s.shared_at, coalesce(s.subject_did, ''),` + claimed + `
 FROM shares AS s
-LEFT JOIN links AS l ON l.id = s.link_id
+LEFT JOIN links AS l ON l.id = s.named_id
 LEFT JOIN claims AS c ON c.id = s.claim_id
 WHERE` + living
 	want := maps.Clone(tr.shares)

@@ -35,12 +35,12 @@ func (b ballot) uri() string { return "at://" + b.did + "/app.bsky.feed.post/" +
 
 // ballots returns the votes of the accounts that count on a page. Each votes as in its
 // last post whose value is not empty. Reposts, and quotes of posts with the page, do not
-// vote.
-func (tr oracle) ballots(url string, value func(shareRow) string) []ballot {
+// vote, and spellings of merged links are none.
+func (tr oracle) ballots(url string, value func(shareKey, shareRow) string) []ballot {
 	posts := map[string][]ballot{}
 	for key, s := range tr.shares {
-		if key.url == url && s.through == "" && value(s) != "" && tr.counts(key, s) {
-			posts[key.did] = append(posts[key.did], ballot{value(s), key.did, s.at, key.rkey, s})
+		if tr.root(key.url) == url && s.through == "" && value(key, s) != "" && tr.counts(key, s) {
+			posts[key.did] = append(posts[key.did], ballot{value(key, s), key.did, s.at, key.rkey, s})
 		}
 	}
 	var all []ballot
@@ -78,8 +78,13 @@ func elect(all []ballot, preferred func(value string) bool) (winner ballot) {
 // headline folds the votes on a page. Its url is empty if nobody votes for a spelling.
 func (tr oracle) headline(url string) (h headline) {
 	none := func(string) bool { return false }
-	h.url = elect(tr.ballots(url, func(s shareRow) string { return s.claim.URL }), func(url string) bool { return strings.HasPrefix(url, "https:") }).value
-	titles := tr.ballots(url, func(s shareRow) string { return s.claim.Title })
+	h.url = elect(tr.ballots(url, func(key shareKey, s shareRow) string {
+		if key.url != url {
+			return ""
+		}
+		return s.claim.URL
+	}), func(url string) bool { return strings.HasPrefix(url, "https:") }).value
+	titles := tr.ballots(url, func(_ shareKey, s shareRow) string { return s.claim.Title })
 	title := elect(titles, none)
 	if title.value == "" {
 		return h

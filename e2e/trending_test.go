@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"syscall"
@@ -31,6 +32,40 @@ func rankedDatabase(t *testing.T) string {
 		require.NoError(t, err)
 	}
 	return url
+}
+
+// TestLinksAreMergedAndSplit by their ids and URLs, and errors say what to do.
+func TestLinksAreMergedAndSplit(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
+	trending := func() (all []string) {
+		var page struct{ Links []ranking.TrendingLink }
+		require.NoError(t, json.Unmarshal([]byte(succeed(t, env, "trending", "--json")), &page))
+		for _, l := range page.Links {
+			all = append(all, fmt.Sprint(l.ID, " ", l.Sharers))
+		}
+		return all
+	}
+	require.Equal(t, "link 4 counts as link 2\n", succeed(t, env, "link", "merge", "https://www.4.example", "2"))
+	require.Equal(t, []string{"5 5", "2 4", "3 3", "1 1"}, trending(), "two of the four shared both")
+	require.Equal(t, "link 5 counts as link 4\n", succeed(t, env, "link", "merge", "5", "http://4.example/"))
+	require.Equal(t, []string{"2 5", "3 3", "1 1"}, trending())
+	for args, says := range map[string]string{
+		"merge 4 1":                        "link 4 is merged into link 2 already: undo that first with weir link split 4",
+		"merge 1 17":                       "link 17: there is no such link",
+		"merge 1 https://unknown.example/": "there is no link https://unknown.example/: nobody shares it",
+		"merge 1 nothing":                  `"nothing" is neither the id of a link nor its URL`,
+		"split 1":                          "link 1: the link is not merged into another",
+	} {
+		_, stderr, code := weir(t, env, append([]string{"link"}, strings.Fields(args)...)...)
+		require.Equal(t, 1, code, args)
+		require.Contains(t, stderr, says)
+	}
+	require.Contains(t, succeed(t, env, "trace", "https://5.example/"), "https://2.example/")
+	require.Equal(t, "link 4 counts for itself\n", succeed(t, env, "link", "split", "4"))
+	require.Equal(t, []string{"4 5", "3 3", "2 2", "1 1"}, trending(), "it takes along what was merged into it")
+	succeed(t, env, "link", "split", "https://5.example")
+	require.Equal(t, []string{"5 5", "4 4", "3 3", "2 2", "1 1"}, trending())
 }
 
 // TestTrendingHasTheOptionsOfTheAPI, as flags of the same names.

@@ -65,7 +65,8 @@ func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
 	k := schema.Key{Collection: schema.PostCollection, DID: "b", Rkey: "1"}
 	all := []ranking.Share{{Key: k, Identity: "story", URL: "https://news.example/story", Site: "news.example", How: "post", SharedAt: noon(), Card: ranking.Card{Title: "T"}}}
-	require.NoError(t, ranking.EnsureLinks(t.Context(), tx, all, noon())) // as the first statements of ReplaceShares
+	_, err = ranking.EnsureLinks(t.Context(), tx, all, noon())
+	require.NoError(t, err) // as the first statements of ReplaceShares
 	done, err := ranking.ExpireClaims(t.Context(), pool, 0, 10)
 	require.NoError(t, err)
 	require.Zero(t, done.Found)

@@ -29,6 +29,7 @@ type history struct {
 	steps atomic.Int64
 
 	compared int // how often
+	merged   int // links that were found merged
 }
 
 const historyAccounts, historyLinks, historyTargets = 40, 120, 2
@@ -153,32 +154,6 @@ func (h *history) write(ctx context.Context, r *rand.Rand, writer int, turns <-c
 		var pgErr *pgconn.PgError
 		expected := errors.Is(err, rolled) || errors.As(err, &pgErr) && slices.Contains([]string{"40P01", "23503", "23505"}, pgErr.Code)
 		if err != nil && !expected { // a deadlock, a link that another writer deletes, a move onto another share
-			return err
-		}
-	}
-	return nil
-}
-
-// merge merges and splits links, a few at each turn.
-func (h *history) merge(ctx context.Context, r *rand.Rand, turns <-chan struct{}) error {
-	for range turns {
-		err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
-			x := r.Float64()
-			link, into := int64(historyLinks*x*x)+1, r.Int64N(historyLinks)+1
-			if r.IntN(4) == 0 {
-				if err := tx.QueryRow(ctx, `SELECT link_id FROM link_merges WHERE split_at IS NULL ORDER BY random() LIMIT 1`).Scan(&link); err != nil {
-					return err
-				}
-				return SplitLink(ctx, tx, link, h.now())
-			}
-			return MergeLinks(ctx, tx, Merge{Link: link, Into: into, Why: []string{Redirected, ByHand}[r.IntN(2)], Now: h.now()})
-		})
-		h.steps.Add(1)
-		var pgErr *pgconn.PgError
-		var merged *MergedError
-		expected := errors.As(err, &merged) || errors.Is(err, ErrNotMerged) || errors.Is(err, ErrSplit) || errors.Is(err, ErrLink) || errors.Is(err, pgx.ErrNoRows) ||
-			errors.As(err, &pgErr) && slices.Contains([]string{"40P01", "23503"}, pgErr.Code)
-		if err != nil && !expected { // a deadlock, a link that another writer deletes
 			return err
 		}
 	}

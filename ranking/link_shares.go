@@ -48,11 +48,13 @@ type LinkShare struct {
 	SharedAt    time.Time `json:"shared_at"`         // of a share that waits: since when
 	URI         string    `json:"uri"`               // AT-URI of the record
 	Subject     string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted
+	Named       string    `json:"named,omitempty"`   // the URL of the link that the record names, if that is merged into this one
 	Text        string    `json:"text,omitempty"`    // of the post, or of the one that is reposted, while it is stored
 	Counts      bool      `json:"counts"`
 	Why         Reason    `json:"why,omitempty"` // it does not count
 
 	record, subject schema.Key
+	named           int64
 	waits           bool // it is not in the ledger
 }
 
@@ -147,31 +149,32 @@ func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int)
 	// An account may share the link very often: its latest share that could count is found once.
 	const sql = `
 WITH page AS MATERIALIZED (
-    SELECT s.did, s.collection, s.rkey, s.link_id, s.how, s.shared_at, s.subject_did, s.subject_rkey
+    SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_rkey
     FROM shares AS s
-    WHERE s.link_id = $4 AND s.shared_at <= $5 AND (s.shared_at, s.did, s.collection, s.rkey) < ($5, $6, $7, $8)
-    ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC
-    LIMIT $9
+    WHERE s.link_id = $4 AND s.shared_at <= $5 AND (s.shared_at, s.did, s.collection, s.rkey, s.named_id) < ($5, $6, $7, $8, $9)
+    ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
+    LIMIT $10
 ), people AS MATERIALIZED (
-    SELECT p.did, latest.shared_at, latest.collection, latest.rkey
+    SELECT p.did, latest.shared_at, latest.collection, latest.rkey, latest.named_id
     FROM (SELECT DISTINCT s.did, s.link_id FROM page AS s) AS p
     LEFT JOIN LATERAL (
-        SELECT s.shared_at, s.collection, s.rkey FROM ` + sharesOfPair + ` AS s WHERE` + throughLivingSubject + `
-        ORDER BY s.shared_at DESC, s.collection DESC, s.rkey DESC
+        SELECT s.shared_at, s.collection, s.rkey, s.named_id FROM ` + sharesOfPair + ` AS s WHERE` + throughLivingSubject + `
+        ORDER BY s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC
         LIMIT 1
     ) AS latest ON true
 )
 SELECT s.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_rkey, ''),
-       coalesce(` + notCounted + `, CASE WHEN (s.shared_at, s.collection, s.rkey) < (p.shared_at, p.collection, p.rkey) THEN 'same_person' ELSE '' END)
+       coalesce(` + notCounted + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
+       s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END
 FROM page AS s
 JOIN people AS p ON p.did = s.did
 LEFT JOIN LATERAL (SELECT a.handle, a.display_name, a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
-ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC`
+ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Rkey, &s.Why)
+		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Rkey, &s.Why, &s.named, &s.Named)
 		s.subject.Collection = schema.PostCollection
 		return s.complete(), err
-	}, sql, r.args(r.of.ID, after.At, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit)...)
+	}, sql, r.args(r.of.ID, after.At, after.Record.DID, after.Record.Collection, after.Record.Rkey, after.Named, limit)...)
 }
 
 // waiting reads records that wait for posts which share the link, after a position.

@@ -73,14 +73,14 @@ func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
 	})
 	sql := `
 WITH marked AS MATERIALIZED (
-    SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, coalesce(` + notCounted + `, '') AS why
+    SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(` + notCounted + `, '') AS why
     FROM shares AS s
     LEFT JOIN LATERAL (SELECT a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
     WHERE s.link_id = $4
 ), ordered AS (
     SELECT s.did, s.how, s.shared_at, s.why,
            s.why IN ('', 'outside_window')
-           AND row_number() OVER (PARTITION BY s.did ORDER BY s.why IN ('', 'outside_window') DESC, s.shared_at DESC, s.collection DESC, s.rkey DESC) = 1 AS latest
+           AND row_number() OVER (PARTITION BY s.did ORDER BY s.why IN ('', 'outside_window') DESC, s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC) = 1 AS latest
     FROM marked AS s
 ), s AS (
     SELECT o.did, o.how, o.shared_at, o.latest, CASE WHEN o.why = '' AND NOT o.latest THEN 'same_person' ELSE o.why END AS why

@@ -1,8 +1,10 @@
 package ranking
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,6 +32,10 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 		}
 		close(turns)
 		require.NoError(t, h.write(t.Context(), r, round%2, turns))
+		merges := make(chan struct{}, 20)
+		give(merges, cap(merges))
+		close(merges)
+		require.NoError(t, h.merge(t.Context(), r, merges))
 		switch round {
 		case 2:
 			_, err = h.pool.Exec(t.Context(), `INSERT INTO watches (target) VALUES ('target0.example'), ('target1.example') ON CONFLICT DO NOTHING`)
@@ -41,6 +47,7 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 		counted += n
 	}
 	require.Greater(t, counted, 200)
+	require.Positive(t, h.merged)
 	for _, reason := range append([]Reason{Counts}, reasons()...) {
 		require.Positive(t, reasonsSeen[reason], "no share was %q", reason)
 	}
@@ -77,6 +84,13 @@ func (h *history) compareSQL(t *testing.T, seen map[Reason]int) (links int) {
 		q := LinkQuery{ID: id, At: now, Window: LongestWindow}
 		var want []string
 		summary, err := ReadLink(t.Context(), within{tx}, q)
+		if merged, ok := errors.AsType[*MergedError](err); ok {
+			h.merged++
+			into, err := ReadLink(t.Context(), within{tx}, LinkQuery{ID: merged.Into, At: now, Window: LongestWindow})
+			require.NoError(t, err)
+			require.True(t, slices.ContainsFunc(into.Merged, func(m MergedLink) bool { return m.ID == id }))
+			continue
+		}
 		require.NoError(t, err)
 		why := map[Reason]int{}
 		for after := Cursor(""); ; {

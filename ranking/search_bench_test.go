@@ -101,7 +101,8 @@ func BenchmarkWords(b *testing.B) {
 					}
 				}
 				began := own() + cpu(b, backends[kind])
-				require.NoError(b, EnsureLinks(b.Context(), pools[kind], without, time.Now()))
+				_, err := EnsureLinks(b.Context(), pools[kind], without, time.Now())
+				require.NoError(b, err)
 				require.NoError(b, pgx.BeginFunc(b.Context(), pools[kind], func(tx pgx.Tx) error { return ReplaceShares(b.Context(), tx, keys, without, time.Now()) }))
 				if turn >= 20 {
 					spent[kind] += own() + cpu(b, backends[kind]) - began

@@ -18,6 +18,7 @@ type sharePosition struct {
 	Waiting bool       // among those that wait
 	At      time.Time  // of the share
 	Record  schema.Key // that shares the link
+	Named   int64      // the link that it names: it may name several that are merged
 	Subject schema.Key // that it waits for
 }
 
@@ -34,7 +35,7 @@ func (s LinkShare) position() sharePosition {
 	if s.waits {
 		return sharePosition{Waiting: true, Record: s.record, Subject: s.subject}
 	}
-	return sharePosition{At: s.SharedAt, Record: s.record}
+	return sharePosition{At: s.SharedAt, Record: s.record, Named: s.named}
 }
 
 func (p sharePosition) cursor(q LinkQuery) Cursor {

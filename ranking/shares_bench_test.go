@@ -42,7 +42,8 @@ func BenchmarkLedger(b *testing.B) {
 		for turn := range turns {
 			for name, pool := range pools {
 				keys, all := batchOf(turn, shares, now)
-				require.NoError(b, ranking.EnsureLinks(b.Context(), pool, all, now))
+				_, err := ranking.EnsureLinks(b.Context(), pool, all, now)
+				require.NoError(b, err)
 				timed(b, took, name+" store", turn, func() error {
 					return pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error { return ranking.ReplaceShares(b.Context(), tx, keys, all, now) })
 				})

@@ -53,8 +53,14 @@ type Link struct {
 	FirstSeen time.Time `json:"first_seen"`
 }
 
-// FindLink returns a link by its identity, or schema.ErrNoRows.
+// FindLink returns the link that counts for an identity: that link, or the one that it is
+// merged into. It returns schema.ErrNoRows if there is none.
 func FindLink(ctx context.Context, db schema.DB, identity string) (Link, error) {
-	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, first_seen AS first_seen FROM links WHERE identity = $1`
+	const sql = `SELECT id AS id, url AS url, title AS title, card_from AS card_from, first_seen AS first_seen FROM links WHERE id = (SELECT l.counts_as FROM links AS l WHERE l.identity = $1)`
 	return schema.One(ctx, db, "read the link", pgx.RowToStructByName[Link], sql, identity)
+}
+
+// LinkID returns the id of the link with an identity, merged or not, or schema.ErrNoRows.
+func LinkID(ctx context.Context, db schema.DB, identity string) (int64, error) {
+	return schema.One(ctx, db, "look up the link", pgx.RowTo[int64], `SELECT id FROM links WHERE identity = $1`, identity)
 }

@@ -92,6 +92,15 @@ func (p poll) winner(preferred func(string) bool) (best candidate) {
 	return best
 }
 
+// spelling is what the share votes for: nothing if it leads to the link in a roundabout
+// way.
+func (s toldShare) spelling(c said) string {
+	if s.Named != s.Link {
+		return ""
+	}
+	return c.url
+}
+
 // headline folds the votes for a link, without any SQL.
 func (l story) headline(q Query, link int64) said {
 	from := l.keptFrom
@@ -113,10 +122,7 @@ func (l story) headline(q Query, link int64) said {
 		c := l.claims[s.Claim]
 		alive = alive || c.title != ""
 		if s.At.After(from) {
-			if s.Named != link {
-				c.url = "" // it leads there in a roundabout way
-			}
-			posts[s.DID] = append(posts[s.DID], post{s.At, s.Key, s.Claim, c.url, c.title})
+			posts[s.DID] = append(posts[s.DID], post{s.At, s.Key, s.Claim, s.spelling(c), c.title})
 		}
 	}
 	urls, titles := poll{}, poll{}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ranking"
@@ -82,6 +83,37 @@ func TestEveryShareOfALinkIsListedWithItsReason(t *testing.T) {
 	r.exec(`DELETE FROM watches`)
 	got, _ = r.shares("limit=5")
 	require.Equal(t, "eve 1", got[0], "everyone counts")
+}
+
+// TestMergedLinkLeadsToTheOneThatCounts, whose shares say what they name, until it is
+// split.
+func TestMergedLinkLeadsToTheOneThatCounts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fillLink()
+	r.exec(`INSERT INTO links (identity, url, site, first_seen) VALUES ('short.example/x', 'https://short.example/x', 'short.example', now())`)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('did:plc:merged', 'app.bsky.feed.post', '1', 2, 2, 'post', $1)`, r.now)
+	merge := func(f func(pgx.Tx) error) {
+		t.Helper()
+		require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, f))
+	}
+	merge(func(tx pgx.Tx) error {
+		return ranking.MergeLinks(t.Context(), tx, ranking.Merge{Link: 2, Into: 1, Why: ranking.ByHand, Now: r.now})
+	})
+	for from, to := range map[string]string{
+		"/links/2?window=1h": "/links/1?window=1h", "/api/v1/links/2": "/api/v1/links/1", "/api/v1/links/2/shares?limit=3": "/api/v1/links/1/shares?limit=3",
+	} {
+		moved := r.do(http.MethodGet, from)
+		require.Equal(t, http.StatusTemporaryRedirect, moved.Code, from)
+		require.Equal(t, to, moved.Header().Get("Location"), from)
+	}
+	var summary ranking.LinkSummary
+	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1")), &summary))
+	require.Equal(t, []ranking.MergedLink{{ID: 2, URL: "https://short.example/x", Into: 1, Why: "by hand", MergedAt: summary.Merged[0].MergedAt}}, summary.Merged)
+	require.Contains(t, r.get("/api/v1/links/1/shares"), `"named":"https://short.example/x"`)
+	merge(func(tx pgx.Tx) error { return ranking.SplitLink(t.Context(), tx, 2, r.now) })
+	require.NotContains(t, r.get("/api/v1/links/1/shares"), "named")
+	require.Contains(t, r.get("/api/v1/links/2/shares"), "did:plc:merged")
 }
 
 func TestShareNamesItsRecord(t *testing.T) {

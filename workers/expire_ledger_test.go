@@ -160,8 +160,9 @@ func TestLinksOutliveTheirDayIfFiveShareThem(t *testing.T) {
 	for range 9 { // nine shares of one account are one sharer
 		sharedBy(t, pool, "nine", 1, 1, noon)
 	}
-	require.NoError(t, ranking.EnsureLinks(t.Context(), pool, []ranking.Share{{Identity: "bare", URL: "bare"}}, noon))
-	_, err := pool.Exec(t.Context(), `DELETE FROM shares WHERE did = 'did:1' AND link_id = (SELECT id FROM links WHERE url = 'taken back')`)
+	_, err := ranking.EnsureLinks(t.Context(), pool, []ranking.Share{{Identity: "bare", URL: "bare"}}, noon)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `DELETE FROM shares WHERE did = 'did:1' AND link_id = (SELECT id FROM links WHERE url = 'taken back')`)
 	require.NoError(t, err)
 
 	until(monday.Add(29 * time.Hour))
@@ -279,7 +280,7 @@ func TestNoShareIsLostBesideExpiry(t *testing.T) {
 				url := fmt.Sprint("u", random.IntN(3)) // shared now and then
 				key := postKey(fmt.Sprint("did:", n), tid(now, i))
 				shares := []ranking.Share{{Key: key, Identity: url, URL: url, How: "post", SharedAt: now}}
-				if err := ranking.EnsureLinks(t.Context(), pool, shares, now); err != nil {
+				if _, err := ranking.EnsureLinks(t.Context(), pool, shares, now); err != nil {
 					return err
 				}
 				err := setShares(t.Context(), pool, key, shares, now)
@@ -323,7 +324,8 @@ func TestLinkThatExpiresWhileItIsSharedIsAddedAgain(t *testing.T) {
 	now := time.Date(2026, 7, 4, 12, 0, 0, 0, time.UTC)
 	key := postKey("did:plc:a", tid(now, 1))
 	shares := []ranking.Share{{Key: key, Identity: "x", URL: "x", How: "post", SharedAt: now, Card: ranking.Card{Title: "title"}}}
-	require.NoError(t, ranking.EnsureLinks(t.Context(), pool, shares, now))
+	_, err := ranking.EnsureLinks(t.Context(), pool, shares, now)
+	require.NoError(t, err)
 	expiry, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer expiry.Rollback(context.Background()) //nolint:errcheck // done, or the test has failed

@@ -88,9 +88,9 @@ func findLink(ctx context.Context, p app.App, named string) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%q is neither the id of a link nor its URL: %w", named, err)
 	}
-	found, err := ranking.FindLink(ctx, p.Pool(), l.Identity)
+	id, err := ranking.LinkID(ctx, p.Pool(), l.Identity)
 	if errors.Is(err, schema.ErrNoRows) {
 		return 0, fmt.Errorf("there is no link %s: nobody shares it, or the workers have not processed it yet", l.URL)
 	}
-	return found.ID, err
+	return id, err
 }

@@ -1,0 +1,37 @@
+package e2e
+
+import (
+	"fmt"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mergeLinks merges popular links with the real binary, three of them in a row, and
+// splits one again.
+func (c *chaos) mergeLinks() {
+	c.t.Helper()
+	var ids []int64
+	var urls []string
+	const popular = `
+SELECT array_agg(p.id), array_agg(p.url)
+FROM (
+    SELECT l.id, 'https://' || l.identity AS url FROM links AS l JOIN shares AS s ON s.link_id = l.id
+    WHERE l.merged_into IS NULL GROUP BY l.id ORDER BY count(*) DESC, l.id LIMIT 6
+) AS p`
+	require.NoError(c.t, c.pool.QueryRow(c.t.Context(), popular).Scan(&ids, &urls))
+	require.Len(c.t, ids, 6)
+	link := func(command string, of ...int) {
+		args := []string{"link", command}
+		for _, i := range of {
+			args = append(args, fmt.Sprint(ids[i]))
+		}
+		succeed(c.t, c.env, args...)
+	}
+	for _, pair := range [][2]int{{1, 0}, {2, 1}, {4, 3}, {3, 5}} {
+		link("merge", pair[0], pair[1])
+		c.merged[urls[pair[0]]] = urls[pair[1]]
+	}
+	link("split", 3)
+	delete(c.merged, urls[3])
+	c.progress(3)
+}

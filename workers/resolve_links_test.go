@@ -1,0 +1,169 @@
+package workers
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/redirect"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// shortener is a server that all hosts lead to.
+type shortener struct {
+	mu   sync.Mutex
+	to   map[string]string // targets by host and path; "503": it fails
+	seen map[string]int
+}
+
+func (s *shortener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := r.Host + r.URL.Path
+	s.seen[name]++
+	switch to := s.to[name]; to {
+	case "":
+		http.NotFound(w, r)
+	case "503":
+		w.WriteHeader(http.StatusServiceUnavailable)
+	default:
+		http.Redirect(w, r, to, http.StatusFound)
+	}
+}
+
+func (s *shortener) leads(name, to string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.to[name] = to
+}
+
+func (s *shortener) asked(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen[name]
+}
+
+// newResolving starts workers that resolve the links of a shortener.
+func newResolving(t *testing.T) (*rig, author, *shortener) {
+	t.Helper()
+	s := &shortener{to: map[string]string{}, seen: map[string]int{}}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	asks := redirect.New(redirect.Config{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
+	}}})
+	r := &rig{t: t, pool: schematest.New(t)}
+	t.Cleanup(r.explain)
+	projections := registered(t, r.pool)
+	a := newAuthor(t, r.pool)
+	var err error
+	r.client, err = New(Config{Pool: r.pool, Projections: projections, ID: "w", Redirects: asks, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	r.client.counter.every = 0
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() { stop(); <-r.client.Stopped() })
+	require.NoError(t, r.client.Start(ctx))
+	return r, a, s
+}
+
+// shares stores a post with links and has it processed.
+func (r *rig) shares(a author, rkey string, urls ...string) {
+	r.t.Helper()
+	a.post(rkey, "1", urls...)
+	_, err := r.client.Insert(r.t.Context(), jobs.ProcessPosts{Posts: []string{"did:plc:a/" + rkey}}, nil)
+	require.NoError(r.t, err)
+}
+
+// resolvesAgain has what is put off resolved now.
+func (r *rig) resolvesAgain() {
+	r.t.Helper()
+	r.execute(`UPDATE short_links SET resolve_at = now() - interval '1 second' WHERE resolve_at IS NOT NULL`)
+	require.Eventually(r.t, func() bool { // once the job before has ended
+		done, err := r.client.Insert(r.t.Context(), jobs.ResolveLinks{}, nil)
+		return err == nil && !done.UniqueSkippedAsDuplicate
+	}, time.Minute, 5*time.Millisecond)
+}
+
+// TestShortLinksCountAsTheirTargets: three spellings, two of them short, are one link,
+// whichever is shared first, also with a target that nobody shares.
+func TestShortLinksCountAsTheirTargets(t *testing.T) {
+	t.Parallel()
+	r, a, s := newResolving(t)
+	s.leads("bit.ly/a", "https://paper.example/article?utm_source=bitly")
+	s.leads("t.co/b", "http://bit.ly/a")
+	s.leads("bit.ly/alone", "https://paper.example/alone")
+	r.shares(a, "1", "http://bit.ly/a")
+	r.shares(a, "2", "https://www.paper.example/article")
+	r.shares(a, "3", "http://t.co/b", "http://bit.ly/alone")
+	const counted = `SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = $1`
+	r.becomes(3, counted, "paper.example/article")
+	r.becomes(1, counted, "paper.example/alone")
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.named_id WHERE l.identity LIKE 'bit.ly/%'`), "the records name what they named")
+	r.execute(`UPDATE shares SET shared_at = now()`)
+	r.becomes(1, `SELECT count(*) FROM sharers AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/article'`)
+	r.becomes(0, `SELECT count(*) FROM pending_counts`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM links WHERE url = 'https://www.paper.example/article'`), "no short spelling is shown")
+	require.Equal(t, []int{1, 2, 1}, []int{s.asked("t.co/b"), s.asked("bit.ly/a"), s.asked("bit.ly/alone")})
+
+	r.shares(a, "4", "http://bit.ly/a")
+	r.becomes(4, counted, "paper.example/article")
+	require.Equal(t, 2, s.asked("bit.ly/a"), "it is known where it leads")
+}
+
+// TestShortenerThatFailsIsAskedLater, and one that does not know the link is not.
+func TestShortenerThatFailsIsAskedLater(t *testing.T) {
+	t.Parallel()
+	r, a, s := newResolving(t)
+	s.leads("bit.ly/a", "503")
+	r.shares(a, "1", "http://bit.ly/a", "http://bit.ly/unknown")
+	const tried = `SELECT coalesce(max(tries), 0) FROM short_links WHERE resolve_at IS NOT NULL AND answer LIKE '%503%'`
+	r.becomes(1, tried)
+	r.becomes(1, `SELECT count(*) FROM short_links WHERE resolve_at IS NULL AND answer LIKE '%404%'`)
+	r.resolvesAgain()
+	r.becomes(2, tried)
+	s.leads("bit.ly/a", "https://paper.example/article")
+	r.resolvesAgain()
+	r.becomes(1, `SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/article'`)
+	require.Equal(t, 1, s.asked("bit.ly/unknown"))
+
+	s.leads("bit.ly/down", "503")
+	r.shares(a, "2", "http://bit.ly/down")
+	for n := range 4 {
+		r.becomes(n+1, tried)
+		r.resolvesAgain()
+	}
+	r.becomes(0, `SELECT count(*) FROM short_links WHERE resolve_at IS NOT NULL`)
+	require.Equal(t, 5, s.asked("bit.ly/down"))
+}
+
+// TestSplitLinkStaysSplit, whatever the shortener says.
+func TestSplitLinkStaysSplit(t *testing.T) {
+	t.Parallel()
+	r, a, s := newResolving(t)
+	s.leads("bit.ly/a", "https://paper.example/article")
+	r.shares(a, "1", "http://bit.ly/a")
+	r.shares(a, "2", "https://paper.example/article")
+	const counted = `SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/article'`
+	r.becomes(2, counted)
+	short := int64(r.count(`SELECT id FROM links WHERE identity = 'bit.ly/a'`))
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { return ranking.SplitLink(t.Context(), tx, short, time.Now()) }))
+	require.Equal(t, 1, r.count(counted))
+	r.execute(`UPDATE shares SET shared_at = now()`)
+	r.execute(`UPDATE short_links SET resolve_at = now()`)
+	r.resolvesAgain()
+	r.becomes(0, `SELECT count(*) FROM short_links WHERE resolve_at IS NOT NULL`)
+	require.Equal(t, 2, s.asked("bit.ly/a"))
+	require.Equal(t, 1, r.count(counted))
+	r.becomes(2, `SELECT count(*) FROM sharers`)
+}
