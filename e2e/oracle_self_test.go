@@ -185,7 +185,7 @@ func brokenShares(t *testing.T, tr oracle) []breakage {
 			keyArgs(bare, oracleEnd.Add(-time.Minute), lone.url),
 			[]string{"shares: " + bare.String() + " of " + lone.url + ": expected no row, found how post",
 				"ranking: 1 h to", "ranking: 3 h to", "ranking: 6 h to", "ranking: 12 h to", "ranking: 24 h to"}},
-		{"a share of another link", update + `link_id = (SELECT id FROM links WHERE url = $4)` + whereKey, keyArgs(lone.recordKey, other.url),
+		{"a share of another link", update + `(link_id, named_id) = (SELECT id, id FROM links WHERE url = $4)` + whereKey, keyArgs(lone.recordKey, other.url),
 			[]string{in + ": expected", "shares: " + lone.recordKey.String() + " of " + other.url + ": expected no row", "ranking: 24 h to"}},
 		{"a share has another kind", update + `how = $4` + whereKey, keyArgs(lone.recordKey, otherHow),
 			[]string{in + `: how: expected "` + how + `", found "` + otherHow}},

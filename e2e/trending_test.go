@@ -22,7 +22,7 @@ func rankedDatabase(t *testing.T) string {
 	url := schematest.NewURL(t)
 	pool := open(t, url)
 	for _, sql := range []string{
-		`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) SELECT n || '.example/', 'https://' || n || '.example/', n || '.example', 'Title ' || n, now(), 1, now() FROM generate_series(1, 5) AS n`,
+		`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) SELECT n || '.example', 'https://' || n || '.example/', n || '.example', 'Title ' || n, now(), 1, now() FROM generate_series(1, 5) AS n`,
 		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
 			SELECT 'did:plc:' || m, 'c', m || '-' || n, n, n, CASE m WHEN n THEN 'repost' ELSE 'post' END, now() - interval '1 minute' FROM generate_series(1, 5) AS n, generate_series(1, 5) AS m WHERE m <= n`,
 		`INSERT INTO watches (target) VALUES ('alice.example'), ('bob.example')`,
