@@ -20,28 +20,26 @@ const (
 	TopLinks = 50
 
 	announceLock = 0x77656972746f70
-	// announcePending is how many changes may be pending: with more, the counter is not
-	// done, and the ranking could have to be recounted.
-	announcePending = 2000
 )
 
 // Announce notifies LinksChannel of every link that is among the top of a window and was
-// not when this was last done, by whatever process. done is false if another process
-// does it, did it less than interval ago, or if much is to be counted first.
+// not when this was last done, by whatever process. The top is that of the counts, which
+// are a second or two old. done is false if another process does it, did it less than
+// interval ago, or if nothing is counted.
 //
 // A transaction that notifies waits at its commit for all others that do. So this is one
 // of its own, and nothing that stores or processes records notifies.
-func Announce(ctx context.Context, pool *pgxpool.Pool, now time.Time, interval time.Duration) (announced int, done bool, err error) {
+func Announce(ctx context.Context, pool *pgxpool.Pool, interval time.Duration) (announced int, done bool, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		// Of two processes, the one that locks first compares with the later ranking, too: it reads that after the lock.
 		const turn = `
 INSERT INTO top_links_state AS s (announced_at)
-SELECT now() FROM (SELECT pg_try_advisory_xact_lock($1) AS locked, (SELECT count(*) FROM (SELECT FROM pending_counts LIMIT $2) AS p) AS pending) AS l
-WHERE l.locked AND l.pending < $2
+SELECT now() FROM (SELECT pg_try_advisory_xact_lock($1) AS locked) AS l
+WHERE l.locked AND EXISTS (SELECT FROM count_state AS s WHERE s.watched = EXISTS (SELECT FROM watches))
 ON CONFLICT (one) DO UPDATE SET announced_at = excluded.announced_at
-WHERE s.announced_at NOT BETWEEN now() - $3::interval AND now()
+WHERE s.announced_at NOT BETWEEN now() - $2::interval AND now()
 RETURNING true`
-		done, err = schema.One(ctx, tx, "begin to announce links", pgx.RowTo[bool], turn, int64(announceLock), announcePending, interval)
+		done, err = schema.One(ctx, tx, "begin to announce links", pgx.RowTo[bool], turn, int64(announceLock), interval)
 		if errors.Is(err, schema.ErrNoRows) {
 			done = false
 			return nil
@@ -49,7 +47,7 @@ RETURNING true`
 		if err != nil {
 			return err
 		}
-		announced, err = announce(ctx, tx, pool, now)
+		announced, err = announce(ctx, tx, pool)
 		return err
 	})
 	if err != nil {
@@ -58,17 +56,11 @@ RETURNING true`
 	return announced, done, nil
 }
 
-func announce(ctx context.Context, tx pgx.Tx, pool *pgxpool.Pool, now time.Time) (int, error) {
+func announce(ctx context.Context, tx pgx.Tx, pool *pgxpool.Pool) (int, error) {
 	var spans pgtype.FlatArray[string]
 	var links pgtype.FlatArray[int64]
-	for _, w := range Windows() {
-		page, err := Trending(ctx, pool, Query{At: now, Window: w.Length, Limit: TopLinks, Bare: true})
-		if err != nil {
-			return 0, err
-		}
-		for _, l := range page.Links {
-			spans, links = append(spans, w.Name), append(links, l.ID)
-		}
+	if err := topCounted(ctx, pool, TopLinks, func(w Window, link int64) { spans, links = append(spans, w.Name), append(links, link) }); err != nil {
+		return 0, err
 	}
 	const compare = `
 WITH top AS MATERIALIZED (

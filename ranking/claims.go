@@ -39,36 +39,37 @@ func pictureCID(image string) string {
 	return image[strings.LastIndexByte(image, '/')+1:]
 }
 
-// insertClaims adds the missing claims. It locks the links of all claims first, in the
-// order of their identities: ExpireClaims then cannot delete a claim before a share
-// names it. The shares would take the same locks a moment later. LATERAL and LIMIT force
-// index lookups: with old statistics, a scan of the whole table looks cheap.
+// insertClaims adds the missing claims. LATERAL and LIMIT force index lookups: with old
+// statistics, a scan of the whole table looks cheap.
 const insertClaims = `
-WITH locked AS MATERIALIZED (
-    SELECT l.id, i.*
-    FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[]) AS i (identity, hash, url, site, title, description, image, words)
-    CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1 FOR KEY SHARE OF l) AS l
-)
 INSERT INTO claims (link_id, hash, url, site, title, description, image, words)
-SELECT l.id, l.hash, l.url, l.site, l.title, l.description, l.image, coalesce(l.words, '')::tsvector
-FROM locked AS l
-WHERE (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = l.hash LIMIT 1) IS NULL
+SELECT l.id, i.hash, i.url, i.site, i.title, i.description, i.image, coalesce(i.words, '')::tsvector
+FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[]) AS i (identity, hash, url, site, title, description, image, words)
+CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l
+WHERE (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) IS NULL
 ON CONFLICT (link_id, hash) DO NOTHING`
 
-// queueClaims queues insertClaims. It returns the hash of the claim of each share.
-func queueClaims(q *pgx.Batch, shares []Share) (hashes pgtype.FlatArray[[]byte]) {
-	hashes = make(pgtype.FlatArray[[]byte], len(shares))
+// hashesOf returns the hash of the claim of each share.
+func hashesOf(shares []Share) pgtype.FlatArray[[]byte] {
+	hashes := make(pgtype.FlatArray[[]byte], len(shares))
+	for i := range shares {
+		hashes[i] = shares[i].claim().hash
+	}
+	return hashes
+}
+
+// queueClaims queues insertClaims.
+func queueClaims(q *pgx.Batch, shares []Share) {
 	all := make([]claim, len(shares))
 	for i := range shares {
 		all[i] = shares[i].claim()
-		hashes[i] = all[i].hash
 	}
 	slices.SortFunc(all, func(a, b claim) int {
 		return cmp.Or(cmp.Compare(a.identity, b.identity), bytes.Compare(a.hash, b.hash))
 	})
 	all = slices.CompactFunc(all, func(a, b claim) bool { return a.identity == b.identity && bytes.Equal(a.hash, b.hash) })
 	if len(all) == 0 {
-		return hashes
+		return
 	}
 	column := func(of func(*claim) string) pgtype.FlatArray[string] {
 		values := make(pgtype.FlatArray[string], len(all))
@@ -85,7 +86,6 @@ func queueClaims(q *pgx.Batch, shares []Share) (hashes pgtype.FlatArray[[]byte])
 	}
 	q.Queue(insertClaims, column(func(c *claim) string { return c.identity }), distinct, column(func(c *claim) string { return c.url }), column(func(c *claim) string { return c.site }),
 		column(func(c *claim) string { return c.title }), column(func(c *claim) string { return c.description }), column(func(c *claim) string { return c.image }), said)
-	return hashes
 }
 
 // ExpireClaims deletes the claims that no share names, of the next links with ids above

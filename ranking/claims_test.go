@@ -65,8 +65,7 @@ func TestClaimStaysForTheWorkerThatFoundIt(t *testing.T) {
 	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
 	k := schema.Key{Collection: schema.PostCollection, DID: "b", Rkey: "1"}
 	all := []ranking.Share{{Key: k, Identity: "story", URL: "https://news.example/story", Site: "news.example", How: "post", SharedAt: noon(), Card: ranking.Card{Title: "T"}}}
-	_, err = ranking.EnsureLinks(t.Context(), tx, all, noon())
-	require.NoError(t, err) // as the first statements of ReplaceShares
+	execute(t, tx, `SELECT FROM links WHERE identity = 'story' FOR KEY SHARE`) // as the first statement of a Replacement
 	done, err := ranking.ExpireClaims(t.Context(), pool, 0, 10)
 	require.NoError(t, err)
 	require.Zero(t, done.Found)

@@ -57,6 +57,9 @@ CROSS JOIN LATERAL (SELECT FROM shares AS s WHERE s.did = k.did AND s.collection
 // caller must have locked the records. It returns schema.ErrBusy if one of the links
 // expired or was merged meanwhile: try again.
 func ReplaceShares(ctx context.Context, tx pgx.Tx, records []schema.Key, shares []Share, now time.Time) error {
+	if _, err := EnsureLinks(ctx, tx, shares, now); err != nil {
+		return err
+	}
 	q := &pgx.Batch{}
 	(&Replacement{Records: records, Shares: shares}).Queue(q, now)
 	return WriteShares(ctx, tx, q)
@@ -84,15 +87,15 @@ type Replacement struct {
 	Through []Through
 
 	Changed bool // set when the queue was sent: a subject has other links than before
-	Short   bool // set likewise: a link of a shortener is new
 }
 
-// Queue queues the statements that write it: they add new links and claims, add and
-// delete shares, and give the subjects among the records their new links. The
-// caller must have locked the records.
+// Queue queues the statements that write it: they add and delete shares, and give the
+// subjects among the records their new links. The caller must have locked the records,
+// and have added the links with EnsureLinks. If one is missing, WriteShares returns
+// schema.ErrBusy.
 func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
-	queueLinks(q, r.Shares, now, &r.Short)
-	r.queueShares(q, queueClaims(q, r.Shares), now)
+	queueLock(q, r.Shares)
+	r.queueShares(q, hashesOf(r.Shares), now)
 	if len(r.Records) > 0 {
 		collection, did, rkey := schema.Columns(len(r.Records), func(i int) schema.Key { return r.Records[i] })
 		q.Queue(syncSubjects, collection, did, rkey).Exec(func(done pgconn.CommandTag) error {
@@ -102,18 +105,33 @@ func (r *Replacement) Queue(q *pgx.Batch, now time.Time) {
 	}
 }
 
-// insertLinks adds the missing links, ordered by identity.
+// insertLinks adds the missing links, ordered by identity. LIMIT forces index lookups:
+// without statistics, a scan of the whole table for each link looks cheap.
 const insertLinks = `
 INSERT INTO links (identity, url, site, first_seen)
 SELECT i.identity, i.url, i.site, $4
 FROM unnest($1::text[], $2::text[], $3::text[]) AS i (identity, url, site)
-WHERE NOT EXISTS (SELECT FROM links AS l WHERE l.identity = i.identity)
+WHERE (SELECT l.id FROM links AS l WHERE l.identity = i.identity LIMIT 1) IS NULL
 ORDER BY i.identity
 ON CONFLICT (identity) DO NOTHING`
 
-// EnsureLinks adds the missing links and claims in a short transaction. ReplaceShares
-// would add them too, but while a popular link is new, all transactions that share it
-// wait for the one that adds it. short reports whether a link of a shortener is new.
+// lockLinks locks the links of shares, in the order of their identities: ExpireClaims then
+// cannot delete a claim that a share is about to name. The shares would take the same locks
+// a moment later.
+const lockLinks = `
+SELECT FROM unnest($1::text[]) AS i (identity)
+CROSS JOIN LATERAL (SELECT FROM links AS l WHERE l.identity = i.identity LIMIT 1 FOR KEY SHARE OF l) AS l`
+
+func queueLock(q *pgx.Batch, shares []Share) {
+	if links := distinctLinks(shares); len(links) > 0 {
+		identity, _, _ := linkColumns(links)
+		q.Queue(lockLinks, identity)
+	}
+}
+
+// EnsureLinks adds the missing links and claims. That is a short transaction of its own:
+// while a popular link is new, all transactions that share it wait for the one that adds
+// it. short reports whether a link of a shortener is new.
 func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time) (short bool, err error) {
 	if len(shares) == 0 {
 		return false, nil

@@ -156,8 +156,10 @@ type limits struct {
 // Trending returns a page of the ranking. Everything is read in one snapshot: every
 // number equals a recount of the ledger at that moment, however far the counter is.
 func Trending(ctx context.Context, db Beginner, q Query) (Page, error) {
-	return trending(ctx, db, q, limits{pending: 5000, few: 2000, many: 50_000})
+	return trending(ctx, db, q, usualLimits())
 }
+
+func usualLimits() limits { return limits{pending: 5000, few: 2000, many: 50_000} }
 
 func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err error) {
 	r := &reader{q: q, end: q.At, limits: l}
@@ -333,4 +335,24 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	}
 	entries, err = w.first(ctx, r.after, r.q.Limit+1)
 	return entries, true, err
+}
+
+// topCounted calls f with the links that have the most sharers in each window, as they
+// were last counted: nothing that is pending is read.
+func topCounted(ctx context.Context, db Beginner, limit int, f func(Window, int64)) error {
+	r := &reader{q: Query{Sort: Sharers, Limit: limit}, limits: usualLimits()}
+	return r.read(ctx, db, func() error {
+		r.end = r.state.AsOf
+		for i, w := range Windows() {
+			r.window, r.q.Window = i, w.Length
+			entries, err := (&walk{reader: r}).first(ctx, nil, limit)
+			if err != nil {
+				return err
+			}
+			for _, e := range entries {
+				f(w, e.ID)
+			}
+		}
+		return nil
+	})
 }

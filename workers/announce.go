@@ -25,7 +25,7 @@ func (c *counter) announce(ctx context.Context) {
 	if !c.changed && time.Since(c.last) < announceAnyway {
 		return
 	}
-	n, done, err := ranking.Announce(ctx, c.pool, time.Now(), c.every)
+	n, done, err := ranking.Announce(ctx, c.pool, c.every)
 	switch {
 	case err != nil:
 		if ctx.Err() == nil {

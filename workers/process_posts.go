@@ -123,7 +123,7 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 	if p.subjects, p.added, p.due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
 		return nil, err
 	}
-	if p.short, err = ranking.EnsureLinks(ctx, w.pool, p.all(), time.Now()); err != nil && schema.Classify(err) != schema.Data {
+	if err := w.addLinks(ctx, p, p.keys()); err != nil && schema.Classify(err) != schema.Data {
 		return nil, err // an error of the data occurs again below, where the post is dead-lettered
 	}
 	for i, keys := 0, p.keys(); len(keys) > 0; i++ {
@@ -213,6 +213,11 @@ func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key)
 	}
 	err := w.replace(ctx, p, keys)
 	for try := 1; try <= 3 && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
+		if errors.Is(err, schema.ErrBusy) { // a link expired meanwhile, or a record contains another one now
+			if err = w.addLinks(ctx, p, keys); err != nil {
+				break
+			}
+		}
 		err = w.replace(ctx, p, keys) // most often a deadlock's victim
 	}
 	if err == nil || schema.Classify(err) != schema.Data {
@@ -228,6 +233,17 @@ func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key)
 		}
 	}
 	return nil
+}
+
+// addLinks adds the links that records contain, if they are missing.
+func (w *ProcessPosts) addLinks(ctx context.Context, p *sharing, keys []schema.Key) error {
+	var shares []ranking.Share
+	for _, key := range keys {
+		shares = append(shares, p.shares[key]...)
+	}
+	short, err := ranking.EnsureLinks(ctx, w.pool, shares, time.Now())
+	p.short = p.short || short
+	return err
 }
 
 // replace is the transaction: it locks the records, reads again those that have
@@ -271,7 +287,7 @@ func (w *ProcessPosts) replace(ctx context.Context, p *sharing, keys []schema.Ke
 		if err := ranking.WriteShares(ctx, tx, q); err != nil {
 			return err
 		}
-		p.due, p.short = p.due || shared.Changed, p.short || shared.Short
+		p.due = p.due || shared.Changed
 		return nil
 	})
 }

@@ -32,15 +32,6 @@ func (p *sharing) touch(key schema.Key) {
 	}
 }
 
-// all returns what all records themselves contain.
-func (p *sharing) all() []ranking.Share {
-	var shares []ranking.Share
-	for _, s := range p.shares {
-		shares = append(shares, s...)
-	}
-	return shares
-}
-
 // keys returns the records to write, sorted, so that concurrent jobs lock in one
 // order.
 func (p *sharing) keys() []schema.Key {
