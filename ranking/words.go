@@ -23,6 +23,9 @@ const (
 // words returns the words of a text: lower case, without accents. In scripts without
 // spaces each character is a word.
 func words(text string) (all []string) {
+	if isASCII(text) {
+		return plainWords(text)
+	}
 	var word strings.Builder
 	spaceless := false // the word is a character of such a script
 	end := func() {
@@ -54,6 +57,25 @@ func words(text string) (all []string) {
 		}
 	}
 	end()
+	return all
+}
+
+func isASCII(text string) bool {
+	for i := range len(text) {
+		if text[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// plainWords is words for a text in ASCII, which most are: its words are parts of one
+// string.
+func plainWords(text string) []string {
+	all := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	for i, word := range all {
+		all[i] = word[:min(len(word), maxWord)]
+	}
 	return all
 }
 

@@ -56,6 +56,18 @@ func TestSearchParses(t *testing.T) {
 	}
 }
 
+// FuzzPlainWords: a text in ASCII has the same words beside an accent.
+func FuzzPlainWords(f *testing.F) {
+	for _, text := range []string{"Heron returns", "A-b_c 12.3e4", "\x00'\\\x7f", strings.Repeat("x", 3000) + " Y"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if isASCII(text) {
+			require.Equal(t, append(words(text), "e"), words(text+" \u00e9"))
+		}
+	})
+}
+
 // FuzzSearch: whatever is indexed or looked for, Postgres accepts it, and a text is found
 // by each of its words.
 func FuzzSearch(f *testing.F) {
