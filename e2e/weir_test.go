@@ -22,7 +22,8 @@ import (
 // one follows accounts. A fault that cannot be shown to have happened fails the
 // test.
 //
-// WEIR_CHAOS is how long it runs, in whole rounds; without it, one round.
+// WEIR_CHAOS is how long it runs, in whole rounds; without it, one round with half of the
+// faults.
 // WEIR_SEED is the seed of the first round: an even one reads the whole network,
 // an odd one follows accounts. A seed repeats the plan and the network, but not
 // the timing. WEIR_REPORT names a file for the report.
