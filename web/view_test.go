@@ -51,6 +51,7 @@ func TestAPIHasEveryOption(t *testing.T) {
 	r.shareBy("quote", "https://b.example/", "did:plc:b", time.Minute)
 	r.share("https://c.example/", "did:plc:d", 8*time.Hour)
 	r.exec(`UPDATE links SET site = 'c.example' WHERE url = 'https://c.example/'`)
+	r.exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:b', 'b.example')`)
 	r.watch("follows", "alice.example", "did:plc:a", "did:plc:d")
 	r.watch("second-degree", "alice.example", "did:plc:b")
 	r.watch("follows", "bob.example", "did:plc:c")
@@ -69,6 +70,13 @@ func TestAPIHasEveryOption(t *testing.T) {
 		"domain=other.example":              nil,
 		"window=24h&text=c.example":         {"c.example/ 1"},
 		"text=nothing+like+it":              nil,
+		"by=did:plc:a":                      {"a.example/ 3", "b.example/ 2"},
+		"by=@B.example&ways=quote":          {"b.example/ 1"},
+		"by=did:plc:d":                      nil,
+		"window=24h&by=did:plc:d":           {"c.example/ 1"},
+		"by=nobody.example":                 nil,
+		"by=&domain=&text=&degree=both":     {"a.example/ 3", "b.example/ 2"},
+		"by=did:plc:c&watch=alice.example":  {"a.example/ 2"},
 		"watch=":                            {"a.example/ 3", "b.example/ 2"},
 		"watch=alice.example":               {"b.example/ 2", "a.example/ 2"},
 		"watch=alice.example&degree=both":   {"b.example/ 2", "a.example/ 2"},
