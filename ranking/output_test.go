@@ -41,7 +41,7 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 		counted += n
 	}
 	require.Greater(t, counted, 200)
-	for _, reason := range append([]Reason{Counts}, reasons()...) {
+	for _, reason := range append([]Reason{Counts}, Reasons()...) {
 		require.Positive(t, reasonsSeen[reason], "no share was %q", reason)
 	}
 }

@@ -60,7 +60,7 @@ func ParseQuery(value func(name string) (text string, given bool), limits Limits
 	parse("at_least", func(text string) (bool, string) { return number(&q.AtLeast, text, most) })
 	parse("ways", func(text string) (bool, string) {
 		q.Ways = strings.Split(text, ",")
-		return someOf(q.Ways, ways()), "some of " + strings.Join(ways(), ",") + ", separated by commas"
+		return someOf(q.Ways, Ways()), "some of " + strings.Join(Ways(), ",") + ", separated by commas"
 	})
 	parse("domain", func(text string) (ok bool, _ string) {
 		q.Site, ok = domain(text)
@@ -140,6 +140,12 @@ func someOf(words, list []string) bool {
 
 var hostSyntax = regexp.MustCompile(`^[\pL\pN_]([\pL\pN_.:-]*[\pL\pN_])?$`)
 
+// IsDomain reports whether a site of a link can be asked for.
+func IsDomain(site string) bool {
+	asked, ok := domain(site)
+	return ok && asked == site
+}
+
 // domain returns a host as links.site has it.
 func domain(text string) (site string, ok bool) {
 	site = strings.TrimPrefix(strings.TrimSuffix(strings.ToLower(text), "."), "www.")
@@ -173,7 +179,7 @@ func (q Query) Parameter(name string, limit int) string {
 	case "at_least":
 		return unless(strconv.Itoa(q.least()), "1")
 	case "ways":
-		return strings.Join(slices.DeleteFunc(ways(), func(way string) bool { return !slices.Contains(q.ways(), way) }), ",")
+		return strings.Join(slices.DeleteFunc(Ways(), func(way string) bool { return !slices.Contains(q.ways(), way) }), ",")
 	case "domain":
 		return q.Site
 	case "text":

@@ -232,19 +232,19 @@ func (q Query) check() error {
 		return fmt.Errorf("the text to find has more than %d characters", MaxText)
 	}
 	for _, way := range q.Ways {
-		if !slices.Contains(ways(), way) {
+		if !slices.Contains(Ways(), way) {
 			return fmt.Errorf("nothing is shared by %q", way)
 		}
 	}
 	return nil
 }
 
-// ways are how a link is shared.
-func ways() []string { return []string{"post", "quote", "repost"} }
+// Ways returns how a link is shared.
+func Ways() []string { return []string{"post", "quote", "repost"} }
 
 // ways returns nil if every way counts.
 func (q Query) ways() []string {
-	if !slices.ContainsFunc(ways(), func(way string) bool { return !slices.Contains(q.Ways, way) }) || len(q.Ways) == 0 {
+	if !slices.ContainsFunc(Ways(), func(way string) bool { return !slices.Contains(q.Ways, way) }) || len(q.Ways) == 0 {
 		return nil
 	}
 	return q.Ways

@@ -46,7 +46,7 @@ func (s *server) buffered(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !s.slots.acquire(r.Context()) {
 			w.Header().Set("Retry-After", "2")
-			s.writeError(w, r, http.StatusServiceUnavailable, "Too many requests at once. Try again in a moment.")
+			s.writeError(w, r, http.StatusServiceUnavailable, say("error_busy"))
 			return
 		}
 		b := &bufferedResponse{header: w.Header(), code: http.StatusOK}

@@ -140,18 +140,19 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 		require.Contains(t, rec.Body.String(), "cursor is", query)
 		require.Less(t, rec.Body.Len(), 400)
 	}
-	for _, other := range []string{"window=24h", "sort=speed", "sort=newest", "at_least=2", "ways=post", "domain=a.example", "text=a.example", "watch=alice.example"} {
+	for _, other := range []string{"window=24h", "sort=speed", "sort=newest", "at_least=2", "ways=post", "domain=a.example", "text=a.example", "by=did:plc:a", "watch=alice.example"} {
 		refused(other + "&cursor=" + string(next))
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(string(next))
 	require.NoError(t, err)
 	parts := strings.Fields(string(raw))
-	require.Len(t, parts, 5)
+	require.Len(t, parts, 6)
 	for i, values := range map[int][]string{
 		1: {"0", "-1", "9223372036854775807", "-9223372036854775808", "99999999999999999999"},
-		2: {"-1", "2147483648", "9223372036854775807", "1e3"},
-		3: {"9223372036854775807", "-9223372036854775808", "x"},
-		4: {"-1", "99999999999999999999", "1 2"},
+		2: {"-1", "2147483648", "x"},
+		3: {"-1", "2147483648", "9223372036854775807", "1e3"},
+		4: {"9223372036854775807", "-9223372036854775808", "x"},
+		5: {"-1", "99999999999999999999", "1 2"},
 	} {
 		for _, value := range values {
 			forged := append([]string{}, parts...)

@@ -55,8 +55,7 @@ type server struct {
 	corrupt   sync.Once // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, its live part at /fragment, the pages of links, and the JSON API under
-// /api/v1/. The error names the field of cfg to change.
+// Handler serves the page at /, the pages of links, and the JSON API under /api/v1/. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -65,15 +64,14 @@ func Handler(cfg Config) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.home, s.homeName = "/", "To the ranking"
+	s.home, s.homeName = "/", say("to_ranking")
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.buffered(s.servePage))
-	mux.HandleFunc("/links/{id}", s.buffered(s.linkHandler(knownParameters, pageParameters(), s.serveLinkPage)))
-	mux.HandleFunc("/fragment", s.buffered(s.serveFragment))
+	mux.HandleFunc("/links/{id}", s.buffered(s.linkHandler(linkPages().names, s.serveLinkPage)))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
-	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(parseParameters, linkParameters(), s.serveLink)))
-	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(parseParameters, shareParameters(), s.serveLinkShares)))
+	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(linkParameters(), s.serveLink)))
+	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(shareParameters(), s.serveLinkShares)))
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
 	return s.secure(mux), nil
@@ -89,7 +87,7 @@ func newServer(cfg Config) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	templates, err := template.ParseFS(files, "templates/*.html")
+	templates, err := template.New("").Funcs(template.FuncMap{"say": say}).ParseFS(files, "templates/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("parse the templates: %w", err)
 	}
@@ -101,6 +99,7 @@ func newServer(cfg Config) (*server, error) {
 		q.At = s.now()
 		return ranking.Trending(ctx, s.db, q)
 	}, s.shown, cfg.Stopping, cfg.Logger)
+	s.live.streams = s.readStreams
 	return s, nil
 }
 
@@ -117,7 +116,7 @@ func (s *server) secure(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			h.Set("Allow", "GET, HEAD")
-			s.writeError(w, r, http.StatusMethodNotAllowed, "This server is read-only: send GET or HEAD.")
+			s.writeError(w, r, http.StatusMethodNotAllowed, say("error_method"))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -125,5 +124,5 @@ func (s *server) secure(next http.Handler) http.Handler {
 }
 
 func (s *server) serveNotFound(w http.ResponseWriter, r *http.Request) {
-	s.writeError(w, r, http.StatusNotFound, "There is nothing at this address: the ranking is at /, and as JSON at /api/v1/trending.")
+	s.writeError(w, r, http.StatusNotFound, say("error_not_found"))
 }
