@@ -26,7 +26,8 @@ type LinkSummary struct {
 	NotCounted  map[Reason]int `json:"not_counted"` // shares that do not count in the window, by why
 	FirstShared *time.Time     `json:"first_shared,omitempty"`
 	LastShared  *time.Time     `json:"last_shared,omitempty"`
-	History     []int          `json:"history"`      // the sharers at the ends of equal parts of the window
+	History     []int          `json:"history"`      // the sharers at the ends of equal parts of the time since HistoryFrom
+	HistoryFrom *time.Time     `json:"history_from"` // the first share in the window that counts, or would without a later one; nil: there is none
 	OtherTitles []Given        `json:"other_titles"` // that lost the vote
 	OtherURLs   []Given        `json:"other_urls"`   // other spellings
 }
@@ -120,14 +121,14 @@ SELECT `
 // window.
 func (r *linkReader) readHistory(ctx context.Context, l *LinkSummary) error {
 	sql := markedShares + `
-SELECT greatest(1, least($6::int, 1 + floor($6::int * extract(epoch FROM f.at - $3::timestamptz) / extract(epoch FROM $5::timestamptz - $3))))::int, count(*)
-FROM (SELECT s.did, min(s.shared_at) AS at FROM s WHERE s.why IN ('', 'same_person') GROUP BY s.did) AS f
-GROUP BY 1`
+SELECT f.began, greatest(1, least($6::int, 1 + floor($6::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $5::timestamptz - f.began), 0))))::int, count(*)
+FROM (SELECT min(s.shared_at) AS at, min(min(s.shared_at)) OVER () AS began FROM s WHERE s.why IN ('', 'same_person') GROUP BY s.did) AS f
+GROUP BY 1, 2`
 	rows, err := r.tx.Query(ctx, sql, r.args(r.of.ID, r.of.At, historyParts)...)
 	l.History = make([]int, historyParts)
 	var part, n int
 	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&part, &n}, func() error { l.History[part-1] = n; return nil })
+		_, err = pgx.ForEachRow(rows, []any{&l.HistoryFrom, &part, &n}, func() error { l.History[part-1] = n; return nil })
 	}
 	if err != nil {
 		return fmt.Errorf("read the history of the link: %w", err)

@@ -144,7 +144,7 @@ func TestRankingHasPages(t *testing.T) {
 	seen, target := map[string]bool{}, "/?at_least=1&density=compact"
 	for target != "" {
 		page := r.parse(r.get(target))
-		starts = append(starts, attr(find(page, class("links"))[0], "start"))
+		starts = append(starts, attr(find(page, class("link"))[0], "data-rank"))
 		for _, li := range find(page, class("link")) {
 			seen[attr(li, "data-id")] = true
 		}

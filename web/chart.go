@@ -7,22 +7,26 @@ import (
 	"github.com/weir-social/weir/ranking"
 )
 
-// chartView is a chart of the sharers of a link over the window: a line that never falls.
+// chartView is a chart of the sharers of a link since the first share in the window: a line that never falls.
 type chartView struct {
 	Width, Height int
 	Area, Line    string // paths
 	Label         string
 	Most          string
+	From          *timestamp
 }
 
-// newChart draws the sharers at the ends of equal parts of the window; nil: there are
+// newChart draws the sharers at the ends of equal parts of that time; nil: there are
 // none.
-func newChart(l ranking.LinkSummary, w window) *chartView {
+func newChart(l ranking.LinkSummary) *chartView {
 	n := len(l.History)
 	if n == 0 || l.History[n-1] == 0 {
 		return nil
 	}
-	c := &chartView{Width: 480, Height: 72, Label: say("chart_label", w.Words, l.History[n-1]), Most: grouped(l.History[n-1])}
+	c := &chartView{Width: 480, Height: 72, Label: say("chart_label", l.History[n-1]), Most: grouped(l.History[n-1])}
+	if l.HistoryFrom != nil {
+		c.From = newTimestamp(*l.HistoryFrom, l.At)
+	}
 	var b strings.Builder
 	y := func(sharers int) float64 {
 		return float64(c.Height-1) - float64(sharers*(c.Height-3))/float64(l.History[n-1])

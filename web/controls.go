@@ -34,7 +34,6 @@ type controls struct {
 	Text      string
 	Domain    string
 	By        string
-	Open      bool // the filters are shown
 }
 
 // formFields are the parameters that the form of the filters sets.
@@ -69,7 +68,6 @@ func newControls(v view, watches []choice) controls {
 	c.Ways = wayChoices(v)
 	c.AtLeasts = atLeastChoices(q.AtLeast)
 	c.Active = activeFilters(v)
-	c.Open = len(c.Active) > 0 && (len(c.Active) > 1 || q.Text == "")
 	if q.By != "" {
 		c.Profile = newPerson(q.By).Profile
 	}

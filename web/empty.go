@@ -28,7 +28,7 @@ func newEmpty(snap *snapshot) emptyView {
 		e.Link = ""
 	}
 	p := snap.progress
-	if p.Watches == 0 {
+	if p.Watches == 0 || len(activeFilters(snap.view)) > 0 {
 		return e
 	}
 	switch {

@@ -88,7 +88,7 @@ func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 	first := v.with(func(*view) {})
 	page := linkPage{
 		frame: s.newFrame().scripted(s), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
-		Counted: grouped(l.Sharers), Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l, v.window),
+		Counted: grouped(l.Sharers), Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
 		NotCounted: notCounted(l), Gaps: newGaps(&snapshot{gaps: gaps, at: l.At}), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 	}
 	if watch := request.query.Watch; watch != "" {

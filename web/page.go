@@ -44,7 +44,6 @@ type pageView struct {
 	Statuses []statusView
 	Gaps     []gapView
 	Links    []linkView
-	Start    int        // the rank of the first link
 	Empty    *emptyView // set where there are no links
 	First    string     // the address of the first page, on the others
 	Next     string     // that of the next page
@@ -94,13 +93,14 @@ func (s *server) newPage(snap *snapshot) (pageView, error) {
 	page := pageView{
 		frame: s.newFrame().scripted(s), Window: v.window, Subtitle: subtitle(snap.follows, v.window), Controls: newControls(v, snap.watches), Compact: v.compact,
 		AsOf: newTimestamp(snap.at.Truncate(time.Minute), snap.at), Reload: rankingHref(v), State: newState(snap.streams, snap.gaps, snap.at),
-		Statuses: newStatuses(snap.streams, snap.at), Gaps: newGaps(snap), Start: snap.before + 1, API: apiHref("/api/v1/trending", v),
+		Statuses: newStatuses(snap.streams, snap.at), Gaps: newGaps(snap), API: apiHref("/api/v1/trending", v),
 	}
 	for i := range snap.links {
 		link, err := s.newLink(&snap.links[i], snap.at, v)
 		if err != nil {
 			return pageView{}, err
 		}
+		link.Rank = snap.before + i + 1
 		page.Links = append(page.Links, link)
 	}
 	if len(page.Links) == 0 {

@@ -15,6 +15,7 @@ import (
 // linkView is one line of the ranking.
 type linkView struct {
 	ID          int64
+	Rank        int
 	Shares      string // the address of its page
 	Href        string
 	Title       string

@@ -161,11 +161,19 @@ func (s *server) etag(snap *snapshot) (string, error) {
 func notModified(w http.ResponseWriter, r *http.Request, etag string) bool {
 	w.Header().Set("ETag", etag)
 	w.Header().Set("Cache-Control", "no-cache") // the client may store it, but must revalidate
+	if isKnown(r, etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return true
+	}
+	return false
+}
+
+// isKnown reports whether the client has the version that etag identifies.
+func isKnown(r *http.Request, etag string) bool {
 	for _, header := range r.Header.Values("If-None-Match") {
 		for tag := range strings.SplitSeq(header, ",") {
 			tag = strings.TrimSpace(tag)
-			if tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/") {
-				w.WriteHeader(http.StatusNotModified)
+			if etag != "" && (tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/")) {
 				return true
 			}
 		}

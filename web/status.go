@@ -70,7 +70,7 @@ func stateOf(st schema.StreamStatus, now time.Time) streamState {
 	case schema.StateDraining:
 		return streamState{Level: levelWait, Text: say("state_draining")}
 	default:
-		return streamState{Level: levelWait, Text: say("state_other", plain(state, maxName))}
+		return streamState{Level: levelWait, Text: plain(state, maxName)}
 	}
 }
 

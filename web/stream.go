@@ -40,6 +40,12 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
+	closed, ok := s.clients.stream(r)
+	if !ok {
+		s.writeRefused(w, r)
+		return
+	}
+	defer closed()
 	reader, err := s.live.subscribe(v)
 	if err != nil {
 		h.Set("Retry-After", "10")

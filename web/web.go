@@ -1,7 +1,7 @@
 // Package web serves the ranking: as a page that a small script keeps up to date, and
-// as JSON, also as a stream of its changes. It stores and caches nothing: every response
-// is counted from the current shares. Only concurrent requests for the same count, and
-// streams of the same view, share one.
+// as JSON, also as a stream of its changes. It stores nothing: every response is
+// counted from the shares at the time that it shows. Requests for the same page share one for a
+// second, and streams of the same view share their computations.
 //
 // Titles, descriptions, handles and URLs come from strangers. html/template escapes
 // them, characters that reorder text are removed, only http and https URLs become
@@ -33,6 +33,9 @@ type Config struct {
 	// URL with {did} and {cid} in its path or query. "": no images.
 	ImageBase string
 
+	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: not
+	Proxies Proxies       // whose X-Forwarded-For counts
+
 	Title    string          // the name at the top of the page; "": Weir
 	Stopping <-chan struct{} // closed when the process stops: streams end; nil: never
 	Logger   *slog.Logger
@@ -51,6 +54,9 @@ type server struct {
 	homeName  string             // the text of the link to it
 	slots     renderSlots        // limits concurrent pages
 	counting  singleflight.Group // the running counts, by view
+	rendering singleflight.Group // the pages that are rendered, by address
+	cache     *cache
+	clients   *clients
 	live      *liveViews
 	corrupt   sync.Once // logs an invalid stored URL once
 }
@@ -66,15 +72,15 @@ func Handler(cfg Config) (http.Handler, error) {
 	}
 	s.home, s.homeName = "/", say("to_ranking")
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", s.buffered(s.servePage))
-	mux.HandleFunc("/links/{id}", s.buffered(s.linkHandler(linkPages().names, s.serveLinkPage)))
+	mux.HandleFunc("/{$}", s.kept(s.servePage))
+	mux.HandleFunc("/links/{id}", s.kept(s.linkHandler(linkPages().names, s.serveLinkPage)))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
 	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(linkParameters(), s.serveLink)))
 	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(shareParameters(), s.serveLinkShares)))
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
-	return s.secure(mux), nil
+	return s.secure(s.limited(mux)), nil
 }
 
 // newServer loads the templates and static files.
@@ -94,6 +100,7 @@ func newServer(cfg Config) (*server, error) {
 	s := &server{
 		db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
 		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
+		cache: newCache(cfg.Keep), clients: newClients(cfg.Proxies, cfg.Logger),
 	}
 	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
 		q.At = s.now()

@@ -24,7 +24,7 @@ function age(ms) {
   return say("age_days", Math.floor(s / 86400));
 }
 
-const clock = (date) => date.toLocaleString([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const clock = (date) => date.toLocaleString([], { ...(date.toDateString() === new Date().toDateString() ? {} : { day: "numeric", month: "short" }), hour: "2-digit", minute: "2-digit" });
 
 function updateTimes() {
   const now = Date.now() - clockOffset;
@@ -49,6 +49,7 @@ function stamp(at, kind) {
 const state = document.getElementById("state");
 const waiting = document.getElementById("waiting");
 const list = document.getElementById("list");
+const emptyEvery = 10000; // ms between two refreshes of an empty page
 const announceEvery = 60000; // ms between two announcements of new links
 const said = element("p", "", "unseen");
 const fresh = new Set(); // ids of links that entered and are not shown
@@ -109,7 +110,7 @@ function showWaiting() {
   if (!button) {
     button = element("button", "");
     button.type = "button";
-    button.addEventListener("click", showNew);
+    button.addEventListener("click", showOnRequest);
     waiting.append(button);
   }
   setText(button, text);
@@ -122,18 +123,32 @@ function showWaiting() {
 // showNew replaces the list by the current one.
 async function showNew() {
   try {
-    const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const response = await fetch(location.href);
     if (!response.ok) throw new Error(response.status);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    list.replaceChildren(...document.adoptNode(page.getElementById("list")).childNodes);
-    fresh.clear();
+    for (const id of ["list", "subtitle"]) document.getElementById(id).replaceChildren(...document.adoptNode(page.getElementById(id)).childNodes);
+    for (const li of rows()) fresh.delete(li.dataset.id);
     showWaiting();
     updateTimes();
-    scrollTo({ top: 0 });
-    if (document.activeElement === body) titleOf(rows()[0])?.focus({ preventScroll: true });
+    return true;
   } catch {
     setOffline();
+    return false;
   }
+}
+
+// showOnRequest does so for a reader, who then is at the first link.
+async function showOnRequest() {
+  if (!await showNew()) return;
+  scrollTo({ top: 0 });
+  if (document.activeElement === body) titleOf(rows()[0])?.focus({ preventScroll: true });
+}
+
+// fillEmpty shows links as soon as there are some, and what is happening until then:
+// nothing can move.
+const isEmpty = () => list.querySelector(".empty") !== null;
+function fillEmpty() {
+  if (!document.hidden && !offline && isEmpty()) showNew();
 }
 
 function follow(address) {
@@ -147,7 +162,8 @@ function follow(address) {
     offline = false;
     if (data.at) updated(data.at);
     handle(data);
-    showWaiting();
+    if (fresh.size && isEmpty()) fillEmpty();
+    else showWaiting();
     updateTimes();
   });
   const connect = () => {
@@ -182,6 +198,7 @@ function follow(address) {
   addEventListener("pagehide", () => events?.close());
   addEventListener("pageshow", (e) => e.persisted && connect());
   connect();
+  setInterval(fillEmpty, emptyEvery);
 }
 
 const titleOf = (li) => li?.querySelector("h2 a");
@@ -222,7 +239,7 @@ function help() {
 
 function key(e) {
   if (e.ctrlKey || e.altKey || e.metaKey || e.target.closest("input, select, textarea, dialog, [contenteditable]")) return;
-  const actions = { j: () => move(1), k: () => move(-1), o: () => rows().some((li) => li.contains(document.activeElement)) && titleOf(document.activeElement.closest(".link")).click(), n: () => fresh.size && showNew(), "/": () => document.getElementById("search").focus(), "?": help };
+  const actions = { j: () => move(1), k: () => move(-1), o: () => rows().some((li) => li.contains(document.activeElement)) && titleOf(document.activeElement.closest(".link")).click(), n: () => fresh.size && showOnRequest(), "/": () => document.getElementById("search").focus(), "?": help };
   if (!Object.hasOwn(actions, e.key) || !keysOn() && e.key !== "?") return;
   e.preventDefault();
   actions[e.key]();
