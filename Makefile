@@ -6,7 +6,7 @@ PKG   ?= ./...
 POSTGRES =
 on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 
-.PHONY: help postgres pgbouncer prometheus chromium build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus chromium screenshots build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ test-postgres: pgbouncer prometheus chromium ## run the suite on every supported
 		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup|PgDump'; echo "without backup and restore: $$bin has no pg_dump"; }; \
 		PATH="$$bin:$$PATH" go test -count 1 -timeout 20m $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
+
+screenshots: postgres chromium ## write the picture in the README
+	$(on_postgres) WEIR_SCREENSHOTS=1 go test ./e2e -run DemoShows -count 1
 
 lint: ## run gofmt, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "run gofmt -w on: $$unformatted"; exit 1; }

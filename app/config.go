@@ -179,7 +179,7 @@ type Config struct {
 // otherVariables returns variables with the same prefix that tests and tools of the
 // project read.
 func otherVariables() []string {
-	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_KILLS",
+	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_SCREENSHOTS", "WEIR_KILLS",
 		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
 		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
 }

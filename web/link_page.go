@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
@@ -12,6 +13,7 @@ import (
 // linkPage is the page of a link: how it is counted, and every share of it.
 type linkPage struct {
 	frame
+	Now        string
 	Link       linkView
 	Back       string
 	Windows    []choice // with the sharers in each
@@ -87,7 +89,7 @@ func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 	}
 	first := v.with(func(*view) {})
 	page := linkPage{
-		frame: s.newFrame().scripted(s), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
+		frame: s.newFrame().scripted(s), Now: l.At.Format(time.RFC3339), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
 		Counted: grouped(l.Sharers), Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
 		NotCounted: notCounted(l), Gaps: newGaps(&snapshot{gaps: gaps, at: l.At}), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 	}

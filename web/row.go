@@ -60,7 +60,7 @@ func (s *server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkV
 		v.SiteHref = rankingHref(in.of(q))
 	}
 	if in.query.Sort == ranking.Speed {
-		v.Speed = say("speed", strconv.FormatFloat(l.Speed, 'f', 1, 64))
+		v.Speed = say("js_speed", strconv.FormatFloat(l.Speed, 'f', 1, 64))
 	}
 	for _, face := range l.Faces {
 		if p := newPerson(face.Name()).in(in, face.Name()); p.Name != "" {

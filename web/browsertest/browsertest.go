@@ -126,6 +126,14 @@ func (b *Tab) Until(expression string) {
 	require.Eventually(b, func() bool { return Evaluate[bool](b, expression) }, 20*time.Second, 20*time.Millisecond, expression)
 }
 
+// Picture returns what is visible, as a PNG.
+func (b *Tab) Picture() []byte {
+	b.Helper()
+	picture, err := chromedp.Run(b.Context, chromedp.CaptureScreenshot())
+	require.NoError(b, err)
+	return picture
+}
+
 // Click clicks what a selector finds first, and waits for the page that it leads to.
 func (b *Tab) Click(selector string) {
 	b.Helper()

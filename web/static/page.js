@@ -69,6 +69,7 @@ function updated(at) {
 function showState(s) {
   const line = state.querySelector(".now");
   line.className = `now ${s.level}`;
+  if ("gaps" in s) document.getElementById("gapped").hidden = s.gaps === 0;
   document.getElementById("word").replaceChildren(s.text, ...(s.since ? [" ", stamp(s.since, "clock")] : []));
   updateTimes();
 }
@@ -82,6 +83,7 @@ function setOffline() {
 function setCount(link) {
   const li = row(link.id);
   const count = li?.querySelector("[data-count]");
+  if (link.speed) setText(li?.querySelector(".speed"), say("speed", link.speed.toFixed(1)));
   const text = link.sharers.toLocaleString("en");
   if (!count || count.textContent === text) return;
   count.textContent = text;
