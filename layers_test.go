@@ -35,6 +35,7 @@ func layers() map[string][]string {
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"link", "ranking", "schema"},
 		"web":                {"ops/health", "ranking", "schema"},
+		"web/browsertest":    {},
 		"ranking":            {"schema"},
 
 		"bluesky":           {"guard"},

@@ -194,7 +194,11 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 
 // page returns the handler of the page and the API. stopping ends its streams.
 func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Title: "Weir", Stopping: stopping, Logger: p.log})
+	proxies, err := p.cfg.proxies()
+	if err != nil {
+		return nil, err
+	}
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, Title: "Weir", Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -145,6 +146,12 @@ type Config struct {
 
 	// The address of the page and the API.
 	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
+	// The public address of the page, such as https://weir.example. Both listeners accept its
+	// host name.
+	URL string `env:"WEIR_URL"`
+	// The addresses of reverse proxies, separated by commas, such as 10.1.2.3 or 10.0.0.0/8: what
+	// they say in X-Forwarded-For counts. Requests and event streams are limited per client.
+	TrustedProxies []string `env:"WEIR_TRUSTED_PROXIES" envDefault:"127.0.0.0/8,::1"`
 	// The host names that both listeners accept besides localhost and their own IP addresses:
 	// separated by commas, without schemes or ports, such as weir.example. Needed behind a
 	// reverse proxy.
@@ -176,7 +183,7 @@ type Config struct {
 // otherVariables returns variables with the same prefix that tests and tools of the
 // project read.
 func otherVariables() []string {
-	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_KILLS",
+	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_SCREENSHOTS", "WEIR_KILLS",
 		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
 		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
 }
@@ -250,16 +257,16 @@ func ReadConfig() (Config, error) {
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
 		return Config{}, errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert fires only after its condition has been checked several times")
 	}
-	if _, err := c.stored(); err != nil {
-		return Config{}, err
-	}
-	if _, err := c.webhook(); err != nil {
-		return Config{}, err
-	}
-	if _, err := c.hosts(); err != nil {
-		return Config{}, err
-	}
-	return c, nil
+	return c, c.parse()
+}
+
+// parse returns an error if a variable that is read where it is used cannot be read.
+func (c Config) parse() error {
+	_, stored := c.stored()
+	_, webhook := c.webhook()
+	_, hosts := c.hosts()
+	_, proxies := c.proxies()
+	return cmp.Or(stored, webhook, hosts, proxies)
 }
 
 // stored returns the registry of the stored collections.

@@ -116,3 +116,18 @@ func documentText(comment string) string {
 	b.WriteByte('\n')
 	return b.String()
 }
+
+// TestPublicAddressIsChecked: a path or another scheme would be ignored silently.
+func TestPublicAddressIsChecked(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"", "https://weir.example", "http://weir.example:8443/", "https://[2001:db8::1]"} {
+		require.NoError(t, second(Config{URL: good}.hosts()), good)
+	}
+	for _, wrong := range []string{"weir.example", "ftp://weir.example", "https://weir.example/path", "https://weir.example/?a=b", "https://u:p@weir.example", "https://", "https://we ir"} {
+		require.ErrorContains(t, second(Config{URL: wrong}.hosts()), "WEIR_URL is ", wrong)
+	}
+	require.ErrorContains(t, second(Config{TrustedProxies: []string{"proxy.example"}}.proxies()), `WEIR_TRUSTED_PROXIES: "proxy.example" is not an IP address`)
+	require.NoError(t, second(Config{TrustedProxies: []string{"10.0.0.0/8", "::1"}}.proxies()))
+}
+
+func second[T any](_ T, err error) error { return err }

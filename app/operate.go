@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -70,11 +72,27 @@ func (c Config) hosts() (web.Hosts, error) {
 			names = append(names, host)
 		}
 	}
+	if c.URL != "" {
+		u, err := url.Parse(c.URL)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+			return web.Hosts{}, fmt.Errorf("WEIR_URL is %q: expected an address such as https://weir.example, without a path", c.URL)
+		}
+		names = append(names, u.Hostname())
+	}
 	hosts, err := web.ParseHosts(names)
 	if err != nil {
 		return hosts, fmt.Errorf("WEIR_HOSTS: %w", err)
 	}
 	return hosts, nil
+}
+
+// proxies returns the addresses whose X-Forwarded-For counts.
+func (c Config) proxies() (web.Proxies, error) {
+	proxies, err := web.ParseProxies(c.TrustedProxies)
+	if err != nil {
+		return proxies, fmt.Errorf("WEIR_TRUSTED_PROXIES: %w", err)
+	}
+	return proxies, nil
 }
 
 // serveOps serves health and metrics on l until ctx ends.

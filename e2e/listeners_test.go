@@ -77,7 +77,7 @@ func TestUnfinishedRequestsAreClosed(t *testing.T) {
 // ops endpoints are on the ops listener alone.
 func TestListenersServeOnlyTheirHosts(t *testing.T) {
 	t.Parallel()
-	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve"}
+	env := []string{"DATABASE_URL=" + schematest.NewURL(t), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LOG_LEVEL=info", "WEIR_HOSTS=weir.example,serve", "WEIR_URL=https://public.example/"}
 	web := start(t, env, "web")
 	page, opsURL := strings.TrimSuffix(web.page(t), "/"), web.opsURL(t)
 	code := func(url, host string) int {
@@ -96,7 +96,7 @@ func TestListenersServeOnlyTheirHosts(t *testing.T) {
 		opsURL + "/livez": 200, opsURL + "/readyz": 200, opsURL + "/metrics": 200, opsURL + "/deadletters": 200, opsURL + "/debug/pprof/": 404,
 	} {
 		require.Equal(t, http.StatusMisdirectedRequest, code(url, "rebound.example"), url)
-		for _, host := range []string{"", "localhost:8080", "weir.example", "serve:8081"} {
+		for _, host := range []string{"", "localhost:8080", "weir.example", "serve:8081", "public.example"} {
 			require.Equal(t, want, code(url, host), "%s of %q", url, host)
 		}
 	}

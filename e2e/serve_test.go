@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"image/png"
 	"io"
 	"net"
 	"net/http"
@@ -13,10 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/web/browsertest"
 )
 
 // network is a simulated network with this many past events.
@@ -71,6 +75,27 @@ func (p *process) page(t *testing.T) string {
 	return url
 }
 
+// photograph shows the page as a reader sees it. WEIR_SCREENSHOTS=1 puts the picture into
+// the README.
+func photograph(t *testing.T, url string) {
+	t.Helper()
+	b := browsertest.Open(t, url)
+	b.Size(900, 1000)
+	require.Eventually(t, func() bool {
+		b.Show("")
+		return b.Found(".thumb") > 5
+	}, time.Minute, time.Second)
+	b.Until(`document.getElementById("updated").innerText.startsWith("updated")`)
+	b.Until(`[...document.images].filter((i) => i.getBoundingClientRect().top < innerHeight).every((i) => i.complete && i.naturalWidth > 0)`)
+	b.Do(chromedp.Evaluate[chromedp.Void](`document.documentElement.style.scrollbarWidth = "none"`))
+	picture := b.Picture()
+	_, err := png.Decode(bytes.NewReader(picture))
+	require.NoError(t, err)
+	if os.Getenv("WEIR_SCREENSHOTS") != "" {
+		require.NoError(t, os.WriteFile("../docs/images/page.png", picture, 0o644))
+	}
+}
+
 // TestDemoShowsRankedLinks of followed accounts without any configuration, and
 // leaves nothing behind.
 func TestDemoShowsRankedLinks(t *testing.T) {
@@ -91,6 +116,7 @@ func TestDemoShowsRankedLinks(t *testing.T) {
 		page, err := get(url)
 		return err == nil && strings.Contains(page, ".example/")
 	}, time.Minute, 50*time.Millisecond)
+	photograph(t, url)
 	require.Regexp(t, `1\. +\d+  `, succeed(t, env, "trending"), "the command does not find the demo's Postgres")
 	require.Regexp(t, `follows +hub\.example +\d+ .*ago`, succeed(t, env, "watch", "list"))
 	require.Contains(t, succeed(t, env, "backfill", "status"), "accounts")

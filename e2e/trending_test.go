@@ -25,6 +25,7 @@ func rankedDatabase(t *testing.T) string {
 		`INSERT INTO links (identity, url, site, title, first_seen, kept_sharers, kept_at) SELECT n || '.example', 'https://' || n || '.example/', n || '.example', 'Title ' || n, now(), 1, now() FROM generate_series(1, 5) AS n`,
 		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at)
 			SELECT 'did:plc:' || m, 'c', m || '-' || n, n, n, CASE m WHEN n THEN 'repost' ELSE 'post' END, now() - interval '1 minute' FROM generate_series(1, 5) AS n, generate_series(1, 5) AS m WHERE m <= n`,
+		`INSERT INTO accounts (did, handle) VALUES ('did:plc:4', 'four.example')`,
 		`INSERT INTO watches (target) VALUES ('alice.example'), ('bob.example')`,
 		`INSERT INTO watch_members (watch_id, did) SELECT w.id, 'did:plc:' || m FROM watches AS w, generate_series(1, 5) AS m WHERE w.target = 'alice.example' OR m = 5`,
 	} {
@@ -73,14 +74,17 @@ func TestTrendingHasTheOptionsOfTheAPI(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + rankedDatabase(t)}
 	for args, want := range map[string]string{
-		"":                          "5 5, 4 4, 3 3, 2 2, 1 1",
-		"--window 1h --sort newest": "5 5, 4 4, 3 3, 2 2, 1 1",
-		"--sort speed --limit 2":    "5 5, 4 4",
-		"--at-least 4":              "5 5, 4 4",
-		"--ways post":               "5 4, 4 3, 3 2, 2 1",
-		"--domain 3.example":        "3 3",
-		"--text 3.example":          "3 3",
-		"--watch bob.example":       "5 1",
+		"":                               "5 5, 4 4, 3 3, 2 2, 1 1",
+		"--window 1h --sort newest":      "5 5, 4 4, 3 3, 2 2, 1 1",
+		"--sort speed --limit 2":         "5 5, 4 4",
+		"--at-least 4":                   "5 5, 4 4",
+		"--ways post":                    "5 4, 4 3, 3 2, 2 1",
+		"--domain 3.example":             "3 3",
+		"--text 3.example":               "3 3",
+		"--by did:plc:4":                 "5 5, 4 4",
+		"--by @four.example --ways post": "5 4",
+		"--by did:plc:4 --domain 4.example --watch bob.example": "",
+		"--watch bob.example":                              "5 1",
 		"--watch bob.example --degree second --window 24h": "",
 	} {
 		var page struct{ Links []ranking.TrendingLink }

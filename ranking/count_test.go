@@ -46,7 +46,7 @@ func (h *history) step(q *pgx.Batch, r *rand.Rand, writer int) {
 		return h.now().Add(time.Minute - time.Duration(x*x*x*float64(8*24*time.Hour))).Truncate([]time.Duration{time.Second, time.Hour}[r.IntN(2)])
 	}
 	rkey := func() string { return fmt.Sprintf("%d-%03d", writer, r.IntN(300)) } // a writer's own: writers do not wait for each other
-	way := func() string { return ways()[r.IntN(3)] }
+	way := func() string { return Ways()[r.IntN(3)] }
 	// No two accounts share at the same time: the latest sharer is one.
 	dated := `$5::timestamptz + right($1, 2)::int * interval '1 microsecond'`
 	add := `
@@ -64,7 +64,7 @@ ON CONFLICT (did, collection, rkey, named_id) DO UPDATE SET how = excluded.how, 
 	}
 	switch {
 	case k < 15: // through a post that another account may have written
-		q.Queue(through, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], ways()[1+r.IntN(2)], at(), did(), subject())
+		q.Queue(through, did(), rkey(), []int64{link(), link()}[:1+r.IntN(2)], Ways()[1+r.IntN(2)], at(), did(), subject())
 	case k < 45:
 		author, name := did(), rkey()
 		q.Queue(store, author, name)

@@ -31,7 +31,7 @@ const (
 func (q Query) View() string {
 	ways := slices.Clone(q.ways())
 	slices.Sort(ways)
-	return fmt.Sprintf("%s %s %d %s %q %q %q %q", q.Window, cmp.Or(q.Sort, Sharers), q.least(), strings.Join(ways, ","), q.Site, q.Text, q.Watch, q.Degree)
+	return fmt.Sprintf("%s %s %d %s %q %q %q %q %q", q.Window, cmp.Or(q.Sort, Sharers), q.least(), strings.Join(ways, ","), q.Site, q.Text, q.By, q.Watch, q.Degree)
 }
 
 func (q Query) mark() uint32 {
@@ -40,37 +40,37 @@ func (q Query) mark() uint32 {
 	return h.Sum32()
 }
 
-// newCursor returns the position of an entry.
-func newCursor(end time.Time, e entry, q Query) Cursor {
-	return Cursor(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %d %d %d %d", q.mark(), end.UnixMicro(), e.value(q.Sort), e.Last.UnixMicro(), e.ID)))
+// newCursor returns the position of an entry, the last of so many.
+func newCursor(end time.Time, before int, e entry, q Query) Cursor {
+	return Cursor(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %d %d %d %d %d", q.mark(), end.UnixMicro(), before, e.value(q.Sort), e.Last.UnixMicro(), e.ID)))
 }
 
-// read returns the end of the window and the last entry of the page before. Anyone may
-// have written the cursor.
-func (c Cursor) read(q Query, now time.Time) (end time.Time, e *entry, err error) {
+// read returns the end of the window, the number of links on the pages before, and the
+// last of these. Anyone may have written the cursor.
+func (c Cursor) read(q Query, now time.Time) (end time.Time, before int, e *entry, err error) {
 	if len(c) > maxCursor {
-		return end, nil, ErrCursor
+		return end, 0, nil, ErrCursor
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(string(c))
 	if err != nil {
-		return end, nil, ErrCursor
+		return end, 0, nil, ErrCursor
 	}
 	var mark uint32
 	var at, last, id int64
 	var value int
-	if _, err := fmt.Sscanf(string(raw), "%d %d %d %d %d", &mark, &at, &value, &last, &id); err != nil {
-		return end, nil, ErrCursor
+	if _, err := fmt.Sscanf(string(raw), "%d %d %d %d %d %d", &mark, &at, &before, &value, &last, &id); err != nil {
+		return end, 0, nil, ErrCursor
 	}
 	end = time.UnixMicro(at)
 	e = &entry{ID: id, Sharers: value, Speed: value, Last: time.UnixMicro(last)}
 	switch {
 	case end.Before(now.Add(-CursorAge)), end.After(now.Add(CursorAge)):
-	case id < 0, value < 0, value > math.MaxInt32, e.Last.Year() < 1, e.Last.Year() > 9999:
-	case newCursor(end, *e, q) != c: // of another ranking, or with something behind it
+	case id < 0, before < 0, before > math.MaxInt32, value < 0, value > math.MaxInt32, e.Last.Year() < 1, e.Last.Year() > 9999:
+	case newCursor(end, before, *e, q) != c: // of another ranking, or with something behind it
 	default:
-		return end, e, nil
+		return end, before, e, nil
 	}
-	return end, nil, ErrCursor
+	return end, 0, nil, ErrCursor
 }
 
 // bare returns the links with what is counted.

@@ -42,7 +42,7 @@ func (r *reader) describe(ctx context.Context, entries []entry) ([]TrendingLink,
 	links, err := pgx.CollectRows(rows, func(found pgx.CollectableRow) (l TrendingLink, err error) {
 		var dids, handles, names, avatars []string
 		var first, last *time.Time
-		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &first, &last, &dids, &handles, &names, &avatars)
+		err = found.Scan(&l.ID, &l.URL, &l.Site, &l.Title, &l.Description, &l.Image, &l.CardFrom, &l.FirstSeen, &first, &last, &dids, &handles, &names, &avatars)
 		l.Sharers, l.LastShared = byID[l.ID].Sharers, byID[l.ID].Last
 		if first != nil {
 			l.FirstShared, l.LastShared = *first, *last
@@ -82,7 +82,7 @@ func share(columns, also string) string {
 // is none of those before. Each is one walk down an index, which another sort key would
 // turn into a sort of all.
 var describeEveryone = `
-SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, first.at, a.at, f.dids, f.handles, f.names, f.avatars
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, first.at, a.at, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (` + share("s.shared_at AS at", " ORDER BY s.shared_at LIMIT 1") + `) AS first
@@ -107,7 +107,7 @@ func faces(of string) string {
 // describeMembers reads the profiles of the accounts $3 that shared the links $2, in
 // order.
 var describeMembers = `
-SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, NULL::timestamptz, NULL::timestamptz, f.dids, f.handles, f.names, f.avatars
+SELECT l.id, l.url, l.site, l.title, l.description, l.image, l.card_from, l.first_seen, NULL::timestamptz, NULL::timestamptz, f.dids, f.handles, f.names, f.avatars
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k (id, n)
 CROSS JOIN LATERAL (SELECT l.* FROM links AS l WHERE l.id = k.id LIMIT 1) AS l
 CROSS JOIN LATERAL (` + faces("(SELECT f.did, f.n FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS f (id, did, n) WHERE f.id = k.id) AS f") + `) AS f

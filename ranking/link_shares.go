@@ -25,8 +25,8 @@ const (
 	Waiting       Reason = "waiting"        // it has not been joined with the post that it quotes or reposts
 )
 
-// reasons are those of shares in the ledger.
-func reasons() []Reason {
+// Reasons returns those of shares in the ledger.
+func Reasons() []Reason {
 	return []Reason{Hidden, NotFollowed, SubjectHidden, SubjectGone, OutsideWindow, SamePerson}
 }
 
@@ -49,7 +49,8 @@ type LinkShare struct {
 	URI         string    `json:"uri"`               // AT-URI of the record
 	Subject     string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted
 	Named       string    `json:"named,omitempty"`   // the URL of the link that the record names, if that is merged into this one
-	Text        string    `json:"text,omitempty"`    // of the post, or of the one that is reposted, while it is stored
+	SubjectBy   string    `json:"subject_handle,omitempty"`
+	Text        string    `json:"text,omitempty"` // of the post, or of the one that is reposted, while it is stored
 	Counts      bool      `json:"counts"`
 	Why         Reason    `json:"why,omitempty"` // it does not count
 
@@ -147,7 +148,7 @@ func LinkShares(ctx context.Context, db Beginner, of LinkQuery, limit int, after
 // shares reads shares of the ledger after a position.
 func (r *linkReader) shares(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
 	// An account may share the link very often: its latest share that could count is found once.
-	const sql = `
+	sql := `
 WITH page AS MATERIALIZED (
     SELECT s.did, s.collection, s.rkey, s.link_id, s.named_id, s.how, s.shared_at, s.subject_did, s.subject_rkey
     FROM shares AS s
@@ -163,7 +164,7 @@ WITH page AS MATERIALIZED (
         LIMIT 1
     ) AS latest ON true
 )
-SELECT s.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_rkey, ''),
+SELECT s.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), s.collection, s.rkey, s.how, s.shared_at, coalesce(s.subject_did, ''), coalesce(s.subject_rkey, ''), ` + subjectBy("s.subject_did") + `,
        coalesce(` + notCounted + `, CASE WHEN (s.shared_at, s.collection, s.rkey, s.named_id) < (p.shared_at, p.collection, p.rkey, p.named_id) THEN 'same_person' ELSE '' END),
        s.named_id, CASE WHEN s.named_id <> s.link_id THEN (SELECT l.url FROM links AS l WHERE l.id = s.named_id) ELSE '' END
 FROM page AS s
@@ -171,7 +172,7 @@ JOIN people AS p ON p.did = s.did
 LEFT JOIN LATERAL (SELECT a.handle, a.display_name, a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
 ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_id DESC`
 	return schema.All(ctx, r.tx, "read the shares of a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Rkey, &s.Why, &s.named, &s.Named)
+		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Rkey, &s.SubjectBy, &s.Why, &s.named, &s.Named)
 		s.subject.Collection = schema.PostCollection
 		return s.complete(), err
 	}, sql, r.args(r.of.ID, after.At, after.Record.DID, after.Record.Collection, after.Record.Rkey, after.Named, limit)...)
@@ -179,9 +180,9 @@ ORDER BY s.shared_at DESC, s.did DESC, s.collection DESC, s.rkey DESC, s.named_i
 
 // waiting reads records that wait for posts which share the link, after a position.
 func (r *linkReader) waiting(ctx context.Context, after sharePosition, limit int) ([]LinkShare, error) {
-	const sql = `
+	sql := `
 SELECT w.did, coalesce(a.handle, ''), coalesce(a.display_name, ''), w.collection, w.rkey,
-       CASE w.collection WHEN 'app.bsky.feed.repost' THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey,
+       CASE w.collection WHEN 'app.bsky.feed.repost' THEN 'repost' ELSE 'quote' END, w.since, w.for_did, w.for_collection, w.for_rkey, ` + subjectBy("w.for_did") + `,
        CASE WHEN a.status <> 'active' THEN 'hidden'
             WHEN EXISTS (SELECT FROM accounts AS b WHERE b.did = w.for_did AND b.status <> 'active') THEN 'subject_hidden' ELSE 'waiting' END
 FROM (
@@ -202,10 +203,15 @@ LEFT JOIN LATERAL (SELECT a.handle, a.display_name, a.status FROM accounts AS a 
 ORDER BY w.for_did, w.for_collection, w.for_rkey, w.did, w.collection, w.rkey
 LIMIT $8`
 	return schema.All(ctx, r.tx, "read what waits for a link", func(row pgx.CollectableRow) (s LinkShare, err error) {
-		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.Why)
+		err = row.Scan(&s.DID, &s.Handle, &s.DisplayName, &s.record.Collection, &s.record.Rkey, &s.How, &s.SharedAt, &s.subject.DID, &s.subject.Collection, &s.subject.Rkey, &s.SubjectBy, &s.Why)
 		s.waits = true
 		return s.complete(), err
 	}, sql, r.of.ID, after.Subject.DID, after.Subject.Collection, after.Subject.Rkey, after.Record.DID, after.Record.Collection, after.Record.Rkey, limit)
+}
+
+// subjectBy is the handle of the author of a post, if it is active.
+func subjectBy(did string) string {
+	return `coalesce((SELECT b.handle FROM accounts AS b WHERE b.did = ` + did + ` AND b.status = 'active'), '')`
 }
 
 // complete sets what follows from the other fields. A hidden account keeps its DID only.

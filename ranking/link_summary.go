@@ -27,7 +27,22 @@ type LinkSummary struct {
 	FirstShared *time.Time     `json:"first_shared,omitempty"`
 	LastShared  *time.Time     `json:"last_shared,omitempty"`
 	Merged      []MergedLink   `json:"merged,omitempty"` // at most 100 links that are merged into it, the latest first
+	History     []int          `json:"history"`          // the sharers at the ends of equal parts of the time since HistoryFrom
+	HistoryFrom *time.Time     `json:"history_from"`     // the first share in the window that counts, or would without a later one; nil: there is none
+	OtherTitles []Given        `json:"other_titles"`     // that lost the vote
+	OtherURLs   []Given        `json:"other_urls"`       // other spellings
 }
+
+// Given is what posts say of a link, and the number of accounts that did.
+type Given struct {
+	Text     string `json:"text"`
+	Accounts int    `json:"accounts"`
+}
+
+const (
+	historyParts = 48
+	maxGiven     = 20
+)
 
 // ErrLink means that there is no link with an id.
 var ErrLink = errors.New("there is no such link")
@@ -50,7 +65,13 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 		if l.Merged, err = mergedInto(ctx, r.tx, l.ID); err != nil {
 			return err
 		}
-		return r.count(ctx, &l)
+		if err := r.count(ctx, &l); err != nil {
+			return err
+		}
+		if err := r.readHistory(ctx, &l); err != nil {
+			return err
+		}
+		return r.readGiven(ctx, &l)
 	})
 	return l, err
 }
@@ -65,27 +86,13 @@ func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
 		}
 		return counted
 	}
-	words := append([]Reason{Counts}, reasons()...)
+	words := append([]Reason{Counts}, Reasons()...)
 	why := numbers(len(words), func(i int) string { return fmt.Sprintf("s.why = '%s'", words[i]) })
-	how := numbers(len(ways()), func(i int) string { return fmt.Sprintf("s.how = '%s'", ways()[i]) })
+	how := numbers(len(Ways()), func(i int) string { return fmt.Sprintf("s.how = '%s'", Ways()[i]) })
 	in := numbers(windows, func(i int) string {
 		return fmt.Sprintf("s.latest AND s.shared_at > $5::timestamptz - interval '%d hours'", int(Windows()[i].Length.Hours()))
 	})
-	sql := `
-WITH marked AS MATERIALIZED (
-    SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(` + notCounted + `, '') AS why
-    FROM shares AS s
-    LEFT JOIN LATERAL (SELECT a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
-    WHERE s.link_id = $4
-), ordered AS (
-    SELECT s.did, s.how, s.shared_at, s.why,
-           s.why IN ('', 'outside_window')
-           AND row_number() OVER (PARTITION BY s.did ORDER BY s.why IN ('', 'outside_window') DESC, s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC) = 1 AS latest
-    FROM marked AS s
-), s AS (
-    SELECT o.did, o.how, o.shared_at, o.latest, CASE WHEN o.why = '' AND NOT o.latest THEN 'same_person' ELSE o.why END AS why
-    FROM ordered AS o
-)
+	sql := markedShares + `
 SELECT `
 	for i, column := range columns {
 		if i > 0 {
@@ -106,7 +113,7 @@ SELECT `
 			l.NotCounted[words[i+1]] = n
 		}
 	}
-	for i, way := range ways() {
+	for i, way := range Ways() {
 		l.Ways[way] = how[i]
 	}
 	for i, w := range Windows() {
@@ -114,3 +121,65 @@ SELECT `
 	}
 	return nil
 }
+
+// readHistory counts the sharers over time, each since the first of its shares in the
+// window.
+func (r *linkReader) readHistory(ctx context.Context, l *LinkSummary) error {
+	sql := markedShares + `
+SELECT f.began, greatest(1, least($6::int, 1 + floor($6::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $5::timestamptz - f.began), 0))))::int, count(*)
+FROM (SELECT min(s.shared_at) AS at, min(min(s.shared_at)) OVER () AS began FROM s WHERE s.why IN ('', 'same_person') GROUP BY s.did) AS f
+GROUP BY 1, 2`
+	rows, err := r.tx.Query(ctx, sql, r.args(r.of.ID, r.of.At, historyParts)...)
+	l.History = make([]int, historyParts)
+	var part, n int
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&l.HistoryFrom, &part, &n}, func() error { l.History[part-1] = n; return nil })
+	}
+	if err != nil {
+		return fmt.Errorf("read the history of the link: %w", err)
+	}
+	for i := 1; i < historyParts; i++ {
+		l.History[i] += l.History[i-1]
+	}
+	return nil
+}
+
+// readGiven reads the titles and the spellings that posts of accounts that count give,
+// beside those that are shown.
+func (r *linkReader) readGiven(ctx context.Context, l *LinkSummary) (err error) {
+	others := func(column, shown string) ([]Given, error) {
+		sql := `
+SELECT c.` + column + ` AS text, count(DISTINCT s.did) AS accounts
+FROM shares AS s
+JOIN claims AS c ON c.id = s.claim_id
+WHERE s.link_id = $1 AND s.subject_did IS NULL AND c.` + column + ` NOT IN ('', $3) AND` + eligible("s.did", "$2") + `
+GROUP BY c.` + column + `
+ORDER BY count(DISTINCT s.did) DESC, c.` + column + `
+LIMIT $4`
+		return schema.All(ctx, r.tx, "read what posts say of the link", pgx.RowToStructByName[Given], sql, r.of.ID, r.state.Watching, shown, maxGiven)
+	}
+	if l.OtherTitles, err = others("title", l.Title); err != nil {
+		return err
+	}
+	l.OtherURLs, err = others("url", l.URL)
+	return err
+}
+
+// markedShares are common table expressions that end with s: the shares of the link $4,
+// with why each does not count, and whether it is the account's latest that could.
+// $5 is the end of the window; the others are those of notCounted.
+const markedShares = `
+WITH marked AS MATERIALIZED (
+    SELECT s.did, s.how, s.shared_at, s.collection, s.rkey, s.named_id, coalesce(` + notCounted + `, '') AS why
+    FROM shares AS s
+    LEFT JOIN LATERAL (SELECT a.status FROM accounts AS a WHERE a.did = s.did LIMIT 1) AS a ON true
+    WHERE s.link_id = $4
+), ordered AS (
+    SELECT s.did, s.how, s.shared_at, s.why,
+           s.why IN ('', 'outside_window')
+           AND row_number() OVER (PARTITION BY s.did ORDER BY s.why IN ('', 'outside_window') DESC, s.shared_at DESC, s.collection DESC, s.rkey DESC, s.named_id DESC) = 1 AS latest
+    FROM marked AS s
+), s AS (
+    SELECT o.did, o.how, o.shared_at, o.latest, CASE WHEN o.why = '' AND NOT o.latest THEN 'same_person' ELSE o.why END AS why
+    FROM ordered AS o
+)`

@@ -48,7 +48,7 @@ func TestSQLSaysWhatTheAPISays(t *testing.T) {
 	}
 	require.Greater(t, counted, 200)
 	require.Positive(t, h.merged)
-	for _, reason := range append([]Reason{Counts}, reasons()...) {
+	for _, reason := range append([]Reason{Counts}, Reasons()...) {
 		require.Positive(t, reasonsSeen[reason], "no share was %q", reason)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
 // DefaultWindow is the window of a ranking if none is asked for.
@@ -29,15 +31,15 @@ func (e *ParameterError) Error() string {
 
 // Parameters returns the names of the parameters that ParseQuery knows.
 func Parameters() []string {
-	return []string{"window", "sort", "at_least", "ways", "domain", "text", "watch", "degree", "limit", "cursor"}
+	return []string{"window", "sort", "at_least", "ways", "domain", "text", "by", "watch", "degree", "limit", "cursor"}
 }
 
 // Limits are the number of links on a page: if none is asked for, and at most.
 type Limits struct{ Default, Most int }
 
 // ParseQuery reads a query from the parameters of a request or a command. value returns
-// the text of a parameter, and false if it has its default. An error is a
-// *ParameterError.
+// the text of a parameter, and false if it has its default. An empty domain, text, by or
+// watch is as good as none: forms send them. An error is a *ParameterError.
 func ParseQuery(value func(name string) (text string, given bool), limits Limits) (q Query, err error) {
 	parse := func(name string, read func(text string) (ok bool, expected string)) {
 		text, given := value(name)
@@ -58,26 +60,30 @@ func ParseQuery(value func(name string) (text string, given bool), limits Limits
 	parse("at_least", func(text string) (bool, string) { return number(&q.AtLeast, text, most) })
 	parse("ways", func(text string) (bool, string) {
 		q.Ways = strings.Split(text, ",")
-		return someOf(q.Ways, ways()), "some of " + strings.Join(ways(), ",") + ", separated by commas"
+		return someOf(q.Ways, Ways()), "some of " + strings.Join(Ways(), ",") + ", separated by commas"
 	})
 	parse("domain", func(text string) (ok bool, _ string) {
 		q.Site, ok = domain(text)
-		return ok, "a host such as news.example"
+		return ok || text == "", "a host such as news.example"
 	})
 	parse("text", func(text string) (bool, string) {
 		q.Text = strings.TrimSpace(text)
 		return utf8.ValidString(text) && utf8.RuneCountInString(q.Text) <= MaxText, fmt.Sprintf("words, %d characters at most", MaxText)
 	})
-	parse("watch", func(text string) (ok bool, _ string) { // empty: everyone, as a form sends it
+	parse("by", func(text string) (ok bool, _ string) {
+		q.By, ok = account(text)
+		return ok || text == "", "the handle or the DID of an account"
+	})
+	parse("watch", func(text string) (ok bool, _ string) {
 		q.Watch = strings.TrimPrefix(text, "@")
 		return len(text) <= maxTarget && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl), "the target of a watch"
 	})
 	parse("degree", func(text string) (bool, string) {
 		switch {
-		case q.Watch == "":
-			return false, "a watch beside it, such as watch=alice.example"
 		case text == "both":
 			return true, ""
+		case q.Watch == "":
+			return false, "a watch beside it, such as watch=alice.example"
 		}
 		ok, _ := oneOf(&q.Degree, text, FirstDegree, SecondDegree)
 		return ok, "one of first, second, both"
@@ -134,8 +140,60 @@ func someOf(words, list []string) bool {
 
 var hostSyntax = regexp.MustCompile(`^[\pL\pN_]([\pL\pN_.:-]*[\pL\pN_])?$`)
 
+// IsDomain reports whether a site of a link can be asked for.
+func IsDomain(site string) bool {
+	asked, ok := domain(site)
+	return ok && asked == site
+}
+
 // domain returns a host as links.site has it.
 func domain(text string) (site string, ok bool) {
 	site = strings.TrimPrefix(strings.TrimSuffix(strings.ToLower(text), "."), "www.")
 	return site, len(site) <= 255 && hostSyntax.MatchString(site)
+}
+
+// account returns a handle or a DID as accounts has it.
+func account(text string) (string, bool) {
+	id, err := syntax.ParseAtIdentifier(strings.TrimPrefix(text, "@"))
+	if err != nil {
+		return "", false
+	}
+	return id.Normalize().String(), true
+}
+
+// Parameter returns the text of a parameter that ParseQuery reads as the query has it;
+// empty if that is the default. limit is that of a page if none is asked for.
+func (q Query) Parameter(name string, limit int) string {
+	unless := func(text, otherwise string) string {
+		if text == otherwise {
+			return ""
+		}
+		return text
+	}
+	switch name {
+	case "window":
+		at := slices.IndexFunc(Windows(), func(w Window) bool { return w.Length == q.Window })
+		return unless(Windows()[max(at, 0)].Name, DefaultWindow)
+	case "sort":
+		return unless(string(q.Sort), string(Sharers))
+	case "at_least":
+		return unless(strconv.Itoa(q.least()), "1")
+	case "ways":
+		return strings.Join(slices.DeleteFunc(Ways(), func(way string) bool { return !slices.Contains(q.ways(), way) }), ",")
+	case "domain":
+		return q.Site
+	case "text":
+		return q.Text
+	case "by":
+		return q.By
+	case "watch":
+		return q.Watch
+	case "degree":
+		return string(q.Degree)
+	case "limit":
+		return unless(strconv.Itoa(q.Limit), strconv.Itoa(limit))
+	case "cursor":
+		return string(q.After)
+	}
+	return ""
 }

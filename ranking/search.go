@@ -152,17 +152,9 @@ func (t *searched) found() []int64 {
 // doubtful reports whether a link that may match must still be asked.
 func (t *searched) doubtful() bool { return t != nil && !t.exact }
 
-// leaveOut removes the links that cannot match.
-func (t *searched) leaveOut(of []entry) []entry {
-	if t == nil || t.other != 0 {
-		return of
-	}
-	return slices.DeleteFunc(of, func(e entry) bool { return t.places[e.ID] == 0 })
-}
-
 // keep removes the links that are not of the site, or do not match the text.
 func (r *reader) keep(ctx context.Context, of []entry) ([]entry, error) {
-	if of = r.text.leaveOut(of); len(of) == 0 || r.q.Site == "" && !r.text.doubtful() {
+	if of = r.leaveOut(of); len(of) == 0 || r.q.Site == "" && !r.text.doubtful() {
 		return of, nil
 	}
 	ids := make([]int64, len(of))

@@ -110,11 +110,9 @@ func (l story) root(link int64) int64 {
 func (l story) fold(q Query) []string {
 	latest, first := map[int64]map[string]time.Time{}, map[int64]time.Time{}
 	who := l.members[strings.TrimSpace(q.Watch+" "+string(q.Degree))]
-	found := l.found(q.Text)
+	found, by := l.found(q.Text), l.by(q)
 	for _, s := range l.shares {
-		alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Named)
-		counts := alive && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (q.Watch == "" || who[s.DID]) &&
-			(len(q.Ways) == 0 || slices.Contains(q.Ways, s.How)) && (q.Site == "" || l.sites[s.Link] == q.Site) && (q.Text == "" || found[s.Link])
+		counts := l.counts(s, q) && (q.Watch == "" || who[s.DID]) && (q.By == "" || by[s.Link]) && (q.Site == "" || l.sites[s.Link] == q.Site) && (q.Text == "" || found[s.Link])
 		if counts && s.At.After(q.At.Add(-8*24*time.Hour)) {
 			if latest[s.Link] == nil {
 				latest[s.Link] = map[string]time.Time{}
@@ -172,6 +170,21 @@ func (l story) fold(q Query) []string {
 		lines = append(lines, line(k.id, k.n, k.speed, first[k.id], k.last, k.lastSharer, l.headline(q, k.id)))
 	}
 	return lines
+}
+
+// counts reports whether a share counts for everyone, whenever it is.
+func (l story) counts(s toldShare, q Query) bool {
+	alive := s.Author == "" || !l.hidden[s.Author] && slices.Contains(l.subjects[[2]string{s.Author, s.Rkey}], s.Named)
+	return alive && !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && (len(q.Ways) == 0 || slices.Contains(q.Ways, s.How))
+}
+
+// by are the links that the account of the query shares in the window.
+func (l story) by(q Query) map[int64]bool {
+	all := map[int64]bool{}
+	for _, s := range l.shares {
+		all[s.Link] = all[s.Link] || s.DID == q.By && l.counts(s, q) && q.At.Sub(s.At) < q.Window
+	}
+	return all
 }
 
 // found are the links that a text selects.
@@ -233,6 +246,9 @@ func randomQuery(r *rand.Rand, now time.Time) Query {
 	}
 	if r.IntN(3) == 0 {
 		q.Text = []string{"heron", "her", "the", "the owl", "seldom", "a", "b d2", "c", "d3", "never", "host1.example/", "host2.example/1", "example/7", "heron a"}[r.IntN(14)]
+	}
+	if r.IntN(5) == 0 {
+		q.By = fmt.Sprintf("did:plc:%02d", r.IntN(8))
 	}
 	if r.IntN(4) == 0 {
 		q.AtLeast = 1 + r.IntN(4)

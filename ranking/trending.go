@@ -46,6 +46,7 @@ type Query struct {
 	Ways    []string // post, quote, repost: how a link was shared
 	Site    string
 	Text    string // in the title, the description, the address, or what sharers wrote
+	By      string // the handle or DID of an account: only links that it shares in the window, by these ways
 	Watch   string // the target of watches: only their members count
 	Degree  Degree // of Watch
 	Limit   int
@@ -67,6 +68,7 @@ type LinkCard struct {
 // TrendingLink is one entry of the ranking.
 type TrendingLink struct {
 	LinkCard
+	FirstSeen   time.Time `json:"first_seen,omitzero"`   // when the link was stored
 	Sharers     int       `json:"sharers"`               // distinct accounts inside the window
 	Speed       float64   `json:"speed,omitempty"`       // sharers per hour with decay, if the ranking is sorted by it
 	FirstShared time.Time `json:"first_shared,omitzero"` // first share inside the window; zero in the ranking of a watch
@@ -87,6 +89,7 @@ type Face struct {
 type Page struct {
 	At        time.Time // the end of the window
 	Links     []TrendingLink
+	Before    int    // the links on the pages before
 	Next      Cursor // empty at the end
 	Recounted bool   // counted from the ledger, because too much was pending
 }
@@ -142,6 +145,8 @@ type reader struct {
 	watches []int64   // nil: everyone
 	window  int       // the index of q.Window
 	text    *searched // nil: any text
+	before  int       // the links on the pages before
+	by      []int64   // the links that q.By shares, in order; nil: any link
 	unread  changes   // what is pending; nil: counted from the ledger
 	limits
 }
@@ -170,7 +175,7 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 		r.q.Sort = Sharers
 	}
 	if q.After != "" {
-		if r.end, r.after, err = q.After.read(r.q, r.end); err != nil {
+		if r.end, r.before, r.after, err = q.After.read(r.q, r.end); err != nil {
 			return p, err
 		}
 	}
@@ -229,19 +234,19 @@ func (q Query) check() error {
 		return fmt.Errorf("the text to find has more than %d characters", MaxText)
 	}
 	for _, way := range q.Ways {
-		if !slices.Contains(ways(), way) {
+		if !slices.Contains(Ways(), way) {
 			return fmt.Errorf("nothing is shared by %q", way)
 		}
 	}
 	return nil
 }
 
-// ways are how a link is shared.
-func ways() []string { return []string{"post", "quote", "repost"} }
+// Ways returns how a link is shared.
+func Ways() []string { return []string{"post", "quote", "repost"} }
 
 // ways returns nil if every way counts.
 func (q Query) ways() []string {
-	if !slices.ContainsFunc(ways(), func(way string) bool { return !slices.Contains(q.Ways, way) }) || len(q.Ways) == 0 {
+	if !slices.ContainsFunc(Ways(), func(way string) bool { return !slices.Contains(q.Ways, way) }) || len(q.Ways) == 0 {
 		return nil
 	}
 	return q.Ways
@@ -264,7 +269,10 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 	if err := r.readSearch(ctx); err != nil {
 		return p, err
 	}
-	p.At = r.end
+	if err := r.readBy(ctx); err != nil {
+		return p, err
+	}
+	p.At, p.Before = r.end, r.before
 	entries, exact, err := r.counted(ctx)
 	if err == nil && !exact {
 		p.Recounted, r.unread = true, nil
@@ -277,7 +285,7 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 	}
 	if len(entries) > r.q.Limit {
 		entries = entries[:r.q.Limit]
-		p.Next = newCursor(r.end, entries[r.q.Limit-1], r.q)
+		p.Next = newCursor(r.end, r.before+r.q.Limit, entries[r.q.Limit-1], r.q)
 	}
 	if p.Links, err = r.describe(ctx, entries); err != nil || r.q.Bare {
 		return p, err

@@ -71,7 +71,7 @@ func (w *walk) qualifies(e entry) bool {
 // candidates returns all links that may be in the ranking if they are few and a walk
 // would pass many others; otherwise nil.
 func (w *walk) candidates(ctx context.Context) (links []int64, err error) {
-	if links = w.text.found(); links != nil && len(links) < 5*w.few { // their walk passes more links than one of a site does
+	if links = w.listed(); links != nil && len(links) < 5*w.few { // their walk passes more links than one of a site does
 		return links, nil
 	}
 	if w.q.Site != "" {
@@ -99,12 +99,12 @@ func nonNil(links []int64) []int64 {
 // first returns the first limit links after a position that have the ways and pass the
 // filters.
 func (w *walk) first(ctx context.Context, after *entry, limit int) ([]entry, error) {
-	ways, filtered := w.q.ways() != nil, w.q.Site != "" || w.text != nil
+	ways, filtered := w.q.ways() != nil, w.q.Site != "" || w.text != nil || w.by != nil
 	if !ways && !filtered {
 		return w.next(ctx, after, limit)
 	}
 	growth := 2
-	if w.text != nil { // most links do not match
+	if w.text != nil || w.by != nil { // most links do not match
 		growth = 4
 	}
 	var found []entry

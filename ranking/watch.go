@@ -46,7 +46,7 @@ func (r *reader) watched(ctx context.Context, c changes) ([]entry, error) {
 		}
 		r.add(&w.touched[n], s.at)
 	}
-	w.touched = r.text.leaveOut(slices.DeleteFunc(w.touched, func(e entry) bool { return !w.qualifies(e) }))
+	w.touched = r.leaveOut(slices.DeleteFunc(w.touched, func(e entry) bool { return !w.qualifies(e) }))
 	chosen, err := w.first(ctx, r.after, r.q.Limit+1)
 	nameSharers(chosen, rows)
 	return chosen, err

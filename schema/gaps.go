@@ -14,6 +14,10 @@ type Gap struct {
 	From   time.Time
 	To     time.Time
 	Reason string
+
+	Accounts int    // to be compared with their repositories before the gap closes; set when read
+	Done     int    // of these
+	Problem  string // why it cannot be closed; empty: it can
 }
 
 func (g *Gap) queue(q *pgx.Batch, stream string) {
@@ -37,7 +41,10 @@ func OpenGaps(ctx context.Context, db DB, from, to time.Time) ([]Gap, error) {
 SELECT stream  AS stream,
        from_at AS "from",
        to_at   AS "to",
-       reason  AS reason
+       reason  AS reason,
+       accounts            AS accounts,
+       checked + unchecked AS done,
+       problem             AS problem
 FROM gaps
 WHERE closed_at IS NULL AND from_at < $2 AND to_at > $1
 ORDER BY from_at

@@ -27,6 +27,7 @@ CREATE TABLE accounts (
     CONSTRAINT accounts_pkey PRIMARY KEY (did)
 );
 CREATE INDEX accounts_check ON accounts USING btree (check_at);
+CREATE INDEX accounts_handle ON accounts USING btree (handle);
 CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'active'::text;
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;

@@ -29,3 +29,25 @@ FROM chosen AS c`
 func HasWatch(ctx context.Context, db DB, target string) (bool, error) {
 	return One(ctx, db, "find the watch", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM watches AS w WHERE w.target = $1)`, target)
 }
+
+// Progress is how far the follow lists and the past posts of accounts were read.
+type Progress struct {
+	Watches  int
+	Unread   int // watches whose list was never read to its end
+	Problems int // of these, those that could not be read the last time
+	Accounts int // members
+	Read     int // of these, those whose past posts were read to the end of a window
+}
+
+// ReadProgress returns that of the watches of a target, or of all if it is empty.
+func ReadProgress(ctx context.Context, db DB, target string) (Progress, error) {
+	const sql = `
+WITH chosen AS MATERIALIZED (SELECT w.* FROM watches AS w WHERE $1 IN ('', w.target)),
+members AS MATERIALIZED (SELECT DISTINCT m.did FROM watch_members AS m WHERE m.watch_id IN (SELECT c.id FROM chosen AS c))
+SELECT (SELECT count(*) FROM chosen)                                                            AS watches,
+       (SELECT count(*) FROM chosen AS c WHERE c.synced_at IS NULL)                             AS unread,
+       (SELECT count(*) FROM chosen AS c WHERE c.synced_at IS NULL AND c.problem <> '')         AS problems,
+       (SELECT count(*) FROM members)                                                           AS accounts,
+       (SELECT count(*) FROM members AS m JOIN accounts AS a ON a.did = m.did WHERE a.feed_read_at IS NOT NULL) AS read`
+	return One(ctx, db, "read how far the follow lists were read", pgx.RowToStructByName[Progress], sql, target)
+}

@@ -1,33 +1,22 @@
 package web
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // timestamp is a time on the page. The script updates Age with the same rule (age in
 // static/page.js).
 type timestamp struct {
 	Stamp string // for the attribute datetime, with seconds
 	Full  string // for the tooltip
+	Clock string // the date and time of day; the script shows the reader's time zone
 	Age   string
 }
 
+// MarshalText returns the time for the script.
+func (t timestamp) MarshalText() ([]byte, error) { return []byte(t.Stamp), nil }
+
 func newTimestamp(t, now time.Time) *timestamp {
 	t = t.UTC()
-	return &timestamp{Stamp: t.Format(time.RFC3339), Full: t.Format("2 January 2006, 15:04:05 UTC"), Age: age(now.Sub(t))}
-}
-
-// clockTime is a date and time of day; the script converts it to the reader's time
-// zone.
-type clockTime struct {
-	Stamp string
-	Text  string
-}
-
-func newClockTime(t time.Time) clockTime {
-	t = t.UTC()
-	return clockTime{Stamp: t.Format(time.RFC3339), Text: t.Format("2 Jan, 15:04 UTC")}
+	return &timestamp{Stamp: t.Format(time.RFC3339), Full: t.Format("2 January 2006, 15:04:05 UTC"), Clock: t.Format("2 Jan, 15:04 UTC"), Age: age(now.Sub(t))}
 }
 
 // age formats the time since an event. An event in the future is "just now", because
@@ -35,14 +24,26 @@ func newClockTime(t time.Time) clockTime {
 func age(d time.Duration) string {
 	switch {
 	case d < 5*time.Second:
-		return "just now"
+		return say("age_now")
 	case d < time.Minute:
-		return fmt.Sprintf("%d s ago", d/time.Second)
+		return say("age_s", int(d/time.Second))
 	case d < time.Hour:
-		return fmt.Sprintf("%d min ago", d/time.Minute)
+		return say("age_min", int(d/time.Minute))
 	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h ago", d/time.Hour)
+		return say("age_h", int(d/time.Hour))
 	default:
-		return fmt.Sprintf("%d days ago", d/(24*time.Hour))
+		return say("age_days", int(d/(24*time.Hour)))
+	}
+}
+
+// duration formats how far something is behind.
+func duration(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return say("duration_s", int(d/time.Second))
+	case d < 2*time.Hour:
+		return say("duration_min", int(d/time.Minute))
+	default:
+		return say("duration_h", int(d/time.Hour))
 	}
 }

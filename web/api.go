@@ -42,7 +42,7 @@ type gapJSON struct {
 }
 
 func (s *server) serveTrending(w http.ResponseWriter, r *http.Request) {
-	v, err := parseView(r.URL.RawQuery, ranking.Parameters())
+	v, err := parseView(r.URL.RawQuery, ranking.Parameters(), ranking.DefaultWindow)
 	if err != nil {
 		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return

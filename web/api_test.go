@@ -38,7 +38,7 @@ func TestAPIReturnsTheRanking(t *testing.T) {
 		"links": [{"url": "https://a.example/?a=1&b=2", "site": "site.example", "title": "T", "image": "https://images.example/did:plc:abc/bafkreiabcdefgh",
 			"card_from": "at://did:plc:abc/app.bsky.feed.post/3k", "sharers": 2, "id": 1,
 			"faces": [{"did": "did:plc:bbb"}, {"did": "did:plc:aaa"}],
-			"first_shared": "2026-05-04T10:30:00Z", "last_shared": "2026-05-04T11:59:00Z", "shared_by": ["did:plc:bbb", "did:plc:aaa"]}]
+			"first_seen": "2026-05-04T12:00:00Z", "first_shared": "2026-05-04T10:30:00Z", "last_shared": "2026-05-04T11:59:00Z", "shared_by": ["did:plc:bbb", "did:plc:aaa"]}]
 	}`, rec.Body.String())
 }
 
@@ -76,7 +76,7 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 		"limit=1.5":                             `limit is "1.5": send a whole number from 1 to 200`,
 		"limit=99999999999999999999":            `limit is "99999999999999999999": send a whole number from 1 to 200`,
 		"limit=1&limit=1":                       `limit appears 2 times: send it once`,
-		"windw=6h":                              `unknown parameter "windw": send any of window, sort, at_least, ways, domain, text, watch, degree, limit, cursor`,
+		"windw=6h":                              `unknown parameter "windw": send any of window, sort, at_least, ways, domain, text, by, watch, degree, limit, cursor`,
 		"sort=best":                             `sort is "best": send one of sharers, speed, newest`,
 		"at_least=0":                            `at_least is "0": send a whole number from 1 to 1000000`,
 		"at_least=+2":                           `at_least is " 2": send a whole number from 1 to 1000000`,
@@ -85,7 +85,8 @@ func TestAPISaysWhatToSendInstead(t *testing.T) {
 		"ways=":                                 `ways is "": send some of post,quote,repost, separated by commas`,
 		"domain=https://a.example/":             `domain is "https://a.example/": send a host such as news.example`,
 		"text=" + strings.Repeat("a", 201):      `text is "` + strings.Repeat("a", 39) + `…": send words, 200 characters at most`,
-		"domain=":                               `domain is "": send a host such as news.example`,
+		"by=@":                                  `by is "@": send the handle or the DID of an account`,
+		"by=did:plc":                            `by is "did:plc": send the handle or the DID of an account`,
 		"degree=first":                          `degree is "first": send a watch beside it, such as watch=alice.example`,
 		"watch=a.example&degree=third":          `degree is "third": send one of first, second, both`,
 		"watch=a%00b":                           `watch is "a\x00b": send the target of a watch`,
@@ -109,7 +110,7 @@ func TestUnreachableDatabaseIsAClear503(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.pool.Close()
-	for i, target := range []string{"/", "/fragment?window=1h", "/api/v1/trending"} {
+	for i, target := range []string{"/", "/api/v1/trending"} {
 		rec := r.do(http.MethodGet, target)
 		require.Equal(t, http.StatusServiceUnavailable, rec.Code, target)
 		require.Contains(t, rec.Body.String(), "The database does not respond", target)

@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -44,19 +45,50 @@ func (s renderSlots) release() { <-s }
 // only the compressed bytes.
 func (s *server) buffered(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !s.slots.acquire(r.Context()) {
-			w.Header().Set("Retry-After", "2")
-			s.writeError(w, r, http.StatusServiceUnavailable, "Too many requests at once. Try again in a moment.")
+		s.renderBuffered(handle, r).send(w, r)
+	}
+}
+
+// kept is buffered, and sends the response again for a short time to all who ask for
+// the same. Concurrent requests share one rendering.
+func (s *server) kept(handle http.HandlerFunc) http.HandlerFunc {
+	if s.cache.keep == 0 {
+		return s.buffered(handle)
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		key := s.cache.key(r)
+		if found := s.cache.find(key); found != nil {
+			found.send(w, r)
 			return
 		}
-		b := &bufferedResponse{header: w.Header(), code: http.StatusOK}
-		func() {
-			defer s.slots.release()
-			handle(b, r)
-			b.compress(r)
-		}()
-		b.send(w)
+		done := s.rendering.DoChan(key, func() (any, error) {
+			// The first client may disconnect, or have the page, while others still wait for it.
+			shared := r.Clone(context.WithoutCancel(r.Context()))
+			shared.Header.Del("If-None-Match")
+			b := s.renderBuffered(handle, shared)
+			s.cache.add(key, b)
+			return b, nil
+		})
+		select {
+		case <-r.Context().Done():
+		case result := <-done:
+			result.Val.(*bufferedResponse).send(w, r)
+		}
 	}
+}
+
+// renderBuffered renders a response.
+func (s *server) renderBuffered(handle http.HandlerFunc, r *http.Request) *bufferedResponse {
+	b := &bufferedResponse{header: make(http.Header), code: http.StatusOK}
+	if !s.slots.acquire(r.Context()) {
+		b.header.Set("Retry-After", "2")
+		s.writeError(b, r, http.StatusServiceUnavailable, say("error_busy"))
+		return b
+	}
+	defer s.slots.release()
+	handle(b, r)
+	b.compress(r)
+	return b
 }
 
 // bufferedResponse is a response that has not been sent yet.
@@ -79,9 +111,19 @@ func (b *bufferedResponse) compress(r *http.Request) {
 	b.header.Set("Content-Encoding", "gzip")
 }
 
-func (b *bufferedResponse) send(w http.ResponseWriter) {
+// send sends the response, or status 304 if the client has it. It does not change it:
+// many may send it at once.
+func (b *bufferedResponse) send(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	maps.Copy(h, b.header)
+	if b.code == http.StatusOK && isKnown(r, h.Get("ETag")) {
+		h.Del("Content-Encoding")
+		h.Del("Content-Type")
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
 	if b.code != http.StatusNotModified {
-		b.header.Set("Content-Length", strconv.Itoa(b.body.Len()))
+		h.Set("Content-Length", strconv.Itoa(b.body.Len()))
 	}
 	w.WriteHeader(b.code)
 	w.Write(b.body.Bytes()) //nolint:errcheck // the client has gone

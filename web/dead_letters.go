@@ -21,14 +21,12 @@ const (
 
 // deadLettersView is the list of dead letters.
 type deadLettersView struct {
-	Title  string
+	frame
 	Stages []stageView
 	State  string // empty: open and replaying
 	States []stateView
 	Rows   []deadLetterView
 	Full   bool // there may be more
-	CSS    string
-	Icon   string
 }
 
 // stageView is a link to the dead letters of a stage, or of all stages.
@@ -64,10 +62,8 @@ type deadLetterView struct {
 
 // deadLetterPage is the page of one dead letter.
 type deadLetterPage struct {
-	Title      string
+	frame
 	DeadLetter deadLetterView
-	CSS        string
-	Icon       string
 }
 
 // serveDeadLetters lists the dead letters, optionally of one stage or state. It is for
@@ -91,8 +87,7 @@ func (s *server) serveDeadLetters(w http.ResponseWriter, r *http.Request) {
 		s.deadLettersUnavailable(w, r, err)
 		return
 	}
-	page := deadLettersView{Title: s.title, State: f.State, Stages: stagesOf(f, counts), States: statesOf(f), Full: len(found) == maxDeadLetters,
-		CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")}
+	page := deadLettersView{frame: s.newFrame(), State: f.State, Stages: stagesOf(f, counts), States: statesOf(f), Full: len(found) == maxDeadLetters}
 	for i := range found {
 		page.Rows = append(page.Rows, s.newDeadLetter(&found[i]))
 	}
@@ -119,7 +114,7 @@ func (s *server) serveDeadLetter(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	s.render(w, http.StatusOK, "dead_letter", deadLetterPage{Title: s.title, DeadLetter: s.newDeadLetter(&found), CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg")})
+	s.render(w, http.StatusOK, "dead_letter", deadLetterPage{frame: s.newFrame(), DeadLetter: s.newDeadLetter(&found)})
 }
 
 func (s *server) deadLettersUnavailable(w http.ResponseWriter, r *http.Request, err error) {
@@ -133,25 +128,16 @@ func (s *server) deadLettersUnavailable(w http.ResponseWriter, r *http.Request, 
 // error, because the page would silently show something else.
 func parseDeadLetterFilter(raw string) (schema.DeadLetterFilter, error) {
 	var f schema.DeadLetterFilter
-	query, err := url.ParseQuery(raw)
+	query, err := parseParameters(raw, []string{"stage", "state"}, "?stage=commit")
 	if err != nil {
-		return f, errors.New("the query is malformed: omit it, or send one like ?stage=commit")
+		return f, err
 	}
-	for name := range query {
-		var field *string
-		var known []string
-		switch name {
-		case "stage":
-			field, known = &f.Stage, schema.Stages()
-		case "state":
-			field, known = &f.State, schema.DeadLetterStates()
-		default:
-			return f, fmt.Errorf("unknown parameter %q: send stage, state or nothing", shorten(name, 40))
+	for name, field := range map[string]*string{"stage": &f.Stage, "state": &f.State} {
+		known := schema.Stages()
+		if name == "state" {
+			known = schema.DeadLetterStates()
 		}
-		if *field, err = single(query, name, ""); err != nil {
-			return f, err
-		}
-		if !slices.Contains(known, *field) {
+		if *field = query.Get(name); query.Has(name) && !slices.Contains(known, *field) {
 			return f, fmt.Errorf("%s is %q: send one of %s", name, shorten(*field, 40), strings.Join(known, ", "))
 		}
 	}

@@ -63,3 +63,11 @@ func (i images) url(stored string) string {
 	}
 	return strings.NewReplacer("{did}", url.PathEscape(did), "{cid}", url.PathEscape(cid)).Replace(i.base)
 }
+
+// face returns the URL of an account's picture; "" if there is none, or no content
+// address in the stored one. Wherever the network's own address of it leads, the picture
+// comes from the configured host.
+func (i images) face(did, stored string) string {
+	cid, _, _ := strings.Cut(stored[strings.LastIndexByte(stored, '/')+1:], "@")
+	return i.url("blob:" + did + "/" + cid)
+}

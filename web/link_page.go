@@ -1,35 +1,46 @@
 package web
 
 import (
-	"context"
-	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
 )
 
-// linkPage is the page of a link: every share of it.
+// linkPage is the page of a link: how it is counted, and every share of it.
 type linkPage struct {
-	Title    string
-	Link     linkView
-	Window   window
-	Shares   string // how many
-	Accounts string
-	Counted  string
-	Whose    string // "of the accounts that … follows"; empty: of all that count
-	Rows     []shareView
-	Older    string // the address of the next page
-	Back     string
-	API      string
-	CSS      string
-	Icon     string
+	frame
+	Now        string
+	Link       linkView
+	Back       string
+	Windows    []choice // with the sharers in each
+	Words      string   // of the window
+	Shares     string   // how many
+	Accounts   string
+	Counted    string
+	Verb       string // "counts in …"
+	Whose      string // "of the accounts that … leads to"; empty: of all that count
+	Chart      *chartView
+	NotCounted []string
+	Gaps       []gapView
+	Titles     []ranking.Given
+	Spellings  []ranking.Given
+	Threads    []thread
+	Latest     string // the address of the first page, on the others
+	Older      string // that of the next page
+	API        string
+}
+
+// thread is a post with the quotes and reposts of it on the page.
+type thread struct {
+	Post    *shareView // nil: it is not on this page
+	By      person     // its author, if Post is nil
+	Href    string
+	Text    string
+	Through []shareView
 }
 
 // shareView is a share with sanitised texts.
@@ -42,14 +53,12 @@ type shareView struct {
 	Why  string // it does not count; empty: it counts
 }
 
-// linkHref returns the address of the page of a link, with the window and the watch of
-// the ranking that leads there.
-func linkHref(id int64, v view) string {
-	return strings.Replace(pageHref(v.Name, v.query.Watch), "/", "/links/"+strconv.FormatInt(id, 10), 1)
-}
-
 // serveLinkPage shows a page of the shares of a link.
 func (s *server) serveLinkPage(w http.ResponseWriter, r *http.Request, request linkRequest) error {
+	id := strconv.FormatInt(request.query.ID, 10)
+	if redirected(w, r, linkPages().address("/links/"+id, request.view)) {
+		return nil
+	}
 	l, err := s.link(r.Context(), request)
 	if err != nil {
 		return err
@@ -58,7 +67,11 @@ func (s *server) serveLinkPage(w http.ResponseWriter, r *http.Request, request l
 	if err != nil {
 		return err
 	}
-	page, err := s.newLinkPage(request, l, shares)
+	gaps, err := s.linkGaps(r.Context(), request)
+	if err != nil {
+		return err
+	}
+	page, err := s.newLinkPage(request, l, shares, gaps)
 	if err != nil {
 		s.renderFailed(w, err)
 		return nil
@@ -68,41 +81,116 @@ func (s *server) serveLinkPage(w http.ResponseWriter, r *http.Request, request l
 	return nil
 }
 
-func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage) (linkPage, error) {
-	shown, err := newLink(&ranking.TrendingLink{LinkCard: l.LinkCard}, l.At, request.view)
+func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares ranking.SharePage, gaps []schema.Gap) (linkPage, error) {
+	v := request.view
+	shown, err := s.newLink(&ranking.TrendingLink{LinkCard: l.LinkCard, FirstSeen: l.FirstSeen}, l.At, v)
 	if err != nil {
 		return linkPage{}, err
 	}
-	watch := request.query.Watch
+	first := v.with(func(*view) {})
 	page := linkPage{
-		Title: s.title, Link: shown, Window: request.window, Shares: counted(l.Shares, "share"), Accounts: counted(l.Accounts, "account"), Counted: grouped(l.Sharers),
-		Back: pageHref(request.Name, watch), API: strings.Replace(pageHref(request.Name, watch), "/", "/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", 1),
-		CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg"),
+		frame: s.newFrame().scripted(s), Now: l.At.Format(time.RFC3339), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
+		Counted: grouped(l.Sharers), Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
+		NotCounted: notCounted(l), Gaps: newGaps(&snapshot{gaps: gaps, at: l.At}), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 	}
-	if watch != "" {
-		page.Whose = targetName(watch)
+	if watch := request.query.Watch; watch != "" {
+		page.Whose = say("of_watch", targetName(watch))
 	}
-	for i := range shares.Shares {
-		page.Rows = append(page.Rows, newShare(&shares.Shares[i], l.At))
+	for _, w := range windows() {
+		page.Windows = append(page.Windows, choice{Name: w.Name, Value: grouped(l.Windows[w.Name]), Title: say("sharer_window", w.Words, l.Windows[w.Name]), Current: w == v.window,
+			Href: linkHref(l.ID, first.with(func(v *view) { v.window = w }))})
+	}
+	for _, given := range l.OtherTitles {
+		page.Titles = append(page.Titles, ranking.Given{Text: plain(given.Text, maxTitle), Accounts: given.Accounts})
+	}
+	for _, given := range l.OtherURLs {
+		page.Spellings = append(page.Spellings, ranking.Given{Text: plain(given.Text, maxTitle), Accounts: given.Accounts})
+	}
+	page.Threads = newThreads(shares.Shares, l, v)
+	if v.query.After != "" {
+		page.Latest = linkPages().address("/links/"+strconv.FormatInt(l.ID, 10), first)
 	}
 	if shares.Next != "" {
-		page.Older = shown.Shares + "&cursor=" + url.QueryEscape(string(shares.Next))
+		page.Older = linkPages().address("/links/"+strconv.FormatInt(l.ID, 10), v.with(func(v *view) { v.query.After = shares.Next }))
 	}
 	return page, nil
 }
 
-func newShare(s *ranking.LinkShare, now time.Time) shareView {
-	v := shareView{At: newTimestamp(s.SharedAt, now), Text: plain(s.Text, maxDescription), Why: whyNot(s.Why), How: map[string]string{"quote": "quoted it", "repost": "reposted it"}[s.How]}
-	if v.How == "" {
-		v.How = "posted it"
+// notCounted says how many shares do not count, by why.
+func notCounted(l ranking.LinkSummary) (all []string) {
+	for _, why := range ranking.Reasons() {
+		if n := l.NotCounted[why]; n > 0 {
+			all = append(all, say("not_counted", n, whyNot(why)))
+		}
 	}
+	return all
+}
+
+// newThreads puts quotes and reposts under their post. The thread with the latest share
+// comes first.
+func newThreads(shares []ranking.LinkShare, l ranking.LinkSummary, v view) (all []thread) {
+	at := make(map[string]int)       // the thread of a post
+	under := make(map[string]string) // the post that a share on the page quotes or reposts
+	for i := range shares {
+		under[shares[i].URI] = shares[i].Subject
+	}
+	for i := range shares {
+		share := &shares[i]
+		root, view := share.URI, newShare(share, l, v)
+		for depth := 0; under[root] != "" && depth < len(shares); depth++ {
+			root = under[root]
+		}
+		n, ok := at[root]
+		if !ok {
+			n = len(all)
+			at[root] = n
+			all = append(all, thread{})
+		}
+		if t := &all[n]; root == share.URI {
+			t.Post = &view
+		} else {
+			if share.Subject == root {
+				t.describe(share, v)
+			}
+			if share.How == "repost" {
+				view.Text = "" // it is that of the post
+			}
+			t.Through = append(t.Through, view)
+		}
+	}
+	return all
+}
+
+// describe names the post of a thread by a share of it, as far as its author is shown.
+func (t *thread) describe(share *ranking.LinkShare, v view) {
+	if share.Why == ranking.SubjectHidden {
+		t.By = person{Name: say("hidden_account")}
+		return
+	}
+	t.By, t.Href = subjectAuthor(share, v), postURL(share.Subject)
+	if share.How == "repost" {
+		t.Text = plain(share.Text, maxDescription)
+	}
+}
+
+// subjectAuthor is who wrote the post that a share quotes or reposts.
+func subjectAuthor(s *ranking.LinkShare, v view) person {
+	name := s.SubjectBy
+	if name == "" {
+		name, _, _ = strings.Cut(strings.TrimPrefix(s.Subject, "at://"), "/")
+	}
+	return newPerson(name).in(v, name)
+}
+
+func newShare(s *ranking.LinkShare, l ranking.LinkSummary, in view) shareView {
+	v := shareView{At: newTimestamp(s.SharedAt, l.At), Text: plain(s.Text, maxDescription), Why: whyNot(s.Why), How: say("how_" + s.How)}
 	if s.Why == ranking.Hidden {
-		v.By.Name = "a hidden account"
+		v.By.Name = say("hidden_account")
 		return v
 	}
-	v.By = newPerson(s.DID)
+	v.By = newPerson(s.DID).in(in, s.DID)
 	if s.Handle != "" {
-		if named := newPerson(s.Handle); named.Name != "" {
+		if named := newPerson(s.Handle).in(in, s.Handle); named.Name != "" {
 			v.By = named
 		}
 	}
@@ -113,74 +201,10 @@ func newShare(s *ranking.LinkShare, now time.Time) shareView {
 	return v
 }
 
-// whyNot explains why a share does not count.
+// whyNot explains why a share does not count; empty: it does.
 func whyNot(why ranking.Reason) string {
-	switch why {
-	case ranking.Counts:
+	if why == ranking.Counts {
 		return ""
-	case ranking.Hidden:
-		return "the account is not active"
-	case ranking.NotFollowed:
-		return "the account is not one of those that count here"
-	case ranking.SubjectHidden:
-		return "the author of the post is not active"
-	case ranking.SubjectGone:
-		return "the post was deleted, is not shown, or no longer contains the link"
-	case ranking.OutsideWindow:
-		return "it is older than the window"
-	case ranking.SamePerson:
-		return "the account shared it again later"
-	case ranking.Waiting:
-		return "it waits to be joined with the post"
 	}
-	return string(why)
-}
-
-// counted formats a number with a noun.
-func counted(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return grouped(n) + " " + noun + "s"
-}
-
-// targetName returns the target of a watch as the page shows it.
-func targetName(target string) string {
-	if _, err := syntax.ParseDID(target); err == nil {
-		return abbreviate(target)
-	}
-	return plain(target, maxSite)
-}
-
-// choiceView is a watch that can be chosen.
-type choiceView struct {
-	Value, Name string
-	Current     bool
-}
-
-// maxChoices bounds the watches to choose from. Others can be named in the address.
-const maxChoices = 200
-
-// choices lists the watches to choose from; none if there is no choice.
-func (s *server) choices(ctx context.Context, current string) ([]choiceView, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	targets, err := schema.WatchTargets(ctx, s.db, maxChoices)
-	if err != nil {
-		s.log.Error("watches_read_failed", "error", err)
-		return nil, fmt.Errorf("read the watches to choose from: %w", err)
-	}
-	if len(targets) < 2 {
-		return nil, nil
-	}
-	all := []choiceView{{"", "all followed accounts", current == ""}}
-	found := current == ""
-	for _, target := range targets {
-		found = found || target == current
-		all = append(all, choiceView{target, targetName(target), target == current})
-	}
-	if !found {
-		all = append(all, choiceView{current, targetName(current), true})
-	}
-	return all, nil
+	return say("why_" + string(why))
 }

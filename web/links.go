@@ -11,13 +11,12 @@ import (
 	"time"
 
 	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
 )
 
-// linkParameters are those of a link, shareParameters those of its shares, and
-// pageParameters those of its page.
+// linkParameters are those of a link, and shareParameters those of its shares.
 func linkParameters() []string  { return []string{"window", "watch", "degree"} }
 func shareParameters() []string { return append(linkParameters(), "limit", "cursor") }
-func pageParameters() []string  { return []string{"window", "watch", "cursor"} }
 
 // linkWindow is the window of a link if none is asked for: all shares in the ledger.
 const linkWindow = "7d"
@@ -37,10 +36,10 @@ type linkRequest struct {
 	query ranking.LinkQuery
 }
 
-// linkHandler serves requests about a link. parse reads the parameters that are named.
-func (s *server) linkHandler(parse parameterParser, names []string, serve func(http.ResponseWriter, *http.Request, linkRequest) error) http.HandlerFunc {
+// linkHandler serves requests about a link, with the parameters that are named.
+func (s *server) linkHandler(names []string, serve func(http.ResponseWriter, *http.Request, linkRequest) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		request, err := s.parseLinkRequest(r, parse, names)
+		request, err := s.parseLinkRequest(r, names)
 		if err != nil {
 			s.writeError(w, r, http.StatusBadRequest, err.Error())
 			return
@@ -52,20 +51,17 @@ func (s *server) linkHandler(parse parameterParser, names []string, serve func(h
 }
 
 // parseLinkRequest reads the id and the parameters.
-func (s *server) parseLinkRequest(r *http.Request, parse parameterParser, names []string) (l linkRequest, err error) {
+func (s *server) parseLinkRequest(r *http.Request, names []string) (l linkRequest, err error) {
 	text := r.PathValue("id")
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id < 1 || strconv.FormatInt(id, 10) != text {
 		return l, fmt.Errorf("id is %q: send the id of a link, a whole number such as 17", shorten(text, 40))
 	}
-	values, err := parse(r.URL.RawQuery, names, "window=24h&watch=alice.example")
+	values, err := parseParameters(r.URL.RawQuery, names, "window=24h&watch=alice.example")
 	if err != nil {
 		return l, err
 	}
-	if !values.Has("window") {
-		values.Set("window", linkWindow)
-	}
-	if l.view, err = newView(values); err != nil {
+	if l.view, err = newView(values, linkWindow); err != nil {
 		return l, err
 	}
 	q := l.view.query
@@ -114,7 +110,15 @@ func (s *server) link(ctx context.Context, request linkRequest) (ranking.LinkSum
 	}
 	l.Image, l.FirstSeen, l.At = s.images.url(l.Image), l.FirstSeen.UTC(), l.At.UTC()
 	l.FirstShared, l.LastShared = utc(l.FirstShared), utc(l.LastShared)
+	l.HistoryFrom = utc(l.HistoryFrom)
 	return l, nil
+}
+
+// linkGaps are the gaps that may hide shares of the window.
+func (s *server) linkGaps(ctx context.Context, request linkRequest) ([]schema.Gap, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	return schema.OpenGaps(ctx, s.db, request.query.At.Add(-request.Length), request.query.At)
 }
 
 func (s *server) linkShares(ctx context.Context, request linkRequest) (ranking.SharePage, error) {
@@ -130,7 +134,7 @@ func (s *server) writeLinkUnreadable(w http.ResponseWriter, r *http.Request, req
 	case isMerged: // not for ever: a merge can be undone
 		http.Redirect(w, r, movedTo(r.URL, merged), http.StatusTemporaryRedirect)
 	case errors.Is(err, ranking.ErrLink):
-		s.writeError(w, r, http.StatusNotFound, fmt.Sprintf("There is no link %d: nobody shares it any more, or nobody did.", request.query.ID))
+		s.writeError(w, r, http.StatusNotFound, say("error_link", strconv.FormatInt(request.query.ID, 10)))
 	case isRequest(err):
 		s.writeUnreadable(w, r, request.view, err)
 	default:

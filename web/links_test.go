@@ -125,7 +125,7 @@ func TestShareNamesItsRecord(t *testing.T) {
 	require.JSONEq(t, `{"did": "did:plc:alice", "handle": "alice.example", "display_name": "Alice", "how": "post", "shared_at": "2026-05-04T11:50:00Z",
 		"uri": "at://did:plc:alice/app.bsky.feed.post/1", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[5]))
 	require.JSONEq(t, `{"did": "did:plc:bob", "how": "repost", "shared_at": "2026-05-04T11:55:00Z", "uri": "at://did:plc:bob/app.bsky.feed.repost/1",
-		"subject": "at://did:plc:alice/app.bsky.feed.post/1", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[4]))
+		"subject": "at://did:plc:alice/app.bsky.feed.post/1", "subject_handle": "alice.example", "text": "Text of did:plc:alice", "counts": true}`, string(response.Shares[4]))
 	require.JSONEq(t, `{"did": "did:plc:carol", "how": "quote", "shared_at": "2026-05-04T11:56:00Z", "uri": "at://did:plc:carol/app.bsky.feed.post/1",
 		"subject": "at://did:plc:gone/app.bsky.feed.post/1", "text": "Text of did:plc:carol", "counts": false, "why": "subject_gone"}`, string(response.Shares[3]))
 	require.JSONEq(t, `{"did": "did:plc:hidden", "how": "post", "shared_at": "2026-05-04T11:57:00Z", "uri": "at://did:plc:hidden/app.bsky.feed.post/1",
@@ -140,7 +140,8 @@ func TestLinkSaysHowItIsCounted(t *testing.T) {
 	require.JSONEq(t, `{"id": 1, "url": "https://a.example/", "site": "a.example", "title": "T", "first_seen": "2026-05-04T12:00:00Z", "generated_at": "2026-05-04T12:00:00Z",
 		"shares": 10, "accounts": 8, "sharers": 4, "windows": {"1h": 2, "3h": 2, "6h": 2, "12h": 2, "24h": 2, "7d": 4}, "ways": {"post": 7, "quote": 1, "repost": 2},
 		"not_counted": {"hidden": 1, "not_followed": 1, "same_person": 2, "subject_gone": 1, "subject_hidden": 1},
-		"first_shared": "2026-05-03T06:00:00Z", "last_shared": "2026-05-04T11:59:00Z"}`, r.get("/api/v1/links/1"))
+		"first_shared": "2026-05-03T06:00:00Z", "last_shared": "2026-05-04T11:59:00Z",
+		"history_from": "2026-05-03T06:00:00Z", "history": [`+strings.Repeat("1,", 6)+strings.Repeat("2,", 41)+`4], "other_titles": [], "other_urls": []}`, r.get("/api/v1/links/1"))
 	var l ranking.LinkSummary
 	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1?window=3h&watch=hub.example")), &l))
 	require.Equal(t, 2, l.Sharers)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -30,6 +31,7 @@ var errTooManyStreams = errors.New("too many streams are open")
 type liveViews struct {
 	rank     func(context.Context, ranking.Query) (ranking.Page, error)
 	shown    func([]ranking.TrendingLink) []ranking.TrendingLink
+	streams  func(context.Context, time.Duration) (streamState, error) // the state of the streams, for a window; nil: it is not sent
 	log      *slog.Logger
 	stopping <-chan struct{}
 	wake     chan struct{} // a view was opened or closed
@@ -47,6 +49,7 @@ type openView struct {
 	due     time.Time
 	state   *liveState // nil: not computed yet
 	told    time.Time  // when the last event was sent
+	streams []byte     // the last event with the state of the streams; nil: none
 	readers map[*liveReader]struct{}
 }
 
@@ -78,6 +81,9 @@ func (l *liveViews) subscribe(v view) (*liveReader, error) {
 	shared.readers[r] = struct{}{}
 	if shared.state != nil {
 		r.events <- shared.state.snapshot()
+		if shared.streams != nil {
+			r.events <- shared.streams
+		}
 	}
 	if !l.running {
 		l.running = true
@@ -198,6 +204,13 @@ func (l *liveViews) compute(ctx context.Context, v *openView) {
 		q.Bare = false // what a new link is, is read only then
 		page, err = l.rank(ctx, q)
 	}
+	var streams []byte
+	if err == nil && l.streams != nil {
+		var state streamState
+		if state, err = l.streams(ctx, q.Window); err == nil {
+			streams = event("state", state)
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v.due = time.Now().Add(liveInterval)
@@ -225,6 +238,10 @@ func (l *liveViews) compute(ctx context.Context, v *openView) {
 		if event, changed := v.state.changes(before, page.Links, l.shown); changed || time.Since(v.told) >= stillEvery {
 			l.tell(v, event)
 		}
+	}
+	if !bytes.Equal(streams, v.streams) {
+		v.streams = streams
+		l.tell(v, streams)
 	}
 }
 

@@ -63,7 +63,7 @@ func liveServer(t *testing.T, town *rankedTown) (_ *server, stop func()) {
 	t.Cleanup(stop)
 	s, err := newServer(Config{DB: hung{}, Now: time.Now, Stopping: stopping, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	s.live.rank = town.rank
+	s.live.rank, s.live.streams = town.rank, nil
 	return s, stop
 }
 

@@ -7,14 +7,11 @@ import (
 
 // problemView is an error page.
 type problemView struct {
-	Title   string
+	frame
 	Code    int
 	Heading string
 	Message string
-	CSS     string
-	Icon    string
-	Retry   bool // the page reloads itself
-	Home    string
+	Again   string // the address to try again; empty: that would not help
 	ToHome  string
 }
 
@@ -26,14 +23,17 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, code int, me
 		writeJSON(w, code, map[string]string{"error": message})
 		return
 	}
-	s.render(w, code, "problem", problemView{
-		Title: s.title, Code: code, Heading: http.StatusText(code), Message: message, Retry: code == http.StatusServiceUnavailable,
-		CSS: s.assets.url("page.css"), Icon: s.assets.url("icon.svg"), Home: s.home, ToHome: s.homeName,
-	})
+	page := problemView{
+		frame: s.newFrame(), Code: code, Heading: http.StatusText(code), Message: message, ToHome: s.homeName,
+	}
+	if code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests {
+		page.Again = r.URL.RequestURI()
+	}
+	s.render(w, code, "problem", page)
 }
 
 // writeUnavailable reports that the database does not respond.
 func (s *server) writeUnavailable(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Retry-After", "5")
-	s.writeError(w, r, http.StatusServiceUnavailable, "The database does not respond, so links cannot be counted. Stored data is safe; try again in a moment.")
+	s.writeError(w, r, http.StatusServiceUnavailable, say("error_unavailable"))
 }

@@ -9,7 +9,7 @@ import (
 // Limits of a request before it is read. A waiting connection uses about 20 kB.
 const (
 	headerTimeout = 5 * time.Second  // for the complete header of a request
-	idleTimeout   = 30 * time.Second // between two requests; the page sends one every five seconds
+	idleTimeout   = 30 * time.Second // between two requests
 	maxHeader     = 16 << 10         // bytes of a header
 )
 

@@ -25,12 +25,16 @@ const queryTimeout = 5 * time.Second
 type snapshot struct {
 	view    view
 	at      time.Time
+	before  int                    // links on the pages before
 	next    ranking.Cursor         // of the next page
 	links   []ranking.TrendingLink // Image is a URL or empty; every URL is http or https
 	streams []schema.StreamStatus
 	gaps    []schema.Gap
 	follows schema.Following
+	watches []choice // to choose from
 	etag    string
+
+	progress schema.Progress // set where there are no links
 }
 
 // snapshot counts the links of a view. Concurrent requests for the same count share
@@ -71,7 +75,7 @@ func (s *server) read(ctx context.Context, v view) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	snap := &snapshot{view: v, at: page.At.UTC(), next: page.Next}
+	snap := &snapshot{view: v, at: page.At.UTC(), before: page.Before, next: page.Next}
 	if snap.streams, err = schema.StreamStatuses(ctx, s.db); err != nil {
 		return nil, err
 	}
@@ -81,12 +85,31 @@ func (s *server) read(ctx context.Context, v view) (*snapshot, error) {
 	if snap.follows, err = s.follows(ctx, q); err != nil {
 		return nil, err
 	}
+	if snap.watches, err = s.watchChoices(ctx, q.Watch); err != nil {
+		return nil, err
+	}
+	if len(page.Links) == 0 {
+		if snap.progress, err = schema.ReadProgress(ctx, s.db, q.Watch); err != nil {
+			return nil, err
+		}
+	}
 	for i := range snap.streams { // the detail is for operators: it contains addresses
 		snap.streams[i].Detail = ""
 	}
 	snap.links = s.shown(page.Links)
 	snap.etag, err = s.etag(snap)
 	return snap, err
+}
+
+// readStreams returns the state of the streams for a live view.
+func (s *server) readStreams(ctx context.Context, window time.Duration) (streamState, error) {
+	now := s.now().UTC()
+	streams, err := schema.StreamStatuses(ctx, s.db)
+	if err != nil {
+		return streamState{}, err
+	}
+	gaps, err := schema.OpenGaps(ctx, s.db, now.Add(-window), now)
+	return newState(streams, gaps, now), err
 }
 
 // follows describes the accounts that count.
@@ -138,11 +161,19 @@ func (s *server) etag(snap *snapshot) (string, error) {
 func notModified(w http.ResponseWriter, r *http.Request, etag string) bool {
 	w.Header().Set("ETag", etag)
 	w.Header().Set("Cache-Control", "no-cache") // the client may store it, but must revalidate
+	if isKnown(r, etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return true
+	}
+	return false
+}
+
+// isKnown reports whether the client has the version that etag identifies.
+func isKnown(r *http.Request, etag string) bool {
 	for _, header := range r.Header.Values("If-None-Match") {
 		for tag := range strings.SplitSeq(header, ",") {
 			tag = strings.TrimSpace(tag)
-			if tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/") {
-				w.WriteHeader(http.StatusNotModified)
+			if etag != "" && (tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/")) {
 				return true
 			}
 		}

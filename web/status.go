@@ -1,6 +1,7 @@
 package web
 
 import (
+	"slices"
 	"time"
 
 	"github.com/weir-social/weir/schema"
@@ -13,9 +14,68 @@ const (
 	levelBad  = "bad"  // it is not, and may need an operator
 )
 
-// statusView describes the state of a stream.
+// streamState is the line with the state of the streams.
+type streamState struct {
+	Level string     `json:"level"`
+	Text  string     `json:"text"`
+	Since *timestamp `json:"since,omitempty"` // of the state; nil: the text has no time
+	Gaps  int        `json:"gaps"`            // that may hide shares of the window
+}
+
+// newState describes the stream whose state is the worst. A database without streams has
+// never had a consumer.
+func newState(all []schema.StreamStatus, gaps []schema.Gap, now time.Time) streamState {
+	if len(all) == 0 {
+		all = []schema.StreamStatus{{}}
+	}
+	worst := streamState{}
+	for _, st := range all {
+		if v := stateOf(st, now); severity(v.Level) > severity(worst.Level) {
+			worst = v
+		}
+	}
+	worst.Gaps = len(gaps)
+	return worst
+}
+
+// severity orders levels; that of none is the lowest.
+func severity(level string) int {
+	return slices.Index([]string{"", levelGood, levelWait, levelBad}, level)
+}
+
+func stateOf(st schema.StreamStatus, now time.Time) streamState {
+	since := newTimestamp(st.StateSince, now)
+	switch state := st.Current(); state {
+	case schema.StateNoConsumer:
+		return streamState{Level: levelBad, Text: say("state_no_consumer")}
+	case schema.StateLive:
+		return streamState{Level: levelGood, Text: say("state_live")}
+	case schema.StateQuiet:
+		if st.LastEvent != nil {
+			since = newTimestamp(*st.LastEvent, now)
+		}
+		return streamState{Level: levelGood, Text: say("state_quiet"), Since: since}
+	case schema.StateCatchingUp:
+		if st.LastEvent == nil {
+			return streamState{Level: levelWait, Text: say("state_catching_up")}
+		}
+		return streamState{Level: levelWait, Text: say("state_behind", duration(now.Sub(*st.LastEvent)))}
+	case schema.StateConnecting:
+		return streamState{Level: levelWait, Text: say("state_connecting")}
+	case schema.StateNoNetwork:
+		if !st.Leased {
+			return streamState{Level: levelBad, Text: say("state_silent"), Since: since}
+		}
+		return streamState{Level: levelBad, Text: say("state_reconnecting"), Since: since}
+	case schema.StateDraining:
+		return streamState{Level: levelWait, Text: say("state_draining")}
+	default:
+		return streamState{Level: levelWait, Text: plain(state, maxName)}
+	}
+}
+
+// statusView describes the state of one stream.
 type statusView struct {
-	Version   string // changes with everything but the time of the last event
 	Level     string
 	Word      string
 	Detail    string
@@ -23,28 +83,19 @@ type statusView struct {
 	LastEvent *timestamp
 }
 
-// newStatuses describes every stream. A database without streams has never had a
-// consumer.
-func newStatuses(all []schema.StreamStatus, now time.Time) ([]statusView, error) {
-	if len(all) == 0 {
-		all = []schema.StreamStatus{{}}
-	}
-	views := make([]statusView, 0, len(all))
+// newStatuses describes every stream.
+func newStatuses(all []schema.StreamStatus, now time.Time) (views []statusView) {
 	for _, st := range all {
 		view := describe(st)
 		if len(all) > 1 {
 			view.Stream = plain(st.Name, maxName)
-		}
-		var err error
-		if view.Version, err = version([]any{view, st.LastEvent != nil}); err != nil {
-			return nil, err
 		}
 		if st.LastEvent != nil {
 			view.LastEvent = newTimestamp(*st.LastEvent, now)
 		}
 		views = append(views, view)
 	}
-	return views, nil
+	return views
 }
 
 // describe describes the state of a stream for readers. The stored detail, such as an
@@ -52,73 +103,31 @@ func newStatuses(all []schema.StreamStatus, now time.Time) ([]statusView, error)
 func describe(st schema.StreamStatus) statusView {
 	host := plain(st.Host, maxSite)
 	if host == "" {
-		host = "the stream"
+		host = say("the_stream")
 	}
-	var v statusView
+	in := func(level, name string, values ...any) statusView {
+		return statusView{Level: level, Word: say("word_" + name), Detail: say("detail_"+name, values...)}
+	}
 	switch state := st.Current(); state {
 	case schema.StateNoConsumer:
-		v = statusView{Level: levelBad, Word: "No consumer is running", Detail: "nothing new is counted until one starts"}
+		return in(levelBad, "no_consumer")
 	case schema.StateLive:
-		v = statusView{Level: levelGood, Word: "Live", Detail: "reading " + host}
+		return in(levelGood, "live", host)
 	case schema.StateQuiet:
-		v = statusView{Level: levelGood, Word: "Quiet", Detail: "connected to " + host + ", which has no new events"}
+		return in(levelGood, "quiet", host)
 	case schema.StateCatchingUp:
-		v = statusView{Level: levelWait, Word: "Catching up", Detail: "reading older events from " + host + "; the counts are still rising"}
+		return in(levelWait, "catching_up", host)
 	case schema.StateConnecting:
-		v = statusView{Level: levelWait, Word: "Connecting", Detail: "nothing new is counted until the stream responds"}
+		return in(levelWait, "connecting")
 	case schema.StateNoNetwork:
-		v = statusView{Level: levelBad, Word: "Not connected", Detail: "trying again; nothing new is counted meanwhile"}
+		v := in(levelBad, "no_network")
 		if !st.Leased {
-			v.Detail = "the consumer has stopped responding; nothing new is counted until it or another one continues"
+			v.Detail = say("detail_silent")
 		}
+		return v
 	case schema.StateDraining:
-		v = statusView{Level: levelWait, Word: "Paused by backpressure", Detail: "storing what was read; the stream then resumes automatically"}
+		return in(levelWait, "draining")
 	default:
-		v = statusView{Level: levelWait, Word: plain(state, maxName)}
-	}
-	return v
-}
-
-// emptyView explains why there are no links.
-type emptyView struct {
-	Heading string
-	Text    string
-	Longer  string // the name of a longer window to offer, or empty
-}
-
-// newEmpty explains the state of the stream that is closest to delivering links.
-func newEmpty(all []schema.StreamStatus, w window) emptyView {
-	states := make(map[string]bool)
-	began, leased := false, false
-	for _, st := range all {
-		states[st.Current()] = true
-		began = began || st.LastEvent != nil
-		leased = leased || st.Leased
-	}
-	longer := ""
-	if names := windows(); began && w.Name != names[len(names)-1].Name {
-		longer = names[len(names)-1].Name
-	}
-	nobody := "Nobody shared a link in " + w.Words
-	switch {
-	case states[schema.StateLive] || states[schema.StateQuiet]:
-		if !began {
-			return emptyView{"Just started", "Weir is connected. The first link appears here as soon as somebody shares one.", ""}
-		}
-		return emptyView{nobody, "Weir is connected. The next link appears here as soon as somebody shares one.", longer}
-	case states[schema.StateCatchingUp] || states[schema.StateDraining]:
-		return emptyView{"Catching up", "Weir is reading the events that it has missed, oldest first. It has not found a link shared in " + w.Words + " yet.", longer}
-	case states[schema.StateConnecting]:
-		return emptyView{"Connecting", "Weir is waiting for the stream to respond. New links then appear here automatically.", longer}
-	case states[schema.StateNoNetwork] && leased:
-		return emptyView{"Not connected", "Weir cannot reach the stream and keeps trying; you need not do anything. It had stored no link shared in " + w.Words + " before.", longer}
-	case states[schema.StateNoNetwork]:
-		return emptyView{"Not connected", "The consumer has stopped responding. New links appear here once it recovers, or once you start another one with “weir serve” or “weir consume”.", longer}
-	case len(all) == 0:
-		return emptyView{"Nothing has been read yet", "Weir is waiting for its first consumer: “weir serve” runs everything, “weir consume” runs only the consumer. Links then appear here automatically.", ""}
-	case states[schema.StateNoConsumer]:
-		return emptyView{nobody, "No consumer is running, so nothing new is counted. Start one with “weir serve” or “weir consume”. Links then appear here automatically.", longer}
-	default:
-		return emptyView{nobody, "The line above shows the state of the stream.", longer}
+		return statusView{Level: levelWait, Word: plain(state, maxName)}
 	}
 }

@@ -19,6 +19,12 @@ func (r *rig) statuses() (all []string) {
 	return all
 }
 
+// stateLine returns the line with the state of the streams.
+func (r *rig) stateLine() string {
+	r.t.Helper()
+	return text(find(r.parse(r.get("/")), func(n *html.Node) bool { return attr(n, "id") == "word" })[0])
+}
+
 func (r *rig) empty(target string) string {
 	r.t.Helper()
 	found := find(r.parse(r.get(target)), class("empty"))
@@ -41,19 +47,19 @@ func TestStatusDescribesTheStream(t *testing.T) {
 		state, detail   string
 		status, heading string
 	}{
-		{schema.StateLive, "", "Live reading host.example last event 30 s ago", "Nobody shared a link in the last 6 hours"},
-		{schema.StateQuiet, "", "Quiet connected to host.example, which has no new events last event 30 s ago", "Nobody shared a link in the last 6 hours"},
-		{schema.StateCatchingUp, "", "Catching up reading older events from host.example; the counts are still rising last event 30 s ago", "Catching up"},
-		{schema.StateConnecting, "", "Connecting nothing new is counted until the stream responds last event 30 s ago", "Connecting"},
-		{schema.StateNoNetwork, "dial tcp: no <such> host", "Not connected trying again; nothing new is counted meanwhile last event 30 s ago", "Not connected"},
-		{schema.StateDraining, "the buffer is full", "Paused by backpressure storing what was read; the stream then resumes automatically last event 30 s ago", "Catching up"},
-		{"something later", "its detail", "something later last event 30 s ago", "Nobody shared a link in the last 6 hours"},
+		{schema.StateLive, "", "Live", "Nobody shared a link in the last 6 hours"},
+		{schema.StateQuiet, "", "Quiet since 4 May, 11:59 UTC", "Nobody shared a link in the last 6 hours"},
+		{schema.StateCatchingUp, "", "Behind by 30 s", "Catching up"},
+		{schema.StateConnecting, "", "Connecting", "Connecting"},
+		{schema.StateNoNetwork, "dial tcp: no <such> host", "Reconnecting since 4 May, 11:58 UTC", "Not connected"},
+		{schema.StateDraining, "the buffer is full", "Storing what was read", "Catching up"},
+		{"something later", "its detail", "something later", "Nobody shared a link in the last 6 hours"},
 	} {
 		t.Run(c.state, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			r.stream("jetstream", c.state, c.detail)
-			require.Equal(t, []string{c.status}, r.statuses())
+			require.Equal(t, c.status, r.stateLine())
 			require.Contains(t, r.empty("/"), c.heading+" ")
 			require.Equal(t, c.state, r.apiState())
 		})
@@ -69,7 +75,8 @@ func TestConsumerWithAnExpiredLeaseIsNotConnected(t *testing.T) {
 			r := newRig(t)
 			r.stream("jetstream", state, "an old detail")
 			r.exec(`UPDATE streams SET lease_expires_at = now() - interval '1 second'`)
-			require.Equal(t, []string{"Not connected the consumer has stopped responding; nothing new is counted until it or another one continues last event 30 s ago"}, r.statuses())
+			require.Equal(t, []string{"Not connected · the consumer has stopped responding; nothing new is counted until it or another one continues · last event 30 s ago"}, r.statuses())
+			require.Equal(t, "The consumer does not respond since 4 May, 11:58 UTC", r.stateLine())
 			require.Contains(t, r.empty("/"), "Not connected The consumer has stopped responding.")
 			require.Equal(t, schema.StateNoNetwork, r.apiState())
 		})
@@ -82,22 +89,23 @@ func TestReleasedStreamHasNoConsumer(t *testing.T) {
 	lease, ok, err := schema.TakeLease(t.Context(), r.pool, "jetstream", "jetstream", "me", time.Hour)
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, []string{"Connecting nothing new is counted until the stream responds no event yet"}, r.statuses())
+	require.Equal(t, []string{"Connecting · nothing new is counted until the stream responds · no event yet"}, r.statuses())
 	require.NoError(t, lease.Release(t.Context(), r.pool))
-	require.Equal(t, []string{"No consumer is running nothing new is counted until one starts no event yet"}, r.statuses())
-	require.Contains(t, r.empty("/"), "Start one with “weir serve”")
+	require.Equal(t, []string{"No consumer is running · nothing new is counted until one starts · no event yet"}, r.statuses())
+	require.Contains(t, r.empty("/"), "Links appear here automatically once one runs: weir serve")
 	require.Equal(t, "no consumer is running", r.apiState())
 }
 
 func TestFreshDatabaseShowsThatNothingWasRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	require.Equal(t, []string{"No consumer is running nothing new is counted until one starts no event yet"}, r.statuses())
+	require.Equal(t, "No consumer is running", r.stateLine())
+	require.Contains(t, r.empty("/"), "To run everything: weir serve")
 	require.Contains(t, r.empty("/"), "Nothing has been read yet")
 	r.stream("jetstream", schema.StateLive, "")
 	r.exec(`UPDATE streams SET last_event_at = NULL`)
 	require.Contains(t, r.empty("/"), "Just started")
-	require.Equal(t, []string{"Live reading host.example no event yet"}, r.statuses())
+	require.Equal(t, []string{"Live · reading host.example · no event yet"}, r.statuses())
 }
 
 func TestEmptyWindowOffersALongerOne(t *testing.T) {
@@ -116,9 +124,10 @@ func TestSeveralStreamsAreNamed(t *testing.T) {
 	r.stream("two", schema.StateQuiet, "")
 	r.stream("one", schema.StateNoNetwork, "")
 	require.Equal(t, []string{
-		"Not connected one trying again; nothing new is counted meanwhile last event 30 s ago",
-		"Quiet two connected to host.example, which has no new events last event 30 s ago",
+		"Not connected · one · trying again; nothing new is counted meanwhile · last event 30 s ago",
+		"Quiet · two · connected to host.example, which has no new events · last event 30 s ago",
 	}, r.statuses())
+	require.Equal(t, "Reconnecting since 4 May, 11:58 UTC", r.stateLine(), "the worst")
 }
 
 func TestOpenGapInTheWindowIsShown(t *testing.T) {
@@ -136,8 +145,15 @@ func TestOpenGapInTheWindowIsShown(t *testing.T) {
 		return text(found[0])
 	}
 	gap(5*time.Hour, 3*time.Hour, "the <b>server</b> forgot")
-	require.Equal(t, "The counts may be too low. Weir may have missed shares between 4 May, 07:00 UTC and 4 May, 09:00 UTC. Why "+
-		"4 May, 07:00 UTC – 4 May, 09:00 UTC: the <b>server</b> forgot", notice("/?window=6h"))
+	require.Equal(t, "The counts may be too low. Weir may have missed shares between 4 May, 07:00 UTC and 4 May, 09:00 UTC. Why, and how far the repair is "+
+		"4 May, 07:00 UTC – 4 May, 09:00 UTC: the <b>server</b> forgot; the repair has not begun", notice("/?window=6h"))
+	r.exec(`UPDATE gaps SET accounts = 342, checked = 118, unchecked = 2`)
+	require.Contains(t, notice("/?window=6h"), "forgot; 342 accounts have to be compared with what is stored; 120 done")
+	r.exec(`UPDATE gaps SET problem = 'an internal cause'`)
+	require.Contains(t, notice("/?window=6h"), "forgot; it cannot be repaired until an operator looks at it")
+	require.NotContains(t, r.get("/?window=6h"), "an internal cause")
+	require.NotContains(t, r.get("/?window=6h"), `href="#gaps" hidden`)
+	require.Contains(t, r.get("/?window=1h"), `href="#gaps" hidden`)
 	require.Empty(t, notice("/?window=3h"), "the gap ends where the window begins")
 	require.Empty(t, notice("/?window=1h"))
 	gap(30*time.Minute, 20*time.Minute, "another")
@@ -152,12 +168,26 @@ func TestOpenGapInTheWindowIsShown(t *testing.T) {
 	require.Empty(t, notice("/?window=12h"))
 }
 
-func TestTimesAreMachineReadable(t *testing.T) {
+// An empty page says how far the lists and the past posts of accounts are, and what to
+// do next.
+func TestEmptyPageSaysWhatIsHappening(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.stream("jetstream", schema.StateLive, "")
-	stamp := find(r.parse(r.get("/")), func(n *html.Node) bool { return n.Data == "time" })[0]
-	require.Equal(t, "2026-05-04T11:59:30Z", attr(stamp, "datetime"))
+	r.watch("follows", "alice.example")
+	require.Contains(t, r.empty("/"), "1 follow list has not been read yet. To see what became of each list: weir watch list")
+	r.exec(`UPDATE watches SET problem = 'no such account'`)
+	require.Contains(t, r.empty("/"), "1 follow list could not be read")
+	require.NotContains(t, r.empty("/"), "no such account")
+	r.exec(`UPDATE watches SET problem = '', synced_at = now()`)
+	r.exec(`INSERT INTO watch_members (watch_id, did) SELECT 1, 'did:plc:' || n FROM generate_series(1, 342) AS n`)
+	r.exec(`INSERT INTO accounts (did, feed_read_at) SELECT 'did:plc:' || n, now() FROM generate_series(1, 120) AS n`)
+	require.Contains(t, r.empty("/"), "The follow lists have been read: 342 accounts. Their past posts are being read: 120 of 342 accounts are done.")
+	r.exec(`INSERT INTO accounts (did, feed_read_at) SELECT 'did:plc:' || n, now() FROM generate_series(121, 342) AS n`)
+	require.Contains(t, r.empty("/"), "Their past posts have been read.")
+	require.Contains(t, r.empty("/?domain=a.example&window=1h"), "No link matches Nobody shared a link in the last hour that passes the filters.")
+	clear := find(r.parse(r.get("/?domain=a.example&window=1h")), class("empty"))[0]
+	require.Equal(t, "/?window=1h", attr(find(clear, element("a"))[0], "href"))
 }
 
 func TestAgeIsInWords(t *testing.T) {

@@ -24,7 +24,7 @@ func streamParameters() []string {
 // disconnects, reads too slowly, or the process stops. A client that reconnects gets a
 // snapshot, whatever its Last-Event-ID.
 func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
-	v, err := parseView(r.URL.RawQuery, streamParameters())
+	v, err := parseView(r.URL.RawQuery, streamParameters(), ranking.DefaultWindow)
 	if err != nil {
 		s.writeError(w, r, http.StatusBadRequest, err.Error())
 		return
@@ -40,6 +40,12 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
+	closed, ok := s.clients.stream(r)
+	if !ok {
+		s.writeRefused(w, r)
+		return
+	}
+	defer closed()
 	reader, err := s.live.subscribe(v)
 	if err != nil {
 		h.Set("Retry-After", "10")

@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"github.com/weir-social/weir/ranking"
 )
 
 // Limits of texts on the page, in characters. The style sheet also limits the lines.
@@ -98,20 +100,37 @@ func displayURL(u *url.URL) string {
 
 // person is an account that shared a link.
 type person struct {
-	Name string
-	Href string // the profile; empty if the stored name is neither a handle nor a DID
+	Name    string
+	Known   bool   // the name is a handle or a DID
+	Profile string // empty if the name is neither
+	Href    string // the links that it shared; empty: not to be shown
+	Face    string // the address of its picture; empty: none
 }
 
 const appBase = "https://bsky.app/profile/"
 
 func newPerson(name string) person {
 	if h, err := syntax.ParseHandle(name); err == nil && !h.IsInvalidHandle() {
-		return person{Name: "@" + shorten(name, maxName), Href: appBase + url.PathEscape(name)}
+		return person{Name: "@" + shorten(name, maxName), Known: true, Profile: appBase + url.PathEscape(name)}
 	}
-	if _, err := syntax.ParseDID(name); err == nil {
-		return person{Name: abbreviate(name), Href: appBase + url.PathEscape(name)}
+	if isDID(name) {
+		return person{Name: abbreviate(name), Known: true, Profile: appBase + url.PathEscape(name)}
 	}
 	return person{Name: plain(name, maxName)}
+}
+
+// in sets the address of the links that an account with a name shared, in the window of
+// a view.
+func (p person) in(v view, name string) person {
+	if id, err := syntax.ParseAtIdentifier(name); err == nil && p.Known {
+		p.Href = rankingHref(v.of(ranking.Query{By: id.Normalize().String()}))
+	}
+	return p
+}
+
+func isDID(name string) bool {
+	_, err := syntax.ParseDID(name)
+	return err == nil
 }
 
 // abbreviate keeps both ends of a DID, where DIDs differ.

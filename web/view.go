@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,7 +17,8 @@ import (
 // view is a ranking that was asked for.
 type view struct {
 	window
-	query ranking.Query
+	query   ranking.Query
+	compact bool // a page with a line for each link
 }
 
 // key is the same for two requests of the same page.
@@ -26,50 +28,36 @@ func (v view) key() string {
 
 // parseView reads the parameters that are named. A misspelt parameter is an error,
 // because the response would silently be for other parameters.
-func parseView(raw string, names []string) (view, error) {
+func parseView(raw string, names []string, standard string) (view, error) {
 	values, err := parseParameters(raw, names, "window=6h&limit=50")
 	if err != nil {
 		return view{}, err
 	}
-	return newView(values)
+	return newView(values, standard)
 }
-
-// parameterParser is parseParameters or knownParameters.
-type parameterParser func(raw string, names []string, example string) (url.Values, error)
 
 // parseParameters reads a query with the parameters that are named, each at most once.
 func parseParameters(raw string, names []string, example string) (url.Values, error) {
-	return parameters(raw, names, example, func(name string) error {
-		return fmt.Errorf("unknown parameter %q: send any of %s", shorten(name, 40), strings.Join(names, ", "))
-	})
-}
-
-// knownParameters does the same for an address of a page. It leaves out other parameters:
-// the address may have been shared with some that Weir does not know.
-func knownParameters(raw string, names []string, example string) (url.Values, error) {
-	return parameters(raw, names, example, func(string) error { return nil })
-}
-
-func parameters(raw string, names []string, example string, unknown func(name string) error) (url.Values, error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return nil, fmt.Errorf("the query is malformed: send one like %s", example)
 	}
-	for name := range values {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(names, name) {
-			if err := unknown(name); err != nil {
-				return nil, err
-			}
-			delete(values, name)
-		} else if _, err := single(values, name, ""); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("unknown parameter %q: send any of %s", shorten(name, 40), strings.Join(names, ", "))
+		}
+		if n := len(values[name]); n > 1 {
+			return nil, fmt.Errorf("%s appears %d times: send it once", name, n)
 		}
 	}
 	return values, nil
 }
 
-// newView reads a view from its parameters.
-func newView(values url.Values) (v view, err error) {
+// newView reads a view from its parameters. standard is the window if none is asked for.
+func newView(values url.Values, standard string) (v view, err error) {
+	if !values.Has("window") {
+		values.Set("window", standard)
+	}
 	v.query, err = ranking.ParseQuery(func(name string) (string, bool) {
 		return values.Get(name), values.Has(name)
 	}, ranking.Limits{Default: defaultLimit, Most: maxLimit})
@@ -81,6 +69,10 @@ func newView(values url.Values) (v view, err error) {
 			v.window = w
 		}
 	}
+	if density := values.Get("density"); density != "" && density != "full" && density != "compact" {
+		return v, fmt.Errorf("density is %q: send one of full, compact", shorten(density, 40))
+	}
+	v.compact = values.Get("density") == "compact"
 	return v, err
 }
 

@@ -51,6 +51,7 @@ func TestAPIHasEveryOption(t *testing.T) {
 	r.shareBy("quote", "https://b.example/", "did:plc:b", time.Minute)
 	r.share("https://c.example/", "did:plc:d", 8*time.Hour)
 	r.exec(`UPDATE links SET site = 'c.example' WHERE url = 'https://c.example/'`)
+	r.exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:b', 'b.example')`)
 	r.watch("follows", "alice.example", "did:plc:a", "did:plc:d")
 	r.watch("second-degree", "alice.example", "did:plc:b")
 	r.watch("follows", "bob.example", "did:plc:c")
@@ -69,6 +70,13 @@ func TestAPIHasEveryOption(t *testing.T) {
 		"domain=other.example":              nil,
 		"window=24h&text=c.example":         {"c.example/ 1"},
 		"text=nothing+like+it":              nil,
+		"by=did:plc:a":                      {"a.example/ 3", "b.example/ 2"},
+		"by=@B.example&ways=quote":          {"b.example/ 1"},
+		"by=did:plc:d":                      nil,
+		"window=24h&by=did:plc:d":           {"c.example/ 1"},
+		"by=nobody.example":                 nil,
+		"by=&domain=&text=&degree=both":     {"a.example/ 3", "b.example/ 2"},
+		"by=did:plc:c&watch=alice.example":  {"a.example/ 2"},
 		"watch=":                            {"a.example/ 3", "b.example/ 2"},
 		"watch=alice.example":               {"b.example/ 2", "a.example/ 2"},
 		"watch=alice.example&degree=both":   {"b.example/ 2", "a.example/ 2"},
@@ -132,18 +140,19 @@ func TestForeignCursorsAreRefused(t *testing.T) {
 		require.Contains(t, rec.Body.String(), "cursor is", query)
 		require.Less(t, rec.Body.Len(), 400)
 	}
-	for _, other := range []string{"window=24h", "sort=speed", "sort=newest", "at_least=2", "ways=post", "domain=a.example", "text=a.example", "watch=alice.example"} {
+	for _, other := range []string{"window=24h", "sort=speed", "sort=newest", "at_least=2", "ways=post", "domain=a.example", "text=a.example", "by=did:plc:a", "watch=alice.example"} {
 		refused(other + "&cursor=" + string(next))
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(string(next))
 	require.NoError(t, err)
 	parts := strings.Fields(string(raw))
-	require.Len(t, parts, 5)
+	require.Len(t, parts, 6)
 	for i, values := range map[int][]string{
 		1: {"0", "-1", "9223372036854775807", "-9223372036854775808", "99999999999999999999"},
-		2: {"-1", "2147483648", "9223372036854775807", "1e3"},
-		3: {"9223372036854775807", "-9223372036854775808", "x"},
-		4: {"-1", "99999999999999999999", "1 2"},
+		2: {"-1", "2147483648", "x"},
+		3: {"-1", "2147483648", "9223372036854775807", "1e3"},
+		4: {"9223372036854775807", "-9223372036854775808", "x"},
+		5: {"-1", "99999999999999999999", "1 2"},
 	} {
 		for _, value := range values {
 			forged := append([]string{}, parts...)

@@ -1,7 +1,7 @@
 // Package web serves the ranking: as a page that a small script keeps up to date, and
-// as JSON, also as a stream of its changes. It stores and caches nothing: every response
-// is counted from the current shares. Only concurrent requests for the same count, and
-// streams of the same view, share one.
+// as JSON, also as a stream of its changes. It stores nothing: every response is
+// counted from the shares at the time that it shows. Requests for the same page share one for a
+// second, and streams of the same view share their computations.
 //
 // Titles, descriptions, handles and URLs come from strangers. html/template escapes
 // them, characters that reorder text are removed, only http and https URLs become
@@ -33,6 +33,9 @@ type Config struct {
 	// URL with {did} and {cid} in its path or query. "": no images.
 	ImageBase string
 
+	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: not
+	Proxies Proxies       // whose X-Forwarded-For counts
+
 	Title    string          // the name at the top of the page; "": Weir
 	Stopping <-chan struct{} // closed when the process stops: streams end; nil: never
 	Logger   *slog.Logger
@@ -51,12 +54,14 @@ type server struct {
 	homeName  string             // the text of the link to it
 	slots     renderSlots        // limits concurrent pages
 	counting  singleflight.Group // the running counts, by view
+	rendering singleflight.Group // the pages that are rendered, by address
+	cache     *cache
+	clients   *clients
 	live      *liveViews
 	corrupt   sync.Once // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, its live part at /fragment, the pages of links, and the JSON API under
-// /api/v1/. The error names the field of cfg to change.
+// Handler serves the page at /, the pages of links, and the JSON API under /api/v1/. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -65,18 +70,17 @@ func Handler(cfg Config) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.home, s.homeName = "/", "To the ranking"
+	s.home, s.homeName = "/", say("to_ranking")
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", s.buffered(s.servePage))
-	mux.HandleFunc("/links/{id}", s.buffered(s.linkHandler(knownParameters, pageParameters(), s.serveLinkPage)))
-	mux.HandleFunc("/fragment", s.buffered(s.serveFragment))
+	mux.HandleFunc("/{$}", s.kept(s.servePage))
+	mux.HandleFunc("/links/{id}", s.kept(s.linkHandler(linkPages().names, s.serveLinkPage)))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
-	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(parseParameters, linkParameters(), s.serveLink)))
-	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(parseParameters, shareParameters(), s.serveLinkShares)))
+	mux.HandleFunc("/api/v1/links/{id}", s.buffered(s.linkHandler(linkParameters(), s.serveLink)))
+	mux.HandleFunc("/api/v1/links/{id}/shares", s.buffered(s.linkHandler(shareParameters(), s.serveLinkShares)))
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.HandleFunc("/", s.serveNotFound)
-	return s.secure(mux), nil
+	return s.secure(s.limited(mux)), nil
 }
 
 // newServer loads the templates and static files.
@@ -89,18 +93,20 @@ func newServer(cfg Config) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	templates, err := template.ParseFS(files, "templates/*.html")
+	templates, err := template.New("").Funcs(template.FuncMap{"say": say}).ParseFS(files, "templates/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("parse the templates: %w", err)
 	}
 	s := &server{
 		db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
 		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
+		cache: newCache(cfg.Keep), clients: newClients(cfg.Proxies, cfg.Logger),
 	}
 	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
 		q.At = s.now()
 		return ranking.Trending(ctx, s.db, q)
 	}, s.shown, cfg.Stopping, cfg.Logger)
+	s.live.streams = s.readStreams
 	return s, nil
 }
 
@@ -117,7 +123,7 @@ func (s *server) secure(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			h.Set("Allow", "GET, HEAD")
-			s.writeError(w, r, http.StatusMethodNotAllowed, "This server is read-only: send GET or HEAD.")
+			s.writeError(w, r, http.StatusMethodNotAllowed, say("error_method"))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -125,5 +131,5 @@ func (s *server) secure(next http.Handler) http.Handler {
 }
 
 func (s *server) serveNotFound(w http.ResponseWriter, r *http.Request) {
-	s.writeError(w, r, http.StatusNotFound, "There is nothing at this address: the ranking is at /, and as JSON at /api/v1/trending.")
+	s.writeError(w, r, http.StatusNotFound, say("error_not_found"))
 }

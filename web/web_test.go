@@ -92,13 +92,14 @@ func (r *rig) share(url, did string, ago time.Duration) {
 // stream stores a stream that a consumer holds.
 func (r *rig) stream(name, state, detail string) {
 	r.t.Helper()
-	r.exec(`INSERT INTO streams (name, wire, host, state, state_detail, last_event_at, lease_owner, lease_renewed_at, lease_expires_at)
-		VALUES ($1, 'jetstream', 'host.example', $2, $3, $4, 'me', now(), now() + interval '1 hour')`, name, state, detail, r.now.Add(-30*time.Second))
+	r.exec(`INSERT INTO streams (name, wire, host, state, state_detail, state_since, last_event_at, lease_owner, lease_renewed_at, lease_expires_at)
+		VALUES ($1, 'jetstream', 'host.example', $2, $3, $4, $5, 'me', now(), now() + interval '1 hour')`, name, state, detail, r.now.Add(-2*time.Minute), r.now.Add(-30*time.Second))
 }
 
 func (r *rig) do(method, target string, header ...string) *httptest.ResponseRecorder {
 	r.t.Helper()
 	req := httptest.NewRequestWithContext(context.Background(), method, target, nil)
+	req.RemoteAddr = "127.0.0.1:1000" // which is not limited
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
@@ -107,10 +108,14 @@ func (r *rig) do(method, target string, header ...string) *httptest.ResponseReco
 	return rec
 }
 
-// get returns the body of a request that must succeed.
+// get returns the body of a request that must succeed, perhaps at the one address of its
+// view.
 func (r *rig) get(target string) string {
 	r.t.Helper()
 	rec := r.do(http.MethodGet, target)
+	if rec.Code == http.StatusFound {
+		rec = r.do(http.MethodGet, rec.Header().Get("Location"))
+	}
 	require.Equal(r.t, http.StatusOK, rec.Code, rec.Body.String())
 	return rec.Body.String()
 }
@@ -163,13 +168,13 @@ func TestOnlyGETAndHEADAreAllowed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, "BREW"} {
-		for _, target := range []string{"/", "/fragment", "/api/v1/trending", "/nowhere"} {
+		for _, target := range []string{"/", "/api/v1/trending", "/nowhere"} {
 			rec := r.do(method, target)
 			require.Equal(t, http.StatusMethodNotAllowed, rec.Code, "%s %s", method, target)
 			require.Equal(t, "GET, HEAD", rec.Header().Get("Allow"))
 		}
 	}
-	for _, target := range []string{"/", "/fragment", "/api/v1/trending"} {
+	for _, target := range []string{"/", "/api/v1/trending"} {
 		require.Equal(t, http.StatusOK, r.do(http.MethodHead, target).Code, target)
 	}
 }
@@ -177,7 +182,7 @@ func TestOnlyGETAndHEADAreAllowed(t *testing.T) {
 func TestUnknownPathsAreNotFound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for _, target := range []string{"/nowhere", "/index.html", "/static/page.css", "/static/0/page.css", "/fragment/", "/api/v1/trending/x", "/templates/page.html"} {
+	for _, target := range []string{"/nowhere", "/index.html", "/static/page.css", "/static/0/page.css", "/fragment", "/api/v1/trending/x", "/templates/page.html"} {
 		require.Equal(t, http.StatusNotFound, r.do(http.MethodGet, target).Code, target)
 	}
 	require.JSONEq(t, `{"error":"There is nothing at this address: the ranking is at /, and as JSON at /api/v1/trending."}`,
@@ -187,7 +192,7 @@ func TestUnknownPathsAreNotFound(t *testing.T) {
 func TestEveryResponseHasThePolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for _, target := range []string{"/", "/fragment", "/api/v1/trending", "/nowhere", "/?window=2h"} {
+	for _, target := range []string{"/", "/api/v1/trending", "/nowhere", "/?window=2h"} {
 		h := r.do(http.MethodGet, target).Header()
 		require.Equal(t, "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' https://images.example; "+
 			"base-uri 'none'; form-action 'self'; frame-ancestors 'none'", h.Get("Content-Security-Policy"), target)

@@ -1,10 +1,6 @@
 package web
 
 import (
-	"fmt"
-	"net/url"
-	"time"
-
 	"github.com/weir-social/weir/ranking"
 )
 
@@ -17,26 +13,15 @@ type window struct {
 func windows() []window {
 	var all []window
 	for _, w := range ranking.Windows() {
-		words := "the last hour"
-		if w.Length > time.Hour {
-			words = fmt.Sprintf("the last %.0f hours", w.Length.Hours())
-		}
-		if days := w.Length.Hours() / 24; days > 1 {
-			words = fmt.Sprintf("the last %.0f days", days)
+		hours := int(w.Length.Hours())
+		words := say("window_hours", hours)
+		switch {
+		case hours == 1:
+			words = say("window_1")
+		case hours > 24:
+			words = say("window_days", hours/24)
 		}
 		all = append(all, window{w, words})
 	}
 	return all
-}
-
-// single reads a parameter that may appear once.
-func single(query url.Values, name, otherwise string) (string, error) {
-	switch values := query[name]; len(values) {
-	case 0:
-		return otherwise, nil
-	case 1:
-		return values[0], nil
-	default:
-		return "", fmt.Errorf("%s appears %d times: send it once", name, len(values))
-	}
 }

@@ -67,6 +67,7 @@ func trendingCommand() *cobra.Command {
 	flags.String("ways", "post,quote,repost", "count only shares of these ways")
 	flags.String("domain", "", "only links of this host, such as news.example")
 	flags.String("text", "", "only links with these words in a title, a description, the address or a sharer's post")
+	flags.String("by", "", "only links that this account, a handle or a DID, shared in the window")
 	flags.String("watch", "", "count only the accounts that the watches of this target include")
 	flags.String("degree", "both", "of the accounts of --watch: first (followed or listed by it), second (followed by its follows) or both")
 	flags.String("limit", "20", "the maximum number of links, up to 1000")
@@ -123,7 +124,7 @@ func printLinks(w io.Writer, page ranking.Page, q ranking.Query) {
 		if q.Sort == ranking.Speed {
 			speed = fmt.Sprintf("%.1f sharers per hour, ", l.Speed)
 		}
-		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s%s ago)\n", i+1, l.Sharers, cmp.Or(web.Plain(l.Title), url), url, speed, page.At.Sub(l.LastShared).Round(time.Second))
+		fmt.Fprintf(w, "%3d. %4d  %s\n           %s  (%s%s ago)\n", page.Before+i+1, l.Sharers, cmp.Or(web.Plain(l.Title), url), url, speed, page.At.Sub(l.LastShared).Round(time.Second))
 	}
 	if page.Next != "" {
 		fmt.Fprintf(w, "more: --cursor %s\n", page.Next)

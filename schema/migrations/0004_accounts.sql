@@ -26,6 +26,7 @@ CREATE INDEX accounts_reread ON accounts (reread_at) WHERE reread_since IS NOT N
 CREATE INDEX accounts_check ON accounts (check_at);
 
 COMMENT ON TABLE  accounts IS 'Accounts that are followed, that something is stored of, or that are not active. An account without a row is active.';
+CREATE INDEX accounts_handle ON accounts (handle);
 COMMENT ON COLUMN accounts.handle_at IS 'When the handle was set, by the network''s clock. An older event changes nothing.';
 COMMENT ON COLUMN accounts.status IS 'active, deactivated, suspended, takendown, deleted, or another word of the network; hidden: the network does not show the account, and the stream has not said why. Only active accounts count.';
 COMMENT ON COLUMN accounts.status_at IS 'When the status was set, by the network''s clock. An older event changes nothing.';

@@ -1,193 +1,257 @@
-// Refreshes the live part of the page, which the server renders. The server escapes
-// it, and the script parses it as a document and never sets HTML. Elements that have
-// not changed stay.
+// Keeps an open page up to date and adds keys. The server renders everything: this script
+// changes counts and times in place, and replaces the list by a new one from the server
+// only when the reader asks for it.
 "use strict";
 
-const interval = 5000; // ms between two refreshes
-const maxInterval = 15000; // ms between two attempts while the server cannot be reached
-const timeout = 8000; // ms for a response; longer than the server's own limit
-const idleTime = 1200; // ms without pointer movement over the list before it is reordered
-const maxIdleWait = 6000; // ms for which movement can delay that
+const body = document.body;
+const texts = JSON.parse(body.dataset.texts);
+const say = (key, n) => {
+  const forms = texts[key].split(" | ");
+  return (n === 1 ? forms[0] : forms.at(-1)).replace("{0}", n?.toLocaleString("en"));
+};
+const element = (name, text, className = "") => Object.assign(document.createElement(name), { textContent: text, className });
+const setText = (node, text) => { if (node && node.textContent !== text) node.textContent = text; };
 
-const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
-const unreachable = document.getElementById("unreachable");
-
-let etag = document.getElementById("live").dataset.etag;
-let clockOffset = 0; // ms by which this clock is ahead of the server's
-let failures = 0;
-let timer = 0;
-let busy = false;
-let lastMoved = -Infinity; // when the reader last moved over the list
-let lastSuccess = Date.now();
+let clockOffset = body.dataset.now ? Date.now() - Date.parse(body.dataset.now) : 0; // ms by which this clock is ahead of the server's
 
 // age formats the time since an event, as age in age.go does.
 function age(ms) {
   const s = Math.floor(ms / 1000);
-  if (s < 5) return "just now";
-  if (s < 60) return `${s} s ago`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
-  if (s < 48 * 3600) return `${Math.floor(s / 3600)} h ago`;
-  return `${Math.floor(s / 86400)} days ago`;
+  if (s < 5) return say("age_now");
+  if (s < 60) return say("age_s", s);
+  if (s < 3600) return say("age_min", Math.floor(s / 60));
+  if (s < 48 * 3600) return say("age_h", Math.floor(s / 3600));
+  return say("age_days", Math.floor(s / 86400));
 }
+
+const clock = (date) => date.toLocaleString([], { ...(date.toDateString() === new Date().toDateString() ? {} : { day: "numeric", month: "short" }), hour: "2-digit", minute: "2-digit" });
 
 function updateTimes() {
   const now = Date.now() - clockOffset;
-  for (const t of document.querySelectorAll("time[data-age]")) {
-    const text = age(now - Date.parse(t.dateTime));
-    if (t.textContent !== text) t.textContent = text;
-  }
-  for (const t of document.querySelectorAll("time[data-clock]")) {
-    const text = new Date(t.dateTime).toLocaleString([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-    if (t.textContent !== text) t.textContent = text;
+  for (const t of document.querySelectorAll("time")) {
+    const date = new Date(t.dateTime);
+    if ("age" in t.dataset) {
+      setText(t, age(now - date));
+      if (!t.title.includes("(")) t.title += ` (${clock(date)})`;
+    } else if ("clock" in t.dataset) setText(t, clock(date));
   }
 }
 
-// replace replaces an element by its new version.
-function replace(old, fresh) {
-  const had = old.querySelector(".thumb img");
-  const has = fresh.querySelector(".thumb img");
-  if (had && has && had.src === has.src) has.replaceWith(had); // it is loaded already
-  const open = old.querySelector("details")?.open;
-  if (open && fresh.querySelector("details")) fresh.querySelector("details").open = true;
-  const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-  const before = old.querySelector("[data-count]")?.textContent;
-  old.replaceWith(fresh);
-  if (focused !== null) {
-    [...fresh.querySelectorAll("a:not([tabindex])")].find((a) => a.getAttribute("href") === focused)?.focus({ preventScroll: true });
-  }
-  const count = fresh.querySelector("[data-count]");
-  if (count && count.textContent !== before) count.classList.add("changed");
+// A stamp is a time element that updateTimes fills.
+function stamp(at, kind) {
+  const t = document.createElement("time");
+  t.dateTime = at;
+  t.title = new Date(at).toUTCString();
+  t.dataset[kind] = "";
+  return t;
 }
 
-// sync makes the children of old equal to those of fresh, in the same order. Each child
-// has an ID and a version; children with the same ID and version stay.
-function sync(old, fresh) {
-  const wanted = [...fresh.children];
-  const ids = new Set(wanted.map((c) => c.id));
-  for (const child of [...old.children]) if (!ids.has(child.id)) child.remove();
-  const here = new Map([...old.children].map((c) => [c.id, c]));
-  wanted.forEach((want, i) => {
-    let node = here.get(want.id);
-    if (!node) {
-      node = document.adoptNode(want);
-      if (node.matches(".link")) node.classList.add("new");
-    } else if ("list" in want.dataset) {
-      sync(node, want);
-    } else if (node.dataset.v !== want.dataset.v) {
-      replace(node, document.adoptNode(want));
-      node = want;
-    } else {
-      const times = want.querySelectorAll("time");
-      node.querySelectorAll("time").forEach((t, j) => {
-        if (!times[j]) return; // the line was not sent, because it has not changed
-        t.dateTime = times[j].dateTime;
-        t.title = times[j].title;
-      });
-    }
-    if (old.children[i] !== node) old.insertBefore(node, old.children[i] ?? null);
-  });
+const state = document.getElementById("state");
+const waiting = document.getElementById("waiting");
+const list = document.getElementById("list");
+const emptyEvery = 10000; // ms between two refreshes of an empty page
+const announceEvery = 60000; // ms between two announcements of new links
+const said = element("p", "", "unseen");
+const fresh = new Set(); // ids of links that entered and are not shown
+let announced = -Infinity;
+let lastEvent = Date.now();
+let offline = false;
+
+const rows = () => [...document.querySelectorAll(".link")];
+const row = (id) => document.querySelector(`.link[data-id="${id}"]`);
+
+function updated(at) {
+  lastEvent = Date.now();
+  clockOffset = lastEvent - Date.parse(at);
+  document.getElementById("updated").replaceChildren(`${say("updated")} `, stamp(at, "age"));
 }
 
-const positions = () => new Map([...document.querySelectorAll(".link")].map((li) => [li.id, li.getBoundingClientRect().top]));
-
-// show applies the new version. It keeps the scroll position of the link that the
-// reader looks at and animates links that move.
-function show(fresh) {
-  const live = document.getElementById("live");
-  const before = positions();
-  const focused = document.activeElement;
-  const anchor = scrollY > 0 ? [...document.querySelectorAll(".link")].find((li) => li.getBoundingClientRect().bottom > 80) : null;
-  clockOffset = Date.now() - Date.parse(fresh.dataset.now);
-  sync(live, fresh);
-  const subtitle = document.querySelector("#subtitle bdi");
-  if (subtitle.textContent !== fresh.dataset.subtitle) subtitle.textContent = fresh.dataset.subtitle;
-  if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true }); // moving an element loses the focus
+function showState(s) {
+  const line = state.querySelector(".now");
+  line.className = `now ${s.level}`;
+  if ("gaps" in s) document.getElementById("gapped").hidden = s.gaps === 0;
+  document.getElementById("word").replaceChildren(s.text, ...(s.since ? [" ", stamp(s.since, "clock")] : []));
   updateTimes();
-  let shift = 0;
-  if (anchor && document.getElementById(anchor.id)) {
-    shift = document.getElementById(anchor.id).getBoundingClientRect().top - before.get(anchor.id);
-    if (Math.abs(shift) > innerHeight) shift = 0;
-    if (shift) scrollBy({ top: shift, behavior: "instant" });
+}
+
+function setOffline() {
+  if (offline) return;
+  offline = true;
+  showState({ level: "bad", text: say("offline"), since: new Date(lastEvent - clockOffset).toISOString() });
+}
+
+function setCount(link) {
+  const li = row(link.id);
+  const count = li?.querySelector("[data-count]");
+  if (link.speed) setText(li?.querySelector(".speed"), say("speed", link.speed.toFixed(1)));
+  const text = link.sharers.toLocaleString("en");
+  if (!count || count.textContent === text) return;
+  count.textContent = text;
+  const others = li.querySelector(".others");
+  if (others) setText(others, say("more", link.sharers - li.querySelectorAll(".by bdi").length));
+  count.classList.remove("changed");
+  requestAnimationFrame(() => count.classList.add("changed"));
+}
+
+// setLeft marks a row whose link is no longer in the view: its count is not kept up.
+function setLeft(id, left) {
+  const li = row(id);
+  if (!li || li.classList.contains("left") === left) return;
+  li.classList.toggle("left", left);
+  li.querySelector(".gone")?.remove();
+  if (left) li.querySelector(".by").append(element("span", say("left"), "gone"));
+}
+
+function showWaiting() {
+  if (fresh.size === 0) {
+    waiting.replaceChildren();
+    return;
   }
-  if (reducedMotion.matches) return;
-  for (const li of document.querySelectorAll(".link")) {
-    const from = before.get(li.id);
-    const by = from === undefined ? 0 : from - li.getBoundingClientRect().top;
-    if (Math.abs(by) > 1 && Math.abs(by) < 2 * innerHeight) {
-      li.animate([{ transform: `translateY(${by}px)` }, { transform: "none" }], { duration: 450, easing: "cubic-bezier(.2, .7, .2, 1)" });
-    }
+  const text = say("new", fresh.size);
+  let button = waiting.querySelector("button");
+  if (!button) {
+    button = element("button", "");
+    button.type = "button";
+    button.addEventListener("click", showOnRequest);
+    waiting.append(button);
+  }
+  setText(button, text);
+  if (Date.now() - announced >= announceEvery) {
+    announced = Date.now();
+    setText(said, text);
   }
 }
 
-// waitUntilIdle waits until the pointer rests: a list that moves under the pointer
-// leads people to the wrong link.
-async function waitUntilIdle() {
-  const began = performance.now();
-  while (performance.now() - lastMoved < idleTime && performance.now() - began < maxIdleWait) {
-    await new Promise((done) => setTimeout(done, 200));
-  }
-}
-
-function succeeded() {
-  failures = 0;
-  lastSuccess = Date.now();
-  unreachable.hidden = true;
-}
-
-function failed(reason) {
-  failures++;
-  const since = new Date(lastSuccess).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-  const text = `${reason} This page is from ${since}; trying again.`;
-  if (unreachable.textContent !== text) unreachable.textContent = text;
-  unreachable.hidden = false;
-}
-
-// fillKnown sets the IDs and versions of the lines that the server omitted, so that
-// sync finds them.
-function fillKnown(fresh, have) {
-  for (const line of fresh.querySelectorAll("[data-same]")) {
-    const same = have[line.dataset.same];
-    line.id = same.id;
-    line.dataset.v = same.version;
-  }
-}
-
-async function refresh() {
-  const address = "/fragment" + location.search;
-  const have = [...document.querySelectorAll("#links > .link")].map((li) => ({ id: li.id, version: li.dataset.v }));
-  const headers = { "If-None-Match": etag, "Weir-Have": have.map((line) => line.version).join(",") };
-  const response = await fetch(address, { headers, signal: AbortSignal.timeout(timeout) });
-  if (response.status === 304) return succeeded();
-  if (!response.ok) return failed(response.status === 503 ? "Links cannot be counted at the moment." : `The server returned an error (${response.status}).`);
-  const fresh = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("live");
-  if (!fresh) return failed("The server did not return the ranking.");
-  fillKnown(fresh, have);
-  succeeded();
-  await waitUntilIdle();
-  show(fresh);
-  etag = fresh.dataset.etag;
-}
-
-async function tick() {
-  if (busy || document.hidden) return;
-  clearTimeout(timer);
-  busy = true;
+// showNew replaces the list by the current one.
+async function showNew() {
   try {
-    await refresh();
+    const response = await fetch(location.href);
+    if (!response.ok) throw new Error(response.status);
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    for (const id of ["list", "subtitle"]) document.getElementById(id).replaceChildren(...document.adoptNode(page.getElementById(id)).childNodes);
+    for (const li of rows()) fresh.delete(li.dataset.id);
+    showWaiting();
+    updateTimes();
+    return true;
   } catch {
-    failed("The server cannot be reached.");
+    setOffline();
+    return false;
   }
-  busy = false;
-  if (!document.hidden) timer = setTimeout(tick, Math.min(interval * 2 ** Math.min(failures, 8), maxInterval));
 }
 
-for (const kind of ["pointermove", "pointerdown", "touchmove", "scroll"]) {
-  document.addEventListener(kind, (e) => { if (kind === "scroll" || e.target.closest?.("#links")) lastMoved = performance.now(); }, { passive: true });
+// showOnRequest does so for a reader, who then is at the first link.
+async function showOnRequest() {
+  if (!await showNew()) return;
+  scrollTo({ top: 0 });
+  if (document.activeElement === body) titleOf(rows()[0])?.focus({ preventScroll: true });
 }
-document.addEventListener("animationend", (e) => e.target.classList.remove("changed", "new"));
-document.addEventListener("visibilitychange", () => { document.hidden ? clearTimeout(timer) : tick(); });
-addEventListener("online", tick);
-addEventListener("pageshow", (e) => e.persisted && tick());
+
+// fillEmpty shows links as soon as there are some, and what is happening until then:
+// nothing can move.
+const isEmpty = () => list.querySelector(".empty") !== null;
+function fillEmpty() {
+  if (!document.hidden && !offline && isEmpty()) showNew();
+}
+
+function follow(address) {
+  said.setAttribute("role", "status");
+  waiting.after(said);
+  document.getElementById("reload").hidden = true;
+  let timer;
+  let events;
+  const on = (kind, handle) => events.addEventListener(kind, (e) => {
+    const data = JSON.parse(e.data);
+    offline = false;
+    if (data.at) updated(data.at);
+    handle(data);
+    if (fresh.size && isEmpty()) fillEmpty();
+    else showWaiting();
+    updateTimes();
+  });
+  const connect = () => {
+    clearTimeout(timer);
+    events?.close();
+    if (document.hidden) return;
+    events = new EventSource(address);
+    on("snapshot", ({ links }) => {
+      const ids = new Set(links.map((link) => String(link.id)));
+      fresh.clear();
+      for (const link of links) row(link.id) ? setCount(link) : fresh.add(String(link.id));
+      for (const li of rows()) setLeft(li.dataset.id, !ids.has(li.dataset.id));
+    });
+    on("change", ({ counts = [], entered = [], left = [] }) => {
+      counts.forEach(setCount);
+      for (const link of entered) {
+        if (row(link.id)) {
+          setLeft(link.id, false);
+          setCount(link);
+        } else fresh.add(String(link.id));
+      }
+      for (const id of left) fresh.delete(String(id)) || setLeft(id, true);
+    });
+    on("state", showState);
+    events.addEventListener("error", () => {
+      setOffline();
+      if (events.readyState === EventSource.CLOSED) timer = setTimeout(connect, 5000 + 5000 * Math.random()); // refused: the browser does not try again
+    });
+  };
+  document.addEventListener("visibilitychange", connect);
+  addEventListener("online", connect);
+  addEventListener("pagehide", () => events?.close());
+  addEventListener("pageshow", (e) => e.persisted && connect());
+  connect();
+  setInterval(fillEmpty, emptyEvery);
+}
+
+const titleOf = (li) => li?.querySelector("h2 a");
+
+function move(by) {
+  const all = rows();
+  const at = all.findIndex((li) => li.contains(document.activeElement));
+  const to = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + by, 0), all.length - 1)];
+  titleOf(to)?.focus();
+  to?.scrollIntoView({ block: "nearest" });
+}
+
+const keysOff = "weir-keys-off"; // in the browser's storage, if the reader turned the keys off
+const keysOn = () => { try { return !localStorage.getItem(keysOff); } catch { return true; } };
+
+function help() {
+  const dialog = document.createElement("dialog");
+  const keys = element("dl", "");
+  for (const [key, text] of [["j", "key_j"], ["k", "key_k"], ["o", "key_o"], ["n", "key_n"], ["/", "key_search"], ["?", "key_help"]]) {
+    const term = document.createElement("dt");
+    term.append(element("kbd", key));
+    keys.append(term, element("dd", say(text)));
+  }
+  const use = element("label", "");
+  const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: keysOn() });
+  box.addEventListener("change", () => { try { box.checked ? localStorage.removeItem(keysOff) : localStorage.setItem(keysOff, "1"); } catch { /* no storage: they stay on */ } });
+  use.append(box, say("keys_on"));
+  const close = element("button", say("close"));
+  close.addEventListener("click", () => dialog.close());
+  const heading = element("h2", say("keys"));
+  heading.id = "keys-heading";
+  dialog.setAttribute("aria-labelledby", heading.id);
+  dialog.append(heading, keys, use, close);
+  dialog.addEventListener("close", () => dialog.remove());
+  body.append(dialog);
+  dialog.showModal();
+}
+
+function key(e) {
+  if (e.ctrlKey || e.altKey || e.metaKey || e.target.closest("input, select, textarea, dialog, [contenteditable]")) return;
+  const actions = { j: () => move(1), k: () => move(-1), o: () => rows().some((li) => li.contains(document.activeElement)) && titleOf(document.activeElement.closest(".link")).click(), n: () => fresh.size && showOnRequest(), "/": () => document.getElementById("search").focus(), "?": help };
+  if (!Object.hasOwn(actions, e.key) || !keysOn() && e.key !== "?") return;
+  e.preventDefault();
+  actions[e.key]();
+}
+
+if (list) {
+  document.addEventListener("keydown", key);
+  document.getElementById("keys-hint").hidden = false;
+}
+// After the pictures: the connection stays open.
+if (body.dataset.stream) addEventListener("load", () => follow(body.dataset.stream));
 setInterval(() => document.hidden || updateTimes(), 1000);
 updateTimes();
-timer = setTimeout(tick, interval);

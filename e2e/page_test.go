@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+	"github.com/weir-social/weir/web/browsertest"
+)
+
+// TestPageFillsLive: an open page says what it waits for, then offers the links that
+// arrive, and its counts rise while nothing on it moves.
+func TestPageFillsLive(t *testing.T) {
+	t.Parallel()
+	n, err := simnet.New(simnet.Config{Seed: 21, Accounts: 300, Follows: 60})
+	require.NoError(t, err)
+	startNetwork(t, n)
+	env := append(follower(n, schematest.NewURL(t)), "WEIR_IMAGE_BASE="+n.ImageBase())
+	require.Contains(t, succeed(t, env, "watch", "add", n.Hub().Handle), "watching")
+	serve := start(t, env, "serve")
+	b := browsertest.Open(t, serve.page(t))
+	b.Show("?window=7d")
+	require.Equal(t, 1, b.Found(".empty"))
+	require.Contains(t, b.Read(".empty"), "The follow lists have been read: 60 accounts.")
+	require.Contains(t, b.Read(".empty"), "weir ")
+
+	b.Until(`/^(Live|Quiet)/.test(document.getElementById("word").innerText)`)
+	// until plays events until an expression is true.
+	until := func(expression string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			n.Play(50)
+			return browsertest.Evaluate[bool](b, expression)
+		}, time.Minute, 200*time.Millisecond, expression)
+	}
+	until(`document.querySelectorAll(".link").length > 0`)
+	require.Contains(t, b.Read("#subtitle"), "by the 60 accounts that hub.example follows.")
+	const places = `JSON.stringify([...document.querySelectorAll(".link")].map((li) => [li.dataset.id, li.getBoundingClientRect().top]))`
+	before := browsertest.Evaluate[string](b, `window.counts = new Map([...document.querySelectorAll("[data-count]")].map((c) => [c, c.innerText])); `+places)
+	until(`[...counts].some(([c, before]) => Number(c.innerText) > Number(before))`)
+	until(`document.querySelector("#waiting button") !== null`)
+	require.Equal(t, before, browsertest.Evaluate[string](b, places))
+	b.Press("n")
+	b.Until(`[...counts.keys()].every((c) => !c.isConnected)`)
+	require.Positive(t, b.Found(".link"))
+
+	serve.signal(syscall.SIGTERM)
+	b.Until(`document.getElementById("word").innerText.startsWith("Not connected to Weir since")`)
+	require.Zero(t, serve.wait(t, time.Minute))
+}

@@ -1,0 +1,201 @@
+package web
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Limits of one client. Many people may share an address, so they are generous.
+const (
+	clientRate    = 20     // requests a second, over longer times
+	clientBurst   = 200    // requests at once
+	clientStreams = 50     // open streams
+	maxClients    = 10_000 // that are remembered
+)
+
+// Proxies are the addresses whose X-Forwarded-For counts.
+type Proxies struct{ prefixes []netip.Prefix }
+
+// ParseProxies reads addresses and prefixes such as 10.0.0.0/8.
+func ParseProxies(addresses []string) (p Proxies, err error) {
+	for _, text := range addresses {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			addr, err := netip.ParseAddr(strings.TrimSpace(text))
+			if err != nil {
+				return Proxies{}, fmt.Errorf("%q is not an IP address or a prefix: expected one such as 10.1.2.3 or 10.0.0.0/8", text)
+			}
+			prefix = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		p.prefixes = append(p.prefixes, prefix.Masked())
+	}
+	return p, nil
+}
+
+func (p Proxies) contain(addr netip.Addr) bool {
+	for _, prefix := range p.prefixes {
+		if prefix.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// client returns the address that a request came from: the last one that is not that of
+// a trusted proxy. What stands before it in X-Forwarded-For, anyone may have written. It
+// is invalid if the connection has none.
+func (p Proxies) client(r *http.Request) netip.Addr {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	client := at.Addr().Unmap().WithZone("")
+	forwarded := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(forwarded) - 1; i >= 0 && p.contain(client); i-- {
+		text := strings.TrimSpace(forwarded[i])
+		if host, _, err := net.SplitHostPort(text); err == nil {
+			text = host
+		}
+		addr, err := netip.ParseAddr(strings.Trim(text, "[]"))
+		if err != nil {
+			break
+		}
+		client = addr.Unmap().WithZone("")
+	}
+	return client
+}
+
+// clients limits the requests and streams of each client. An IPv6 client is its /64. A
+// program on this machine, and a proxy on it that forwards no address, are not limited.
+type clients struct {
+	proxies Proxies
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	all    map[netip.Addr]*client
+	logged time.Time // when a refusal was last logged
+}
+
+type client struct {
+	requests float64 // that it may still make at once
+	at       time.Time
+	streams  int
+}
+
+func newClients(proxies Proxies, log *slog.Logger) *clients {
+	return &clients{proxies: proxies, log: log, all: make(map[netip.Addr]*client)}
+}
+
+// key returns what a client is known by; ok is false if it is not limited.
+func (c *clients) key(r *http.Request) (key netip.Addr, ok bool) {
+	addr := c.proxies.client(r)
+	if !addr.IsValid() || addr.IsLoopback() {
+		return addr, false
+	}
+	if addr.Is6() {
+		prefix, _ := addr.Prefix(64) //nolint:errcheck // an IPv6 address has 128 bits
+		addr = prefix.Addr()
+	}
+	return addr, true
+}
+
+// find returns a client with what it may do now. It is called with mu held.
+func (c *clients) find(key netip.Addr) *client {
+	now := time.Now()
+	found := c.all[key]
+	if found == nil {
+		if len(c.all) >= maxClients {
+			c.forget(now)
+		}
+		found = &client{requests: clientBurst, at: now}
+		c.all[key] = found
+	}
+	found.requests = min(clientBurst, found.requests+clientRate*now.Sub(found.at).Seconds())
+	found.at = now
+	return found
+}
+
+// forget removes the clients that may do everything again, and if there are none, those
+// without a stream. It is called with mu held.
+func (c *clients) forget(now time.Time) {
+	for _, all := range []bool{false, true} {
+		for key, each := range c.all {
+			if each.streams == 0 && (all || each.requests+clientRate*now.Sub(each.at).Seconds() >= clientBurst) {
+				delete(c.all, key)
+			}
+		}
+		if len(c.all) < maxClients {
+			return
+		}
+	}
+}
+
+// request takes one request of a client's allowance. It returns false if that is used up.
+func (c *clients) request(r *http.Request) bool {
+	key, limited := c.key(r)
+	if !limited {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := c.find(key)
+	if found.requests < 1 {
+		c.refused(key)
+		return false
+	}
+	found.requests--
+	return true
+}
+
+// stream opens a stream of a client, and returns a function that closes it. ok is false
+// if the client has as many as it may.
+func (c *clients) stream(r *http.Request) (closed func(), ok bool) {
+	key, limited := c.key(r)
+	if !limited {
+		return func() {}, true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := c.find(key)
+	if found.streams >= clientStreams {
+		c.refused(key)
+		return nil, false
+	}
+	found.streams++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		found.streams--
+	}, true
+}
+
+// refused logs that a client was refused, once a minute. It is called with mu held.
+func (c *clients) refused(key netip.Addr) {
+	if now := time.Now(); now.Sub(c.logged) > time.Minute {
+		c.logged = now
+		c.log.Warn("client_refused", "client", key, "hint", "if this is a proxy, name it in WEIR_TRUSTED_PROXIES")
+	}
+}
+
+// limited refuses the requests of a client that makes too many.
+func (s *server) limited(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.clients.request(r) {
+			s.writeRefused(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// writeRefused reports that a client has reached its limits.
+func (s *server) writeRefused(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Retry-After", "5")
+	s.writeError(w, r, http.StatusTooManyRequests, say("error_refused"))
+}
