@@ -33,9 +33,9 @@ func (r *rig) fillNews(links int) {
 			CASE n % 3 WHEN 1 THEN '' ELSE 'blob:did:plc:abc/bafkreiabcdefgh' END, 'at://did:plc:abc/app.bsky.feed.post/3kabc', $1::timestamptz - n * interval '13 minutes', 1, $1
 		FROM generate_series(1, $3::int) AS n`, r.now, titles, links)
 	r.exec(`INSERT INTO accounts (did, handle, avatar) SELECT 'did:plc:p' || n, (ARRAY['alice', 'bob-the-builder-of-long-names', 'c'])[1 + n % 3] || n || '.example', 'https://x.example/p/bafkreiabcdefgh@jpeg' FROM generate_series(0, 59) AS n`)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:p' || n, 'app.bsky.feed.post', 'r' || id, id, 'post', $1::timestamptz - interval '1 minute' * (n * 3 + id)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'app.bsky.feed.post', 'r' || id, id, id, 'post', $1::timestamptz - interval '1 minute' * (n * 3 + id)
 		FROM links, generate_series(0, 59) AS n WHERE n < greatest(60 / id, 1)`, r.now)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, subject_did, subject_rkey) SELECT 'did:plc:p' || n, 'app.bsky.feed.repost', 'rr' || n, 1, 'repost', $1::timestamptz - interval '30 seconds' * n, 'did:plc:p0', 'r1' FROM generate_series(20, 40) AS n`, r.now)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, subject_did, subject_rkey) SELECT 'did:plc:p' || n, 'app.bsky.feed.repost', 'rr' || n, 1, 1, 'repost', $1::timestamptz - interval '30 seconds' * n, 'did:plc:p0', 'r1' FROM generate_series(20, 40) AS n`, r.now)
 	r.exec(`INSERT INTO subjects (did, collection, rkey, links) VALUES ('did:plc:p0', 'app.bsky.feed.post', 'r1', '{1}')`)
 	r.exec(`INSERT INTO records (collection, did, rkey, rev, cid, created_at, record) SELECT 'app.bsky.feed.post', 'did:plc:p' || n, 'r1', 'r', 'c', $1, jsonb_build_object('text', 'Worth your time, the night shift most of all. ' || n) FROM generate_series(0, 9) AS n`, r.now)
 	r.exec(`INSERT INTO watches (target, synced_at) VALUES ('alice.example', now()), ('bob.example', now())`)
@@ -270,7 +270,7 @@ func TestRowsNeverMove(t *testing.T) {
 	under := browsertest.Evaluate[string](b, over)
 	browsertest.Evaluate[chromedp.Void](b, `window.heard = []; new MutationObserver(() => heard.push(document.querySelector("[role=status]").innerText)).observe(document.querySelector("[role=status]"), {childList: true, characterData: true, subtree: true})`)
 
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 5, 'post', $1 FROM generate_series(100, 199) AS n`, r.now)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 5, 5, 'post', $1 FROM generate_series(100, 199) AS n`, r.now)
 	b.Until(`document.querySelector('[data-id="5"] [data-count]').innerText === "112"`)
 	require.Equal(t, "and 109 more", b.Read(`[data-id="5"] .others`))
 	r.share("https://new.example/1", "did:plc:p1", 0)
