@@ -47,6 +47,11 @@ const (
 	expiredAtOnce = 1000
 )
 
+func newCheckSubjects(cfg Config, links *ProcessPosts) *CheckSubjects {
+	return &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, patience: cfg.JobTimeout / 2,
+		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
+}
+
 // Work runs until nothing is due, or its time is up. It ends with what others are
 // waiting for: while it runs, no other job can be added.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubjects]) error {

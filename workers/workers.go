@@ -102,8 +102,7 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
-	Add(interruptible, &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, patience: cfg.JobTimeout / 2,
-		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now})
+	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, log: cfg.Logger, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
