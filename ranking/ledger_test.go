@@ -140,3 +140,12 @@ func TestKeptLinkIsMarkedThoughItsDayIsMadeAgain(t *testing.T) {
 	require.Equal(t, 1, marked)
 	require.Equal(t, []string{"5"}, column(t, pool, `SELECT kept_sharers::text FROM links`))
 }
+
+// TestLedgerRelationsAreCounted: a partition has as many indexes as LedgerRelations says.
+func TestLedgerRelationsAreCounted(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	require.NoError(t, ranking.EnsureDays(t.Context(), pool, time.Now(), 7*day))
+	const relations = `SELECT DISTINCT 1 + (SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(part)) FROM partitions WHERE parent = 'shares' AND NOT ahead`
+	require.Equal(t, []string{fmt.Sprint(ranking.LedgerRelations(7*day) / schema.PartitionsOver(7*day, day))}, column(t, pool, `SELECT n::text FROM (`+relations+`) AS r (n)`))
+}
