@@ -25,7 +25,7 @@ func TestPageFillsLive(t *testing.T) {
 	b := browsertest.Open(t, serve.page(t))
 	b.Show("?window=7d")
 	require.Equal(t, 1, b.Found(".empty"))
-	require.Contains(t, b.Read(".empty"), "The follow lists have been read: 60 accounts.")
+	b.Until(`document.querySelector(".empty").innerText.includes("The follow lists have been read: 60 accounts.")`)
 	require.Contains(t, b.Read(".empty"), "weir ")
 
 	b.Until(`/^(Live|Quiet)/.test(document.getElementById("word").innerText)`)

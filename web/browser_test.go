@@ -297,6 +297,34 @@ func TestRowsNeverMove(t *testing.T) {
 	b.Until(`document.querySelectorAll(".link").length === 7`)
 }
 
+// A number that grows by some digits needs no further line.
+func TestRowKeepsItsHeight(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fillNews(1)
+	b := r.open()
+	b.Show("/?window=24h")
+	b.Until(`document.getElementById("updated").innerText.startsWith("updated")`)
+	const slack = `(() => {
+  const items = [...document.querySelector(".by").children];
+  const top = items[0].getBoundingClientRect().top;
+  const last = items.filter((i) => Math.abs(i.getBoundingClientRect().top - top) < 5).at(-1);
+  return document.querySelector(".by").getBoundingClientRect().right - last.getBoundingClientRect().right;
+})()`
+	const height = `document.querySelector(".link").getBoundingClientRect().height`
+	width := int64(480)
+	for ; browsertest.Evaluate[float64](b, slack) > 6 || browsertest.Evaluate[float64](b, slack) < 1; width -= 2 {
+		require.Greater(t, width, int64(200))
+		b.Size(width, 800)
+	}
+	before := browsertest.Evaluate[float64](b, height)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 1, 'post', $1 FROM generate_series(100, 337) AS n`, r.now)
+	b.Until(`document.querySelector("[data-count]").innerText === "298"`)
+	require.InDelta(t, before, browsertest.Evaluate[float64](b, height), 0.01)
+	b.Size(1280, 800)
+	b.Until(`document.querySelector(".link").style.height === ""`)
+}
+
 // Without a script, the page is complete: everything is a link or a form.
 func TestPageWithoutScript(t *testing.T) {
 	t.Parallel()

@@ -80,15 +80,25 @@ function setOffline() {
   showState({ level: "bad", text: say("offline"), since: new Date(lastEvent - clockOffset).toISOString() });
 }
 
+// inPlace changes a row that keeps its height: a longer number could need another line.
+function inPlace(li, change) {
+  const height = li.getBoundingClientRect().height;
+  change();
+  if (li.getBoundingClientRect().height !== height) li.style.height = `${height}px`;
+}
+
+addEventListener("resize", () => { for (const li of rows()) li.style.height = ""; });
+
 function setCount(link) {
   const li = row(link.id);
   const count = li?.querySelector("[data-count]");
-  if (link.speed) setText(li?.querySelector(".speed"), say("speed", link.speed.toFixed(1)));
   const text = link.sharers.toLocaleString("en");
   if (!count || count.textContent === text) return;
-  count.textContent = text;
-  const others = li.querySelector(".others");
-  if (others) setText(others, say("more", link.sharers - li.querySelectorAll(".by bdi").length));
+  inPlace(li, () => {
+    count.textContent = text;
+    if (link.speed) setText(li.querySelector(".speed"), say("speed", link.speed.toFixed(1)));
+    setText(li.querySelector(".others"), say("more", link.sharers - li.querySelectorAll(".by bdi").length));
+  });
   count.classList.remove("changed");
   requestAnimationFrame(() => count.classList.add("changed"));
 }
@@ -99,7 +109,7 @@ function setLeft(id, left) {
   if (!li || li.classList.contains("left") === left) return;
   li.classList.toggle("left", left);
   li.querySelector(".gone")?.remove();
-  if (left) li.querySelector(".by").append(element("span", say("left"), "gone"));
+  if (left) li.append(element("span", say("left"), "gone"));
 }
 
 function showWaiting() {
