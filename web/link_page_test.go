@@ -1,6 +1,8 @@
 package web
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -129,14 +131,54 @@ func TestWatchCanBeChosen(t *testing.T) {
 	}
 }
 
+// give has accounts share the link by posts that say the same of it.
+func (r *rig) give(title, address string, dids ...string) {
+	r.t.Helper()
+	r.exec(`INSERT INTO claims (link_id, hash, url, site, title) VALUES (1, sha256(convert_to($1 || $2, 'UTF8')), $2, 'a.example', $1)`, title, address)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id) SELECT d, 'app.bsky.feed.post', 'g-' || $1, 1, 'post', $2, (SELECT max(id) FROM claims) FROM unnest($3::text[]) AS d`,
+		title, r.now.Add(-time.Minute), dids)
+}
+
+// The page of a link shows what lost the vote, and how its sharers grew.
+func TestLinkPageShowsWhatLostTheVote(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.share(sharedLink, "did:plc:first", 6*time.Hour)
+	r.give("Title of "+sharedLink, sharedLink, "did:plc:a", "did:plc:b", "did:plc:c")
+	r.give("Another title", sharedLink+"?m=1", "did:plc:d", "did:plc:e", "did:plc:hidden")
+	r.give("A third", "http://a.example", "did:plc:f")
+	r.exec(`INSERT INTO accounts (did, status) VALUES ('did:plc:hidden', 'takendown')`)
+	page := r.parse(r.get("/links/1?window=24h"))
+	var given []string
+	for _, ul := range find(page, class("given")) {
+		given = append(given, text(ul))
+	}
+	require.Equal(t, []string{"Another title 2 accounts A third 1 account", "https://a.example/?m=1 2 accounts http://a.example 1 account"}, given)
+	require.Equal(t, "Sharers over time Sharers since the first of these shares: 7 now. 4 May, 06:00 UTC 7 now", text(find(page, class("chart"))[0].FirstChild.NextSibling)+" "+
+		attr(find(page, element("svg"))[0], "aria-label")+" "+text(find(page, class("axis"))[0]))
+	require.Regexp(t, `^M0 71\.0L10\.0 61\.1L.*L480\.0 2\.0$`, attr(find(page, class("line"))[0], "d"), "from nobody to all")
+	require.Contains(t, text(find(page, class("how"))[0]), "1 share does not count: the account is not active. No gap is known that could hide shares.")
+	r.exec(`INSERT INTO gaps (stream, from_at, to_at, reason, opened_at, accounts, checked) VALUES ('jetstream', $1, $2, 'the server forgot', now(), 10, 4)`, r.now.Add(-8*time.Hour), r.now.Add(-7*time.Hour))
+	require.Contains(t, text(find(r.parse(r.get("/links/1?window=24h")), class("how"))[0]), "The counts may be too low. 4 May, 04:00 UTC – 4 May, 05:00 UTC: the server forgot; 10 accounts have to be compared with what is stored; 4 done")
+	require.NotContains(t, r.get("/links/1?window=6h"), "the server forgot", "it hides no share of this window")
+	var l struct{ Windows map[string]int }
+	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1")), &l))
+	for i, a := range find(find(page, class("tabs"))[0], element("a")) {
+		name := windows()[i].Name
+		require.Equal(t, fmt.Sprintf("%s %d", name, l.Windows[name]), text(a), "the sharers in each window")
+	}
+}
+
 // The test fills every column on the page of a link that strangers control.
 func TestTextsOfSharersStayText(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillLink()
+	r.give("x", "y", "did:plc:alice")
 	for _, text := range hostileTexts() {
 		text = strings.ReplaceAll(text, "\x00", "") // Postgres stores none
 		r.exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
+		r.exec(`UPDATE claims SET title = $1, url = $1`, text)
 		r.exec(`UPDATE accounts SET handle = $1, display_name = $1`, text)
 		r.exec(`UPDATE records SET record = jsonb_build_object('text', $1::text)`, text)
 		if len(text) < 1000 {
