@@ -67,13 +67,22 @@ func (c *Client) Follow(ctx context.Context, short link.Link) (link.Link, error)
 		case next.Excluded:
 			return link.Link{}, &Dead{"it leads to " + next.Site + ", whose links do not count"}
 		}
-		// Dead links lead to a front page as a rule.
-		if u, err := url.Parse(next.URL); err != nil || u.Path == "/" && u.RawQuery == "" {
+		// Dead links lead to a front page as a rule. A fragment that Parse keeps selects a page.
+		if u, err := url.Parse(next.URL); err != nil || u.Path == "/" && u.RawQuery == "" && u.Fragment == "" {
 			return link.Link{}, &Dead{"it leads to the front page of " + next.Site}
 		}
 		return next, nil
 	}
 	return link.Link{}, &Dead{fmt.Sprintf("it leads through more than %d shorteners", maxHops)}
+}
+
+// address returns where to ask for a short link: its spelling, or the shortener itself if
+// that is a copy in an archive, which is another host.
+func address(short link.Link) string {
+	if u, err := url.Parse(short.URL); err != nil || link.IsShortener(u.Host) {
+		return short.URL
+	}
+	return "https://" + short.Identity
 }
 
 // ask makes one request.
@@ -85,7 +94,7 @@ func (c *Client) ask(ctx context.Context, short link.Link) (link.Link, error) {
 		}
 		defer done()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, short.URL, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address(short), nil)
 	if err != nil {
 		return link.Link{}, &Dead{"its address is not valid"}
 	}

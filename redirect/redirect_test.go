@@ -66,6 +66,38 @@ func TestShortLinkIsFollowedToTheFirstOtherHost(t *testing.T) {
 	require.Equal(t, 3, asked, "the site itself is not asked")
 }
 
+// TestArchiveIsNotAsked: a copy of a short link in an archive is the short link, and its
+// shortener is asked.
+func TestArchiveIsNotAsked(t *testing.T) {
+	t.Parallel()
+	for _, copied := range []string{"https://web.archive.org/web/2020/https://bit.ly/x?a=1", "https://archive.is/2020/https://www.bit.ly/x?a=1"} {
+		l, err := link.Parse(copied)
+		require.NoError(t, err)
+		require.True(t, l.Short)
+		require.Equal(t, "https://bit.ly/x?a=1", address(l))
+	}
+	for _, spelling := range []string{"http://bit.ly/x/", "https://www.bit.ly/x?a=1"} {
+		l, err := link.Parse(spelling)
+		require.NoError(t, err)
+		require.Equal(t, spelling, address(l))
+	}
+	asked := ""
+	_, err := follow(t, "http://bit.ly/x", func(w http.ResponseWriter, r *http.Request) {
+		asked += r.Host + " "
+		redirects(map[string]string{"bit.ly/x": "http://web.archive.org/web/2020/http://t.co/y"})(w, r)
+	})
+	require.Error(t, err, "a server of plain HTTP")
+	require.Equal(t, "bit.ly ", asked)
+}
+
+// TestRouteIsNoFrontPage: some sites name their articles in the fragment only.
+func TestRouteIsNoFrontPage(t *testing.T) {
+	t.Parallel()
+	to, err := follow(t, "http://bit.ly/x", redirects(map[string]string{"bit.ly/x": "https://paper.example/#/article/1"}))
+	require.NoError(t, err)
+	require.Equal(t, "https://paper.example/#/article/1", to)
+}
+
 func TestShortLinkThatLeadsNowhereIsDead(t *testing.T) {
 	t.Parallel()
 	for target, why := range map[string]string{
@@ -80,6 +112,7 @@ func TestShortLinkThatLeadsNowhereIsDead(t *testing.T) {
 		"gopher://a.example/x":        "no link",
 		"https://localhost/x":         "no link",
 		"https://a.example/" + strings.Repeat("x", 3000): "no link",
+		"https://paper.example/#story":                   "front page",
 		"https://bsky.app/profile/alice.example/post/3k": "whose links do not count",
 	} {
 		to := map[string]string{}
@@ -130,7 +163,7 @@ func TestEndlessAnswerIsNotRead(t *testing.T) {
 func TestPrivateShortenerIsNotAsked(t *testing.T) {
 	t.Parallel()
 	c := New(Config{}) // with the guard
-	l := link.Link{URL: "http://127.0.0.1:1/x", Site: "127.0.0.1", Short: true}
+	l := link.Link{URL: "http://127.0.0.1:1/x", Identity: "127.0.0.1:1/x", Site: "127.0.0.1", Short: true}
 	_, err := c.Follow(t.Context(), l)
 	require.ErrorContains(t, err, "private address")
 }
