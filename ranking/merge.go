@@ -114,8 +114,8 @@ UPDATE links AS l SET merged_into = nullif($1, l.id) FROM members AS m WHERE l.i
 // lockMerges keeps others from merging until the transaction ends. It returns as what
 // the links count, or ErrLink if one does not exist.
 func lockMerges(ctx context.Context, tx pgx.Tx, links ...int64) (counts map[int64]int64, err error) {
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(mergeLock)); err != nil {
-		return nil, fmt.Errorf("wait for other merges: %w", err)
+	if err := waitForMerges(ctx, tx); err != nil {
+		return nil, err
 	}
 	counts = map[int64]int64{}
 	for _, id := range links {
@@ -129,6 +129,16 @@ func lockMerges(ctx context.Context, tx pgx.Tx, links ...int64) (counts map[int6
 		counts[id] = as
 	}
 	return counts, nil
+}
+
+// waitForMerges waits until nobody else merges, and keeps others from it until the
+// transaction ends. A transaction that adds or locks links before waits with these locks,
+// and those who share the links wait with it: a merge takes as long as it has shares.
+func waitForMerges(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(mergeLock)); err != nil {
+		return fmt.Errorf("wait for other merges: %w", err)
+	}
+	return nil
 }
 
 // MergedLink is a link that is merged into another.

@@ -54,6 +54,9 @@ ORDER BY s.resolve_at, s.link_id`
 // ResolveShortLink stores where a short link leads and merges it into that link, which is
 // added if nobody shares it. A merge that somebody has undone stays undone.
 func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share, now time.Time) error {
+	if err := waitForMerges(ctx, tx); err != nil { // before links are locked
+		return err
+	}
 	q := &pgx.Batch{}
 	queueLinks(q, []Share{to}, now, new(bool))
 	var into int64

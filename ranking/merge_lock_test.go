@@ -1,0 +1,44 @@
+package ranking_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// TestNobodyWaitsForWhoWaitsToMerge: a long merge makes others wait that merge, but not
+// those who share the links that these are about to add or to merge.
+func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT 'l' || n, 'l', 's', now() FROM generate_series(1, 3) AS n`)
+	long, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer long.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	require.NoError(t, ranking.MergeLinks(t.Context(), long, ranking.Merge{Link: 1, Into: 2, Why: ranking.ByHand, Now: noon()}))
+	target := ranking.Share{Identity: "target", URL: "https://paper.example/a", Site: "paper.example"}
+	resolved := make(chan error, 1)
+	go func() {
+		resolved <- pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			return ranking.ResolveShortLink(t.Context(), tx, ranking.ShortLink{ID: 3}, target, noon())
+		})
+	}()
+	require.Eventually(t, func() bool {
+		return column(t, pool, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "1"
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '1s'`); err != nil {
+			return err
+		}
+		_, err := ranking.EnsureLinks(t.Context(), tx, []ranking.Share{target}, noon())
+		return err
+	}))
+	require.NoError(t, long.Commit(t.Context()))
+	require.NoError(t, <-resolved)
+	require.Equal(t, []string{"l1 l2", "l3 target"}, column(t, pool, `SELECT m.identity || ' ' || l.identity FROM links AS m JOIN links AS l ON l.id = m.merged_into ORDER BY 1`))
+}
