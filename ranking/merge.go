@@ -111,15 +111,15 @@ UPDATE links AS l SET merged_into = nullif($1, l.id) FROM members AS m WHERE l.i
 	return nil
 }
 
-// lockMerges keeps others from merging until the transaction ends. It returns as what
-// the links count, or ErrLink if one does not exist.
+// lockMerges keeps others from merging, and the links from expiring, until the transaction
+// ends. It returns as what the links count, or ErrLink if one does not exist.
 func lockMerges(ctx context.Context, tx pgx.Tx, links ...int64) (counts map[int64]int64, err error) {
 	if err := waitForMerges(ctx, tx); err != nil {
 		return nil, err
 	}
 	counts = map[int64]int64{}
 	for _, id := range links {
-		as, err := schema.One(ctx, tx, "read as what the link counts", pgx.RowTo[int64], `SELECT counts_as FROM links WHERE id = $1`, id)
+		as, err := schema.One(ctx, tx, "read as what the link counts", pgx.RowTo[int64], `SELECT counts_as FROM links WHERE id = $1 FOR KEY SHARE`, id)
 		if errors.Is(err, schema.ErrNoRows) {
 			return nil, fmt.Errorf("link %d: %w", id, ErrLink)
 		}

@@ -5,9 +5,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 )
 
@@ -41,4 +43,59 @@ func TestNobodyWaitsForWhoWaitsToMerge(t *testing.T) {
 	require.NoError(t, long.Commit(t.Context()))
 	require.NoError(t, <-resolved)
 	require.Equal(t, []string{"l1 l2", "l3 target"}, column(t, pool, `SELECT m.identity || ' ' || l.identity FROM links AS m JOIN links AS l ON l.id = m.merged_into ORDER BY 1`))
+}
+
+// waitsForLock waits until some statement waits for a lock.
+func waitsForLock(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return column(t, pool, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)[0] != "0"
+	}, time.Minute, time.Millisecond)
+}
+
+// TestLinkExpiresWhileItIsMerged: then there is no such link. A foreign key would say that
+// the data cannot be stored, which ends a job.
+func TestLinkExpiresWhileItIsMerged(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT 'l' || n, 'l', 's', now() FROM generate_series(1, 4) AS n`)
+	for expired, m := range map[int]ranking.Merge{1: {Link: 1, Into: 2}, 3: {Link: 4, Into: 3}} {
+		expires, err := pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer expires.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+		execute(t, expires, `DELETE FROM links WHERE id = $1`, expired)
+		m.Why, m.Now = ranking.ByHand, noon()
+		merged := make(chan error, 1)
+		go func() {
+			merged <- pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return ranking.MergeLinks(t.Context(), tx, m) })
+		}()
+		waitsForLock(t, pool)
+		require.NoError(t, expires.Commit(t.Context()))
+		require.ErrorIs(t, <-merged, ranking.ErrLink)
+	}
+}
+
+// TestLinkExpiresWhileItIsAdded: its worker is told to try again, and not that its data
+// cannot be stored.
+func TestLinkExpiresWhileItIsAdded(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	all := []ranking.Share{{Identity: "bit.ly/x", URL: "https://bit.ly/x", Site: "bit.ly", Short: true}}
+	_, err := ranking.EnsureLinks(t.Context(), pool, all, noon())
+	require.NoError(t, err)
+	expires, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer expires.Rollback(t.Context()) //nolint:errcheck // nothing is left to roll back
+	execute(t, expires, `DELETE FROM links`)
+	added := make(chan error, 1)
+	go func() {
+		all[0].Card.Title = "T"
+		_, err := ranking.EnsureLinks(t.Context(), pool, all, noon())
+		added <- err
+	}()
+	waitsForLock(t, pool)
+	require.NoError(t, expires.Commit(t.Context()))
+	require.ErrorIs(t, <-added, schema.ErrBusy)
+	_, err = ranking.EnsureLinks(t.Context(), pool, all, noon())
+	require.NoError(t, err)
 }

@@ -131,7 +131,8 @@ func queueLock(q *pgx.Batch, shares []Share) {
 
 // EnsureLinks adds the missing links and claims. That is a short transaction of its own:
 // while a popular link is new, all transactions that share it wait for the one that adds
-// it. short reports whether a link of a shortener is new.
+// it. short reports whether a link of a shortener is new. It returns schema.ErrBusy if one
+// of the links expired meanwhile: try again.
 func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time) (short bool, err error) {
 	if len(shares) == 0 {
 		return false, nil
@@ -139,10 +140,20 @@ func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time)
 	q := &pgx.Batch{}
 	queueLinks(q, shares, now, &short)
 	queueClaims(q, shares)
-	if err := db.SendBatch(ctx, q).Close(); err != nil {
-		return false, fmt.Errorf("add links: %w", err)
+	err = db.SendBatch(ctx, q).Close()
+	if err == nil {
+		return short, nil
 	}
-	return short, nil
+	return false, fmt.Errorf("add links: %w", expiredMeanwhile(err))
+}
+
+// expiredMeanwhile adds schema.ErrBusy to the error of a foreign key: the link was there
+// when its id was looked up.
+func expiredMeanwhile(err error) error {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "23503" {
+		return errors.Join(schema.ErrBusy, err)
+	}
+	return err
 }
 
 func linkColumns(links []*Share) (identity, url, site pgtype.FlatArray[string]) {

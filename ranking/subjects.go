@@ -334,7 +334,7 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 		return rows.Err()
 	})
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return nil, fmt.Errorf("store subjects: %w", err)
+		return nil, fmt.Errorf("store subjects: %w", expiredMeanwhile(err))
 	}
 	return linked, nil
 }

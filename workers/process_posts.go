@@ -123,8 +123,8 @@ func (w *ProcessPosts) projected(ctx context.Context, keys []schema.Key) (*shari
 	if p.subjects, p.added, p.due, err = ranking.FindSubjects(ctx, w.pool, p.subjectKeys()); err != nil {
 		return nil, err
 	}
-	if err := w.addLinks(ctx, p, p.keys()); err != nil && schema.Classify(err) != schema.Data {
-		return nil, err // an error of the data occurs again below, where the post is dead-lettered
+	if err := w.addLinks(ctx, p, p.keys()); err != nil && schema.Classify(err) != schema.Data && !errors.Is(err, schema.ErrBusy) {
+		return nil, err // the others occur again below, where the links are added again, or the post is dead-lettered
 	}
 	for i, keys := 0, p.keys(); len(keys) > 0; i++ {
 		if i == looks {
@@ -214,7 +214,10 @@ func (w *ProcessPosts) write(ctx context.Context, p *sharing, keys []schema.Key)
 	err := w.replace(ctx, p, keys)
 	for try := 1; try <= 3 && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
 		if errors.Is(err, schema.ErrBusy) { // a link expired meanwhile, or a record contains another one now
-			if err = w.addLinks(ctx, p, keys); err != nil {
+			if err = w.addLinks(ctx, p, keys); errors.Is(err, schema.ErrBusy) {
+				continue
+			}
+			if err != nil {
 				break
 			}
 		}
