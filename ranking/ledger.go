@@ -127,8 +127,8 @@ SELECT NULL, NULL WHERE (SELECT count(*) FROM late) > $2::int`, pgx.Identifier{p
 	return dropped, err
 }
 
-// MarkKept marks at most limit links of dropped partitions as kept, and returns how
-// many. It is a step of its own, because dropping must not hold its lock for as long as
+// MarkKept marks at most limit links of dropped partitions as kept, or what they have been
+// merged into since, and returns how many. It is a step of its own, because dropping must not hold its lock for as long as
 // that takes.
 func MarkKept(ctx context.Context, db schema.DB, limit int) (int, error) {
 	const sql = `
@@ -141,7 +141,10 @@ WITH taken AS (
     ))
     RETURNING link_id, sharers, counted
 ), kept AS (
-    SELECT link_id, max(sharers) AS sharers, max(counted) AS counted FROM taken GROUP BY link_id
+    SELECT l.counts_as AS link_id, max(t.sharers) AS sharers, max(t.counted) AS counted
+    FROM taken AS t
+    CROSS JOIN LATERAL (SELECT l.counts_as FROM links AS l WHERE l.id = t.link_id LIMIT 1) AS l
+    GROUP BY l.counts_as
 ), marked AS (
     UPDATE links AS l SET kept_sharers = greatest(l.kept_sharers, k.sharers), kept_at = greatest(l.kept_at, k.counted)
     FROM kept AS k

@@ -50,13 +50,15 @@ var ErrSplit = errors.New("the link was split from another by hand")
 
 // MergeLinks merges a link, and all that are merged into it, into another. If both count
 // as one already, it does nothing. It returns ErrLink if one of them does not exist, a
-// *MergedError if the link is merged elsewhere, and ErrSplit if a redirect says what a
+// *MergedError if the link is merged elsewhere, or the other into it, and ErrSplit if a redirect says what a
 // person has undone.
 func MergeLinks(ctx context.Context, tx pgx.Tx, m Merge) error {
 	counts, err := lockMerges(ctx, tx, m.Link, m.Into)
 	switch {
 	case err != nil:
 		return err
+	case m.Link != m.Into && counts[m.Into] == m.Link:
+		return &MergedError{m.Into, m.Link}
 	case counts[m.Link] == counts[m.Into]:
 		return nil
 	case counts[m.Link] != m.Link:

@@ -99,3 +99,46 @@ func TestLinkExpiresWhileItIsAdded(t *testing.T) {
 	_, err = ranking.EnsureLinks(t.Context(), pool, all, noon())
 	require.NoError(t, err)
 }
+
+// TestMergeTheOtherWayRound is refused: the answer would be that it is done.
+func TestMergeTheOtherWayRound(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT 'l' || n, 'l', 's', now() FROM generate_series(1, 3) AS n`)
+	merge := func(link, into int64) error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			return ranking.MergeLinks(t.Context(), tx, ranking.Merge{Link: link, Into: into, Why: ranking.ByHand, Now: noon()})
+		})
+	}
+	require.NoError(t, merge(1, 2))
+	require.NoError(t, merge(1, 2))
+	var merged *ranking.MergedError
+	require.ErrorAs(t, merge(2, 1), &merged)
+	require.Equal(t, ranking.MergedError{Link: 1, Into: 2}, *merged)
+	require.NoError(t, merge(3, 1))
+	require.NoError(t, merge(3, 1))
+}
+
+// TestLinkIsKeptForTheSharesOfAMergedOne: its sharers were counted before the merge, and
+// their day was dropped after it.
+func TestLinkIsKeptForTheSharesOfAMergedOne(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	now := noon()
+	require.NoError(t, ranking.EnsureDays(t.Context(), pool, now, 7*24*time.Hour))
+	execute(t, pool, `INSERT INTO links (identity, url, site, first_seen) SELECT 'l' || n, 'l', 's', now() FROM generate_series(1, 2) AS n`)
+	execute(t, pool, `INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT n::text, 'c', $1, 1, 1, 'post', $2 FROM generate_series(1, 5) AS n`, tid(now), now)
+	part := column(t, pool, `SELECT tableoid::regclass::text FROM shares LIMIT 1`)[0]
+	rule := ranking.LinkRule{Now: now, Sharers: 5, Keep: 24 * time.Hour}
+	_, _, err := ranking.CountLeaving(t.Context(), pool, rule, part, 0, 10)
+	require.NoError(t, err)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return ranking.MergeLinks(t.Context(), tx, ranking.Merge{Link: 1, Into: 2, Why: ranking.ByHand, Now: now})
+	}))
+	_, err = ranking.DropDay(t.Context(), pool, part)
+	require.NoError(t, err)
+	marked, err := ranking.MarkKept(t.Context(), pool, 10)
+	require.NoError(t, err)
+	require.Equal(t, 1, marked)
+	require.Equal(t, []string{"2 5"}, column(t, pool, `SELECT id || ' ' || kept_sharers FROM links WHERE kept_at IS NOT NULL`))
+}
