@@ -50,7 +50,7 @@ func (w *ResolveLinks) Work(ctx context.Context, _ *river.Job[jobs.ResolveLinks]
 	}
 	until := time.Now().Add(w.patience)
 	for {
-		due, err := ranking.DueShortLinks(ctx, w.pool, w.now(), 2*resolveAtOnce)
+		due, err := ranking.DueShortLinks(ctx, w.pool, w.now(), resolveAtOnce)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -92,7 +92,11 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 	}
 }
 
+// follow asks where a link leads. It gives up in time for the job to store that. Otherwise
+// each job would fail with the same links.
 func (w *ResolveLinks) follow(ctx context.Context, short ranking.ShortLink) (link.Link, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.patience*2/3)
+	defer cancel()
 	l, err := link.Parse(short.URL)
 	if err != nil || !l.Short {
 		return l, &redirect.Dead{Why: "its host is no shortener"}

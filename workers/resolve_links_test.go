@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -23,7 +24,7 @@ import (
 // shortener is a server that all hosts lead to.
 type shortener struct {
 	mu   sync.Mutex
-	to   map[string]string // targets by host and path; "503": it fails
+	to   map[string]string // targets by host and path; "503": it fails; "hangs": it never answers
 	seen map[string]int
 }
 
@@ -37,6 +38,10 @@ func (s *shortener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 	case "503":
 		w.WriteHeader(http.StatusServiceUnavailable)
+	case "hangs":
+		s.mu.Unlock()
+		<-r.Context().Done()
+		s.mu.Lock()
 	default:
 		http.Redirect(w, r, to, http.StatusFound)
 	}
@@ -57,6 +62,12 @@ func (s *shortener) asked(name string) int {
 // newResolving starts workers that resolve the links of a shortener.
 func newResolving(t *testing.T) (*rig, author, *shortener) {
 	t.Helper()
+	return newResolvingWithin(t, 0)
+}
+
+// newResolvingWithin does it with a timeout of all jobs.
+func newResolvingWithin(t *testing.T, timeout time.Duration) (*rig, author, *shortener) {
+	t.Helper()
 	s := &shortener{to: map[string]string{}, seen: map[string]int{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
@@ -68,7 +79,7 @@ func newResolving(t *testing.T) (*rig, author, *shortener) {
 	projections := registered(t, r.pool)
 	a := newAuthor(t, r.pool)
 	var err error
-	r.client, err = New(Config{Pool: r.pool, Projections: projections, ID: "w", Redirects: asks, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	r.client, err = New(Config{Pool: r.pool, Projections: projections, ID: "w", Redirects: asks, JobTimeout: timeout, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
 	r.client.counter.every = 0
 	ctx, stop := context.WithCancel(context.Background())
@@ -145,6 +156,21 @@ func TestShortenerThatFailsIsAskedLater(t *testing.T) {
 	}
 	r.becomes(0, `SELECT count(*) FROM short_links WHERE resolve_at IS NOT NULL`)
 	require.Equal(t, 5, s.asked("bit.ly/down"))
+}
+
+// TestShortenerThatHangsDelaysNoOther: its links are asked later, like those of one that
+// fails, though a request may take longer than a job.
+func TestShortenerThatHangsDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	r, a, s := newResolvingWithin(t, 3*time.Second)
+	for n := range 9 {
+		s.leads(fmt.Sprint("bit.ly/", n), "hangs")
+		r.shares(a, fmt.Sprint("slow", n), fmt.Sprint("http://bit.ly/", n))
+	}
+	s.leads("t.co/a", "https://paper.example/article")
+	r.shares(a, "1", "http://t.co/a")
+	r.becomes(1, `SELECT count(*) FROM shares AS s JOIN links AS l ON l.id = s.link_id WHERE l.identity = 'paper.example/article'`)
+	r.becomes(9, `SELECT count(*) FROM short_links WHERE tries = 1 AND resolve_at > now()`)
 }
 
 // TestSplitLinkStaysSplit, whatever the shortener says.
