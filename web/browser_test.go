@@ -319,7 +319,7 @@ func TestRowKeepsItsHeight(t *testing.T) {
 		b.Size(width, 800)
 	}
 	before := browsertest.Evaluate[float64](b, height)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 1, 'post', $1 FROM generate_series(100, 337) AS n`, r.now)
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:p' || n, 'c', 'new', 1, 1, 'post', $1 FROM generate_series(100, 337) AS n`, r.now)
 	b.Until(`document.querySelector("[data-count]").innerText === "298"`)
 	require.InDelta(t, before, browsertest.Evaluate[float64](b, height), 0.01)
 	b.Size(1280, 800)

@@ -135,7 +135,7 @@ func TestWatchCanBeChosen(t *testing.T) {
 func (r *rig) give(title, address string, dids ...string) {
 	r.t.Helper()
 	r.exec(`INSERT INTO claims (link_id, hash, url, site, title) VALUES (1, sha256(convert_to($1 || $2, 'UTF8')), $2, 'a.example', $1)`, title, address)
-	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, how, shared_at, claim_id) SELECT d, 'app.bsky.feed.post', 'g-' || $1, 1, 'post', $2, (SELECT max(id) FROM claims) FROM unnest($3::text[]) AS d`,
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at, claim_id) SELECT d, 'app.bsky.feed.post', 'g-' || $1, 1, 1, 'post', $2, (SELECT max(id) FROM claims) FROM unnest($3::text[]) AS d`,
 		title, r.now.Add(-time.Minute), dids)
 }
 
