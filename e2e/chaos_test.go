@@ -45,8 +45,9 @@ type chaos struct {
 	clocks           map[string]wallClock // by member of the fleet
 	stop             func()               // stops the events of the network
 
-	mu    sync.Mutex // guards fleet, which the watcher reads
-	fleet map[string]*process
+	mu         sync.Mutex // guards what the watcher reads
+	fleet      map[string]*process
+	everMerged [][2]string // URLs of links that were merged, also for a while
 
 	scripted []string               // accounts that only do what the test scripts; the hub follows them
 	byHand   []string               // accounts with a watch of their own

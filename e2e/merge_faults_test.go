@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/stretchr/testify/require"
 )
@@ -28,10 +29,31 @@ FROM (
 		succeed(c.t, c.env, args...)
 	}
 	for _, pair := range [][2]int{{1, 0}, {2, 1}, {4, 3}, {3, 5}} {
+		c.mu.Lock()
+		c.everMerged = append(c.everMerged, [2]string{urls[pair[0]], urls[pair[1]]})
+		c.mu.Unlock()
 		link("merge", pair[0], pair[1])
 		c.merged[urls[pair[0]]] = urls[pair[1]]
 	}
 	link("split", 3)
 	delete(c.merged, urls[3])
 	c.progress(3)
+}
+
+// everOneWith returns the URLs of a link and of those that counted as one with it at any
+// time.
+func (c *chaos) everOneWith(url string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := []string{url}
+	for i := 0; i < len(all); i++ {
+		for _, pair := range c.everMerged {
+			for side, other := range pair {
+				if other == all[i] && !slices.Contains(all, pair[1-side]) {
+					all = append(all, pair[1-side])
+				}
+			}
+		}
+	}
+	return all
 }

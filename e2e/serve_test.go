@@ -150,7 +150,7 @@ func TestUnreachableJetstreamIsReported(t *testing.T) {
 		html, err := get(page)
 		return err == nil && strings.Contains(strings.ToLower(html), "not connected")
 	}, time.Minute, 50*time.Millisecond)
-	require.Contains(t, serve.stderr.String(), "connection refused")
+	require.Eventually(t, func() bool { return strings.Contains(serve.stderr.String(), "connection refused") }, time.Minute, 50*time.Millisecond)
 	require.Regexp(t, `^degraded: never connected\n`, succeed(t, env, "status"))
 	require.NoError(t, n.Restart())
 	pool := open(t, url)
