@@ -298,6 +298,22 @@ func TestRowsNeverMove(t *testing.T) {
 	b.Until(`document.querySelectorAll(".link").length === 7`)
 }
 
+// Ages are by the server's clock, and times in the reader's time zone are beside those in
+// UTC.
+func TestTimesOfAPage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.fillNews(1)
+	b := r.open()
+	_, err := chromedp.Call(b.Context, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"})
+	require.NoError(t, err)
+	b.Show("/links/1")
+	require.Equal(t, "1 min ago", b.Read(".thread time"))
+	require.Regexp(t, `^4 May 2026, 11:59:00 UTC \(.*05:29.*\)$`, browsertest.Evaluate[string](b, `document.querySelector(".thread time").title`))
+	require.Equal(t, "2026-05-04T11:59:00Z", browsertest.Evaluate[string](b, `document.querySelector(".thread time").dateTime`))
+	require.Contains(t, b.Read(".axis"), "02:32", "the chart begins in the reader's time zone")
+}
+
 // A number that grows by some digits needs no further line.
 func TestRowKeepsItsHeight(t *testing.T) {
 	t.Parallel()
@@ -391,6 +407,7 @@ func TestFrontPageIsSmall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.fillNews(50)
+	r.exec(`UPDATE links SET title = md5('a' || id) || md5('b' || id), description = md5('c' || id) || md5('d' || id) || md5('e' || id) || md5('f' || id) || md5('g' || id)`) // no words repeat
 	rec := r.do(http.MethodGet, "/?window=24h", "Accept-Encoding", "gzip")
 	require.Equal(t, "gzip", rec.Header().Get("Content-Encoding"))
 	require.Equal(t, 50, strings.Count(r.get("/?window=24h"), `<li class="link"`))

@@ -76,7 +76,7 @@ func useBrowser(t *testing.T) context.Context {
 func Open(t *testing.T, base string) *Tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(useBrowser(t))
-	within, stop := context.WithTimeout(ctx, 2*time.Minute)
+	within, stop := context.WithTimeout(ctx, 4*time.Minute)
 	t.Cleanup(func() {
 		stop()
 		cancel()
@@ -123,7 +123,7 @@ func Evaluate[T any](b *Tab, expression string) T {
 // Until waits until an expression is true.
 func (b *Tab) Until(expression string) {
 	b.Helper()
-	require.Eventually(b, func() bool { return Evaluate[bool](b, expression) }, 20*time.Second, 20*time.Millisecond, expression)
+	require.Eventually(b, func() bool { return Evaluate[bool](b, expression) }, time.Minute, 20*time.Millisecond, expression)
 }
 
 // Picture returns what is visible, as a PNG.

@@ -12,7 +12,10 @@ const say = (key, n) => {
 const element = (name, text, className = "") => Object.assign(document.createElement(name), { textContent: text, className });
 const setText = (node, text) => { if (node && node.textContent !== text) node.textContent = text; };
 
-let clockOffset = body.dataset.now ? Date.now() - Date.parse(body.dataset.now) : 0; // ms by which this clock is ahead of the server's
+// A page from the browser's cache does not tell what time it is.
+const load = performance.getEntriesByType("navigation")[0];
+const isNew = body.dataset.now && load && load.transferSize > load.encodedBodySize;
+let clockOffset = isNew ? Date.now() - Date.parse(body.dataset.now) : 0; // ms by which this clock is ahead of the server's
 
 // age formats the time since an event, as age in age.go does.
 function age(ms) {
