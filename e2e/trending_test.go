@@ -53,6 +53,7 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 	require.Equal(t, []string{"2 5", "3 3", "1 1"}, trending())
 	for args, says := range map[string]string{
 		"merge 4 1":                        "link 4 is merged into link 2 already: undo that first with weir link split 4",
+		"merge 2 4":                        "link 4 is merged into link 2 already: undo that first with weir link split 4",
 		"merge 1 17":                       "link 17: there is no such link",
 		"merge 1 https://unknown.example/": "there is no link https://unknown.example/: nobody shares it",
 		"merge 1 nothing":                  `"nothing" is neither the id of a link nor its URL`,
@@ -62,7 +63,9 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 		require.Equal(t, 1, code, args)
 		require.Contains(t, stderr, says)
 	}
-	require.Contains(t, succeed(t, env, "trace", "https://5.example/"), "https://2.example/")
+	traced := succeed(t, env, "trace", "https://5.example/")
+	require.Contains(t, traced, "https://2.example/")
+	require.Contains(t, traced, "post, named as https://5.example/ of")
 	require.Equal(t, "link 4 counts for itself\n", succeed(t, env, "link", "split", "4"))
 	require.Equal(t, []string{"4 5", "3 3", "2 2", "1 1"}, trending(), "it takes along what was merged into it")
 	succeed(t, env, "link", "split", "https://5.example")

@@ -16,6 +16,7 @@ type TracedShare struct {
 	Rkey       string    `json:"rkey"`
 	Handle     string    `json:"handle,omitempty"`
 	URL        string    `json:"url"`
+	Named      string    `json:"named,omitempty"` // the URL of the link that the record names, if that is merged into this one
 	How        string    `json:"how"`
 	Subject    string    `json:"subject,omitempty"` // AT-URI of the post that is quoted or reposted; empty: the record itself contains the link
 	Alive      bool      `json:"alive"`             // the subject contains the link and is shown; true without a subject
@@ -25,7 +26,8 @@ type TracedShare struct {
 }
 
 const tracedShares = `
-SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url, s.how AS how,
+SELECT s.collection AS collection, s.did AS did, s.rkey AS rkey, coalesce(a.handle, '') AS handle, l.url AS url,
+       CASE WHEN s.named_id <> s.link_id THEN (SELECT n.url FROM links AS n WHERE n.id = s.named_id) ELSE '' END AS named, s.how AS how,
        coalesce('at://' || s.subject_did || '/app.bsky.feed.post/' || s.subject_rkey, '') AS subject,` + throughLivingSubject + `AS alive, s.shared_at AS shared_at,
        coalesce(a.status, 'active') AS status,
        NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = s.did) AS followed

@@ -93,7 +93,7 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 		say("stream", "%s at %s %d of %s: %s, %s", s.Name, cmp.Or(s.CursorKind, "no cursor"), s.Cursor, cmp.Or(s.Host, "no host"), last, s.Current())
 	}
 	for _, s := range r.Shares {
-		say("share", "%s %s of %s: %s", s.How, s.URL, at(s.SharedAt), verdicts(s.Windows))
+		say("share", "%s %s%s of %s: %s", s.How, s.URL, named(s), at(s.SharedAt), verdicts(s.Windows))
 	}
 	for _, j := range r.Jobs {
 		say("job", "%d %s, %s, attempt %d of %d, batch of %d, created %s by %s %s", j.ID, j.Kind, j.State, j.Attempt, j.MaxAttempts, j.Records, at(j.CreatedAt), strings.Join(j.By, ", "), j.Metadata)
@@ -113,6 +113,14 @@ func printRecordTrace(w io.Writer, r trace.Record) {
 	for _, f := range r.Faults {
 		say("audit", "%s: %s %s", at(f.At), f.Fault, f.Detail)
 	}
+}
+
+// named says which merged link the record of a share names.
+func named(s trace.Share) string {
+	if s.Named == "" {
+		return ""
+	}
+	return ", named as " + s.Named
 }
 
 // verdicts lists the windows in which a share counts, or the reason why it does not.
@@ -148,6 +156,6 @@ func printLinkTrace(w io.Writer, l trace.Link) {
 		}
 	}
 	for _, s := range l.Shares {
-		say("share", "at://%s/%s/%s %s, %s of %s: %s", s.DID, s.Collection, s.Rkey, s.Handle, s.How, at(s.SharedAt), verdicts(s.Windows))
+		say("share", "at://%s/%s/%s %s, %s%s of %s: %s", s.DID, s.Collection, s.Rkey, s.Handle, s.How, named(s), at(s.SharedAt), verdicts(s.Windows))
 	}
 }
