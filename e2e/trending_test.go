@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ranking"
@@ -70,6 +72,38 @@ func TestLinksAreMergedAndSplit(t *testing.T) {
 	require.Equal(t, []string{"4 5", "3 3", "2 2", "1 1"}, trending(), "it takes along what was merged into it")
 	succeed(t, env, "link", "split", "https://5.example")
 	require.Equal(t, []string{"5 5", "4 4", "3 3", "2 2", "1 1"}, trending())
+}
+
+// TestMergeIsTriedAgain when Postgres ends it for a deadlock with the deletion of shares.
+func TestMergeIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	at := rankedDatabase(t)
+	conn, err := pgx.Connect(t.Context(), at)
+	require.NoError(t, err)
+	defer conn.Close(context.Background()) //nolint:errcheck // the test is over
+	other, err := pgx.Connect(t.Context(), at)
+	require.NoError(t, err)
+	defer other.Close(context.Background()) //nolint:errcheck // the test is over
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `SET LOCAL deadlock_timeout = '10min'`) // the merge notices it
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4 AND ctid = (SELECT max(ctid) FROM shares WHERE link_id = 4)`) // the merge comes to it last
+	require.NoError(t, err)
+	merged := make(chan string, 1)
+	go func() {
+		stdout, stderr, _ := weir(t, []string{"DATABASE_URL=" + at + "&deadlock_timeout=3s"}, "link", "merge", "4", "2")
+		merged <- stdout + stderr
+	}()
+	require.Eventually(t, func() bool {
+		var waits bool
+		const sql = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`
+		return other.QueryRow(t.Context(), sql).Scan(&waits) == nil && waits
+	}, time.Minute, time.Millisecond)
+	_, err = tx.Exec(t.Context(), `DELETE FROM shares WHERE link_id = 4`)
+	require.NoError(t, err, "the merge is ended")
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, "link 4 counts as link 2\n", <-merged)
 }
 
 // TestTrendingHasTheOptionsOfTheAPI, as flags of the same names.

@@ -40,7 +40,7 @@ Name the links by their ids or URLs. weir link split undoes it.`,
 				if err != nil {
 					return err
 				}
-				err = pgx.BeginFunc(ctx, p.Pool(), func(tx pgx.Tx) error {
+				err = merging(ctx, p, func(tx pgx.Tx) error {
 					return ranking.MergeLinks(ctx, tx, ranking.Merge{Link: of, Into: into, Why: ranking.ByHand, Now: time.Now()})
 				})
 				if merged, ok := errors.AsType[*ranking.MergedError](err); ok {
@@ -69,7 +69,7 @@ func linkSplitCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := pgx.BeginFunc(ctx, p.Pool(), func(tx pgx.Tx) error { return ranking.SplitLink(ctx, tx, id, time.Now()) }); err != nil {
+				if err := merging(ctx, p, func(tx pgx.Tx) error { return ranking.SplitLink(ctx, tx, id, time.Now()) }); err != nil {
 					return fmt.Errorf("link %d: %w", id, err)
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "link %d counts for itself\n", id)
@@ -77,6 +77,17 @@ func linkSplitCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// merging calls f in a transaction. A merge and those who delete shares of the link lock
+// them in different orders, so Postgres may end one of them: then it tries again.
+func merging(ctx context.Context, p app.App, f func(pgx.Tx) error) error {
+	const tries = 5
+	err := pgx.BeginFunc(ctx, p.Pool(), f)
+	for try := 1; try < tries && schema.Classify(err) == schema.Transient && ctx.Err() == nil; try++ {
+		err = pgx.BeginFunc(ctx, p.Pool(), f)
+	}
+	return err
 }
 
 // findLink returns the id of a link that is named by its id or URL.
