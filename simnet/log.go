@@ -24,23 +24,25 @@ const (
 
 // Entry is an event of the network, with what an oracle needs to know.
 type Entry struct {
-	Seq        int64           `json:"seq"`      // ascending by one, before any renumbering
-	TimeUS     int64           `json:"time_us"`  // shared by the operations of a commit
-	UniqueUS   int64           `json:"unique"`   // unique and ascending: time_us of a V1 server
-	DID        string          `json:"did"`      //
-	Kind       string          `json:"kind"`     // commit, identity, account; sync, which only the relay sends
-	Operation  string          `json:"op"`       // of a commit: create, update, delete
-	Collection string          `json:"coll"`     //
-	Rkey       string          `json:"rkey"`     //
-	Rev        string          `json:"rev"`      //
-	CID        string          `json:"cid"`      //
-	Record     json.RawMessage `json:"record"`   // nil on delete
-	CreatedAt  time.Time       `json:"created"`  // the record's createdAt
-	Links      []string        `json:"links"`    // of a post: the pages it shares, by their canonical URLs
-	Handle     string          `json:"handle"`   // of an identity
-	Active     bool            `json:"active"`   // of an account
-	Status     string          `json:"status"`   // of an account that is not active
-	RelaySeq   int64           `json:"relayseq"` // of an identity or account
+	Seq        int64           `json:"seq"`                // ascending by one, before any renumbering
+	TimeUS     int64           `json:"time_us"`            // shared by the operations of a commit
+	UniqueUS   int64           `json:"unique"`             // unique and ascending: time_us of a V1 server
+	DID        string          `json:"did"`                //
+	Kind       string          `json:"kind"`               // commit, identity, account; sync and forged, which only the relay sends
+	Operation  string          `json:"op"`                 // of a commit: create, update, delete
+	Collection string          `json:"coll"`               //
+	Rkey       string          `json:"rkey"`               //
+	Rev        string          `json:"rev"`                //
+	CID        string          `json:"cid"`                //
+	Record     json.RawMessage `json:"record"`             // nil on delete
+	CreatedAt  time.Time       `json:"created"`            // the record's createdAt
+	Links      []string        `json:"links"`              // of a post: the pages it shares, by their canonical URLs
+	Handle     string          `json:"handle"`             // of an identity
+	Active     bool            `json:"active"`             // of an account
+	Status     string          `json:"status"`             // of an account that is not active
+	RelaySeq   int64           `json:"relayseq"`           // of an identity or account
+	Rotation   int             `json:"rotation,omitempty"` // of an identity with another key: how many the account had before
+	Forgery    Forgery         `json:"forgery,omitempty"`  // of a forged commit
 }
 
 // item is a frame to send: an entry, a repetition of an earlier item, or
@@ -132,7 +134,7 @@ func (l *Log) WriteJSONL(w io.Writer, g Generation) error {
 	out := bufio.NewWriterSize(w, 1<<20)
 	items, _ := l.from(0)
 	for _, it := range items {
-		if it.entry != nil && it.entry.Kind == syncKind {
+		if it.entry != nil && it.entry.relayOnly() {
 			continue
 		}
 		if _, err := out.Write(it.frame(g, 0)); err != nil {
