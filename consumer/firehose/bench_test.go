@@ -94,7 +94,7 @@ func BenchmarkFirehose(b *testing.B) {
 	ten := commits(b, 10, func() []byte { return post(b, "Hello, world: this is a post of usual length, with a link. é") }, "app.bsky.feed.post")
 	layers := commits(b, 1, func() []byte { return layer(b) }, "pub.layers.annotation")
 	var m consumer.Message
-	all, none := Wire(nil), Wire(func(string) bool { return false })
+	all, none := Wire(nil, nil), Wire(func(string) bool { return false }, nil)
 	decode := func(wire consumer.Wire, frames [][]byte) func(int) {
 		return func(i int) {
 			if wire.Decode(frames[i], arrival(), &m); len(m.Malformed) > 0 {
