@@ -31,16 +31,16 @@ import (
 // App is one process: the configuration, and the pool, log and metrics that its
 // roles share.
 type App struct {
-	cfg      Config
-	pool     *pgxpool.Pool
-	log      *slog.Logger
-	metrics  *prometheus.Registry
-	tracer   trace.Tracer
-	owner    string // names this process in leases and jobs
-	stored   collection.Registry
+	cfg     Config
+	pool    *pgxpool.Pool
+	log     *slog.Logger
+	metrics *prometheus.Registry
+	tracer  trace.Tracer
+	owner   string // names this process in leases and jobs
+	stored  collection.Registry
 
 	signatures *signatures
-	liveness *liveness // nil: not started by systemd
+	liveness   *liveness // nil: not started by systemd
 
 	projections *workers.Projections
 	more        []func(workers.Bundle) // adds the workers of further projections

@@ -199,14 +199,12 @@ func ReadConfig() (Config, error) {
 	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
 		c.ImageBase = ""
 	}
-	if err := c.SetSource(c.Source); err != nil {
-		return Config{}, fmt.Errorf("WEIR_SOURCE: %w", err)
+	if err := c.checkSource(); err != nil {
+		return Config{}, err
 	}
 	switch {
 	case c.Start != "tip" && c.Start != "oldest":
 		return Config{}, fmt.Errorf("WEIR_START is %q: expected tip or oldest", c.Start)
-	case c.Verify != VerifyWhole && c.Verify != VerifySigned:
-		return Config{}, fmt.Errorf("WEIR_VERIFY is %q: expected %s or %s", c.Verify, VerifyWhole, VerifySigned)
 	case c.Pooler != "none" && c.Pooler != poolerTransaction:
 		return Config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
 	case c.LogFormat != "json" && c.LogFormat != "text":

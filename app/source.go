@@ -42,6 +42,17 @@ func (c *Config) SetSource(source string) error {
 	return nil
 }
 
+// checkSource returns an error if the source or what it verifies is unknown.
+func (c *Config) checkSource() error {
+	if err := c.SetSource(c.Source); err != nil {
+		return fmt.Errorf("WEIR_SOURCE: %w", err)
+	}
+	if c.Verify != VerifyWhole && c.Verify != VerifySigned {
+		return fmt.Errorf("WEIR_VERIFY is %q: expected %s or %s", c.Verify, VerifyWhole, VerifySigned)
+	}
+	return nil
+}
+
 // Reads returns the configured source in words.
 func (c Config) Reads() string {
 	if c.Source == SourceFirehose {
