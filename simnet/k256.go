@@ -5,8 +5,8 @@ import "math/big"
 // k256 is the curve secp256k1, for signatures only. The standard library does not
 // have it, and a library would be the one that verifies.
 type k256 struct {
-	p, n   *big.Int
-	powers [256][2]*big.Int // the base point times each power of two
+	p, n  *big.Int
+	table [64][15][2]*big.Int // the base point times 1 to 15, times each power of 16
 }
 
 func newK256() *k256 {
@@ -20,13 +20,29 @@ func newK256() *k256 {
 	}
 	x := number("79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798")
 	y := number("483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8")
-	for i := range c.powers {
-		c.powers[i] = [2]*big.Int{x, y}
-		slope := c.mul(c.mul(big.NewInt(3), c.mul(x, x)), new(big.Int).ModInverse(new(big.Int).Lsh(y, 1), c.p))
-		twice := c.sub(c.sub(c.mul(slope, slope), x), x)
-		x, y = twice, c.sub(c.mul(slope, c.sub(x, twice)), y)
+	one := [2]*big.Int{x, y}
+	for i := range c.table {
+		for j := range c.table[i] {
+			if j == 0 {
+				c.table[i][j] = one
+			} else {
+				c.table[i][j] = c.add(c.table[i][j-1], one)
+			}
+		}
+		one = c.add(c.table[i][14], one)
 	}
 	return c
+}
+
+// add returns the sum of two points that are not opposite.
+func (c *k256) add(a, b [2]*big.Int) [2]*big.Int {
+	rise, run := c.sub(b[1], a[1]), c.sub(b[0], a[0])
+	if run.Sign() == 0 { // the same point: the tangent
+		rise, run = c.mul(big.NewInt(3), c.mul(a[0], a[0])), new(big.Int).Lsh(a[1], 1)
+	}
+	slope := c.mul(rise, new(big.Int).ModInverse(run, c.p))
+	x := c.sub(c.sub(c.mul(slope, slope), a[0]), b[0])
+	return [2]*big.Int{x, c.sub(c.mul(slope, c.sub(a[0], x)), a[1])}
 }
 
 func (c *k256) mul(a, b *big.Int) *big.Int {
@@ -43,11 +59,13 @@ func (c *k256) sub(a, b *big.Int) *big.Int {
 // order.
 func (c *k256) point(k *big.Int) (x, y *big.Int) {
 	var z *big.Int // x and y are to be divided by its square and its cube; nil: nothing was added yet
-	for i := range k.BitLen() {
-		if k.Bit(i) == 0 {
+	digits := k.FillBytes(make([]byte, 32))
+	for i := range c.table {
+		digit := digits[31-i/2] >> (4 * (i % 2)) & 15
+		if digit == 0 {
 			continue
 		}
-		power := c.powers[i]
+		power := c.table[i][digit-1]
 		if z == nil {
 			x, y, z = power[0], power[1], big.NewInt(1)
 			continue
