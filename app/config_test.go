@@ -116,3 +116,15 @@ func documentText(comment string) string {
 	b.WriteByte('\n')
 	return b.String()
 }
+
+func TestVerificationIsKnown(t *testing.T) {
+	t.Parallel()
+	for verify, valid := range map[string]bool{VerifyWhole: true, VerifySigned: true, "": false, "chained": false} {
+		c := Config{Source: SourceFirehose, Verify: verify}
+		if err := c.checkSource(); valid {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "expected whole or signed")
+		}
+	}
+}

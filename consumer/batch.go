@@ -30,6 +30,7 @@ type batch struct {
 	bytes       int
 	oldest      time.Time // arrival of the first frame
 	opened      time.Time // when decoding began; later than oldest if frames waited
+	unproven    bool      // a frame has a proof
 	folded      *schema.Batch
 }
 
@@ -37,6 +38,7 @@ type batch struct {
 type batchFrame struct {
 	Place
 	events int
+	proof  Proof // nil: none, or it is done
 }
 
 // split cuts a batch of several events in two, between two frames if it has
@@ -128,11 +130,18 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 	return true
 }
 
-// close ends a frame whose events start at index began.
-func (b *batch) close(at *Place, began int) {
-	if events := len(b.events) - began; events > 0 {
-		b.frames = append(b.frames, batchFrame{*at, events})
+// close ends a frame whose events start at index began, and starts its proof if there
+// are any.
+func (b *batch) close(m *Message, began int) {
+	events := len(b.events) - began
+	if events == 0 {
+		return
 	}
+	if m.Proof != nil {
+		m.Proof.Start()
+		b.unproven = true
+	}
+	b.frames = append(b.frames, batchFrame{m.Place, events, m.Proof})
 }
 
 // advance sets a position to just after a frame. Its host and its anchors stay.

@@ -31,7 +31,8 @@ var ErrEnd = errors.New("the stream has ended")
 // arrived is the arrival of the batch's first event.
 type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error
 
-// Depth counts the waiting jobs for the stream's records, up to most.
+// Depth counts the waiting jobs for the stream's records, or the events that wait as
+// dead letters if these are more, up to most.
 type Depth func(ctx context.Context, most int) (int, error)
 
 // Config configures a consumer. Zero durations and sizes take the defaults.
@@ -54,7 +55,7 @@ type Config struct {
 	// nothing.
 	Leased func(context.Context) error
 
-	// With more than MaxDepth waiting jobs the consumer disconnects until at most
+	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
 	// half remain: the server keeps events better than the queue.
 	Depth    Depth // nil: no limit
 	MaxDepth int   // 10,000
@@ -401,7 +402,7 @@ func (c *Consumer) checkBackpressure(ctx context.Context) {
 // state returns the stream's state and its detail.
 func (c *Consumer) state() (state, detail string) {
 	if n := c.depth.Load(); n > 0 {
-		return schema.StateDraining, fmt.Sprintf("at least %d jobs are waiting, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
+		return schema.StateDraining, fmt.Sprintf("at least %d jobs or unverified events are waiting, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
 	}
 	if s := c.session.Load(); s != nil {
 		return s.state()

@@ -76,7 +76,7 @@ const otherCollection = "other"
 // initDeadLetterCounters creates a collection's counters of dead letters at zero,
 // so that the first dead letter is an increase.
 func (m *metrics) initDeadLetterCounters(collection string) {
-	for _, stage := range []string{schema.StageDecode, schema.StageCommit} {
+	for _, stage := range []string{schema.StageDecode, schema.StageVerify, schema.StageCommit} {
 		m.deadLettered.WithLabelValues(stage, collection)
 	}
 }

@@ -31,7 +31,7 @@ type Retry struct {
 	message Message
 }
 
-// Run retries dead letters of the stages decode and commit, those of each wire in
+// Run retries dead letters of the stages decode, verify and commit, those of each wire in
 // the given order. Each is settled in the transaction that stores its events. One
 // that fails again is open again, with its first and its last cause. An error is
 // the database's.
@@ -52,6 +52,7 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 		r.add(b, deadLetter, now)
 	}
 	for _, b := range order {
+		b.prove(now, func(string) {})
 		if err := c.commit(ctx, b); err != nil {
 			return err
 		}
@@ -111,5 +112,5 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	for i := range m.Events {
 		b.add(&m.Events[i], now)
 	}
-	b.close(&m.Place, began)
+	b.close(m, began)
 }

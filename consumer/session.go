@@ -300,8 +300,13 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 		m.Identity = Identity{} // a position needs an anchor, see split
 	}
 	if s.open != nil {
-		s.open.close(&m.Place, began)
+		s.open.close(m, began)
 	}
+}
+
+// unproven counts an event that is dead-lettered because it is not proven.
+func (s *session) unproven(collection string) {
+	s.metrics.deadLettered.WithLabelValues(schema.StageVerify, s.cfg.named(collection)).Inc()
 }
 
 // counted holds the labels under which an event is counted.
@@ -358,6 +363,7 @@ func (s *session) flush(ctx context.Context) error {
 		}
 	}
 	clear(s.counted)
+	b.prove(time.Now(), s.unproven)
 	b.write()
 	select {
 	case <-ctx.Done():

@@ -156,6 +156,7 @@ type Message struct {
 	Raw       []byte // the frame, decompressed
 	Events    []Event
 	Malformed []*Malformed // the unreadable parts of the frame
+	Proof     Proof        // what must hold before the events are stored; nil: nothing more
 }
 
 // A Place is a frame's place in its stream.
@@ -178,7 +179,7 @@ type Identity struct {
 // Reset clears m for a new frame, keeping its memory.
 func (m *Message) Reset(raw []byte, arrived time.Time) {
 	m.Place = Place{Arrived: arrived}
-	m.Raw, m.Events, m.Malformed = raw, m.Events[:0], m.Malformed[:0]
+	m.Raw, m.Events, m.Malformed, m.Proof = raw, m.Events[:0], m.Malformed[:0], nil
 }
 
 // Add appends an empty event.
@@ -190,7 +191,7 @@ func (m *Message) Add() *Event {
 // Refuse replaces the events by the reason why the frame is malformed. Its place
 // stays.
 func (m *Message) Refuse(bad *Malformed) {
-	m.Identity, m.At = Identity{}, time.Time{}
+	m.Identity, m.At, m.Proof = Identity{}, time.Time{}, nil
 	m.Events, m.Malformed = m.Events[:0], append(m.Malformed[:0], bad)
 }
 

@@ -2,16 +2,24 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ops/doctor"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
 )
+
+// readsRelay returns the environment of a process that reads only the relay, and keys
+// from the directory.
+func readsRelay(n *simnet.Net) []string {
+	return []string{"WEIR_SOURCE=firehose", "WEIR_RELAYS=" + n.RelayURL(), "WEIR_JETSTREAM=ws://127.0.0.1:1", "WEIR_APPVIEW=" + n.AppViewURL(), "WEIR_DIRECTORY=" + n.DirectoryURL()}
+}
 
 // TestKilledServeReadsRelay kills a process that reads only a relay, which restarts,
 // renumbers and repeats itself meanwhile. The tables are those of the oracle.
@@ -21,7 +29,7 @@ func TestKilledServeReadsRelay(t *testing.T) {
 	n := busyNetwork(t)
 	server := schematest.Server(t)
 	url := server.URL("weir")
-	k := begin(t, n, server, url, url, "WEIR_SOURCE=firehose", "WEIR_RELAYS="+n.RelayURL(), "WEIR_JETSTREAM=ws://127.0.0.1:1")
+	k := begin(t, n, server, url, url, readsRelay(n)...)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go n.Live(ctx, 300)
@@ -54,4 +62,90 @@ func TestDemoReadsRelay(t *testing.T) {
 		return err == nil && strings.Contains(page, ".example/")
 	}, time.Minute, 50*time.Millisecond)
 	require.Regexp(t, ` firehose +127`, succeed(t, env, "status"))
+}
+
+// TestKilledServeRefusesForgeries kills a process that reads a relay, which forwards
+// forgeries, while the directory fails now and then. Nothing forged is stored, and
+// everything true is: what waited for a key is stored without help.
+func TestKilledServeRefusesForgeries(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	n := calmNetwork(t)
+	server := schematest.Server(t)
+	url := server.URL("weir")
+	dids := make([]string, 12)
+	for i, a := range n.Accounts()[:len(dids)] {
+		dids[i] = a.DID
+	}
+	k := begin(t, n, server, url, url, readsRelay(n)...)
+	want := map[string]string{} // by record: its CID
+	writes := func(text string) {
+		for _, did := range dids {
+			e, err := n.PostNow(did, text)
+			require.NoError(t, err)
+			want[e.DID+"/"+e.Rkey] = e.CID
+		}
+	}
+	writes("with the first key")
+	k.reaches(n.Log().Last().RelaySeq)
+	for i, did := range dids[:6] {
+		require.NoError(t, n.RotateKey(did), i)
+	}
+	for _, f := range simnet.Forgeries() {
+		writes("before " + string(f))
+		for _, did := range dids[:6] {
+			require.NoError(t, n.Forge(f, did))
+		}
+		if f == simnet.HighS { // the directory is down, and the process starts without any key
+			require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 5}))
+		}
+		k.process.kill()
+		k.process = start(t, k.env, "serve")
+	}
+	writes("the last")
+	k.reaches(n.Log().Last().RelaySeq)
+	pool := open(t, url)
+	defer pool.Close()
+	require.Eventually(t, func() bool {
+		waiting, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE class = 'retryable' AND state IN ('open', 'retrying')`)
+		return err == nil && waiting == 0
+	}, 4*time.Minute, 100*time.Millisecond)
+	for _, f := range simnet.Forgeries() {
+		require.GreaterOrEqual(t, n.Fired()[simnet.Fault(f)], 6, f)
+	}
+	require.Positive(t, n.CallsFired()[simnet.Unavailable])
+	rows, err := pool.Query(t.Context(), `SELECT did || '/' || rkey, cid FROM records`)
+	require.NoError(t, err)
+	got := map[string]string{}
+	var key, cid string
+	_, err = pgx.ForEachRow(rows, []any{&key, &cid}, func() error {
+		got[key] = cid
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	letters, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent' AND state = 'open'`)
+	require.NoError(t, err)
+	require.Positive(t, letters, "some of the refused commits")
+	require.Contains(t, k.process.stderr.String(), "commit_refused")
+}
+
+// calmNetwork is a network whose events are only those that the test makes.
+func calmNetwork(t *testing.T) *simnet.Net {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 50})
+	require.NoError(t, err)
+	startNetwork(t, n)
+	return n
+}
+
+// reaches waits until the stream has committed an event of the relay.
+func (k *killing) reaches(seq int64) {
+	k.t.Helper()
+	pool := open(k.t, k.server.URL("weir"))
+	defer pool.Close()
+	require.Eventually(k.t, func() bool {
+		reached, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE cursor >= %d`, seq))
+		return err == nil && reached == 1
+	}, 2*time.Minute, 20*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
 }

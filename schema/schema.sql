@@ -171,8 +171,8 @@ CREATE TABLE count_state (
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     key bytea NOT NULL, -- sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.
-    stage text NOT NULL, -- decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
-    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry failed.
+    stage text NOT NULL, -- decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
+    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.
     state text DEFAULT 'open'::text NOT NULL, -- open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.
     state_at timestamp with time zone,
     stream text,
@@ -197,16 +197,17 @@ CREATE TABLE dead_letters (
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_key_key UNIQUE (key),
     CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
-    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text])),
+    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'verify'::text, 'commit'::text, 'process'::text, 'job'::text])),
     CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'retrying'::text, 'retried'::text, 'dismissed'::text]))
 );
 CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT NULL;
-CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND stage <> 'job'::text;
+CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND class <> 'retryable'::text AND stage <> 'job'::text;
 CREATE INDEX dead_letters_last_seen ON dead_letters USING btree (last_seen);
 CREATE INDEX dead_letters_nameless ON dead_letters USING btree (id) WHERE did IS NULL AND stage <> 'job'::text;
 CREATE INDEX dead_letters_projection ON dead_letters USING btree (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_retrying ON dead_letters USING btree (id) WHERE state = 'retrying'::text;
+CREATE INDEX dead_letters_waiting ON dead_letters USING btree (last_seen) WHERE class = 'retryable'::text AND stage <> 'job'::text AND (state = ANY (ARRAY['open'::text, 'retrying'::text]));
 
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (
@@ -737,8 +738,8 @@ CREATE OR REPLACE FUNCTION public.check_dead_letter_filter(stage text, class tex
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'job') THEN
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
         RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';

@@ -148,7 +148,7 @@ func (n *Net) document(p *member) map[string]any {
 		"id":          p.did,
 		"alsoKnownAs": []string{"at://" + p.handle},
 		"verificationMethod": []map[string]string{{"id": p.did + "#atproto", "type": "Multikey", "controller": p.did,
-			"publicKeyMultibase": multibase(keyOf(n.cfg.Seed, p.did))}},
+			"publicKeyMultibase": n.keyOf(p.did, p.rotation).multibase()}},
 		"service": []map[string]string{{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": n.PDSURL()}},
 	}
 }

@@ -247,7 +247,7 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 		return nil // such a client never becomes leader
 	}
 	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
-		every(countsCheckInterval, jobs.CheckCounts{}, false)}
+		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false)}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
 	}

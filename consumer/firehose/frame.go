@@ -11,7 +11,8 @@ import (
 // decoder decodes one frame after another. It is used by one goroutine. After
 // decode it holds the last frame, for further checks of it.
 type decoder struct {
-	wanted func(collection string) bool // nil: all are wanted
+	wanted   func(collection string) bool // nil: all are wanted
+	verifier *Verifier                    // nil: signatures are not checked
 
 	reader
 	frame
@@ -68,8 +69,11 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) *N
 	if bad == nil {
 		bad = d.events(m)
 	}
-	if bad != nil {
+	switch {
+	case bad != nil:
 		d.refuse(m, bad)
+	case d.verifier != nil && d.kind == typeCommit && len(m.Events) > 0:
+		m.Proof = d.verifier.prove(d)
 	}
 	return nil
 }
@@ -261,6 +265,9 @@ func (d *decoder) events(m *consumer.Message) *consumer.Malformed {
 	ev := m.Add()
 	ev.Author, ev.At = d.did, d.time
 	if d.kind == typeIdentity {
+		if d.verifier != nil {
+			d.verifier.keys.forget(d.did)
+		}
 		ev.Kind, ev.Handle = consumer.KindIdentity, d.handle
 		m.Identity = consumer.Identity{Kind: "identity", Author: d.did}
 		if d.handle != "" && !syntax.IsHandle(d.handle) {

@@ -134,7 +134,7 @@ CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION clo
 CREATE TABLE dead_letters (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        bytea       NOT NULL UNIQUE,
-    stage      text        NOT NULL CHECK (stage IN ('decode', 'commit', 'process', 'job')),
+    stage      text        NOT NULL CHECK (stage IN ('decode', 'verify', 'commit', 'process', 'job')),
     class      text        NOT NULL DEFAULT 'permanent' CHECK (class IN ('permanent', 'retryable')),
     state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'retrying', 'retried', 'dismissed')),
     state_at   timestamptz,
@@ -164,12 +164,13 @@ CREATE INDEX dead_letters_job ON dead_letters (job) WHERE job IS NOT NULL;
 CREATE INDEX dead_letters_projection ON dead_letters (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_nameless ON dead_letters (id) WHERE did IS NULL AND stage <> 'job';
-CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND stage <> 'job';
+CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job';
+CREATE INDEX dead_letters_waiting ON dead_letters (last_seen) WHERE class = 'retryable' AND stage <> 'job' AND state IN ('open', 'retrying');
 
 COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.';
 COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.';
-COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.';
-COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry failed.';
+COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.';
+COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.';
 COMMENT ON COLUMN dead_letters.state IS 'open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.';
 COMMENT ON COLUMN dead_letters.wire IS 'The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.';
 COMMENT ON COLUMN dead_letters.kind IS 'Of a job: its kind.';
@@ -246,8 +247,8 @@ COMMENT ON FUNCTION retry_dead_letter IS 'Requests a retry of a dead letter, wha
 
 CREATE FUNCTION check_dead_letter_filter(stage text, class text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'job') THEN
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
         RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
