@@ -63,7 +63,7 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections.Rows(), p.stored.Stores
-	cfg.Label = p.stored.Label
+	cfg.Label, cfg.Resync = p.stored.Label, workers.EnqueueResyncs(queue)
 	leased := cfg.Leased
 	cfg.Leased = func(ctx context.Context) error {
 		err := p.projections.Check(ctx, p.pool)
@@ -117,7 +117,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Keep, cfg.Collections = &keep, p.stored
+	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
 	if cfg.Retry, err = p.retryDeadLetters(keep); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 		followed := &follows{}
 		followed.take(now)
 		retry := consumer.Retry{
-			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Projections: p.projections.Rows(),
+			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections.Rows(),
 				Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
 			Wires: wires,
 		}

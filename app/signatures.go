@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/workers"
 )
 
 // signatures holds the verifier of a process: the stream and the retries share its
@@ -52,4 +53,10 @@ func (p App) newVerifier() (*firehose.Verifier, error) {
 		return key, err
 	}
 	return firehose.NewVerifier(firehose.VerifierConfig{Key: key, Logger: p.log, Registerer: p.metrics}), nil
+}
+
+// readRepository reads the stored collections of a repository that an account has
+// signed.
+func (p App) readRepository(car []byte, did string, key atcrypto.PublicKey) (workers.Repository, error) {
+	return firehose.ReadRepository(car, did, key, p.stored.Stores)
 }

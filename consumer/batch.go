@@ -31,7 +31,10 @@ type batch struct {
 	oldest      time.Time // arrival of the first frame
 	opened      time.Time // when decoding began; later than oldest if frames waited
 	unproven    bool      // a frame has a proof
-	folded      *schema.Batch
+
+	desynchronized []schema.Desynchronized // accounts of which something was refused
+
+	folded *schema.Batch
 }
 
 // batchFrame is a frame and the number of its events in the batch.
@@ -80,7 +83,7 @@ func (b *batch) split() (first, second *batch) {
 // cut cuts a batch in two after a number of events. The position moves with the
 // second.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, settled: b.settled, oldest: b.oldest}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, settled: b.settled, oldest: b.oldest}
 	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 	return first, second
 }
@@ -89,7 +92,7 @@ func (b *batch) cut(events int) (first, second *batch) {
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
@@ -115,6 +118,12 @@ func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
 	}
 	b.deadLetters = append(b.deadLetters, deadLetter)
 	b.count++
+}
+
+// desynchronize marks an account: something of it was refused, or not sent. rev is the
+// revision of that; empty if it is unknown.
+func (b *batch) desynchronize(did, cause, rev string) {
+	b.desynchronized = append(b.desynchronized, schema.Desynchronized{DID: did, Cause: cause, Rev: rev})
 }
 
 // add adds an event to the batch. If its record is too large, it adds a dead letter
@@ -177,6 +186,7 @@ func (b *batch) fold() schema.Batch {
 		f.add(&b.events[i])
 	}
 	out := f.out
+	out.Desynchronized = append(out.Desynchronized, b.desynchronized...)
 	byKey := func(a, b schema.Key) int {
 		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey))
 	}
@@ -217,6 +227,8 @@ func (f *folding) add(ev *Event) {
 		}
 		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Key, at), Record: ev.Record}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
+	case KindSync:
+		f.out.Desynchronized = append(f.out.Desynchronized, schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})
 	case KindAccount:
 		s := schema.Status{DID: ev.Author, Status: status(ev), At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
 		put(&f.out.Statuses, f.statuses, ev.Author, s, func(old schema.Status) bool { return !s.At.Before(old.At) })

@@ -21,6 +21,7 @@ type Verdict struct {
 	Cause string // why the events are not stored; "": they are proven
 	Retry bool   // the cause may pass: the events wait as dead letters and are checked again
 	Drop  bool   // the events leave no dead letter, because too many were refused
+	Lost  bool   // the account may have changed in a way that is not stored: it must be compared with its repository
 }
 
 // prove waits for the proofs of the batch's frames. Events that are not proven
@@ -41,6 +42,9 @@ func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
 		if v.Cause == "" {
 			events, frames = append(events, of...), append(frames, f)
 			continue
+		}
+		if v.Lost {
+			b.desynchronize(of[0].Author, v.Cause, of[0].Revision)
 		}
 		if last := len(of) - 1; of[last].DeadLetterID != 0 { // the dead letter has the whole frame
 			of, v.Drop = of[last:], false

@@ -36,7 +36,7 @@ type Retry struct {
 // that fails again is open again, with its first and its last cause. An error is
 // the database's.
 func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
-	c := &committer{pool: r.Pool, enqueue: r.Enqueue, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+	c := &committer{pool: r.Pool, enqueue: r.Enqueue, resync: r.Resync, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	batches := map[string]*batch{}
 	var order []*batch
 	now := time.Now()
@@ -84,6 +84,7 @@ func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time
 			id = deadLetter.ID
 		}
 		b.malformed(bad, id, now)
+		r.lost(b, bad)
 	}
 	if len(m.Events) > 0 || len(m.Malformed) == 0 {
 		r.addEvents(b, deadLetter.ID, now)

@@ -275,6 +275,7 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 		s.log.Warn("frame_dead_lettered", "error", bad.Error())
 		s.begin(arrived)
 		s.open.malformed(bad, 0, arrived)
+		s.cfg.lost(s.open, bad)
 	}
 	began := 0
 	if s.open != nil {
@@ -391,6 +392,15 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 		return true, "account"
 	case KindIdentity:
 		return true, "identity"
+	case KindSync:
+		return true, "sync"
 	}
 	return false, "ignored"
+}
+
+// lost marks the account of a malformed input if an event of it may be lost.
+func (c *Config) lost(b *batch, bad *Malformed) {
+	if bad.Lost && (c.Follows == nil || c.Follows(bad.Author)) {
+		b.desynchronize(bad.Author, bad.Error(), bad.Revision)
+	}
 }

@@ -211,6 +211,7 @@ const (
 	KindCommit               // a record was written or deleted
 	KindIdentity             // an account's handle may have changed
 	KindAccount              // an account's status changed
+	KindSync                 // an account's repository is at a revision whose changes are not sent
 )
 
 // Operation is what a commit did to a record.
@@ -234,7 +235,7 @@ type Event struct {
 	Operation  Operation
 	Collection string
 	Key        string
-	Revision   string // sorts by time
+	Revision   string // sorts by time; of a sync too
 	CID        string // "" on delete, or if the network has none
 	Record     []byte // valid JSON object, no NUL, no lone surrogate; nil on delete
 	Replaced   int    // NULs and lone surrogates replaced by U+FFFD in Record
@@ -268,6 +269,7 @@ type Malformed struct {
 	Author     string // the account that it claims; "" if unreadable
 	Key        string // the record's key, which implies a checked Collection; "" if unreadable
 	Revision   string // the record's revision; may be ""
+	Lost       bool   // an event of Author may be lost with it, of Revision if that is known: the account must be compared with its repository
 	Raw        []byte // an input that the decoder rejects in the same way: the frame, or an excerpt of it
 }
 

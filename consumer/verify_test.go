@@ -238,5 +238,6 @@ func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 	require.Zero(t, count(t, s.pool, forged))
 	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND class = 'permanent'`), "the forgery is not retried by itself")
 	require.Equal(t, 24, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'retried'`))
+	require.Equal(t, []string{unknown[0]}, s.marked(), "a retry that refuses a commit desynchronizes too")
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM posts WHERE record ->> 'text' = 'first'`), "in whatever order they come, the newest counts")
 }

@@ -3,11 +3,13 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ops/doctor"
@@ -41,6 +43,7 @@ func TestKilledServeReadsRelay(t *testing.T) {
 	}
 	k.progress(5)
 	cancel()
+	k.synchronized()
 
 	require.Regexp(t, `\bjetstream +.* firehose +`+n.Address(), succeed(t, k.env, "status"))
 	found, _ := examined(t, k.env)
@@ -114,20 +117,116 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 		require.GreaterOrEqual(t, n.Fired()[simnet.Fault(f)], 6, f)
 	}
 	require.Positive(t, n.CallsFired()[simnet.Unavailable])
-	rows, err := pool.Query(t.Context(), `SELECT did || '/' || rkey, cid FROM records`)
-	require.NoError(t, err)
-	got := map[string]string{}
-	var key, cid string
-	_, err = pgx.ForEachRow(rows, []any{&key, &cid}, func() error {
-		got[key] = cid
-		return nil
-	})
-	require.NoError(t, err)
-	require.Equal(t, want, got)
-	letters, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent' AND state = 'open'`)
+	require.Equal(t, want, cids(t, pool))
+	letters, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent'`)
 	require.NoError(t, err)
 	require.Positive(t, letters, "some of the refused commits")
 	require.Contains(t, k.process.stderr.String(), "commit_refused")
+}
+
+// synchronized waits until every account has been compared with its repository of which
+// something was refused.
+func (k *killing) synchronized() {
+	k.t.Helper()
+	pool := open(k.t, k.server.URL("weir"))
+	defer pool.Close()
+	require.Eventually(k.t, func() bool {
+		left, err := tryCount(pool, `SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL`)
+		return err == nil && left == 0
+	}, 5*time.Minute, 50*time.Millisecond, "accounts stay desynchronized: %s", k.process.stderr.String())
+}
+
+// cids returns the CIDs of all records.
+func cids(t *testing.T, pool *pgxpool.Pool) map[string]string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT did || '/' || rkey, cid FROM records`)
+	require.NoError(t, err)
+	found := map[string]string{}
+	var key, cid string
+	_, err = pgx.ForEachRow(rows, []any{&key, &cid}, func() error {
+		found[key] = cid
+		return nil
+	})
+	require.NoError(t, err)
+	return found
+}
+
+// TestRotationReadLateLosesNothing: a killed process misses posts, edits and deletions
+// of accounts that then change their keys, and repositories that change without a
+// commit. When it reads the commits, it has only the new keys. Forgeries come among
+// them. The tables are those of the repositories, each fetched once.
+func TestRotationReadLateLosesNothing(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	n := calmNetwork(t)
+	server := schematest.Server(t)
+	url := server.URL("weir")
+	k := begin(t, n, server, url, url, readsRelay(n)...)
+	want, deleted := map[string]string{}, 0
+	post := func(did, text string) (uri string) {
+		e, err := n.PostNow(did, text)
+		require.NoError(t, err)
+		want[e.DID+"/"+e.Rkey] = e.CID
+		return "at://" + did + "/" + e.Collection + "/" + e.Rkey
+	}
+	changes := func(did, edited, gone string) {
+		e, err := n.EditPost(edited, "edited")
+		require.NoError(t, err)
+		want[e.DID+"/"+e.Rkey] = e.CID
+		require.NoError(t, n.DeleteRecord(gone))
+		delete(want, did+gone[strings.LastIndex(gone, "/"):])
+		deleted++
+		post(did, "new")
+	}
+	accounts := n.Accounts()
+	uris := map[string][2]string{}
+	for _, a := range accounts[:20] {
+		uris[a.DID] = [2]string{post(a.DID, "to be edited"), post(a.DID, "to be deleted")}
+	}
+	k.reaches(n.Log().Last().RelaySeq)
+	k.process.kill()
+	for i, a := range accounts[:12] {
+		if i >= 8 { // no commit brings what these change
+			require.NoError(t, n.Withhold(a.DID, true))
+		}
+		changes(a.DID, uris[a.DID][0], uris[a.DID][1])
+		if i < 8 {
+			require.NoError(t, n.RotateKey(a.DID))
+			continue
+		}
+		require.NoError(t, n.Withhold(a.DID, false))
+		require.NoError(t, n.SyncRepo(a.DID))
+	}
+	for _, a := range accounts[12:16] { // with the old key, and nothing else
+		post(a.DID, "the last with this key")
+		require.NoError(t, n.RotateKey(a.DID))
+		require.NoError(t, n.Forge(simnet.FormerKey, a.DID))
+	}
+	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "com.atproto.sync.getRepo", Count: 2}))
+	k.process = start(t, k.env, "serve")
+	pool := open(t, url)
+	defer pool.Close()
+	require.Eventually(t, func() bool {
+		marked, err := tryCount(pool, `SELECT count(*) FROM resyncs`)
+		return err == nil && marked >= 8
+	}, 2*time.Minute, time.Millisecond)
+	k.process.kill() // in the middle of the resyncs
+	k.process = start(t, k.env, "serve")
+	post(accounts[0].DID, "with the new key")
+	k.reaches(n.Log().Last().RelaySeq)
+	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 4*time.Minute, 100*time.Millisecond, "not all is restored: %s", tail(k.process.stderr.String(), 2000))
+	require.Equal(t, deleted, count(t, pool, `SELECT count(*) FROM tombstones`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE record ->> 'text' = '`+simnet.ForgedText+`'`))
+	require.Equal(t, 16, count(t, pool, `SELECT count(*) FROM resyncs`), "every account of which something was refused")
+	fetched := map[string]int{}
+	for _, c := range n.Calls("com.atproto.sync.getRepo") {
+		fetched[c.Actor]++
+	}
+	for did, times := range fetched {
+		require.LessOrEqual(t, times, 3, did) // once, and again after the kill and after a severed connection
+	}
+	_, metrics := getOps(t, k.process.opsURL(t)+"/metrics", "")
+	require.Regexp(t, `weir_desynchronized_accounts \d`, metrics)
 }
 
 // calmNetwork is a network whose events are only those that the test makes.

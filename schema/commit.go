@@ -67,6 +67,9 @@ type Batch struct {
 	Gap         *Gap
 	Position    Position
 
+	Desynchronized []Desynchronized // accounts that must be compared with their repositories
+	Resyncs        []Resync         // set by Apply: those of them that need a job
+
 	Projections Projections // rows of deleted records are deleted from their tables
 
 	Exclusive bool // another stream may have the same accounts: its commits wait for this one
@@ -111,6 +114,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	if b.Gap != nil {
 		b.Gap.queue(q, lease.Stream)
 	}
+	b.queueDesynchronized(q)
 	err = tx.SendBatch(ctx, q).Close()
 	switch {
 	case err != nil || !copying:

@@ -507,6 +507,25 @@ CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
+-- Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known.
+CREATE TABLE resyncs (
+    did text COLLATE "C" NOT NULL,
+    desynchronized_at timestamp with time zone, -- Since when its records may differ. NULL: they were compared with the repository.
+    cause text NOT NULL, -- Why they may differ.
+    wanted text COLLATE "C" NOT NULL, -- The highest revision that could not be verified since the last resync began. Empty: none; zzzzzzzzzzzzz: it is unknown.
+    requested_at timestamp with time zone NOT NULL, -- When a job was last added for it.
+    due_at timestamp with time zone NOT NULL, -- The next resync does not begin earlier. Resyncs that find nothing make it later, up to a day: whoever sends forgeries cannot have the repository fetched as often as he likes.
+    begun_at timestamp with time zone, -- When the last resync began.
+    rev text COLLATE "C" DEFAULT ''::text NOT NULL, -- The revision of the repository that was last compared. What is refused up to it needs no other resync.
+    synchronized_at timestamp with time zone,
+    unchanged integer DEFAULT 0 NOT NULL, -- How many resyncs in a row found no difference.
+    problem text DEFAULT ''::text NOT NULL, -- Why the repository could not be compared the last time. Empty: it could.
+    CONSTRAINT resyncs_pkey PRIMARY KEY (did)
+);
+CREATE INDEX resyncs_begun ON resyncs USING btree (begun_at);
+CREATE INDEX resyncs_open ON resyncs USING btree (desynchronized_at) WHERE desynchronized_at IS NOT NULL;
+CREATE INDEX resyncs_synchronized ON resyncs USING btree (synchronized_at) WHERE desynchronized_at IS NULL;
+
 -- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.
 CREATE TABLE sharers (
     did text COLLATE "C" NOT NULL,

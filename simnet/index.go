@@ -122,6 +122,8 @@ func (ix *index) apply(e *Entry) {
 			}
 			p.repo, p.feed, p.seeded, p.following = map[string][]*record{}, nil, true, map[string]int{}
 		}
+	case syncKind:
+		p.rev = e.Rev
 	case "commit":
 		p.rev = e.Rev
 		if e.Operation == "delete" {

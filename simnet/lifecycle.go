@@ -147,7 +147,23 @@ func (n *Net) act(did string, do func(m *model, a *person) error) error {
 		n.model.seq = seq // no number goes missing
 		return err
 	}
+	for _, e := range pending {
+		e.Withheld = a.withheld
+	}
 	n.log.add(n.items(pending...)...)
+	return nil
+}
+
+// Withhold makes the relay omit, or no longer omit, what an account does by hand: the
+// account's repository changes, and no later frame brings that.
+func (n *Net) Withhold(did string, withheld bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a := n.model.people[did]
+	if a == nil {
+		return fmt.Errorf("no account has the DID %q", did)
+	}
+	a.withheld = withheld
 	return nil
 }
 

@@ -54,6 +54,7 @@ type person struct {
 	status   string // "" while active
 	name     int    // number of handle changes
 	rotation int    // number of key changes
+	withheld bool   // see Net.Withhold
 	manual   bool   // its status was set by hand: random events do not change it
 }
 

@@ -41,6 +41,8 @@ type message struct {
 	raw     []byte // instead of a body
 	fault   Fault
 	passing bool
+
+	withheld bool
 }
 
 // HideFromRelay makes the relay omit all events of an account, like a relay that
@@ -110,7 +112,7 @@ func (n *Net) message(items []*item, at int) *message {
 		it.relayed = m
 	}
 	last := entries[len(entries)-1]
-	m.seq, m.did, m.timeUS = last.RelaySeq, last.DID, last.TimeUS
+	m.seq, m.did, m.timeUS, m.withheld = last.RelaySeq, last.DID, last.TimeUS, last.Withheld
 	m.kind, m.body = n.relay.body(n, entries)
 	m.body = maps.Clone(m.body) // a replay has the body of another message
 	if last.Kind == forgedKind {
@@ -323,7 +325,7 @@ func (s *repoSubscriber) play(ctx context.Context, messages []*message) (err err
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case m.passing && s.at+i < s.joined, s.net.relay.hides(m.did):
+		case m.withheld, m.passing && s.at+i < s.joined, s.net.relay.hides(m.did):
 			continue
 		}
 		if m.fault != "" {

@@ -260,7 +260,12 @@ func (d *decoder) events(m *consumer.Message) *consumer.Malformed {
 		return &consumer.Malformed{Cause: "not a DID", Path: "/did", Expected: "a DID", Received: consumer.Shorten(d.did)}
 	case d.kind == typeSync:
 		m.Identity = consumer.Identity{Kind: "sync", Author: d.did, Revision: d.rev}
-		return d.readSigned()
+		bad := d.readSigned()
+		if bad == nil && d.verifier != nil {
+			ev := m.Add()
+			ev.Kind, ev.Author, ev.Revision = consumer.KindSync, d.did, d.rev
+		}
+		return bad
 	}
 	ev := m.Add()
 	ev.Author, ev.At = d.did, d.time
@@ -306,4 +311,16 @@ func (d *decoder) refuse(m *consumer.Message, bad *consumer.Malformed) {
 	if len(d.ops) == 1 {
 		d.ops[0].claim(bad, d.rev)
 	}
+	if d.kind == typeCommit || d.kind == typeSync {
+		d.lost(bad)
+	}
+}
+
+// lost says of a failed proof that the account must be compared with its repository.
+// Without a verifier, relays are trusted, and nothing is compared.
+func (d *decoder) lost(bad *consumer.Malformed) *consumer.Malformed {
+	if bad.Lost = d.verifier != nil; bad.Lost && bad.Revision == "" && syntax.IsTID(d.rev) {
+		bad.Revision = d.rev
+	}
+	return bad
 }

@@ -189,16 +189,16 @@ func (d *decoder) event(m *consumer.Message, part int) *consumer.Malformed {
 	value, found, bad := d.blocks.lookup(&d.signed.data, o.path, nil)
 	switch {
 	case bad != nil:
-		return within("/tree", bad)
+		return d.lost(within("/tree", bad))
 	case ev.Operation == consumer.Delete && found:
-		return &consumer.Malformed{Cause: "the deleted record is in the repository's tree", Path: "/tree", Expected: "nothing", Received: value.String()}
+		return d.lost(&consumer.Malformed{Cause: "the deleted record is in the repository's tree", Path: "/tree", Expected: "nothing", Received: value.String()})
 	case ev.Operation == consumer.Delete:
 		*m.Add() = ev
 		return nil
 	case !found:
-		return &consumer.Malformed{Cause: "the record is not in the repository's tree", Path: "/tree", Expected: o.cid.String(), Received: "nothing"}
+		return d.lost(&consumer.Malformed{Cause: "the record is not in the repository's tree", Path: "/tree", Expected: o.cid.String(), Received: "nothing"})
 	case value != o.cid:
-		return &consumer.Malformed{Cause: "the repository's tree has another record", Path: "/tree", Expected: o.cid.String(), Received: value.String()}
+		return d.lost(&consumer.Malformed{Cause: "the repository's tree has another record", Path: "/tree", Expected: o.cid.String(), Received: value.String()})
 	}
 	if bad := d.record(&ev, &o.cid); bad != nil {
 		return within("/record", bad)
@@ -229,7 +229,7 @@ func (d *decoder) record(ev *consumer.Event, cid *digest) *consumer.Malformed {
 	raw, bad := d.blocks.get(cid)
 	switch {
 	case bad != nil:
-		return bad
+		return d.lost(bad)
 	case len(raw) > maxRecord:
 		return &consumer.Malformed{Cause: "the record is larger than the network allows", Expected: "at most " + strconv.Itoa(maxRecord) + " bytes", Received: strconv.Itoa(len(raw)) + " bytes"}
 	}

@@ -160,7 +160,7 @@ func (v *Verifier) refuse(c *commit, cause, words string) consumer.Verdict {
 	if kept {
 		v.log.Warn("commit_refused", "did", c.did, "rev", c.rev, "cause", cause, "error", words)
 	}
-	return consumer.Verdict{Cause: words, Drop: !kept}
+	return consumer.Verdict{Cause: words, Drop: !kept, Lost: cause != causeNoKey} // without a key its repository cannot be verified either
 }
 
 // unknown is the verdict on a commit whose key cannot be fetched now. Anybody can

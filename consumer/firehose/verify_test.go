@@ -125,7 +125,7 @@ func TestSignaturesOfBothCurvesAreChecked(t *testing.T) {
 		require.Equal(t, "the signature is not in the canonical form", verdict(t, v, r.next()).Cause)
 		r.key = c.other
 		got := verdict(t, v, r.next())
-		require.Equal(t, consumer.Verdict{Cause: "the signature is not of the account's key"}, got)
+		require.Equal(t, consumer.Verdict{Cause: "the signature is not of the account's key", Lost: true}, got)
 		r.key = c.key
 		require.Equal(t, consumer.Verdict{}, verdict(t, v, r.next()))
 		require.Equal(t, map[string]float64{"signature": 1, "high_s": 1, "no_key": 0, "gone": 0}, counters(t, metrics, "weir_source_refused_commits_total"))

@@ -131,6 +131,34 @@ COMMENT ON FUNCTION close_gap IS 'Adds the job that closes a new gap, in the tra
 
 CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
 
+CREATE TABLE resyncs (
+    did               text COLLATE "C" PRIMARY KEY,
+    desynchronized_at timestamptz,
+    cause             text             NOT NULL,
+    wanted            text COLLATE "C" NOT NULL,
+    requested_at      timestamptz      NOT NULL,
+    due_at            timestamptz      NOT NULL,
+    begun_at          timestamptz,
+    rev               text COLLATE "C" NOT NULL DEFAULT '',
+    synchronized_at   timestamptz,
+    unchanged         int              NOT NULL DEFAULT 0,
+    problem           text             NOT NULL DEFAULT ''
+);
+CREATE INDEX resyncs_open ON resyncs (desynchronized_at) WHERE desynchronized_at IS NOT NULL;
+CREATE INDEX resyncs_begun ON resyncs (begun_at);
+CREATE INDEX resyncs_synchronized ON resyncs (synchronized_at) WHERE desynchronized_at IS NULL;
+
+COMMENT ON TABLE  resyncs IS 'Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known.';
+COMMENT ON COLUMN resyncs.desynchronized_at IS 'Since when its records may differ. NULL: they were compared with the repository.';
+COMMENT ON COLUMN resyncs.cause IS 'Why they may differ.';
+COMMENT ON COLUMN resyncs.wanted IS 'The highest revision that could not be verified since the last resync began. Empty: none; zzzzzzzzzzzzz: it is unknown.';
+COMMENT ON COLUMN resyncs.requested_at IS 'When a job was last added for it.';
+COMMENT ON COLUMN resyncs.due_at IS 'The next resync does not begin earlier. Resyncs that find nothing make it later, up to a day: whoever sends forgeries cannot have the repository fetched as often as he likes.';
+COMMENT ON COLUMN resyncs.begun_at IS 'When the last resync began.';
+COMMENT ON COLUMN resyncs.rev IS 'The revision of the repository that was last compared. What is refused up to it needs no other resync.';
+COMMENT ON COLUMN resyncs.unchanged IS 'How many resyncs in a row found no difference.';
+COMMENT ON COLUMN resyncs.problem IS 'Why the repository could not be compared the last time. Empty: it could.';
+
 CREATE TABLE dead_letters (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        bytea       NOT NULL UNIQUE,
