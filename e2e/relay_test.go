@@ -32,6 +32,7 @@ func TestKilledServeReadsRelay(t *testing.T) {
 	server := schematest.Server(t)
 	url := server.URL("weir")
 	k := begin(t, n, server, url, url, readsRelay(n)...)
+	k.signed = true
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go n.Live(ctx, 300)

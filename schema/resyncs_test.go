@@ -187,3 +187,25 @@ func TestSynchronizedAccountsExpire(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"b", "c"}, left)
 }
+
+// TestPersonRequestsResync at once, whenever the last one was.
+func TestPersonRequestsResync(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	const did = "did:plc:wq4aajammjtxdomz3e23667t"
+	for range 2 {
+		_, err := pool.Exec(t.Context(), `SELECT enqueue_resync($1)`, did)
+		require.NoError(t, err)
+		s, err := schema.BeginResync(t.Context(), pool, did, 10, time.Minute)
+		require.NoError(t, err)
+		require.True(t, s.Begun)
+		require.Zero(t, endResync(t, pool, did, "3"))
+	}
+	jobs, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT kind || ' ' || queue || ' ' || args::text || ' ' || tags::text FROM river_job`)
+	require.NoError(t, err)
+	require.Equal(t, []string{`resync_repo backfill {"did": "` + did + `"} {resync}`, `resync_repo backfill {"did": "` + did + `"} {resync}`}, jobs)
+	for _, account := range []string{"alice.example", "did:plc", ""} {
+		_, err := pool.Exec(t.Context(), `SELECT enqueue_resync($1)`, account)
+		require.ErrorContains(t, err, "is not a DID")
+	}
+}

@@ -932,6 +932,22 @@ BEGIN
     RETURN NEW;
 END $function$;
 
+-- Requests that an account is compared with its repository, by DID: at once, however often that was done. Returns the id of the job.
+CREATE OR REPLACE FUNCTION public.enqueue_resync(account text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF account IS NULL OR length(account) > 2048 OR account !~ '^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$' THEN
+        RAISE EXCEPTION '% is not a DID', coalesce(quote_literal(left(account, 100)), 'NULL') USING ERRCODE = '22023';
+    END IF;
+    INSERT INTO resyncs AS r (did, desynchronized_at, cause, wanted, requested_at, due_at)
+    VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
+    ON CONFLICT (did) DO UPDATE
+    SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
+    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
+END $function$;
+
 -- Adds a job that retries every dead letter in the state retrying, and wakes a worker.
 CREATE OR REPLACE FUNCTION public.enqueue_retries()
  RETURNS bigint

@@ -141,6 +141,8 @@ func (v *visit) repository() (*member, error) {
 // carBody is a response that is a CAR and not JSON.
 type carBody []byte
 
+const carType = "application/vnd.ipld.car"
+
 // getRepo returns the whole repository, signed with the account's key of now. Follows
 // from before the log have no blocks.
 func (v *visit) getRepo() (any, error) {

@@ -143,7 +143,7 @@ func (n *Net) call(endpoint string, w http.ResponseWriter, r *http.Request, hand
 		n.alterPaging(endpoint, r.URL.Query().Get("cursor"), p.page())
 	}
 	if car, ok := body.(carBody); ok {
-		w.Header().Set("Content-Type", "application/vnd.ipld.car")
+		w.Header().Set("Content-Type", carType)
 		n.respond(w, endpoint, car, leave)
 		return
 	}

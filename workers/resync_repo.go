@@ -134,6 +134,13 @@ func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 	if ctx.Err() != nil || !api && !unverified && !keyless {
 		return err
 	}
+	if errors.Is(err, bluesky.ErrGone) {
+		log.Info("account_deleted", "error", err)
+		if err := schema.MarkDeleted(ctx, w.pool, job.Args.DID); err != nil {
+			return err
+		}
+		return w.drop(ctx, job)
+	}
 	log.Warn("not_resynchronized", "error", err)
 	wait := min(max(state.Age, w.limits.Useful), resyncRefused)
 	switch {

@@ -286,3 +286,49 @@ func TestResyncOfAnAccountThatIsGone(t *testing.T) {
 	r.synchronized()
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' = 'missed'`))
 }
+
+// TestDeletedDIDIsADeletedAccount: the directory says so, whatever the stream said.
+func TestDeletedDIDIsADeletedAccount(t *testing.T) {
+	t.Parallel()
+	r := resyncing(t, nil)
+	did, _ := r.busiest()
+	r.follows(did)
+	require.NoError(t, r.net.Delete(did))
+	r.refuses(did, "")
+	r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND status = 'deleted'`, did))
+	r.becomes(0, `SELECT count(*) FROM resyncs`)
+	require.Zero(t, r.fetched())
+}
+
+// TestInventedAccountsAreForgotten where the whole network is followed, and kept where
+// they are followed.
+func TestInventedAccountsAreForgotten(t *testing.T) {
+	t.Parallel()
+	r := resyncing(t, nil)
+	const invented = "did:plc:nobodynobodynobodynobody"
+	require.Equal(t, 1, r.refuses(invented, ""))
+	r.becomes(0, `SELECT count(*) FROM resyncs`)
+	r.execute(`INSERT INTO watches (target, kind) VALUES ($1, 'account')`, invented)
+	r.execute(`INSERT INTO watch_members (watch_id, did) SELECT id, target FROM watches`)
+	r.refuses(invented, "")
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem <> '' AND due_at > now() + interval '23 hours'`)
+	require.Zero(t, r.fetched())
+}
+
+// TestHugeRepositoryIsListedInstead: it is not read into memory.
+func TestHugeRepositoryIsListedInstead(t *testing.T) {
+	t.Parallel()
+	r := resyncing(t, nil)
+	did, _ := r.busiest()
+	r.follows(did)
+	old := r.posts(did)
+	require.NoError(t, r.net.DeleteRecord(uri(did, old[0].Rkey)))
+	_, err := r.net.PostNow(did, "missed")
+	require.NoError(t, err)
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Huge, Endpoint: "com.atproto.sync.getRepo", Count: 1}))
+	r.refuses(did, "")
+	r.synchronized()
+	require.Equal(t, 1, r.fetched())
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' = 'missed'`))
+	require.Zero(t, r.count(`SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, did, old[0].Rkey))
+}

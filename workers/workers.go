@@ -54,7 +54,7 @@ type Config struct {
 	// Retry processes dead letters of the stages decode and commit like events of
 	// the stream, and settles each. It returns database errors only.
 	Retry          func(context.Context, []schema.StoredDeadLetter) error
-	ReadRepository ReadRepository // of resyncs; nil: there are none
+	ReadRepository ReadRepository // of resyncs
 	Resync         ResyncLimits
 	Audit          AuditPlan     // zero: no periodic audits
 	Queues         []string      // the queues to process; all of them when empty
@@ -104,9 +104,7 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(interruptible, &CheckSubjects{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, links: links, stored: cfg.Collections, patience: cfg.JobTimeout / 2,
 		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now})
-	if cfg.ReadRepository != nil {
-		Add(interruptible, newResyncRepo(cfg))
-	}
+	Add(interruptible, newResyncRepo(cfg))
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})

@@ -136,7 +136,7 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 		switch {
 		case errors.Is(key.err, ErrGone):
 			v.refusals.WithLabelValues(causeGone).Inc()
-			return consumer.Verdict{Cause: key.err.Error(), Drop: true} // its records would be purged
+			return consumer.Verdict{Cause: key.err.Error(), Drop: true, Lost: true} // its records would be purged, and are
 		case errors.Is(key.err, ErrNoKey):
 			return v.refuse(c, causeNoKey, "the account has no key: "+key.err.Error())
 		case key.err != nil:

@@ -159,6 +159,20 @@ COMMENT ON COLUMN resyncs.rev IS 'The revision of the repository that was last c
 COMMENT ON COLUMN resyncs.unchanged IS 'How many resyncs in a row found no difference.';
 COMMENT ON COLUMN resyncs.problem IS 'Why the repository could not be compared the last time. Empty: it could.';
 
+CREATE FUNCTION enqueue_resync(account text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    IF account IS NULL OR length(account) > 2048 OR account !~ '^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$' THEN
+        RAISE EXCEPTION '% is not a DID', coalesce(quote_literal(left(account, 100)), 'NULL') USING ERRCODE = '22023';
+    END IF;
+    INSERT INTO resyncs AS r (did, desynchronized_at, cause, wanted, requested_at, due_at)
+    VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
+    ON CONFLICT (did) DO UPDATE
+    SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
+    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
+END $$;
+
+COMMENT ON FUNCTION enqueue_resync IS 'Requests that an account is compared with its repository, by DID: at once, however often that was done. Returns the id of the job.';
+
 CREATE TABLE dead_letters (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        bytea       NOT NULL UNIQUE,
