@@ -119,12 +119,12 @@ func documentText(comment string) string {
 
 func TestVerificationIsKnown(t *testing.T) {
 	t.Parallel()
-	for verify, valid := range map[string]bool{VerifyWhole: true, VerifySigned: true, "": false, "chained": false} {
+	for verify, valid := range map[string]bool{VerifyWhole: true, VerifySigned: true, VerifyChained: true, "": false, "proven": false} {
 		c := Config{Source: SourceFirehose, Verify: verify}
 		if err := c.checkSource(); valid {
 			require.NoError(t, err)
 		} else {
-			require.ErrorContains(t, err, "expected whole or signed")
+			require.ErrorContains(t, err, "expected whole, signed or chained")
 		}
 	}
 }

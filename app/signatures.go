@@ -25,7 +25,7 @@ type signatures struct {
 // verifier returns the verifier of the process; nil if signatures are not checked.
 func (s *signatures) verifier(p App) (*firehose.Verifier, error) {
 	s.once.Do(func() {
-		if p.cfg.Verify == VerifySigned {
+		if p.cfg.Verify != VerifyWhole {
 			s.one, s.err = p.newVerifier()
 		}
 	})
@@ -52,7 +52,7 @@ func (p App) newVerifier() (*firehose.Verifier, error) {
 		}
 		return key, err
 	}
-	return firehose.NewVerifier(firehose.VerifierConfig{Key: key, Logger: p.log, Registerer: p.metrics}), nil
+	return firehose.NewVerifier(firehose.VerifierConfig{Key: key, Chained: p.cfg.Verify == VerifyChained, Logger: p.log, Registerer: p.metrics}), nil
 }
 
 // readRepository reads the stored collections of a repository that an account has

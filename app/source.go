@@ -26,8 +26,9 @@ const (
 
 // The values of WEIR_VERIFY.
 const (
-	VerifyWhole  = "whole"  // hashes and structure
-	VerifySigned = "signed" // and the signature of the account
+	VerifyWhole   = "whole"   // hashes and structure
+	VerifySigned  = "signed"  // and the signature of the account
+	VerifyChained = "chained" // and that no commit of a followed account is missing
 )
 
 // userAgent identifies Weir to the services.
@@ -47,8 +48,8 @@ func (c *Config) checkSource() error {
 	if err := c.SetSource(c.Source); err != nil {
 		return fmt.Errorf("WEIR_SOURCE: %w", err)
 	}
-	if c.Verify != VerifyWhole && c.Verify != VerifySigned {
-		return fmt.Errorf("WEIR_VERIFY is %q: expected %s or %s", c.Verify, VerifyWhole, VerifySigned)
+	if c.Verify != VerifyWhole && c.Verify != VerifySigned && c.Verify != VerifyChained {
+		return fmt.Errorf("WEIR_VERIFY is %q: expected %s, %s or %s", c.Verify, VerifyWhole, VerifySigned, VerifyChained)
 	}
 	return nil
 }

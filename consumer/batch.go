@@ -33,6 +33,7 @@ type batch struct {
 	unproven    bool      // a frame has a proof
 
 	desynchronized []schema.Desynchronized // accounts of which something was refused
+	links          []schema.Link           // commits that are proven
 
 	folded *schema.Batch
 }
@@ -83,7 +84,7 @@ func (b *batch) split() (first, second *batch) {
 // cut cuts a batch in two after a number of events. The position moves with the
 // second.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, settled: b.settled, oldest: b.oldest}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, links: b.links, settled: b.settled, oldest: b.oldest}
 	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 	return first, second
 }
@@ -92,7 +93,7 @@ func (b *batch) cut(events int) (first, second *batch) {
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, links: b.links, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
@@ -186,7 +187,7 @@ func (b *batch) fold() schema.Batch {
 		f.add(&b.events[i])
 	}
 	out := f.out
-	out.Desynchronized = append(out.Desynchronized, b.desynchronized...)
+	out.Desynchronized, out.Links = append(out.Desynchronized, b.desynchronized...), b.links
 	byKey := func(a, b schema.Key) int {
 		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey))
 	}

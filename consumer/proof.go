@@ -21,7 +21,16 @@ type Verdict struct {
 	Cause string // why the events are not stored; "": they are proven
 	Retry bool   // the cause may pass: the events wait as dead letters and are checked again
 	Drop  bool   // the events leave no dead letter, because too many were refused
+	Link  *Link  // the commit in the chain of its account, if that is verified; nil: it is not
 	Lost  bool   // the account may have changed in a way that is not stored: it must be compared with its repository
+}
+
+// A Link is a proven commit in the chain of its account's commits.
+type Link struct {
+	Author, Revision string
+	Data             []byte // hash of the repository after the commit
+	Prev             []byte // the same before it, as its operations show; nil: it is the first
+	Broken           string // why that is not shown; "": it is
 }
 
 // prove waits for the proofs of the batch's frames. Events that are not proven
@@ -39,8 +48,14 @@ func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
 		if f.proof != nil {
 			v, f.proof = f.proof.Verdict(), nil
 		}
+		if v.Link != nil {
+			b.links = append(b.links, schema.Link{DID: v.Link.Author, Rev: v.Link.Revision, Data: v.Link.Data, Prev: v.Link.Prev, Broken: v.Link.Broken})
+		}
+		link := of[0].Kind == KindLink // it writes nothing itself
 		if v.Cause == "" {
-			events, frames = append(events, of...), append(frames, f)
+			if !link {
+				events, frames = append(events, of...), append(frames, f)
+			}
 			continue
 		}
 		if v.Lost {
@@ -50,7 +65,7 @@ func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
 			of, v.Drop = of[last:], false
 		}
 		for i := range of {
-			if v.Drop {
+			if v.Drop || link {
 				continue
 			}
 			b.deadLetters = append(b.deadLetters, b.unprovenLetter(&of[i], &v, now))

@@ -394,6 +394,8 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 		return true, "identity"
 	case KindSync:
 		return true, "sync"
+	case KindLink:
+		return true, "link"
 	}
 	return false, "ignored"
 }

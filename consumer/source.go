@@ -212,6 +212,7 @@ const (
 	KindIdentity             // an account's handle may have changed
 	KindAccount              // an account's status changed
 	KindSync                 // an account's repository is at a revision whose changes are not sent
+	KindLink                 // a commit without a wanted record, whose place in the chain of commits is proven
 )
 
 // Operation is what a commit did to a record.

@@ -19,11 +19,11 @@ import (
 )
 
 // newVerifier returns a verifier that reads the documents of a network's directory.
-func newVerifier(t *testing.T, n *simnet.Net) *firehose.Verifier {
+func newVerifier(t *testing.T, n *simnet.Net, chained bool) *firehose.Verifier {
 	t.Helper()
 	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Retries: []time.Duration{}})
 	require.NoError(t, err)
-	return firehose.NewVerifier(firehose.VerifierConfig{Wait: time.Minute, Spacing: time.Nanosecond, Refresh: time.Nanosecond,
+	return firehose.NewVerifier(firehose.VerifierConfig{Chained: chained, Wait: time.Minute, Spacing: time.Nanosecond, Refresh: time.Nanosecond,
 		Key: func(ctx context.Context, did string) (atcrypto.PublicKey, error) {
 			key, err := api.SigningKey(ctx, did)
 			if errors.Is(err, bluesky.ErrNoKey) {
@@ -34,13 +34,13 @@ func newVerifier(t *testing.T, n *simnet.Net) *firehose.Verifier {
 }
 
 // verifiedWire returns the wire of a relay whose signatures are checked.
-func verifiedWire(t *testing.T, n jetstreamNet) wire {
+func verifiedWire(t *testing.T, n jetstreamNet, chained bool) wire {
 	t.Helper()
 	w := relayWire(t, n)
-	w.decodes = firehose.Wire(nil, newVerifier(t, n.Net))
+	w.decodes = firehose.Wire(nil, newVerifier(t, n.Net, false))
 	w.source = func(t *testing.T, endpoints []string, ping time.Duration, log *slog.Logger) consumer.Source {
 		t.Helper()
-		source, err := firehose.New(firehose.Config{Config: shortWaits(endpoints, ping, log), Verifier: newVerifier(t, n.Net)})
+		source, err := firehose.New(firehose.Config{Config: shortWaits(endpoints, ping, log), Wanted: func(name string) bool { return name == schema.PostCollection }, Verifier: newVerifier(t, n.Net, chained)})
 		require.NoError(t, err)
 		return source
 	}
@@ -90,7 +90,7 @@ func TestForgeriesAreNeverStored(t *testing.T) {
 		}
 	}
 	require.Len(t, curves, 2)
-	s := newStreamOf(t, verifiedWire(t, n), history{})
+	s := newStreamOf(t, verifiedWire(t, n, false), history{})
 	stop := s.run(nil)
 	s.reads(n)
 	s.holds(s.posts())
@@ -133,7 +133,7 @@ func TestReplayedCommitChangesNothing(t *testing.T) {
 	}
 	_, err := n.PostNow(edits, "the last")
 	require.NoError(t, err)
-	s := newStreamOf(t, verifiedWire(t, n), history{})
+	s := newStreamOf(t, verifiedWire(t, n, false), history{})
 	stop := s.run(func(c *consumer.Config) { c.BatchEvents = 1 })
 	s.reads(n)
 	s.holds(s.posts())
@@ -193,7 +193,7 @@ func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 		}
 	}
 	writes(known)
-	s := newStreamOf(t, verifiedWire(t, n), history{})
+	s := newStreamOf(t, verifiedWire(t, n, false), history{})
 	stop := s.run(nil)
 	s.reads(n)
 	s.holds(s.posts())
@@ -215,7 +215,7 @@ func TestUnverifiedCommitsWaitForTheDirectory(t *testing.T) {
 	require.Equal(t, 4*3*2+1, most)
 
 	again := func(r *consumer.Retry) {
-		r.Wires = map[string]consumer.Wire{"firehose": firehose.Wire(nil, newVerifier(t, n.Net))}
+		r.Wires = map[string]consumer.Wire{"firehose": firehose.Wire(nil, newVerifier(t, n.Net, false))}
 	}
 	retried(t, s.pool, again)
 	require.Equal(t, 4*3*2+1, count(t, s.pool, waiting+` AND count = 2`), "the directory is still down")

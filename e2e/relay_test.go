@@ -230,6 +230,73 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	require.Regexp(t, `weir_desynchronized_accounts \d`, metrics)
 }
 
+// TestChainShowsWhatARelayLeavesOut: edits, deletions and posts of followed accounts
+// that a relay does not send, or hides in a signed commit. The next commit of each
+// account shows it, and the repositories restore it, while the process is killed.
+func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	n := calmNetwork(t)
+	server := schematest.Server(t)
+	url := server.URL("weir")
+	want := map[string]string{}
+	post := func(did, text string) (uri string) {
+		e, err := n.PostNow(did, text)
+		require.NoError(t, err)
+		want[e.DID+"/"+e.Rkey] = e.CID
+		return "at://" + did + "/" + e.Collection + "/" + e.Rkey
+	}
+	uris := map[string][2]string{}
+	accounts := n.Accounts()[:8]
+	for _, a := range accounts {
+		uris[a.DID] = [2]string{post(a.DID, "to be edited"), post(a.DID, "to be deleted")}
+	}
+	k := begin(t, n, server, url, url, append(readsRelay(n), "WEIR_VERIFY=chained")...)
+	pool := open(t, url)
+	defer pool.Close()
+	for _, a := range accounts {
+		_, err := pool.Exec(t.Context(), `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, a.DID)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`) == len(accounts)
+	}, 2*time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 2*time.Minute, 50*time.Millisecond)
+	for _, a := range accounts { // the stream follows them when it brings a post of each
+		post(a.DID, "seen by the stream")
+	}
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM chains`) == len(accounts) }, 2*time.Minute, 50*time.Millisecond)
+	for i, a := range accounts {
+		switch i % 4 {
+		case 0:
+			require.NoError(t, n.Withhold(a.DID, true))
+		case 1:
+			require.NoError(t, n.Curtail(a.DID, simnet.CurtailOps))
+		case 2:
+			require.NoError(t, n.Curtail(a.DID, simnet.CurtailPrev))
+		}
+		e, err := n.EditPost(uris[a.DID][0], "edited")
+		require.NoError(t, err)
+		want[e.DID+"/"+e.Rkey] = e.CID
+		gone := uris[a.DID][1]
+		require.NoError(t, n.DeleteRecord(gone))
+		delete(want, a.DID+gone[strings.LastIndex(gone, "/"):])
+		post(a.DID, "new")
+	}
+	k.process.kill()
+	for _, a := range accounts {
+		require.NoError(t, n.Withhold(a.DID, false))
+		require.NoError(t, n.Curtail(a.DID, ""))
+		_, err := n.PutRecord(a.DID, "app.bsky.feed.like", "", []byte(`{"$type":"app.bsky.feed.like"}`))
+		require.NoError(t, err)
+	}
+	k.process = start(t, k.env, "serve")
+	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 3*time.Minute, 100*time.Millisecond, "not all is restored: %s", tail(k.process.stderr.String(), 2000))
+	require.Equal(t, 6, count(t, pool, `SELECT count(*) FROM resyncs`), "the accounts of which something was left out")
+	require.Equal(t, len(accounts), count(t, pool, `SELECT count(*) FROM tombstones`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
+}
+
 // calmNetwork is a network whose events are only those that the test makes.
 func calmNetwork(t *testing.T) *simnet.Net {
 	t.Helper()

@@ -49,11 +49,10 @@ func sortedDesynchronized(marks []Desynchronized) []Desynchronized {
 	return slices.CompactFunc(marks, func(a, b Desynchronized) bool { return a.DID == b.DID })
 }
 
-// queueDesynchronized marks accounts. It sets b.Resyncs to those that have no job yet.
+// queueDesynchronized marks accounts. It adds those that have no job yet to b.Resyncs.
 // What a resync has compared already needs no other one.
-func (b *Batch) queueDesynchronized(q *pgx.Batch) {
-	b.Resyncs = nil
-	if len(b.Desynchronized) == 0 {
+func (b *Batch) queueDesynchronized(q *pgx.Batch, marks []Desynchronized) {
+	if len(marks) == 0 {
 		return
 	}
 	const sql = `
@@ -72,7 +71,7 @@ SET desynchronized_at = coalesce(r.desynchronized_at, now()),
     due_at            = CASE WHEN r.due_at < now() - $5::interval THEN now() ELSE r.due_at END
 WHERE excluded.wanted > r.wanted OR r.desynchronized_at IS NULL OR r.due_at < now() - $5::interval
 RETURNING did, due_at, requested_at = now()`
-	marks := sortedDesynchronized(b.Desynchronized)
+	marks = sortedDesynchronized(marks)
 	did, cause, rev := make(pgtype.FlatArray[string], len(marks)), make(pgtype.FlatArray[string], len(marks)), make(pgtype.FlatArray[string], len(marks))
 	for i, m := range marks {
 		did[i], cause[i], rev[i] = m.DID, Text(m.Cause), m.Rev
@@ -126,6 +125,7 @@ WHERE r.did = $1 AND r.desynchronized_at IS NOT NULL`
 // ResyncResult is the result of comparing an account with its repository.
 type ResyncResult struct {
 	Rev     string // the repository's
+	Data    []byte // hash of the root of its tree; nil: unknown
 	Changed bool   // a difference was found
 	Useful  time.Duration
 	Useless time.Duration // how long until the next resync, after one that found a difference, or none: then it doubles up to a day
@@ -143,6 +143,11 @@ FROM resyncs AS r
 WHERE r.did = $1 AND l.did = $1 AND l.stage = 'verify' AND l.class = 'permanent' AND l.state = 'open' AND l.last_seen < r.begun_at`
 	if _, err := tx.Exec(ctx, letters, did); err != nil {
 		return 0, fmt.Errorf("settle the dead letters of %s: %w", did, err)
+	}
+	// The chain goes on from the commit that was compared.
+	const chain = `UPDATE chains SET rev = $2, data = $3 WHERE did = $1 AND rev < $2 AND $3::bytea IS NOT NULL`
+	if _, err := tx.Exec(ctx, chain, did, r.Rev, r.Data); err != nil {
+		return 0, fmt.Errorf("move the chain of %s: %w", did, err)
 	}
 	const sql = `
 UPDATE resyncs

@@ -103,6 +103,14 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
+-- The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream's position.
+CREATE TABLE chains (
+    did text COLLATE "C" NOT NULL,
+    rev text COLLATE "C" NOT NULL,
+    data bytea NOT NULL, -- The hash of the root of the repository's tree at that commit.
+    CONSTRAINT chains_pkey PRIMARY KEY (did)
+) WITH (fillfactor=50);
+
 -- Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row.
 CREATE TABLE changed_subjects (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,

@@ -115,6 +115,12 @@ func (n *Net) message(items []*item, at int) *message {
 	m.seq, m.did, m.timeUS, m.withheld = last.RelaySeq, last.DID, last.TimeUS, last.Withheld
 	m.kind, m.body = n.relay.body(n, entries)
 	m.body = maps.Clone(m.body) // a replay has the body of another message
+	if last.Kind == "commit" && last.Curtailed != "" {
+		m.body["ops"] = []any{}
+		if last.Curtailed == CurtailPrev {
+			m.body["prevData"] = n.relay.repos[last.DID].data
+		}
+	}
 	if last.Kind == forgedKind {
 		m.fault = Fault(last.Forgery)
 	}

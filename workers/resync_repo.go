@@ -46,6 +46,7 @@ type ReadRepository func(car []byte, did string, key atcrypto.PublicKey) (Reposi
 // sorted.
 type Repository interface {
 	Rev() string
+	Data() []byte // hash of the root of its tree
 	Collections() []string
 	Len(collection string) int
 	Key(collection string, i int) string
@@ -101,23 +102,27 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 		return nil
 	case err != nil:
 		return err
-	case !state.Begun:
-		return snooze(max(state.Wait, time.Minute))
+	case !state.Begun && state.Wait > 0: // the clocks differ, or another job of the account was faster
+		return snooze(state.Wait + 10*time.Millisecond)
+	case !state.Begun: // too many have begun
+		return snooze(time.Minute)
 	case state.Status == "deleted" || !state.Watched && !state.Everyone: // its records are purged
 		return w.drop(ctx, job)
 	case state.Status != "active": // its server would refuse
 		return w.postpone(ctx, did, errors.New("the account is "+state.Status), resyncInactive)
 	}
 	log := jobLog(ctx, w.log).With("did", did)
-	rev, faults, err := w.resync(ctx, did)
+	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
+	faults, err := w.resync(ctx, did, &result)
 	if err != nil {
 		return w.failed(ctx, job, log, &state, err)
 	}
-	wait, err := w.end(ctx, job, schema.ResyncResult{Rev: rev, Changed: faults > 0, Useful: w.limits.Useful, Useless: w.limits.Useless})
+	result.Changed = faults > 0
+	wait, err := w.end(ctx, job, result)
 	if err != nil {
 		return err
 	}
-	log.Info("resynchronized", "rev", rev, "repaired", faults, "again", wait)
+	log.Info("resynchronized", "rev", result.Rev, "repaired", faults, "again", wait)
 	if wait > 0 {
 		return snooze(wait)
 	}
@@ -159,50 +164,50 @@ type unverifiedError struct{ error }
 
 func (e *unverifiedError) Unwrap() error { return e.error }
 
-// resync makes the stored records equal to the repository. It returns the repository's
-// revision, and how many records differed.
-func (w *ResyncRepo) resync(ctx context.Context, did string) (rev string, faults int, err error) {
+// resync makes the stored records equal to the repository, whose commit it stores in r. It
+// returns how many records differed.
+func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncResult) (faults int, err error) {
 	select {
 	case w.memory <- struct{}{}:
 	case <-ctx.Done():
-		return "", 0, ctx.Err()
+		return 0, ctx.Err()
 	}
 	defer func() { <-w.memory }()
 	since, err := w.since(ctx, did)
 	if err != nil {
-		return "", 0, err
+		return 0, err
 	}
 	repo := &repository{pool: w.pool, did: did, stored: w.stored, projections: w.projections}
-	if repo.api, rev, err = w.fetch(ctx, did); err != nil {
-		return "", 0, err
+	if repo.api, err = w.fetch(ctx, did, r); err != nil {
+		return 0, err
 	}
 	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // the clock of the retention
 	if err != nil {
-		return "", 0, err
+		return 0, err
 	}
 	names, err := repo.collections(ctx)
 	if err != nil {
-		return "", 0, err
+		return 0, err
 	}
 	var at repositoryPlace
 	for more := at.next(names); more; more = !at.End || at.next(names) {
 		in, err := repo.span(ctx, at.Collection, since, since, now, aboveAll)
 		if err != nil {
-			return "", 0, err
+			return 0, err
 		}
 		c, err := repo.page(ctx, &at, in)
 		if err != nil {
-			return "", 0, err
+			return 0, err
 		}
 		if len(c.faults) == 0 {
 			continue
 		}
 		faults += len(c.faults)
-		if err := repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), rev, c, nil); err != nil {
-			return "", 0, err
+		if err := repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), r.Rev, c, nil); err != nil {
+			return 0, err
 		}
 	}
-	return rev, faults, nil
+	return faults, nil
 }
 
 // since returns since when the records of an account should be stored.
@@ -218,26 +223,27 @@ func (w *ResyncRepo) since(ctx context.Context, did string) (time.Time, error) {
 	return made.Add(-resyncBefore), err
 }
 
-// fetch returns the listing of a repository, and its revision: of the verified copy or,
-// if the repository is too large for one, of the account's own server.
-func (w *ResyncRepo) fetch(ctx context.Context, did string) (listing, string, error) {
+// fetch returns the listing of a repository, whose commit it stores in r: of the verified
+// copy or, if the repository is too large for one, of the account's own server.
+func (w *ResyncRepo) fetch(ctx context.Context, did string, r *schema.ResyncResult) (listing, error) {
 	key, err := w.api.SigningKey(ctx, did)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	car, err := w.api.Repository(ctx, did)
 	if errors.Is(err, bluesky.ErrTooLong) {
-		rev, err := w.api.LatestRev(ctx, did)
-		return w.api, rev, err
+		r.Rev, err = w.api.LatestRev(ctx, did)
+		return w.api, err
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	copied, err := w.read(car, did, key)
 	if err != nil {
-		return nil, "", &unverifiedError{err}
+		return nil, &unverifiedError{err}
 	}
-	return exported{copied}, copied.Rev(), nil
+	r.Rev, r.Data = copied.Rev(), copied.Data()
+	return exported{copied}, nil
 }
 
 // end records the result. It returns how long the job has to wait before it runs again,

@@ -1,12 +1,12 @@
-// Package firehose is a source that reads com.atproto.sync.subscribeRepos, the stream
-// of a relay or of a single server. A frame is one change of an account or a signed commit of its
-// repository, with the blocks that prove it.
+// Package firehose is a source that reads com.atproto.sync.subscribeRepos, the stream of
+// a relay or of a single server. A frame is one change of an account or a signed commit
+// of its repository, with the blocks that prove it.
 //
 // An event is emitted only if its record has the CID that the operation names, and
 // if the repository's tree has that CID at the path, or no record there after a
 // deletion. With a Verifier, the commit must be signed by the account's key as well:
-// without, a server that lies can invent a whole commit. The chain of commits is not
-// checked: a server can leave out operations and commits, or send old ones again.
+// without, a server that lies can invent a whole commit. Unless the chain of commits is
+// checked, a server can leave out operations and commits.
 package firehose
 
 import (

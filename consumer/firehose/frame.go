@@ -40,6 +40,7 @@ type frame struct {
 	commit, prevData digest
 	named, inductive bool // commit and prevData were read
 	car              []byte
+	checked          bool // the signed commit was read
 	tooBig           bool
 
 	handle, status string
@@ -72,8 +73,13 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) *N
 	switch {
 	case bad != nil:
 		d.refuse(m, bad)
-	case d.verifier != nil && d.kind == typeCommit && len(m.Events) > 0:
-		m.Proof = d.verifier.prove(d)
+	case d.verifier != nil && d.kind == typeCommit:
+		if d.verifier.cfg.Chained {
+			d.addLink(m)
+		}
+		if len(m.Events) > 0 {
+			m.Proof = d.verifier.prove(d)
+		}
 	}
 	return nil
 }

@@ -92,16 +92,12 @@ func (d *decoder) commitEvents(m *consumer.Message) *consumer.Malformed {
 	if d.tooBig {
 		return &consumer.Malformed{Cause: "the commit is marked as too big for its operations to be included", Path: "/tooBig", Expected: "false", Received: "true"}
 	}
-	read := false
 	for i := range d.ops {
 		if !d.wants(&d.ops[i]) {
 			continue
 		}
-		if !read {
-			if bad := d.checkCommit(); bad != nil {
-				return bad
-			}
-			read = true
+		if bad := d.checkCommit(); bad != nil {
+			return bad
 		}
 		bad := d.event(m, i)
 		if bad == nil {
@@ -125,12 +121,17 @@ func (d *decoder) wants(o *operation) bool {
 	return d.wanted == nil || collection == "" || d.wanted(collection)
 }
 
-// checkCommit checks what the operations of a commit have in common, and reads it.
+// checkCommit checks what the operations of a commit have in common, and reads it, once.
 func (d *decoder) checkCommit() *consumer.Malformed {
+	if d.checked {
+		return nil
+	}
 	if !syntax.IsDID(d.did) {
 		return &consumer.Malformed{Cause: "not a DID", Path: "/repo", Expected: "a DID", Received: consumer.Shorten(d.did)}
 	}
-	return d.readSigned()
+	bad := d.readSigned()
+	d.checked = bad == nil
+	return bad
 }
 
 // readSigned reads the blocks, and the signed commit from them, which must be of the

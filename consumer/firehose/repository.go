@@ -19,6 +19,7 @@ import (
 // concurrent use.
 type Repository struct {
 	rev     string
+	data    digest
 	blocks  blocks
 	records map[string][]leaf // by collection, sorted by key
 	json    transcoder
@@ -65,7 +66,7 @@ func ReadRepository(car []byte, did string, key atcrypto.PublicKey, wanted func(
 	if err := key.HashAndVerify(c.unsigned(), c.sig); err != nil {
 		return nil, fmt.Errorf("the repository of %s is not signed with the account's key: %w", did, err)
 	}
-	r.rev = strings.Clone(c.rev)
+	r.rev, r.data = strings.Clone(c.rev), c.data
 	w := walk{Repository: r, wanted: wanted, left: len(r.blocks.list)}
 	if err := w.node(&c.data, maxLayers); err != nil {
 		return nil, fmt.Errorf("read the tree of %s: %w", did, err)
@@ -161,6 +162,9 @@ func (w *walk) leaf(key string, cid *digest) error {
 
 // Rev returns the revision.
 func (r *Repository) Rev() string { return r.rev }
+
+// Data returns the hash of the root of the tree.
+func (r *Repository) Data() []byte { return r.data[:] }
 
 // Collections returns the wanted collections that have records, in order.
 func (r *Repository) Collections() []string {

@@ -17,6 +17,7 @@ import (
 // VerifierConfig configures a Verifier. Zero values take the defaults.
 type VerifierConfig struct {
 	Key        KeySource
+	Chained    bool          // check the chain of each account's commits, too
 	Wait       time.Duration // 3 s: how long a commit waits for a key
 	Timeout    time.Duration // 10 s: for one lookup
 	Lookups    int           // 16: lookups at once
@@ -88,16 +89,24 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 func (v *Verifier) Patient(wait time.Duration) *Verifier {
 	patient := *v
 	patient.cfg.Wait, patient.pool = wait, make(chan struct{}, maxProofs)
+	patient.cfg.Chained = false // what is retried is a part of a commit, and late
 	return &patient
 }
 
 // prove returns the proof of the commit that d decoded last.
-func (v *Verifier) prove(d *decoder) *proof { return &proof{verifier: v, commit: d.signed} }
+func (v *Verifier) prove(d *decoder) *proof {
+	p := &proof{verifier: v, commit: d.signed}
+	if v.cfg.Chained {
+		p.decoder = d
+	}
+	return p
+}
 
 // proof is the check of one commit's signature, see consumer.Proof.
 type proof struct {
 	verifier *Verifier
 	commit   commit
+	decoder  *decoder // nil: the chain is not checked
 	done     chan struct{}
 	verdict  consumer.Verdict
 }
@@ -107,10 +116,22 @@ type proof struct {
 func (p *proof) Start() {
 	v := p.verifier
 	p.done = make(chan struct{})
+	var link *consumer.Link
+	if d := p.decoder; d != nil {
+		p.decoder = nil // it decodes the next frame
+		if bad := d.checkCommit(); bad != nil {
+			p.verdict = consumer.Verdict{Cause: bad.Error(), Lost: true}
+			close(p.done)
+			return
+		}
+		p.commit, link = d.signed, d.chained()
+	}
 	v.pool <- struct{}{}
 	key := v.keys.of(p.commit.did)
 	go func() {
-		p.verdict = v.check(&p.commit, key)
+		if p.verdict = v.check(&p.commit, key); p.verdict.Cause == "" {
+			p.verdict.Link = link
+		}
 		<-v.pool
 		close(p.done)
 	}()

@@ -159,6 +159,15 @@ COMMENT ON COLUMN resyncs.rev IS 'The revision of the repository that was last c
 COMMENT ON COLUMN resyncs.unchanged IS 'How many resyncs in a row found no difference.';
 COMMENT ON COLUMN resyncs.problem IS 'Why the repository could not be compared the last time. Empty: it could.';
 
+CREATE TABLE chains (
+    did  text COLLATE "C" PRIMARY KEY,
+    rev  text COLLATE "C" NOT NULL,
+    data bytea            NOT NULL
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE  chains IS 'The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream''s position.';
+COMMENT ON COLUMN chains.data IS 'The hash of the root of the repository''s tree at that commit.';
+
 CREATE FUNCTION enqueue_resync(account text) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     IF account IS NULL OR length(account) > 2048 OR account !~ '^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$' THEN
