@@ -41,6 +41,7 @@ func TestRefusedCommitsDesynchronizeTheirAccounts(t *testing.T) {
 		require.NoError(t, n.Forge(simnet.OtherKey, forged))
 		require.NoError(t, n.Forge(simnet.WrongBlock, spoilt))
 		require.NoError(t, n.Forge(simnet.OtherKey, stranger))
+		require.NoError(t, n.Forge(simnet.WrongBlock, stranger))
 	}
 	_, err := n.PostNow(forged, "the last")
 	require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
@@ -63,6 +64,8 @@ type ResyncLimits struct {
 const (
 	resyncTimeout  = 10 * time.Minute   // a large repository takes minutes to arrive
 	resyncMemory   = 2                  // repositories in memory at once
+	resyncPatience = 5 * time.Second    // how long a job waits for that
+	resyncBusy     = 30 * time.Second   // and then lets others go first, at most
 	resyncInactive = time.Hour          // how often an account that is not active is looked at
 	resyncRefused  = 24 * time.Hour     // until the repository of a server that refuses is requested again
 	resyncGivenUp  = 8 * 24 * time.Hour // an account that nobody follows and that could not be read for so long
@@ -104,12 +107,22 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 		return err
 	case !state.Begun && state.Wait > 0: // the clocks differ, or another job of the account was faster
 		return snooze(state.Wait + 10*time.Millisecond)
-	case !state.Begun: // too many have begun
-		return snooze(time.Minute)
+	case !state.Begun: // too many have begun in this hour: this one gets its turn within the next
+		return snooze(time.Minute + rand.N(time.Hour))
 	case state.Status == "deleted" || !state.Watched && !state.Everyone: // its records are purged
 		return w.drop(ctx, job)
 	case state.Status != "active": // its server would refuse
 		return w.postpone(ctx, did, errors.New("the account is "+state.Status), resyncInactive)
+	}
+	busy := time.NewTimer(resyncPatience)
+	defer busy.Stop()
+	select {
+	case w.memory <- struct{}{}:
+		defer func() { <-w.memory }()
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-busy.C: // backfills need the queue, too
+		return w.postpone(ctx, did, errors.New("other repositories are being compared"), resyncPatience+rand.N(resyncBusy))
 	}
 	log := jobLog(ctx, w.log).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
@@ -167,12 +180,6 @@ func (e *unverifiedError) Unwrap() error { return e.error }
 // resync makes the stored records equal to the repository, whose commit it stores in r. It
 // returns how many records differed.
 func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncResult) (faults int, err error) {
-	select {
-	case w.memory <- struct{}{}:
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-	defer func() { <-w.memory }()
 	since, err := w.since(ctx, did)
 	if err != nil {
 		return 0, err

@@ -92,8 +92,9 @@ func indigoTranscode(b *testing.B, raw []byte) {
 }
 
 // benchSigned compares a decoded and verified commit with one that indigo decodes and
-// whose signature it verifies. Both have the account's key or document cached.
-func benchSigned(b *testing.B, curve string) {
+// whose signature it verifies. Both have the account's key or document cached. chained:
+// both also apply the operations backwards.
+func benchSigned(b *testing.B, curve string, chained bool) {
 	r := filled(b, 2000)
 	p256, k256 := newKeys(b)
 	if r.key = p256; curve == "k256" {
@@ -103,7 +104,7 @@ func benchSigned(b *testing.B, curve string) {
 	for range 32 {
 		frames = append(frames, r.next())
 	}
-	_, v := newDirectory(r, VerifierConfig{})
+	_, v := newDirectory(r, VerifierConfig{Chained: chained})
 	public, err := r.key.PublicKey()
 	require.NoError(b, err)
 	known := identity.NewMockDirectory()
@@ -113,11 +114,16 @@ func benchSigned(b *testing.B, curve string) {
 	ratio(b, len(frames), func(i int) {
 		wire.Decode(frames[i], arrival(), &m)
 		m.Proof.Start()
-		if verdict := m.Proof.Verdict(); verdict.Cause != "" {
-			b.Fatal(verdict.Cause)
+		if verdict := m.Proof.Verdict(); verdict.Cause != "" || chained && verdict.Link.Broken != "" {
+			b.Fatal(verdict)
 		}
 	}, func(i int) {
-		require.NoError(b, repo.VerifyCommitSignature(context.Background(), known, indigoRecords(b, frames[i])))
+		msg := indigoRecords(b, frames[i])
+		require.NoError(b, repo.VerifyCommitSignature(context.Background(), known, msg))
+		if chained {
+			_, err := repo.VerifyCommitMessage(context.Background(), msg)
+			require.NoError(b, err)
+		}
 	})
 }
 
@@ -159,7 +165,8 @@ func BenchmarkFirehose(b *testing.B) {
 		})
 	})
 	for _, curve := range []string{"p256", "k256"} {
-		b.Run("signed/"+curve, func(b *testing.B) { benchSigned(b, curve) })
+		b.Run("signed/"+curve, func(b *testing.B) { benchSigned(b, curve, false) })
+		b.Run("chained/"+curve, func(b *testing.B) { benchSigned(b, curve, true) })
 	}
 	var t transcoder
 	var out []byte
