@@ -290,6 +290,7 @@ func (c *chaos) compareFollowed(ctx context.Context, tx pgx.Tx, end time.Time) (
 	if err != nil {
 		return nil, 0, 0, err
 	}
+	c.explainShares(ctx, tx, tr.oracle, problems)
 	for key := range tr.records {
 		if tr.shown(key.did) {
 			posts++

@@ -369,11 +369,13 @@ WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fe
 }
 
 // ExpireSubjects examines at most limit rows that were last examined at or before a
-// time: it deletes those that no share needs, and marks the others as examined now.
+// time: it deletes those that no share needs and nothing waits for, and marks the others as examined now.
 func ExpireSubjects(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
 	const sql = `
 WITH old AS MATERIALIZED (
-    SELECT u.did, u.collection, u.rkey, EXISTS (SELECT FROM shares AS s WHERE s.subject_did = u.did AND s.subject_rkey = u.rkey) AS needed
+    SELECT u.did, u.collection, u.rkey,
+           EXISTS (SELECT FROM shares AS s WHERE s.subject_did = u.did AND s.subject_rkey = u.rkey)
+           OR EXISTS (SELECT FROM waiting AS w WHERE w.for_did = u.did AND w.for_collection = u.collection AND w.for_rkey = u.rkey) AS needed
     FROM subjects AS u WHERE u.checked_at <= $1 ORDER BY u.checked_at LIMIT $3
     FOR UPDATE SKIP LOCKED
 ), kept AS (

@@ -625,7 +625,7 @@ CREATE TABLE subjects (
     fetched_at timestamp with time zone, -- When the post was last fetched from the AppView. NULL: never, because it is stored or not fetched yet.
     fetch_at timestamp with time zone, -- When the post is fetched next. NULL: not until somebody shares it again; a stored post is never fetched.
     tries integer DEFAULT 0 NOT NULL, -- How often in a row the AppView did not show the post.
-    checked_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was last checked that a share needs the row.
+    checked_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was last checked that a share needs the row, or a record waits for it.
     CONSTRAINT subjects_pkey PRIMARY KEY (did, collection, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX subjects_checked_at ON subjects USING btree (checked_at);

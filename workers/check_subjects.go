@@ -250,9 +250,13 @@ func (w *subjectCheck) expireWaiting(ctx context.Context) (done bool, err error)
 	return repeat(w.until, func() (int, error) { return schema.ExpireWaiting(ctx, w.pool, due, expiredAtOnce) })
 }
 
-// expireSubjects deletes subjects that no share has needed for a day.
+// expireSubjects deletes subjects that no share has needed and nothing has waited for in a
+// day.
 func (w *subjectCheck) expireSubjects(ctx context.Context) (done bool, err error) {
-	now := w.now()
+	now, err := schema.EarliestTime(ctx, w.pool, w.now()) // a clock that is ahead makes no row idle
+	if err != nil {
+		return false, err
+	}
 	return repeat(w.until, func() (int, error) {
 		examined, _, err := ranking.ExpireSubjects(ctx, w.pool, now.Add(-subjectIdle), now, expiredAtOnce)
 		return examined, err

@@ -142,7 +142,8 @@ func TestWaitingIsBounded(t *testing.T) {
 	require.Len(t, c.waiting(), 7)
 }
 
-// TestSubjectsThatNoShareNeedsExpire, a day after they were last needed.
+// TestSubjectsThatNoShareNeedsExpire, a day after they were last needed, by the clock of
+// the database. One that a repost waits for is needed.
 func TestSubjectsThatNoShareNeedsExpire(t *testing.T) {
 	t.Parallel()
 	c := newTown(t)
@@ -156,12 +157,21 @@ func TestSubjectsThatNoShareNeedsExpire(t *testing.T) {
 	w := c.checks()
 	c.check(w)
 	require.Equal(t, []string{"1", "2"}, c.rows(subjects))
-	w.now = func() time.Time { return time.Now().Add(25 * time.Hour) }
-	w.stored = collection.Registry{}
+	c.reposts("b/r3", "z/3")
+	c.project("b/r3")
+	require.Equal(t, []string{"b/r3 for z/3"}, c.waiting())
+	_, err := c.pool.Exec(t.Context(), `INSERT INTO subjects (did, collection, rkey) SELECT for_did, for_collection, for_rkey FROM waiting`) // it could not be fetched
+	require.NoError(t, err)
+	w.now = func() time.Time { return time.Now().Add(72 * time.Hour) }
 	c.check(w)
-	require.Equal(t, []string{"1"}, c.rows(subjects))
+	require.Equal(t, []string{"1", "2", "3"}, c.rows(subjects), "a clock that is ahead makes no row idle")
+	w.now = time.Now
+	_, err = c.pool.Exec(t.Context(), `UPDATE subjects SET checked_at = checked_at - interval '25 hours'`)
+	require.NoError(t, err)
+	c.check(w)
+	require.Equal(t, []string{"1", "3"}, c.rows(subjects))
 	require.Equal(t, 2, c.counts(c.news))
 	c.reposts("b/r2", "a/2") // the post is still stored
 	c.project("b/r2")
-	require.Equal(t, []string{"1", "2"}, c.rows(subjects))
+	require.Equal(t, []string{"1", "2", "3"}, c.rows(subjects))
 }

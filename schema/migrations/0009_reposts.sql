@@ -29,7 +29,7 @@ COMMENT ON COLUMN subjects.shown IS 'False: the AppView did not show the post wh
 COMMENT ON COLUMN subjects.fetched_at IS 'When the post was last fetched from the AppView. NULL: never, because it is stored or not fetched yet.';
 COMMENT ON COLUMN subjects.fetch_at IS 'When the post is fetched next. NULL: not until somebody shares it again; a stored post is never fetched.';
 COMMENT ON COLUMN subjects.tries IS 'How often in a row the AppView did not show the post.';
-COMMENT ON COLUMN subjects.checked_at IS 'When it was last checked that a share needs the row.';
+COMMENT ON COLUMN subjects.checked_at IS 'When it was last checked that a share needs the row, or a record waits for it.';
 
 CREATE VIEW projected_subjects AS
 SELECT did, collection, rkey, links FROM subjects WHERE fetched_at IS NULL AND fetch_at IS NULL;
