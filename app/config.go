@@ -43,6 +43,11 @@ type Config struct {
 	// The relays to read from if WEIR_SOURCE is firehose, in order of preference, separated
 	// by commas. The server of some accounts is a relay of these.
 	Relays []string `env:"WEIR_RELAYS" envDefault:"wss://relay1.us-west.bsky.network,wss://relay1.us-east.bsky.network"`
+	// What the relays must prove: whole (each record has its hash and its place in the
+	// account's repository), signed (the account has signed it, too), or chained (no commit of a
+	// followed account is missing, either). signed reads the DID document of each account whose
+	// records are stored, chained that of each followed account that writes anything.
+	Verify string `env:"WEIR_VERIFY" envDefault:"signed"`
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// The name of the stream's row: one name, one cursor, one active consumer.
@@ -206,8 +211,8 @@ func ReadConfig() (Config, error) {
 	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
 		c.ImageBase = ""
 	}
-	if err := c.SetSource(c.Source); err != nil {
-		return Config{}, fmt.Errorf("WEIR_SOURCE: %w", err)
+	if err := c.checkSource(); err != nil {
+		return Config{}, err
 	}
 	switch {
 	case c.Start != "tip" && c.Start != "oldest":

@@ -31,12 +31,12 @@ type Retry struct {
 	message Message
 }
 
-// Run retries dead letters of the stages decode and commit, those of each wire in
+// Run retries dead letters of the stages decode, verify and commit, those of each wire in
 // the given order. Each is settled in the transaction that stores its events. One
 // that fails again is open again, with its first and its last cause. An error is
 // the database's.
 func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
-	c := &committer{pool: r.Pool, enqueue: r.Enqueue, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+	c := &committer{pool: r.Pool, enqueue: r.Enqueue, resync: r.Resync, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	batches := map[string]*batch{}
 	var order []*batch
 	now := time.Now()
@@ -52,6 +52,7 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 		r.add(b, deadLetter, now)
 	}
 	for _, b := range order {
+		b.prove(now, func(string) {})
 		if err := c.commit(ctx, b); err != nil {
 			return err
 		}
@@ -83,6 +84,7 @@ func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time
 			id = deadLetter.ID
 		}
 		b.malformed(bad, id, now)
+		r.lost(b, bad)
 	}
 	if len(m.Events) > 0 || len(m.Malformed) == 0 {
 		r.addEvents(b, deadLetter.ID, now)
@@ -111,5 +113,5 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	for i := range m.Events {
 		b.add(&m.Events[i], now)
 	}
-	b.close(&m.Place, began)
+	b.close(m, began)
 }

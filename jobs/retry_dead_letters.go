@@ -2,7 +2,8 @@ package jobs
 
 import "github.com/riverqueue/river"
 
-// RetryDeadLetters retries every dead letter whose retry was requested. The SQL
+// RetryDeadLetters retries every dead letter whose retry was requested, and the events
+// whose retry is due: it also runs every minute. The SQL
 // functions retry_dead_letter and retry_dead_letters add this job: its kind is part
 // of the schema.
 type RetryDeadLetters struct{}

@@ -65,6 +65,7 @@ type Totals struct {
 	GapProblem      string  // why they cannot be closed; empty if there are none
 	DeadLetters     int64   // open and retrying
 	NewDeadLetters  int64   // of DeadLetters, those first seen after since
+	Desynchronized  int64   // accounts that must be compared with their repositories
 	Bytes           int64   // of the database on disk
 }
 
@@ -85,6 +86,7 @@ SELECT (SELECT count(DISTINCT did) FROM watch_members)                          
        (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'retrying'))             AS dead_letters,
        (SELECT count(*) FROM dead_letters
         WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_dead_letters,
+       (SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL)                   AS desynchronized,
        pg_database_size(current_database())                                                 AS bytes`
 	return One(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
 }

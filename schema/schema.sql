@@ -104,6 +104,14 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
+-- The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream's position.
+CREATE TABLE chains (
+    did text COLLATE "C" NOT NULL,
+    rev text COLLATE "C" NOT NULL,
+    data bytea NOT NULL, -- The hash of the root of the repository's tree at that commit.
+    CONSTRAINT chains_pkey PRIMARY KEY (did)
+) WITH (fillfactor=50);
+
 -- Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row.
 CREATE TABLE changed_subjects (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -172,8 +180,8 @@ CREATE TABLE count_state (
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     key bytea NOT NULL, -- sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.
-    stage text NOT NULL, -- decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
-    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry failed.
+    stage text NOT NULL, -- decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
+    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.
     state text DEFAULT 'open'::text NOT NULL, -- open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.
     state_at timestamp with time zone,
     stream text,
@@ -198,16 +206,17 @@ CREATE TABLE dead_letters (
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_key_key UNIQUE (key),
     CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
-    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text])),
+    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'verify'::text, 'commit'::text, 'process'::text, 'job'::text])),
     CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'retrying'::text, 'retried'::text, 'dismissed'::text]))
 );
 CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT NULL;
-CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND stage <> 'job'::text;
+CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND class <> 'retryable'::text AND stage <> 'job'::text;
 CREATE INDEX dead_letters_last_seen ON dead_letters USING btree (last_seen);
 CREATE INDEX dead_letters_nameless ON dead_letters USING btree (id) WHERE did IS NULL AND stage <> 'job'::text;
 CREATE INDEX dead_letters_projection ON dead_letters USING btree (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_retrying ON dead_letters USING btree (id) WHERE state = 'retrying'::text;
+CREATE INDEX dead_letters_waiting ON dead_letters USING btree (last_seen) WHERE class = 'retryable'::text AND stage <> 'job'::text AND (state = ANY (ARRAY['open'::text, 'retrying'::text]));
 
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (
@@ -532,6 +541,25 @@ CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
+-- Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known.
+CREATE TABLE resyncs (
+    did text COLLATE "C" NOT NULL,
+    desynchronized_at timestamp with time zone, -- Since when its records may differ. NULL: they were compared with the repository.
+    cause text NOT NULL, -- Why they may differ.
+    wanted text COLLATE "C" NOT NULL, -- The highest revision that could not be verified since the last resync began. Empty: none; zzzzzzzzzzzzz: it is unknown.
+    requested_at timestamp with time zone NOT NULL, -- When a job was last added for it.
+    due_at timestamp with time zone NOT NULL, -- The next resync does not begin earlier. Resyncs that find nothing make it later, up to a day: whoever sends forgeries cannot have the repository fetched as often as he likes.
+    begun_at timestamp with time zone, -- When the last resync began.
+    rev text COLLATE "C" DEFAULT ''::text NOT NULL, -- The revision of the repository that was last compared. What is refused up to it needs no other resync.
+    synchronized_at timestamp with time zone,
+    unchanged integer DEFAULT 0 NOT NULL, -- How many resyncs in a row found no difference.
+    problem text DEFAULT ''::text NOT NULL, -- Why the repository could not be compared the last time. Empty: it could.
+    CONSTRAINT resyncs_pkey PRIMARY KEY (did)
+);
+CREATE INDEX resyncs_begun ON resyncs USING btree (begun_at);
+CREATE INDEX resyncs_open ON resyncs USING btree (desynchronized_at) WHERE desynchronized_at IS NOT NULL;
+CREATE INDEX resyncs_synchronized ON resyncs USING btree (synchronized_at) WHERE desynchronized_at IS NULL;
+
 -- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.
 CREATE TABLE sharers (
     did text COLLATE "C" NOT NULL,
@@ -775,8 +803,8 @@ CREATE OR REPLACE FUNCTION public.check_dead_letter_filter(stage text, class tex
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'job') THEN
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
         RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
@@ -948,6 +976,22 @@ BEGIN
     NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
     RETURN NEW;
+END $function$;
+
+-- Requests that an account is compared with its repository, by DID: at once, however often that was done. Returns the id of the job.
+CREATE OR REPLACE FUNCTION public.enqueue_resync(account text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF account IS NULL OR length(account) > 2048 OR account !~ '^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$' THEN
+        RAISE EXCEPTION '% is not a DID', coalesce(quote_literal(left(account, 100)), 'NULL') USING ERRCODE = '22023';
+    END IF;
+    INSERT INTO resyncs AS r (did, desynchronized_at, cause, wanted, requested_at, due_at)
+    VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
+    ON CONFLICT (did) DO UPDATE
+    SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
+    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
 END $function$;
 
 -- Adds a job that retries every dead letter in the state retrying, and wakes a worker.

@@ -148,6 +148,8 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 		r.ledger,
 		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
+		func() error { return r.rows("chains", schema.ExpireChains, now) },
+		func() error { return r.rows("resyncs", schema.ExpireResyncs, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("dead_letters", schema.ExpireDeadLetters, now.Add(-w.keep.DeadLetters)) },
 		func() error { return r.unneeded(now.Add(-w.keep.Tombstones)) },
 	) {

@@ -79,6 +79,7 @@ func (r *rig) explain() {
 	err := r.pool.QueryRow(context.Background(), `
 SELECT concat_ws(E'\n',
     (SELECT json_agg(w) FROM watches AS w),
+    (SELECT json_agg(y) FROM resyncs AS y),
     (SELECT json_agg(j) FROM (SELECT kind, state, args ->> 'watch' AS watch, count(*), max(attempt) AS attempt, max(errors::text) AS errors
                               FROM river_job GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) AS j))`).Scan(&text)
 	r.t.Logf("%s %v", text, err)

@@ -76,6 +76,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.Audit{}, []string{"periodic"}},
 		{jobs.CheckCounts{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
+		{jobs.ResyncRepo{DID: "did:plc:a"}, []string{"resync"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)

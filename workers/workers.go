@@ -55,15 +55,17 @@ type Config struct {
 	Collections collection.Registry
 	// Retry processes dead letters of the stages decode and commit like events of
 	// the stream, and settles each. It returns database errors only.
-	Retry         func(context.Context, []schema.StoredDeadLetter) error
-	Audit         AuditPlan     // zero: no periodic audits
-	Queues        []string      // the queues to process; all of them when empty
-	PollOnly      bool          // poll every second, because LISTEN does not work, as behind a transaction pooler
-	KeepIndexes   bool          // do not rebuild indexes: the role does not own the tables
-	Limits        health.Limits // the thresholds of the alerts
-	AlertInterval time.Duration // how often the alerts are checked; 30 s when zero
-	Webhook       *Webhook      // where alerts are sent; nil: nowhere
-	ProcessOnly   bool          // process the projection queues only, and leave the rest to other processes
+	Retry          func(context.Context, []schema.StoredDeadLetter) error
+	ReadRepository ReadRepository // of resyncs
+	Resync         ResyncLimits
+	Audit          AuditPlan     // zero: no periodic audits
+	Queues         []string      // the queues to process; all of them when empty
+	PollOnly       bool          // poll every second, because LISTEN does not work, as behind a transaction pooler
+	KeepIndexes    bool          // do not rebuild indexes: the role does not own the tables
+	Limits         health.Limits // the thresholds of the alerts
+	AlertInterval  time.Duration // how often the alerts are checked; 30 s when zero
+	Webhook        *Webhook      // where alerts are sent; nil: nowhere
+	ProcessOnly    bool          // process the projection queues only, and leave the rest to other processes
 	// Stopping is closed when the process begins to stop. Jobs that wait for
 	// external services then end at once and continue in another process.
 	Stopping   <-chan struct{}
@@ -104,6 +106,7 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, log: cfg.Logger, patience: cfg.JobTimeout / 2, now: time.Now})
+	Add(interruptible, newResyncRepo(cfg))
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
@@ -249,7 +252,7 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 		return nil // such a client never becomes leader
 	}
 	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
-		every(countsCheckInterval, jobs.CheckCounts{}, false)}
+		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false)}
 	if c.Redirects != nil {
 		list = append(list, every(time.Minute, jobs.ResolveLinks{}, start))
 	}

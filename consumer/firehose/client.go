@@ -23,6 +23,7 @@ const readLimit = maxFrame + 1<<10
 type Config struct {
 	socket.Config                              // ReadLimit: the network's limit
 	Wanted        func(collection string) bool // the collections whose records are decoded; nil: all
+	Verifier      *Verifier                    // checks signatures; nil: they are not checked
 }
 
 // Client reads one of several servers: relays, or single servers of accounts. One
@@ -55,7 +56,7 @@ func New(cfg Config) (*Client, error) {
 // for the number before. A relay that took an account down omits its past events,
 // so several anchors are requested.
 func (c *Client) Capabilities() consumer.Capabilities {
-	return consumer.Capabilities{Wire: Wire(c.cfg.Wanted), Exclusive: true, Anchors: 8}
+	return consumer.Capabilities{Wire: Wire(c.cfg.Wanted, c.cfg.Verifier), Exclusive: true, Anchors: 8}
 }
 
 // Connect makes a connection, see socket.Dialer.
@@ -71,7 +72,7 @@ func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Curs
 		}
 		ws, err := dial(parameters)
 		if err == nil {
-			connected = &conn{Conn: ws, client: c, decoder: decoder{wanted: c.cfg.Wanted}}
+			connected = &conn{Conn: ws, client: c, decoder: decoder{wanted: c.cfg.Wanted, verifier: c.cfg.Verifier}}
 		}
 		return err
 	}, report)

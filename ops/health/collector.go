@@ -62,6 +62,7 @@ var (
 	gapSeconds     = desc("gaps_open_seconds", "The total length of the open gaps. Expect zero.")
 	deadLettersNew = desc("dead_letters_new", "Dead letters of the last ten minutes. Expect zero.")
 	deadLetters    = desc("dead_letters", "Dead letters that were neither retried nor dismissed, by stage. Expect zero.", "stage")
+	desynchronized = desc("desynchronized_accounts", "Accounts that must be compared with their repositories, because a commit of them could not be verified. At 10,000 no further ones are marked. Expect zero after a while.")
 	databaseBytes  = desc("database_bytes", "The size of the database on disk.")
 	tableBytes     = desc("table_bytes", "The size of a table on disk, with its indexes and partitions.", "table")
 	tableDeadRows  = desc("table_dead_rows", "Dead rows of a table that wait for vacuum. If they only grow, a transaction holds an old snapshot open.", "table")
@@ -137,6 +138,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for _, s := range byStage {
 		gauge(deadLetters, float64(s.Count), s.Stage)
 	}
+	gauge(desynchronized, float64(r.Desynchronized))
 	gauge(databaseBytes, float64(r.DatabaseBytes))
 	sendAudit(r, gauge)
 	gauge(countsPending, float64(r.CountsPending))

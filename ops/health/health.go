@@ -88,7 +88,8 @@ type Report struct {
 	Unclosable     int64   `json:"unclosable_gaps"` // open gaps that cannot be closed
 	GapProblem     string  `json:"gap_problem"`     // why they cannot be closed; empty if all can be
 	DeadLetters    int64   `json:"dead_letters"`
-	NewDeadLetters int64   `json:"new_dead_letters"` // of the last ten minutes
+	NewDeadLetters int64   `json:"new_dead_letters"`        // of the last ten minutes
+	Desynchronized int64   `json:"desynchronized_accounts"` // accounts that must be compared with their repositories
 	DatabaseBytes  int64   `json:"database_bytes"`
 
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
@@ -135,7 +136,7 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	r := Report{
 		Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
 		GapAccounts: totals.GapAccounts, GapWaiting: totals.GapAccountsLeft, Unclosable: totals.StuckGaps, GapProblem: totals.GapProblem,
-		DeadLetters: totals.DeadLetters, NewDeadLetters: totals.NewDeadLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
+		DeadLetters: totals.DeadLetters, NewDeadLetters: totals.NewDeadLetters, Desynchronized: totals.Desynchronized, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
 	}
 	for _, st := range statuses {
 		r.Streams = append(r.Streams, stream(st, now, limits))

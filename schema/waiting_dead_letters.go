@@ -1,0 +1,38 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// waiting is true for the dead letters of events that are retried until they pass. The
+// index dead_letters_waiting has the same condition.
+const waiting = `class = 'retryable' AND stage <> 'job' AND state IN ('open', 'retrying')`
+
+// WaitingDeadLetters returns how many events wait as dead letters until they can be
+// proven, up to most. A large input counts as several.
+func WaitingDeadLetters(ctx context.Context, db DB, most int) (int, error) {
+	const sql = `
+SELECT least(coalesce(sum(1 + w.raw_bytes / 16384), 0), $1)::int
+FROM (SELECT d.raw_bytes FROM dead_letters AS d WHERE ` + waiting + ` LIMIT $1) AS w`
+	return One(ctx, db, "count the events that wait as dead letters", pgx.RowTo[int], sql, most)
+}
+
+// RequestDueRetries requests a retry of the events that wait as dead letters, a minute
+// after their first failure, then two minutes after the next, up to an hour. It
+// returns how many.
+func RequestDueRetries(ctx context.Context, db DB) (int64, error) {
+	const sql = `
+UPDATE dead_letters
+SET state = 'retrying', state_at = now(), job = NULL
+WHERE ` + waiting + ` AND state = 'open'
+  AND last_seen < now() - interval '1 minute'
+  AND last_seen < now() - least(interval '1 minute' * 2 ^ least(count - 1, 10), interval '1 hour')`
+	done, err := db.Exec(ctx, sql)
+	if err != nil {
+		return 0, fmt.Errorf("request the retries that are due: %w", err)
+	}
+	return done.RowsAffected(), nil
+}
