@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	lexutil "github.com/bluesky-social/indigo/lex/util"
 	"github.com/stretchr/testify/require"
@@ -106,5 +107,5 @@ func TestChainNeedsTheSignature(t *testing.T) {
 	require.Equal(t, "the CAR ends within a block", got.Cause[:27])
 	got, _ = linked(t, wire, good)
 	require.NotNil(t, got.Link)
-	require.Equal(t, consumer.Verdict{}, verdict(t, v.Patient(0), r.next()), "a retry is of a part of a commit")
+	require.Equal(t, consumer.Verdict{}, verdict(t, v.Patient(time.Minute), r.next()), "a retry is of a part of a commit")
 }
