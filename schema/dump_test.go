@@ -278,14 +278,14 @@ func (d *dumpedTable) text(columns, attached []dumpedLine) string {
 	return explained(d.Comment, b.String())
 }
 
-// simpleView is a view of one table without an alias.
-var simpleView = regexp.MustCompile(`^CREATE VIEW \w+ AS\n SELECT [^;]*\n   FROM (\w+)(?:\n  WHERE [^;\n]*)?;$`)
+// simpleView is a view of one table, which may have an alias.
+var simpleView = regexp.MustCompile(`^CREATE VIEW \w+ AS\n SELECT [^;]*\n   FROM (?:\w+ )?(\w+)(?:\n  WHERE [^;]*)?;$`)
 
 // unqualified removes the table from the columns of such a view: of Postgres's versions,
-// only 15 names it.
+// only 15 names it there.
 func unqualified(view string) string {
 	if m := simpleView.FindStringSubmatch(view); m != nil {
-		return strings.ReplaceAll(view, m[1]+".", "")
+		return regexp.MustCompile(`\b`+m[1]+`\.`).ReplaceAllString(view, "")
 	}
 	return view
 }

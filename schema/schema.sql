@@ -436,19 +436,19 @@ CREATE TABLE listing_members (
 
 -- The shares of posts, and those of reposts and quotes whose post still contains the link and has an active author. Whether the sharer counts is not considered.
 CREATE VIEW living_shares AS
- SELECT s.did,
-    s.collection,
-    s.rkey,
-    s.link_id,
-    s.named_id,
-    s.how,
-    s.shared_at
+ SELECT did,
+    collection,
+    rkey,
+    link_id,
+    named_id,
+    how,
+    shared_at
    FROM shares s
-  WHERE s.subject_did IS NULL OR (EXISTS ( SELECT
+  WHERE subject_did IS NULL OR (EXISTS ( SELECT
            FROM subjects u
-          WHERE u.did = s.subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = s.subject_rkey AND (s.named_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
+          WHERE u.did = subject_did AND u.collection = 'app.bsky.feed.post'::text AND u.rkey = subject_rkey AND (named_id = ANY (u.links)))) AND NOT (EXISTS ( SELECT
            FROM accounts b
-          WHERE b.did = s.subject_did AND b.status <> 'active'::text));
+          WHERE b.did = subject_did AND b.status <> 'active'::text));
 
 -- The partitions of posts and shares, with the time and the range of rkeys that each holds. ahead: it holds the time after the last one. The default partitions are left out.
 CREATE VIEW partitions AS
