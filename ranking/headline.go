@@ -168,7 +168,7 @@ func (r *reader) correctHeadlines(ctx context.Context, page []TrendingLink) erro
 			links = append(links, id)
 		}
 		s := r.state
-		if !s.Counted {
+		if !s.Counted || r.from().Before(s.KeptFrom) { // a window of the past has the votes of its time
 			s.KeptFrom = r.end.Add(-LongestWindow - kept)
 		}
 		var err error

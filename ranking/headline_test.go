@@ -232,3 +232,20 @@ func TestOtherClaimsStayReadable(t *testing.T) {
 		" https://news.example/story 0 1 ",
 	}, column(t, s.pool, `SELECT concat_ws(' ', q.title, q.url, q.titles, q.urls, coalesce(q.title_from, '')) FROM (`+query+`) AS q`))
 }
+
+// TestPastWindowHasTheVotesOfItsTime, also when everything was counted long after it.
+func TestPastWindowHasTheVotesOfItsTime(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	says(t, pool, "a", "1", "https://news.example/story", ranking.Card{Title: "T"})
+	for _, counted := range []bool{false, true} {
+		if counted {
+			_, err := ranking.Count(t.Context(), pool, noon().AddDate(0, 4, 0))
+			require.NoError(t, err)
+		}
+		p, err := ranking.Trending(t.Context(), pool, ranking.Query{At: noon().Add(time.Minute), Past: true, Window: time.Hour, Limit: 1})
+		require.NoError(t, err)
+		require.Len(t, p.Links, 1)
+		require.Equal(t, "T", p.Links[0].Title, "counted %t", counted)
+	}
+}

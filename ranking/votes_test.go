@@ -104,7 +104,7 @@ func (s toldShare) spelling(c said) string {
 // headline folds the votes for a link, without any SQL.
 func (l story) headline(q Query, link int64) said {
 	from := l.keptFrom
-	if from.IsZero() {
+	if from.IsZero() || q.At.Add(-q.Window).Before(from) {
 		from = q.At.Add(-LongestWindow - kept)
 	}
 	type post struct {
