@@ -35,11 +35,11 @@ run: postgres build ## run everything on the public Jetstream
 test: postgres pgbouncer prometheus chromium ## run the whole suite, on Postgres servers that it starts
 	$(on_postgres) go test -parallel 6 -timeout 20m $(PKG)
 
-test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"
+test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
 		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
 		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup|PgDump'; echo "without backup and restore: $$bin has no pg_dump"; }; \
-		PATH="$$bin:$$PATH" go test -count 1 -timeout 20m $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
+		PATH="$$bin:$$PATH" go test -count 1 -timeout 20m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
 screenshots: postgres chromium ## write the picture in the README

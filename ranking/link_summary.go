@@ -68,15 +68,13 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 		if err := r.count(ctx, &l); err != nil {
 			return err
 		}
-		if err := r.readHistory(ctx, &l); err != nil {
-			return err
-		}
 		return r.readGiven(ctx, &l)
 	})
 	return l, err
 }
 
-// count counts the shares of the link.
+// count counts the shares of the link, and its sharers over time: each since the first of
+// its shares in the window.
 func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
 	columns, to := []string{"count(*)", "count(DISTINCT s.did)", "min(s.shared_at)", "max(s.shared_at)"}, []any{&l.Shares, &l.Accounts, &l.FirstShared, &l.LastShared}
 	numbers := func(n int, condition func(i int) string) []int {
@@ -92,7 +90,13 @@ func (r *linkReader) count(ctx context.Context, l *LinkSummary) error {
 	in := numbers(windows, func(i int) string {
 		return fmt.Sprintf("s.latest AND s.shared_at > $5::timestamptz - interval '%d hours'", int(Windows()[i].Length.Hours()))
 	})
-	sql := markedShares + `
+	// The part of the history in which each account began to share the link.
+	const began = `ARRAY(SELECT greatest(1, least($6::int, 1 + floor($6::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $5::timestamptz - f.began), 0))))::int FROM f)`
+	var parts []int
+	columns, to = append(columns, "(SELECT min(f.at) FROM f)", began), append(to, &l.HistoryFrom, &parts)
+	sql := markedShares + `, f AS (
+    SELECT min(s.shared_at) AS at, min(min(s.shared_at)) OVER () AS began FROM s WHERE s.why IN ('', 'same_person') GROUP BY s.did
+)
 SELECT `
 	for i, column := range columns {
 		if i > 0 {
@@ -100,7 +104,7 @@ SELECT `
 		}
 		sql += column
 	}
-	rows, err := r.tx.Query(ctx, sql+` FROM s`, r.args(r.of.ID, r.of.At)...)
+	rows, err := r.tx.Query(ctx, sql+` FROM s`, r.args(r.of.ID, r.of.At, historyParts)...)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, to, func() error { return nil })
 	}
@@ -119,24 +123,9 @@ SELECT `
 	for i, w := range Windows() {
 		l.Windows[w.Name] = in[i]
 	}
-	return nil
-}
-
-// readHistory counts the sharers over time, each since the first of its shares in the
-// window.
-func (r *linkReader) readHistory(ctx context.Context, l *LinkSummary) error {
-	sql := markedShares + `
-SELECT f.began, greatest(1, least($6::int, 1 + floor($6::int * extract(epoch FROM f.at - f.began) / nullif(extract(epoch FROM $5::timestamptz - f.began), 0))))::int, count(*)
-FROM (SELECT min(s.shared_at) AS at, min(min(s.shared_at)) OVER () AS began FROM s WHERE s.why IN ('', 'same_person') GROUP BY s.did) AS f
-GROUP BY 1, 2`
-	rows, err := r.tx.Query(ctx, sql, r.args(r.of.ID, r.of.At, historyParts)...)
 	l.History = make([]int, historyParts)
-	var part, n int
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&l.HistoryFrom, &part, &n}, func() error { l.History[part-1] = n; return nil })
-	}
-	if err != nil {
-		return fmt.Errorf("read the history of the link: %w", err)
+	for _, part := range parts {
+		l.History[part-1]++
 	}
 	for i := 1; i < historyParts; i++ {
 		l.History[i] += l.History[i-1]

@@ -138,7 +138,8 @@ func EnsureLinks(ctx context.Context, db batcher, shares []Share, now time.Time)
 		return false, nil
 	}
 	q := &pgx.Batch{}
-	queueLinks(q, shares, now, &short)
+	queueLinks(q, shares, now)
+	queueShortLinks(q, shares, now, &short)
 	queueClaims(q, shares)
 	err = db.SendBatch(ctx, q).Close()
 	if err == nil {
@@ -176,13 +177,11 @@ func distinctLinks(shares []Share) []*Share {
 	return slices.CompactFunc(links, func(a, b *Share) bool { return a.Identity == b.Identity })
 }
 
-// queueLinks queues insertLinks. short is set when the queue was sent, if a link of a
-// shortener is new.
-func queueLinks(q *pgx.Batch, shares []Share, now time.Time, short *bool) {
+// queueLinks queues insertLinks.
+func queueLinks(q *pgx.Batch, shares []Share, now time.Time) {
 	if links := distinctLinks(shares); len(links) > 0 {
 		identity, url, site := linkColumns(links)
 		q.Queue(insertLinks, identity, url, site, now)
-		queueShortLinks(q, shares, now, short)
 	}
 }
 

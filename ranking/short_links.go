@@ -58,7 +58,7 @@ func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share,
 		return err
 	}
 	q := &pgx.Batch{}
-	queueLinks(q, []Share{to}, now, new(bool))
+	queueLinks(q, []Share{to}, now)
 	var into int64
 	q.Queue(`SELECT l.id FROM links AS l WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&into) })
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
@@ -69,16 +69,12 @@ func ResolveShortLink(ctx context.Context, tx pgx.Tx, short ShortLink, to Share,
 	if err != nil && !errors.As(err, &elsewhere) && !errors.Is(err, ErrSplit) {
 		return err
 	}
-	return answerShortLink(ctx, tx, short, to.URL, nil)
+	return AnswerShortLink(ctx, tx, short, to.URL, nil)
 }
 
-// KeepShortLink stores why it is not known where a short link leads, and when it is
+// AnswerShortLink stores where a short link leads, or why that is not known, and when it is
 // resolved again; nil: never.
-func KeepShortLink(ctx context.Context, db schema.DB, short ShortLink, why string, again *time.Time) error {
-	return answerShortLink(ctx, db, short, why, again)
-}
-
-func answerShortLink(ctx context.Context, db schema.DB, short ShortLink, answer string, again *time.Time) error {
+func AnswerShortLink(ctx context.Context, db schema.DB, short ShortLink, answer string, again *time.Time) error {
 	const sql = `UPDATE short_links SET answer = left($2, 2048), resolve_at = $3, tries = CASE WHEN $3::timestamptz IS NULL THEN tries ELSE tries + 1 END WHERE link_id = $1`
 	if _, err := db.Exec(ctx, sql, short.ID, schema.Text(answer), again); err != nil {
 		return fmt.Errorf("store the answer of a shortener: %w", err)

@@ -318,8 +318,8 @@ RETURNING u.collection, u.did, u.rkey, n.fetch_at, u.links <> '{}'`
 		}
 	}
 	q := &pgx.Batch{}
-	var short bool // the next minute's job finds it
-	queueLinks(q, links, now, &short)
+	queueLinks(q, links, now)
+	queueShortLinks(q, links, now, new(bool)) // the next minute's job finds them
 	q.Queue(store, now, SubjectInterval, shownTries, firstRetry, collection, did, rkey, at, shown, of, identity).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var d DueSubject
@@ -371,7 +371,8 @@ WHERE u.did = k.did AND u.collection = k.collection AND u.rkey = k.rkey AND u.fe
 }
 
 // ExpireSubjects examines at most limit rows that were last examined at or before a
-// time: it deletes those that no share needs and nothing waits for, and marks the others as examined now.
+// time: it deletes those that no share needs and nothing waits for, and marks the others
+// as examined now.
 func ExpireSubjects(ctx context.Context, db schema.DB, before, now time.Time, limit int) (examined, deleted int, err error) {
 	const sql = `
 WITH old AS MATERIALIZED (

@@ -72,12 +72,16 @@ func isASCII(text string) bool {
 // plainWords is words for a text in ASCII, which most are: its words are parts of one
 // string.
 func plainWords(text string) []string {
-	all := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	all := strings.FieldsFunc(strings.ToLower(text), separates)
 	for i, word := range all {
 		all[i] = word[:min(len(word), maxWord)]
 	}
 	return all
 }
+
+// separates reports whether a character is neither a lower-case letter of ASCII nor a
+// digit.
+func separates(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }
 
 func isSpaceless(r rune) bool {
 	return r >= 0xE00 && (r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar))
@@ -194,7 +198,7 @@ func addressPatterns(text string) (whole, part *string) {
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "http://"), "https://")
 	text = strings.TrimSuffix(strings.TrimPrefix(text, "www."), "/")
 	longest := ""
-	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
+	for _, word := range strings.FieldsFunc(text, separates) {
 		if len(word) > len(longest) {
 			longest = word
 		}

@@ -44,17 +44,7 @@ func (r *rig) watch(kind, target string, members ...string) (id int64) {
 func TestAPIHasEveryOption(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.share("https://a.example/", "did:plc:a", 5*time.Hour)
-	r.share("https://a.example/", "did:plc:b", 4*time.Hour)
-	r.shareBy("repost", "https://a.example/", "did:plc:c", 3*time.Hour)
-	r.share("https://b.example/", "did:plc:a", 2*time.Minute)
-	r.shareBy("quote", "https://b.example/", "did:plc:b", time.Minute)
-	r.share("https://c.example/", "did:plc:d", 8*time.Hour)
-	r.exec(`UPDATE links SET site = 'c.example' WHERE url = 'https://c.example/'`)
-	r.exec(`INSERT INTO accounts (did, handle) VALUES ('did:plc:b', 'b.example')`)
-	r.watch("follows", "alice.example", "did:plc:a", "did:plc:d")
-	r.watch("second-degree", "alice.example", "did:plc:b")
-	r.watch("follows", "bob.example", "did:plc:c")
+	r.fillOptions()
 	for query, want := range map[string][]string{
 		"":                                  {"a.example/ 3", "b.example/ 2"},
 		"window=24h":                        {"a.example/ 3", "b.example/ 2", "c.example/ 1"},

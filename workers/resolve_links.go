@@ -3,7 +3,6 @@ package workers
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,8 +23,7 @@ type ResolveLinks struct {
 	river.WorkerDefaults[jobs.ResolveLinks]
 	pool     *pgxpool.Pool
 	client   *redirect.Client // nil: nothing is resolved
-	log      *slog.Logger
-	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
+	patience time.Duration    // how long to run before the job yields to others; shorter than the job's timeout
 	now      func() time.Time
 }
 
@@ -55,7 +53,6 @@ func (w *ResolveLinks) Work(ctx context.Context, _ *river.Job[jobs.ResolveLinks]
 			return err
 		}
 		group, ctx := errgroup.WithContext(ctx)
-		group.SetLimit(resolveAtOnce)
 		for _, short := range due {
 			group.Go(func() error { return w.resolve(ctx, short) })
 		}
@@ -85,10 +82,10 @@ func (w *ResolveLinks) resolve(ctx context.Context, short ranking.ShortLink) err
 		}
 		return err
 	case errors.As(err, &dead) || !ok:
-		return ranking.KeepShortLink(ctx, w.pool, short, err.Error(), nil)
+		return ranking.AnswerShortLink(ctx, w.pool, short, err.Error(), nil)
 	default:
 		again := w.now().Add(wait)
-		return ranking.KeepShortLink(ctx, w.pool, short, err.Error(), &again)
+		return ranking.AnswerShortLink(ctx, w.pool, short, err.Error(), &again)
 	}
 }
 

@@ -105,7 +105,7 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(interruptible, newCheckSubjects(cfg, links))
-	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, log: cfg.Logger, patience: cfg.JobTimeout / 2, now: time.Now})
+	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, newResyncRepo(cfg))
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
