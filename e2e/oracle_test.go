@@ -28,7 +28,7 @@ type oracle struct {
 	deadLettersExpected int // rows of dead_letters
 	gapsExpected        int // rows of gaps, closed ones included
 
-	keysGone bool // what deleted accounts signed may never have been verified: their tombstones are not required
+	keysGone bool // what deleted accounts signed may never have been verified: their deletions are not required
 }
 
 // ranked is one line of the ranking.
@@ -198,8 +198,11 @@ func (tr oracle) compareRecords(ctx context.Context, tx pgx.Tx) ([]string, error
 	maps.DeleteFunc(want, func(k recordKey, _ recordRow) bool { return tr.gone(k.did) })
 	return compareTable(ctx, tx, "records", want, sql, func(rows pgx.Rows) (k recordKey, r recordRow, err error) {
 		err = rows.Scan(&k.collection, &k.did, &k.rkey, &r.rev, &r.cid, &r.createdAt, &r.record)
-		if _, ok := tr.records[k]; ok && tr.gone(k.did) {
-			want[k] = r // an edit in the batch that deleted the account was never stored
+		_, kept := tr.records[k]
+		// An edit in the batch that deleted the account was never stored. Nor was a
+		// deletion whose signature can no longer be verified.
+		if tr.gone(k.did) && (kept || tr.keysGone && tr.tombstones[k].rev > r.rev) {
+			want[k] = r
 		}
 		return k, r, err
 	})
