@@ -54,7 +54,10 @@ type lookup struct {
 	done chan struct{}
 	key  atcrypto.PublicKey
 	err  error
-	at   time.Time // when it began
+	at   time.Time // when it was requested
+
+	begun, stale bool    // the document is being read; the account's key may have changed since
+	after        *lookup // of the same account; it must end first
 }
 
 // ended returns a lookup that is done.
@@ -87,26 +90,31 @@ func (k *keys) again(did string, old *lookup) *lookup {
 	return k.fetch(did)
 }
 
-// forget makes the next commit of an account wait for a new lookup.
+// forget makes the next commit of an account wait for a lookup that begins now or
+// later. One that still waits for its turn will do.
 func (k *keys) forget(did string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.known.remove(did)
 	k.absent.remove(did)
-	delete(k.pending, did)
+	if l := k.pending[did]; l != nil {
+		l.stale = l.begun
+	}
 }
 
-// fetch returns the pending lookup of an account, or a new one. The caller holds the
-// lock.
+// fetch returns the pending lookup of an account, or a new one. An account has one that
+// runs and one that waits at most, however often its key is forgotten. The caller holds
+// the lock.
 func (k *keys) fetch(did string) *lookup {
-	if l := k.pending[did]; l != nil {
-		return l
-	}
-	if len(k.pending) >= maxPending {
+	before := k.pending[did]
+	switch {
+	case before != nil && !before.stale:
+		return before
+	case before == nil && len(k.pending) >= maxPending:
 		return ended(errBusy)
 	}
 	did = strings.Clone(did) // it shares memory with its frame
-	l := &lookup{done: make(chan struct{}), at: time.Now()}
+	l := &lookup{done: make(chan struct{}), at: time.Now(), after: before}
 	k.pending[did] = l
 	go k.run(did, l)
 	return l
@@ -114,16 +122,24 @@ func (k *keys) fetch(did string) *lookup {
 
 // run makes a lookup when it is its turn.
 func (k *keys) run(did string, l *lookup) {
+	if l.after != nil {
+		<-l.after.done
+		l.after = nil
+	}
 	k.running <- struct{}{}
 	k.pace.wait()
+	k.mu.Lock()
+	l.begun = true
+	k.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
 	l.key, l.err = k.source(ctx, did)
 	cancel()
 	<-k.running
 	k.mu.Lock()
-	if k.pending[did] == l { // otherwise the key was forgotten meanwhile
+	if k.pending[did] == l { // otherwise another one waits for this one
 		delete(k.pending, did)
 		switch {
+		case l.stale:
 		case l.err == nil:
 			k.absent.remove(did)
 			k.known.put(did, l)

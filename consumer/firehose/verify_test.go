@@ -222,6 +222,40 @@ func TestCommitBeforeIdentityHasFormerKey(t *testing.T) {
 	require.Empty(t, verdict(t, v, r.next()).Cause)
 }
 
+// TestFloodOfIdentitiesCausesFewLookups: commits and #identity in turn, of an account
+// whose server is slow. It has one lookup at a time, and the last commit has a key that
+// was read after the last #identity.
+func TestFloodOfIdentitiesCausesFewLookups(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		running, most, made := 0, 0, 0
+		var begun time.Time // the last lookup
+		v := NewVerifier(VerifierConfig{Wait: time.Minute, Key: func(context.Context, string) (atcrypto.PublicKey, error) {
+			mu.Lock()
+			running, made, begun = running+1, made+1, time.Now()
+			most = max(most, running)
+			mu.Unlock()
+			time.Sleep(5 * time.Second) // synctest's
+			mu.Lock()
+			defer mu.Unlock()
+			running--
+			return nil, errors.New("it is down")
+		}})
+		for range 500 {
+			v.keys.of(testDID)
+			time.Sleep(10 * time.Millisecond) // synctest's
+			v.keys.forget(testDID)
+		}
+		forgotten := time.Now()
+		<-v.keys.of(testDID).done
+		require.True(t, begun.After(forgotten) || begun.Equal(forgotten), "the key may have changed during an earlier one")
+		require.Equal(t, 1, most)
+		require.LessOrEqual(t, made, 3)
+		require.Empty(t, v.keys.pending)
+	})
+}
+
 // TestForgeriesCauseFewLookups checks that a flood of forgeries in the name of an
 // account reads its document at most once per Refresh.
 func TestForgeriesCauseFewLookups(t *testing.T) {
