@@ -216,7 +216,7 @@ CREATE INDEX dead_letters_nameless ON dead_letters USING btree (id) WHERE did IS
 CREATE INDEX dead_letters_projection ON dead_letters USING btree (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_retrying ON dead_letters USING btree (id) WHERE state = 'retrying'::text;
-CREATE INDEX dead_letters_waiting ON dead_letters USING btree (last_seen) WHERE class = 'retryable'::text AND stage <> 'job'::text AND (state = ANY (ARRAY['open'::text, 'retrying'::text]));
+CREATE INDEX dead_letters_waiting ON dead_letters USING btree ((did ~~ 'did:plc:%'::text)) WHERE class = 'retryable'::text AND stage <> 'job'::text AND (state = ANY (ARRAY['open'::text, 'retrying'::text]));
 
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (

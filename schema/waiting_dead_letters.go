@@ -11,12 +11,14 @@ import (
 // index dead_letters_waiting has the same condition.
 const waiting = `class = 'retryable' AND stage <> 'job' AND state IN ('open', 'retrying')`
 
-// WaitingDeadLetters returns how many events wait as dead letters until they can be
-// proven, up to most. A large input counts as several.
+// WaitingDeadLetters returns how many events wait as dead letters until the directory
+// of DIDs can prove them, up to most. A large input counts as several. Those of accounts
+// that serve their own documents are not counted: their number is bounded by what makes
+// them, and they may wait for a server that never comes back.
 func WaitingDeadLetters(ctx context.Context, db DB, most int) (int, error) {
 	const sql = `
 SELECT least(coalesce(sum(1 + w.raw_bytes / 16384), 0), $1)::int
-FROM (SELECT d.raw_bytes FROM dead_letters AS d WHERE ` + waiting + ` LIMIT $1) AS w`
+FROM (SELECT d.raw_bytes FROM dead_letters AS d WHERE ` + waiting + ` AND (d.did LIKE 'did:plc:%') LIMIT $1) AS w`
 	return One(ctx, db, "count the events that wait as dead letters", pgx.RowTo[int], sql, most)
 }
 

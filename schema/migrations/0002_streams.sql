@@ -216,7 +216,7 @@ CREATE INDEX dead_letters_projection ON dead_letters (projection) WHERE projecti
 CREATE INDEX dead_letters_record ON dead_letters (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_nameless ON dead_letters (id) WHERE did IS NULL AND stage <> 'job';
 CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job';
-CREATE INDEX dead_letters_waiting ON dead_letters (last_seen) WHERE class = 'retryable' AND stage <> 'job' AND state IN ('open', 'retrying');
+CREATE INDEX dead_letters_waiting ON dead_letters ((did LIKE 'did:plc:%')) WHERE class = 'retryable' AND stage <> 'job' AND state IN ('open', 'retrying');
 
 COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.';
 COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.';
