@@ -78,7 +78,7 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) *N
 			d.addLink(m)
 		}
 		if len(m.Events) > 0 {
-			m.Proof = d.verifier.prove(d)
+			m.Proof = d.verifier.prove(d, len(m.Events))
 		}
 	}
 	return nil

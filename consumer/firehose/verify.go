@@ -25,7 +25,7 @@ type VerifierConfig struct {
 	Cached     int           // 100,000: accounts whose keys are cached
 	Refresh    time.Duration // 30 s: a key that is younger is not fetched again because a signature does not fit
 	Refused    int           // 100: refused commits that leave dead letters, and one more every ten minutes
-	Unreadable int           // 1,000: the same for accounts whose own server does not serve their DID document
+	Unreadable int           // 1,000: dead letters of accounts whose own server does not serve their DID document, and one more every ten seconds
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: not exposed
 }
@@ -89,13 +89,15 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 func (v *Verifier) Patient(wait time.Duration) *Verifier {
 	patient := *v
 	patient.cfg.Wait, patient.pool = wait, make(chan struct{}, maxProofs)
-	patient.cfg.Chained = false // what is retried is a part of a commit, and late
+	patient.cfg.Chained = false                                                                        // what is retried is a part of a commit, and late
+	patient.refused, patient.unreadable = &bucket{size: v.refused.size, refill: v.refused.refill}, nil // what is retried stays a dead letter
 	return &patient
 }
 
-// prove returns the proof of the commit that d decoded last.
-func (v *Verifier) prove(d *decoder) *proof {
-	p := &proof{verifier: v, commit: d.signed}
+// prove returns the proof of the commit that d decoded last into some events.
+func (v *Verifier) prove(d *decoder, events int) *proof {
+	const large = 16 << 10 // bytes of a dead letter that count as another one
+	p := &proof{verifier: v, commit: d.signed, letters: events + len(d.data)/large}
 	if v.cfg.Chained {
 		p.decoder = d
 	}
@@ -106,6 +108,7 @@ func (v *Verifier) prove(d *decoder) *proof {
 type proof struct {
 	verifier *Verifier
 	commit   commit
+	letters  int      // what its dead letters count as
 	decoder  *decoder // nil: the chain is not checked
 	done     chan struct{}
 	verdict  consumer.Verdict
@@ -129,8 +132,12 @@ func (p *proof) Start() {
 	v.pool <- struct{}{}
 	key := v.keys.of(p.commit.did)
 	go func() {
-		if p.verdict = v.check(&p.commit, key); p.verdict.Cause == "" {
+		p.verdict = v.check(&p.commit, key)
+		switch {
+		case p.verdict.Cause == "":
 			p.verdict.Link = link
+		case p.verdict.Retry && !strings.HasPrefix(p.commit.did, "did:plc:") && !v.unreadable.take(p.letters):
+			p.verdict.Drop, p.verdict.Lost = true, true
 		}
 		<-v.pool
 		close(p.done)
@@ -152,7 +159,7 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 		select {
 		case <-key.done:
 		case <-wait.C:
-			return v.unknown(c, errors.New("it did not arrive in time"))
+			return v.unknown(errors.New("it did not arrive in time"))
 		}
 		switch {
 		case errors.Is(key.err, ErrGone):
@@ -161,7 +168,7 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 		case errors.Is(key.err, ErrNoKey):
 			return v.refuse(c, causeNoKey, "the account has no key: "+key.err.Error())
 		case key.err != nil:
-			return v.unknown(c, key.err)
+			return v.unknown(key.err)
 		case key.key.HashAndVerify(unsigned, c.sig) == nil:
 			v.verified.Inc()
 			return consumer.Verdict{}
@@ -177,24 +184,23 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 // refuse is the verdict on a forgery.
 func (v *Verifier) refuse(c *commit, cause, words string) consumer.Verdict {
 	v.refusals.WithLabelValues(cause).Inc()
-	kept := v.refused.take()
+	kept := v.refused.take(1)
 	if kept {
 		v.log.Warn("commit_refused", "did", c.did, "rev", c.rev, "cause", cause, "error", words)
 	}
 	return consumer.Verdict{Cause: words, Drop: !kept, Lost: cause != causeNoKey} // without a key its repository cannot be verified either
 }
 
-// unknown is the verdict on a commit whose key cannot be fetched now. Anybody can
-// have accounts whose own server fails, so what these leave waiting is bounded here.
-// How much waits for the directory is bounded by a pause of the stream.
-func (v *Verifier) unknown(c *commit, err error) consumer.Verdict {
+// unknown is the verdict on a commit whose key cannot be fetched now. How much waits for
+// the directory is bounded by a pause of the stream. Anybody can have accounts whose own
+// server fails: what these leave waiting is bounded by a bucket, and the rest of it is
+// read from their repositories.
+func (v *Verifier) unknown(err error) consumer.Verdict {
 	v.waiting.Inc()
-	words := "the account's key cannot be fetched: " + err.Error()
-	kept := strings.HasPrefix(c.did, "did:plc:") || v.unreadable.take()
-	return consumer.Verdict{Cause: words, Retry: true, Drop: !kept}
+	return consumer.Verdict{Cause: "the account's key cannot be fetched: " + err.Error(), Retry: true}
 }
 
-// bucket allows size events, and one more for every refill that passes.
+// bucket allows size events, and one more for every refill that passes. nil allows all.
 type bucket struct {
 	size   int
 	refill time.Duration
@@ -204,7 +210,10 @@ type bucket struct {
 	since time.Time // of the last refill
 }
 
-func (b *bucket) take() bool {
+func (b *bucket) take(n int) bool {
+	if b == nil {
+		return true
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -214,9 +223,9 @@ func (b *bucket) take() bool {
 	if n := int(now.Sub(b.since) / b.refill); n > 0 {
 		b.used, b.since = max(0, b.used-n), b.since.Add(time.Duration(n)*b.refill)
 	}
-	if b.used >= b.size {
+	if b.used+n > b.size {
 		return false
 	}
-	b.used++
+	b.used += n
 	return true
 }

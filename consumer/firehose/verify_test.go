@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -360,11 +361,46 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 		time.Sleep(time.Minute) // synctest's
 		synctest.Wait()
 		require.Zero(t, len(v.keys.pending)) //nolint:testifylint // it would print them all
-		p := &proof{verifier: v, commit: commit{did: "did:web:slow.example", raw: []byte{0xa1}}}
+		p := &proof{verifier: v, letters: 1, commit: commit{did: "did:web:slow.example", raw: []byte{0xa1}}}
 		v.unreadable.size = 0
 		p.Start()
 		<-p.done
 		require.Equal(t, []bool{true, true}, []bool{p.Verdict().Retry, p.Verdict().Drop}, "who serves his own document fills no table")
+	})
+}
+
+// TestServersOfTheirOwnDocumentsFillNoTable: large commits of them leave fewer dead
+// letters than small ones, and those that leave none are read from the repository. A
+// retry neither counts nor gives one up.
+func TestServersOfTheirOwnDocumentsFillNoTable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		down := func(context.Context, string) (atcrypto.PublicKey, error) { return nil, errors.New("it is down") }
+		v := NewVerifier(VerifierConfig{Key: down, Unreadable: 20})
+		r := newRepository(t)
+		kept := func(v *Verifier, frame []byte) (n int) {
+			var m consumer.Message
+			Wire(nil, v).Decode(frame, arrival(), &m)
+			for range 100 {
+				p := *m.Proof.(*proof) //nolint:errcheck // it is one
+				p.commit.did = "did:web:down.example"
+				p.Start()
+				verdict := p.Verdict()
+				require.True(t, verdict.Retry)
+				require.Equal(t, verdict.Drop, verdict.Lost, "what leaves no dead letter is read from the repository")
+				if !verdict.Drop {
+					n++
+				}
+			}
+			return n
+		}
+		large := commitFrame(t, r.commit(write{"app.bsky.feed.post/" + r.clock.Next().String(), record(t, map[string]any{"text": strings.Repeat("a", 100<<10)})}))
+		small := r.next()
+		require.Equal(t, 100, kept(v.Patient(time.Minute), small), "what is retried is kept already")
+		require.Equal(t, 2, kept(v, large))
+		require.Equal(t, 6, kept(v, small))
+		time.Sleep(31 * time.Second) // synctest's
+		require.Equal(t, 3, kept(v, small))
 	})
 }
 
