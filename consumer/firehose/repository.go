@@ -35,6 +35,10 @@ const (
 	// maxLayers bounds the layers of a tree: a hash has no more zeros.
 	maxLayers = 128
 
+	// maxRepositoryKeys bounds the keys of a repository, in bytes: a tree of 128 MiB may
+	// name keys of 2 GiB, which share their beginnings.
+	maxRepositoryKeys = 128 << 20
+
 	// revAhead is how far the clock of an account's server may be ahead.
 	revAhead = time.Hour
 )
@@ -80,6 +84,7 @@ type walk struct {
 	wanted func(collection string) bool
 	left   int    // nodes that may still be read: each is read once, if the keys are sorted
 	last   string // the last key
+	keys   int    // bytes of the wanted keys
 }
 
 // node reads a node and what is below it.
@@ -155,6 +160,9 @@ func (w *walk) leaf(key string, cid *digest) error {
 	collection, rkey, ok := strings.Cut(key, "/")
 	if !ok || !syntax.IsNSID(collection) || !syntax.IsRecordKey(rkey) || !w.wanted(collection) {
 		return nil // a stream would not store it either
+	}
+	if w.keys += len(key); w.keys > maxRepositoryKeys {
+		return fmt.Errorf("its keys are longer than %d bytes", maxRepositoryKeys)
 	}
 	w.records[collection] = append(w.records[collection], leaf{rkey, *cid})
 	return nil

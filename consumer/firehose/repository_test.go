@@ -1,6 +1,7 @@
 package firehose
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -145,6 +146,34 @@ func TestForgedRepositoriesAreRefused(t *testing.T) {
 	for _, size := range []int{0, 1, 40, len(whole) / 2, len(whole) - 1} {
 		read(whole[:size], testDID, key)
 	}
+}
+
+// TestLongKeysFillNoMemory: of a node of a tenth of their size.
+func TestLongKeysFillNoMemory(t *testing.T) {
+	t.Parallel()
+	r := newRepository(t)
+	read := func(keys int) error {
+		t.Helper()
+		first := "app.bsky." + strings.Repeat("a", 60) + "/" + strings.Repeat("k", 500)
+		node := appendHead(appendText(appendHead(nil, majorMap, 2), "e"), majorArray, uint64(keys))
+		for i := range keys {
+			rest, shared := fmt.Sprintf("%06d", i), len(first)
+			if i == 0 {
+				rest, shared = first+rest, 0
+			}
+			node = append(appendHead(appendText(appendHead(node, majorMap, 4), "k"), majorBytes, uint64(len(rest))), rest...)
+			node = append(appendText(appendHead(appendText(node, "p"), majorUnsigned, uint64(shared)), "t"), cborNull)
+			node = appendLink(appendText(node, "v"), new(digest))
+		}
+		b := blockOf(t, append(appendText(node, "l"), cborNull))
+		out := sent{blocks: []blockformat.Block{b}}
+		msg := r.commit()
+		r.sign(msg, &out, &repo.Commit{DID: testDID, Version: 3, Data: b.Cid(), Rev: r.rev})
+		_, err := ReadRepository(msg.Blocks, testDID, publicOf(t, r.key), everything)
+		return err
+	}
+	require.NoError(t, read(1000))
+	require.ErrorContains(t, read(maxRepositoryKeys/550), "its keys are longer than")
 }
 
 // TestTreesThatRepeatThemselvesEnd: a signed tree whose nodes contain one node many
