@@ -29,7 +29,7 @@ type request struct {
 	body   []byte
 	token  string // empty: without authorization
 	login  bool   // a call that creates a session: these have their own rate limit
-	car    bool   // the response is a whole repository: longer, slower, and no JSON
+	car    bool   // the response is a whole repository: longer, slower, and no JSON; its job repeats the call
 	read   func(body []byte) error
 }
 
@@ -70,7 +70,7 @@ func (c *Client) do(ctx context.Context, r request) error {
 			return nil
 		}
 		e := c.explain(ctx, r, err)
-		if e.Class != Transient || e.held || ctx.Err() != nil || try >= len(c.cfg.Retries) || e.RetryAfter > maxRateLimitWait {
+		if e.Class != Transient || e.held || r.car || ctx.Err() != nil || try >= len(c.cfg.Retries) || e.RetryAfter > maxRateLimitWait {
 			return e
 		}
 		wait := max(c.cfg.Retries[try], e.RetryAfter)

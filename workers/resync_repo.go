@@ -59,6 +59,7 @@ type ResyncLimits struct {
 	PerHour int           // 600: of all accounts
 	Useful  time.Duration // 1 min: of one account, after a resync that found a difference
 	Useless time.Duration // 1 h: after one that found none; it doubles up to a day
+	Within  time.Duration // 9 min: of one resync, so that the job can still record that it took longer
 }
 
 const (
@@ -73,7 +74,7 @@ const (
 )
 
 func newResyncRepo(cfg Config) *ResyncRepo {
-	limits := ResyncLimits{cmp.Or(cfg.Resync.PerHour, 600), cmp.Or(cfg.Resync.Useful, time.Minute), cmp.Or(cfg.Resync.Useless, time.Hour)}
+	limits := ResyncLimits{cmp.Or(cfg.Resync.PerHour, 600), cmp.Or(cfg.Resync.Useful, time.Minute), cmp.Or(cfg.Resync.Useless, time.Hour), cmp.Or(cfg.Resync.Within, resyncTimeout*9/10)}
 	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
 		limits: limits, memory: make(chan struct{}, resyncMemory)}
 }
@@ -126,7 +127,12 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	}
 	log := jobLog(ctx, w.log).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
-	faults, err := w.resync(ctx, did, &result)
+	timed, cancel := context.WithTimeout(ctx, w.limits.Within)
+	defer cancel()
+	faults, err := w.resync(timed, did, &result)
+	if err != nil && timed.Err() != nil && ctx.Err() == nil {
+		err = &unverifiedError{fmt.Errorf("the comparison did not end within %s: %w", w.limits.Within, err)}
+	}
 	if err != nil {
 		return w.failed(ctx, job, log, &state, err)
 	}

@@ -316,6 +316,26 @@ func TestInventedAccountsAreForgotten(t *testing.T) {
 	require.Zero(t, r.fetched())
 }
 
+// TestSlowServerIsNoFailedAttempt: the account waits, and the call is not repeated at once,
+// because that would keep others waiting.
+func TestSlowServerIsNoFailedAttempt(t *testing.T) {
+	t.Parallel()
+	r := resyncing(t, func(c *Config) { c.Resync.Useful, c.Resync.Within = time.Hour, 3*time.Second })
+	did, _ := r.busiest()
+	r.follows(did)
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "com.atproto.sync.getRepo", Count: 1}))
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Slow, Endpoint: "com.atproto.sync.getRepo", Count: 1, Wait: time.Minute}))
+	r.refuses(did, "")
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem LIKE '%getRepo%' AND due_at > now() + interval '50 minutes'`)
+	require.Equal(t, 1, r.fetched())
+	r.due()
+	r.becomes(1, `SELECT count(*) FROM resyncs WHERE problem LIKE 'the comparison did not end within 3s%' AND due_at > now() + interval '50 minutes'`)
+	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND errors IS NOT NULL`), "no attempt has failed")
+	r.due()
+	r.synchronized()
+	require.Equal(t, 3, r.fetched())
+}
+
 // TestHugeRepositoryIsListedInstead: it is not read into memory.
 func TestHugeRepositoryIsListedInstead(t *testing.T) {
 	t.Parallel()
