@@ -65,8 +65,7 @@ type ResyncLimits struct {
 const (
 	resyncTimeout  = 10 * time.Minute   // a large repository takes minutes to arrive
 	resyncMemory   = 2                  // repositories in memory at once
-	resyncPatience = 5 * time.Second    // how long a job waits for that
-	resyncBusy     = 30 * time.Second   // and then lets others go first, at most
+	resyncBusy     = 30 * time.Second   // how long the others wait, at most
 	resyncInactive = time.Hour          // how often an account that is not active is looked at
 	resyncRefused  = 24 * time.Hour     // until the repository of a server that refuses is requested again
 	resyncGivenUp  = 8 * 24 * time.Hour // an account that nobody follows and that could not be read for so long
@@ -100,6 +99,12 @@ func (w *ResyncRepo) Timeout(*river.Job[jobs.ResyncRepo]) time.Duration { return
 // Work compares the account if that is due and allowed.
 func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
 	did := job.Args.DID
+	select {
+	case w.memory <- struct{}{}:
+		defer func() { <-w.memory }()
+	default: // it waits outside the queue, which backfills need too, and begins when it can
+		return snooze(time.Second + rand.N(resyncBusy))
+	}
 	state, err := schema.BeginResync(ctx, w.pool, did, w.limits.PerHour, w.limits.Useful)
 	switch {
 	case errors.Is(err, schema.ErrNoRows): // it is synchronized
@@ -114,16 +119,6 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 		return w.drop(ctx, job)
 	case state.Status != "active": // its server would refuse
 		return w.postpone(ctx, did, errors.New("the account is "+state.Status), resyncInactive)
-	}
-	busy := time.NewTimer(resyncPatience)
-	defer busy.Stop()
-	select {
-	case w.memory <- struct{}{}:
-		defer func() { <-w.memory }()
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-busy.C: // backfills need the queue, too
-		return w.postpone(ctx, did, errors.New("other repositories are being compared"), resyncPatience+rand.N(resyncBusy))
 	}
 	log := jobLog(ctx, w.log).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}

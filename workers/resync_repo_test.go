@@ -336,6 +336,28 @@ func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 	require.Equal(t, 3, r.fetched())
 }
 
+// TestResyncsThatWaitForOthersKeepNoWorker: they neither occupy the queue of backfills nor
+// count as begun.
+func TestResyncsThatWaitForOthersKeepNoWorker(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	r := resyncing(t, func(c *Config) {
+		read := c.ReadRepository
+		c.ReadRepository = func(car []byte, did string, key atcrypto.PublicKey) (Repository, error) {
+			<-release
+			return read(car, did, key)
+		}
+	})
+	defer close(release)
+	all := r.followed()[:5]
+	r.follows(all...)
+	for _, did := range all {
+		r.refuses(did, "")
+	}
+	r.becomes(len(all)-resyncMemory, `SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'scheduled'`)
+	r.becomes(resyncMemory, `SELECT count(*) FROM resyncs WHERE begun_at IS NOT NULL`)
+}
+
 // TestHugeRepositoryIsListedInstead: it is not read into memory.
 func TestHugeRepositoryIsListedInstead(t *testing.T) {
 	t.Parallel()
