@@ -99,8 +99,8 @@ type ResyncState struct {
 	Everyone bool          // the whole network is followed
 }
 
-// BeginResync begins a resync of an account if it is due, and fewer than perHour have
-// begun in the last hour. It returns ErrNoRows if the account is not desynchronized. If
+// BeginResync begins a resync of an account if it is due and active, and fewer than perHour
+// have begun in the last hour. It returns ErrNoRows if the account is not desynchronized. If
 // the resync does not end, the next one may begin after again.
 func BeginResync(ctx context.Context, db DB, did string, perHour int, again time.Duration) (ResyncState, error) {
 	const sql = `
@@ -108,6 +108,7 @@ WITH begun AS (
     UPDATE resyncs
     SET begun_at = now(), wanted = '', due_at = now() + $3::interval
     WHERE did = $1 AND desynchronized_at IS NOT NULL AND due_at <= now()
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = $1 AND a.status <> 'active')
       AND (SELECT count(*) FROM (SELECT FROM resyncs WHERE begun_at > now() - interval '1 hour' LIMIT $2) AS recent) < $2
     RETURNING did
 )

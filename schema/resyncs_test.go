@@ -116,6 +116,14 @@ func TestResyncsOfAllAccountsAreBounded(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `UPDATE resyncs SET begun_at = now() - interval '61 minutes' WHERE did = 'a'`)
 	require.NoError(t, err)
 	require.True(t, begins("c"))
+
+	_, err = pool.Exec(t.Context(), `UPDATE resyncs SET begun_at = NULL, due_at = now()`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `INSERT INTO accounts (did, status) VALUES ('a', 'takendown')`)
+	require.NoError(t, err)
+	require.False(t, begins("a"), "its server would refuse")
+	require.True(t, begins("b"))
+	require.True(t, begins("c"), "accounts that are not active take no turns of others")
 }
 
 // TestResyncSettlesRefusedCommits of before it, and no others.

@@ -113,12 +113,12 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 		return err
 	case !state.Begun && state.Wait > 0: // the clocks differ, or another job of the account was faster
 		return snooze(state.Wait + 10*time.Millisecond)
-	case !state.Begun: // too many have begun in this hour: this one gets its turn within the next
-		return snooze(time.Minute + rand.N(time.Hour))
 	case state.Status == "deleted" || !state.Watched && !state.Everyone: // its records are purged
 		return w.drop(ctx, job)
 	case state.Status != "active": // its server would refuse
 		return w.postpone(ctx, did, errors.New("the account is "+state.Status), resyncInactive)
+	case !state.Begun: // too many have begun in this hour: this one gets its turn within the next
+		return snooze(time.Minute + rand.N(time.Hour))
 	}
 	log := jobLog(ctx, w.log).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
