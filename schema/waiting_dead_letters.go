@@ -38,3 +38,27 @@ WHERE ` + waiting + ` AND state = 'open'
 	}
 	return done.RowsAffected(), nil
 }
+
+// UnprovenRecords returns the records of an account whose events wait as dead letters, in
+// the order in which rows are locked.
+func UnprovenRecords(ctx context.Context, db DB, did string) ([]Key, error) {
+	const sql = `
+SELECT DISTINCT d.collection COLLATE "C" AS collection, d.did AS did, d.rkey COLLATE "C" AS rkey
+FROM dead_letters AS d
+WHERE ` + waiting + ` AND d.did = $1 AND d.collection IS NOT NULL AND d.rkey IS NOT NULL
+ORDER BY collection, rkey`
+	return All(ctx, db, "list the unproven records of "+did, pgx.RowToStructByName[Key], sql, did)
+}
+
+// BuryRecords leaves tombstones of records that are not stored: no event up to these
+// revisions brings them back. Call it before the transaction locks anything else.
+func BuryRecords(ctx context.Context, tx pgx.Tx, deletions []Deletion) error {
+	b := Batch{Deletions: deletions}
+	q := &pgx.Batch{}
+	b.accounts().queueLocks(q, true)
+	b.queueTombstones(q)
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("bury records: %w", err)
+	}
+	return nil
+}

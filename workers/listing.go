@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"sort"
+	"strings"
 
 	"github.com/weir-social/weir/bluesky"
 )
@@ -44,6 +45,11 @@ func (e exported) LowestRecords(_ context.Context, did, collection string, limit
 		page = append(page, e.record(did, collection, i))
 	}
 	return page, nil
+}
+
+// find returns the place of a record.
+func (e exported) find(collection, key string) (int, bool) {
+	return sort.Find(e.Len(collection), func(i int) int { return strings.Compare(key, e.Key(collection, i)) })
 }
 
 func (e exported) record(did, collection string, i int) bluesky.FeedPost {

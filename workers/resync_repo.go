@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
@@ -215,7 +216,56 @@ func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncRes
 			return 0, err
 		}
 	}
-	return faults, nil
+	if copied, ok := repo.api.(exported); ok {
+		err = w.outdate(ctx, repo, copied)
+	}
+	return faults, err
+}
+
+// outdate gives the records whose events wait as dead letters the state and the revision
+// of the repository. Otherwise the retry of such an event could bring back what was
+// deleted since, or undo an edit, because the stream has not brought that.
+func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied exported) error {
+	keys, err := schema.UnprovenRecords(ctx, w.pool, repo.did)
+	if err != nil {
+		return err
+	}
+	for page := range slices.Chunk(keys, repositoryPage) {
+		now, err := schema.LatestTime(ctx, w.pool, time.Now())
+		if err != nil {
+			return err
+		}
+		var gone []schema.Deletion
+		there := map[string]*compared{} // by collection
+		for _, k := range page {
+			i, ok := copied.find(k.Collection, k.Rkey)
+			switch {
+			case !w.stored.Stores(k.Collection): // the copy lacks it
+				continue
+			case !ok:
+				gone = append(gone, schema.Deletion{Key: k, Rev: copied.Rev(), At: now})
+				continue
+			}
+			c := there[k.Collection]
+			if c == nil {
+				c = &compared{collection: k.Collection, listed: map[string]schema.SourceRecord{}}
+				there[k.Collection] = c
+			}
+			if r := copied.record(repo.did, k.Collection, i); r.Record != nil {
+				c.faults = append(c.faults, schema.Fault{DID: k.DID, Collection: k.Collection, Rkey: k.Rkey, Fault: schema.FaultMissing})
+				c.listed[k.Rkey] = schema.SourceRecord{Rkey: k.Rkey, CID: r.CID, Record: r.Record}
+			}
+		}
+		if err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return schema.BuryRecords(ctx, tx, gone) }); err != nil {
+			return err
+		}
+		for _, c := range there {
+			if err := repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), copied.Rev(), *c, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // since returns since when the records of an account should be stored.

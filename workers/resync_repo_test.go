@@ -2,6 +2,8 @@ package workers
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -168,6 +170,39 @@ func TestResyncRepeatsForLaterRefusals(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE record ->> 'text' = 'refused meanwhile'`))
 	require.Equal(t, 2, r.fetched())
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo'`))
+}
+
+// TestWaitingEventsUndoNoResync: events that wait as dead letters while the account is
+// compared bring back no record that was deleted, and no text that was edited, when they
+// are proven at last. Later ones still count.
+func TestWaitingEventsUndoNoResync(t *testing.T) {
+	t.Parallel()
+	r := resyncing(t, nil)
+	did, _ := r.busiest()
+	r.follows(did)
+	posts := r.posts(did)
+	deleted, edited, created := tidBefore(time.Hour), posts[0], tidBefore(-time.Minute)
+	before, after := tidBefore(time.Minute), tidBefore(-2*time.Minute)
+	event := func(rkey, rev string) schema.Write {
+		key := schema.Key{Collection: schema.PostCollection, DID: did, Rkey: rkey}
+		l := schema.DeadLetter{Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: key, Rev: rev, Raw: []byte("an event"), At: time.Now()}
+		require.NoError(t, l.Store(t.Context(), r.pool, "s"))
+		return schema.Write{Key: key, Rev: rev, CID: "waited", CreatedAt: time.Now(), Record: []byte(`{"text":"it waited"}`)}
+	}
+	_, err := r.net.PostNow(did, "the last") // the revision of the repository
+	require.NoError(t, err)
+	waiting := []schema.Write{event(deleted, before), event(edited.Rkey, before), event(created, after)}
+	r.refuses(did, "")
+	r.synchronized()
+	require.Equal(t, 3, r.count(`SELECT count(*) FROM dead_letters WHERE raw_bytes > 0 AND state = 'open'`))
+	slices.SortFunc(waiting, func(a, b schema.Write) int { return strings.Compare(a.Rkey, b.Rkey) })
+	require.NoError(t, pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error { // as a retry does
+		_, err := (&schema.Batch{Writes: waiting}).Apply(t.Context(), tx, schema.Lease{}, true)
+		return err
+	}))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE cid = 'waited' AND rkey = $1`, created))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE cid = 'waited'`))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1 AND cid = $2`, edited.Rkey, edited.CID))
 }
 
 // TestResyncRespectsRetention: expired records are neither fetched nor deleted.
