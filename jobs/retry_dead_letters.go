@@ -11,7 +11,8 @@ type RetryDeadLetters struct{}
 // Kind names the job.
 func (RetryDeadLetters) Kind() string { return "retry_dead_letters" }
 
-// InsertOpts are the defaults of its inserts.
+// InsertOpts are those of the job that runs every minute: one at a time, because with many
+// waiting events it takes longer. The SQL functions add jobs of their own.
 func (RetryDeadLetters) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueNetwork, Tags: Reason(PriorityManual)}
+	return river.InsertOpts{Queue: QueueNetwork, Priority: 3, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: unfinished()}}
 }
