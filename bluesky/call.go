@@ -17,6 +17,9 @@ import (
 // maxBody bounds a response body after decompression.
 const maxBody = 16 << 20
 
+// maxDocument bounds a DID document: many are read at once, and anybody can serve one.
+const maxDocument = 1 << 20
+
 // maxErrorBody bounds the body of an error response.
 const maxErrorBody = 64 << 10
 
@@ -198,6 +201,9 @@ func (c *Client) exchange(ctx context.Context, h *host, r request) ([]byte, erro
 	}
 	longest := maxBody
 	req.Header.Set("Accept", "application/json")
+	if r.call == didDocument {
+		longest = maxDocument
+	}
 	if r.car {
 		longest = maxCAR
 		req.Header.Set("Accept", "application/vnd.ipld.car")

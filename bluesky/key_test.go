@@ -121,3 +121,20 @@ func TestAccountWithoutKeyIsToldFromFailure(t *testing.T) {
 		require.ErrorIs(t, err, bluesky.ErrNoKey, did)
 	}
 }
+
+// TestHugeDocumentIsNotRead: many are read at once.
+func TestHugeDocumentIsNotRead(t *testing.T) {
+	t.Parallel()
+	p256, _ := publicKeys(t)
+	whole := keyed(alice, "https://pds.example", method("#atproto", "Multikey", p256.Multibase()))
+	var blanks atomic.Int64
+	directory, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, strings.Repeat(" ", int(blanks.Load()))+whole) })
+	c := newClient(t, directory, noRetries)
+	blanks.Store(100 << 10)
+	_, err := c.SigningKey(t.Context(), alice)
+	require.NoError(t, err)
+	blanks.Store(1 << 20)
+	_, err = c.SigningKey(t.Context(), alice)
+	require.ErrorContains(t, err, "the answer is longer than")
+	require.NotErrorIs(t, err, bluesky.ErrNoKey)
+}
