@@ -107,6 +107,9 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	if at := m.happened(); at.Before(r.Since) && slices.ContainsFunc(m.Events, writes) {
 		b.malformed(&Malformed{Cause: "the record may have been deleted since, and that deletion may have expired", Path: "/time_us",
 			Expected: "an event after " + r.Since.UTC().Format(time.RFC3339), Received: at.UTC().Format(time.RFC3339)}, deadLetter, now)
+		if m.Proof != nil { // it waited too long for that
+			b.desynchronize(m.Events[0].Author, "an event could not be verified in time", m.Events[0].Revision)
+		}
 		return
 	}
 	m.Events[len(m.Events)-1].DeadLetterID = deadLetter

@@ -143,6 +143,29 @@ func TestReplayedCommitChangesNothing(t *testing.T) {
 	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM dead_letters`), "the signature is that of the account")
 }
 
+// TestEventsThatWaitTooLongDesynchronize their account: what they wrote may have been
+// deleted since, so it is read from the repository.
+func TestEventsThatWaitTooLongDesynchronize(t *testing.T) {
+	t.Parallel()
+	n := quietNetwork(t)
+	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 1000}))
+	did := n.Hub().DID
+	_, err := n.PostNow(did, "waits")
+	require.NoError(t, err)
+	s := newStreamOf(t, verifiedWire(t, n, false), history{})
+	stop := s.run(nil)
+	s.reads(n)
+	stop()
+	require.Empty(t, s.marked())
+	n.ClearCallFaults()
+	retried(t, s.pool, func(r *consumer.Retry) {
+		r.Since = time.Now().Add(time.Hour)
+		r.Wires = map[string]consumer.Wire{"firehose": s.wire.decodes}
+	})
+	require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM dead_letters WHERE state = 'open' AND class = 'permanent' AND count = 2`))
+	require.Equal(t, []string{did}, s.marked())
+}
+
 func client(t *testing.T, n *simnet.Net) *bluesky.Client {
 	t.Helper()
 	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL()})
