@@ -123,6 +123,12 @@ WHERE r.did = $1 AND r.desynchronized_at IS NOT NULL`
 	return One(ctx, db, "begin the resync of "+did, pgx.RowToStructByPos[ResyncState], sql, did, perHour, again)
 }
 
+// IsDesynchronized reports whether an account must be compared with its repository.
+func IsDesynchronized(ctx context.Context, db DB, did string) (bool, error) {
+	const sql = `SELECT EXISTS (SELECT FROM resyncs WHERE did = $1 AND desynchronized_at IS NOT NULL)`
+	return One(ctx, db, "find the resync of "+did, pgx.RowTo[bool], sql, did)
+}
+
 // ResyncResult is the result of comparing an account with its repository.
 type ResyncResult struct {
 	Rev     string // the repository's

@@ -109,7 +109,7 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	state, err := schema.BeginResync(ctx, w.pool, did, w.limits.PerHour, w.limits.Useful)
 	switch {
 	case errors.Is(err, schema.ErrNoRows): // it is synchronized
-		return nil
+		return w.finish(ctx, job)
 	case err != nil:
 		return err
 	case !state.Begun && state.Wait > 0: // the clocks differ, or another job of the account was faster
@@ -302,6 +302,27 @@ func (w *ResyncRepo) fetch(ctx context.Context, did string, r *schema.ResyncResu
 	}
 	r.Rev, r.Data = copied.Rev(), copied.Data()
 	return exported{copied}, nil
+}
+
+// finish ends the job of an account that is synchronized. Who marks the account before the
+// job has ended adds no other one, but locks it: so what was marked is looked at again
+// after the end.
+func (w *ResyncRepo) finish(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
+	errMarked := errors.New("it was marked meanwhile")
+	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if _, err := river.JobCompleteTx[*riverDriver](ctx, tx, job); err != nil {
+			return err
+		}
+		marked, err := schema.IsDesynchronized(ctx, tx, job.Args.DID)
+		if marked {
+			err = errMarked
+		}
+		return err
+	})
+	if errors.Is(err, errMarked) {
+		return snooze(0)
+	}
+	return err
 }
 
 // end records the result. It returns how long the job has to wait before it runs again,

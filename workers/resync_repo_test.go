@@ -1,7 +1,9 @@
 package workers
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -10,9 +12,13 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertest"
+	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/schema"
 	"github.com/weir-social/weir/schema/schematest"
 	"github.com/weir-social/weir/simnet"
@@ -203,6 +209,37 @@ func TestWaitingEventsUndoNoResync(t *testing.T) {
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE cid = 'waited' AND rkey = $1`, created))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE cid = 'waited'`))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM posts WHERE rkey = $1 AND cid = $2`, edited.Rkey, edited.CID))
+}
+
+// TestResyncMarkedWhileItsJobEndsIsNotForgotten: a stream that marks an account whose job has
+// found nothing to do adds no other job.
+func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	r := resyncing(t, nil)
+	did, _ := r.busiest()
+	inserted, err := r.client.Insert(t.Context(), jobs.ResyncRepo{DID: did}, &river.InsertOpts{ScheduledAt: time.Now().Add(time.Hour)})
+	require.NoError(t, err)
+	r.execute(`UPDATE river_job SET state = 'running', attempted_at = now() WHERE id = $1`, inserted.Job.ID)
+	inserted.Job.State = rivertype.JobStateRunning
+	tx, err := r.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it is committed, or the test has failed
+	b := schema.Batch{Desynchronized: []schema.Desynchronized{{DID: did, Cause: "a test"}}}
+	_, err = b.Apply(t.Context(), tx, schema.Lease{}, true)
+	require.NoError(t, err)
+	require.NoError(t, EnqueueResyncs(r.client)(t.Context(), tx, b.Resyncs))
+	ended := make(chan error, 1)
+	go func() {
+		w := newResyncRepo(Config{Pool: r.pool, Logger: slog.New(slog.DiscardHandler)})
+		ended <- w.Work(rivertest.WorkContext(t.Context(), r.client.Client), &river.Job[jobs.ResyncRepo]{JobRow: inserted.Job, Args: jobs.ResyncRepo{DID: did}})
+	}()
+	require.Eventually(t, func() bool {
+		return len(ended) > 0 || r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, tx.Commit(t.Context()))
+	snoozed := &river.JobSnoozeError{}
+	require.ErrorAs(t, <-ended, &snoozed)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM river_job WHERE kind = 'resync_repo' AND state = 'running'`))
 }
 
 // TestResyncRespectsRetention: expired records are neither fetched nor deleted.
