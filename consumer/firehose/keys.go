@@ -40,14 +40,18 @@ type keys struct {
 	source  KeySource
 	timeout time.Duration
 	pace    pace
-	running chan struct{} // a token per lookup
+	running [2]chan struct{} // a token per lookup: of the directory, and of servers that anybody has, which may be slow
 	lookups *prometheus.CounterVec
 
 	mu      sync.Mutex
 	known   lru // lookups that found a key
 	absent  lru // lookups that found that there is none: apart, so that made-up accounts evict no key
 	pending map[string]*lookup
+	own     int // of pending, those of servers that anybody has
 }
+
+// ownDocument reports whether the account's own server serves its document.
+func ownDocument(did string) bool { return !strings.HasPrefix(did, "did:plc:") }
 
 // lookup is a key being fetched. After done is closed its other fields are constant.
 type lookup struct {
@@ -110,8 +114,11 @@ func (k *keys) fetch(did string) *lookup {
 	switch {
 	case before != nil && !before.stale:
 		return before
-	case before == nil && len(k.pending) >= maxPending:
+	case before == nil && (len(k.pending) >= maxPending || ownDocument(did) && k.own >= maxPending/2):
 		return ended(errBusy)
+	}
+	if before == nil && ownDocument(did) {
+		k.own++
 	}
 	did = strings.Clone(did) // it shares memory with its frame
 	l := &lookup{done: make(chan struct{}), at: time.Now(), after: before}
@@ -126,7 +133,11 @@ func (k *keys) run(did string, l *lookup) {
 		<-l.after.done
 		l.after = nil
 	}
-	k.running <- struct{}{}
+	running := k.running[0]
+	if ownDocument(did) {
+		running = k.running[1]
+	}
+	running <- struct{}{}
 	k.pace.wait()
 	k.mu.Lock()
 	l.begun = true
@@ -134,10 +145,13 @@ func (k *keys) run(did string, l *lookup) {
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
 	l.key, l.err = k.source(ctx, did)
 	cancel()
-	<-k.running
+	<-running
 	k.mu.Lock()
 	if k.pending[did] == l { // otherwise another one waits for this one
 		delete(k.pending, did)
+		if ownDocument(did) {
+			k.own--
+		}
 		switch {
 		case l.stale:
 		case l.err == nil:

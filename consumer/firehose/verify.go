@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +19,7 @@ type VerifierConfig struct {
 	Chained    bool          // check the chain of each account's commits, too
 	Wait       time.Duration // 3 s: how long a commit waits for a key
 	Timeout    time.Duration // 10 s: for one lookup
-	Lookups    int           // 16: lookups at once
+	Lookups    int           // 16: lookups at once, and as many of documents that accounts serve themselves
 	Spacing    time.Duration // 10 ms: between the starts of two lookups
 	Cached     int           // 100,000: accounts whose keys are cached
 	Refresh    time.Duration // 30 s: a key that is younger is not fetched again because a signature does not fit
@@ -38,6 +37,7 @@ type Verifier struct {
 	pool chan struct{} // a token per proof that has begun
 
 	refused, unreadable *bucket
+	slow                *bucket // waits for documents that accounts serve themselves and that did not arrive
 
 	verified, waiting prometheus.Counter
 	refusals          *prometheus.CounterVec
@@ -63,11 +63,12 @@ func NewVerifier(cfg VerifierConfig) *Verifier {
 	v := &Verifier{
 		cfg: cfg, log: cfg.Logger, pool: make(chan struct{}, maxProofs),
 		keys: &keys{source: cfg.Key, timeout: cmp.Or(cfg.Timeout, 10*time.Second), pace: pace{spacing: cmp.Or(cfg.Spacing, 10*time.Millisecond)},
-			running: make(chan struct{}, cmp.Or(cfg.Lookups, 16)), known: newLRU(cmp.Or(cfg.Cached, 100_000)), absent: newLRU(maxAbsent), pending: map[string]*lookup{},
+			running: [2]chan struct{}{make(chan struct{}, cmp.Or(cfg.Lookups, 16)), make(chan struct{}, cmp.Or(cfg.Lookups, 16))}, known: newLRU(cmp.Or(cfg.Cached, 100_000)), absent: newLRU(maxAbsent), pending: map[string]*lookup{},
 			lookups: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_source_key_lookups_total",
 				Help: "DID documents read for the keys of accounts, by outcome: found, absent (the account has no key), failed. Expect no failed ones."}, []string{"outcome"})},
 		refused:    &bucket{size: cmp.Or(cfg.Refused, 100), refill: 10 * time.Minute},
 		unreadable: &bucket{size: cmp.Or(cfg.Unreadable, 1000), refill: 10 * time.Second},
+		slow:       &bucket{size: 10, refill: 30 * time.Second},
 		verified: f.NewCounter(prometheus.CounterOpts{Name: "weir_source_verified_commits_total",
 			Help: "Commits whose signature is of the account's key."}),
 		waiting: f.NewCounter(prometheus.CounterOpts{Name: "weir_source_unverified_commits_total",
@@ -91,6 +92,7 @@ func (v *Verifier) Patient(wait time.Duration) *Verifier {
 	patient.cfg.Wait, patient.pool = wait, make(chan struct{}, maxProofs)
 	patient.cfg.Chained = false                                                                        // what is retried is a part of a commit, and late
 	patient.refused, patient.unreadable = &bucket{size: v.refused.size, refill: v.refused.refill}, nil // what is retried stays a dead letter
+	patient.slow = nil
 	return &patient
 }
 
@@ -136,7 +138,7 @@ func (p *proof) Start() {
 		switch {
 		case p.verdict.Cause == "":
 			p.verdict.Link = link
-		case p.verdict.Retry && !strings.HasPrefix(p.commit.did, "did:plc:") && !v.unreadable.take(p.letters):
+		case p.verdict.Retry && ownDocument(p.commit.did) && !v.unreadable.take(p.letters):
 			p.verdict.Drop, p.verdict.Lost = true, true
 		}
 		<-v.pool
@@ -156,9 +158,7 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 	defer wait.Stop()
 	unsigned := c.unsigned()
 	for again := true; ; again = false {
-		select {
-		case <-key.done:
-		case <-wait.C:
+		if !v.arrives(c.did, key, wait.C) {
 			return v.unknown(errors.New("it did not arrive in time"))
 		}
 		switch {
@@ -178,6 +178,29 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 			return v.refuse(c, causeSignature, "the signature is not of the account's key")
 		}
 		key = v.keys.again(c.did, key)
+	}
+}
+
+// arrives waits for a key, and reports whether it has arrived. If too many servers of
+// accounts have been slow lately, it does not wait for others of these: anybody has such a
+// server, and a batch of the stream waits for the slowest.
+func (v *Verifier) arrives(did string, key *lookup, timeout <-chan time.Time) bool {
+	select {
+	case <-key.done:
+		return true
+	default:
+	}
+	if ownDocument(did) && v.slow.empty() {
+		return false
+	}
+	select {
+	case <-key.done:
+		return true
+	case <-timeout:
+		if ownDocument(did) {
+			v.slow.take(1)
+		}
+		return false
 	}
 }
 
@@ -216,6 +239,27 @@ func (b *bucket) take(n int) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.fill()
+	if b.used+n > b.size {
+		return false
+	}
+	b.used += n
+	return true
+}
+
+// empty reports whether no event is allowed now.
+func (b *bucket) empty() bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fill()
+	return b.used >= b.size
+}
+
+// fill adds what has passed since the last refill. The caller holds the lock.
+func (b *bucket) fill() {
 	now := time.Now()
 	if b.used == 0 {
 		b.since = now
@@ -223,9 +267,4 @@ func (b *bucket) take(n int) bool {
 	if n := int(now.Sub(b.since) / b.refill); n > 0 {
 		b.used, b.since = max(0, b.used-n), b.since.Add(time.Duration(n)*b.refill)
 	}
-	if b.used+n > b.size {
-		return false
-	}
-	b.used += n
-	return true
 }

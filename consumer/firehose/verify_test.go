@@ -404,6 +404,43 @@ func TestServersOfTheirOwnDocumentsFillNoTable(t *testing.T) {
 	})
 }
 
+// TestSlowServersOfTheirOwnDocumentsDelayNobody: neither the lookups of others, nor, after
+// a few times, the stream.
+func TestSlowServersOfTheirOwnDocumentsDelayNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		v := NewVerifier(VerifierConfig{Key: func(ctx context.Context, did string) (atcrypto.PublicKey, error) {
+			if ownDocument(did) {
+				<-ctx.Done()
+			}
+			return nil, errors.New("no document")
+		}})
+		start, waited := time.Now(), 0
+		for i := range 2 * maxPending {
+			p := &proof{verifier: v, commit: commit{did: fmt.Sprint("did:web:slow", i, ".example"), raw: []byte{0xa1}}}
+			p.Start()
+			if i%100 == 0 { // a batch closes
+				before := time.Now()
+				require.True(t, p.Verdict().Retry)
+				if time.Since(before) > 0 {
+					waited++
+				}
+			}
+		}
+		require.LessOrEqual(t, waited, 2, "of 21 batches")
+		require.LessOrEqual(t, time.Since(start), 10*time.Second)
+		start = time.Now()
+		for i := range 100 {
+			<-v.keys.of(fmt.Sprint("did:plc:", i)).done
+		}
+		require.LessOrEqual(t, time.Since(start), 3*time.Second, "the pace of the lookups of all")
+		time.Sleep(time.Hour) // synctest's
+		synctest.Wait()
+		require.Zero(t, v.keys.own)
+		require.Empty(t, v.keys.pending)
+	})
+}
+
 func TestKeysAreForgottenInTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
