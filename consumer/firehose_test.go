@@ -27,7 +27,7 @@ func TestRelayHidesAnchorsAccount(t *testing.T) {
 		s.stores()
 		stop()
 		require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM streams WHERE anchor ->> 'did' = $1`, hub))
-		n.HideFromRelay(hub)
+		n.HideFromRelay(hub, true)
 		n.Play(50)
 		stop = s.run(nil)
 		s.stores()

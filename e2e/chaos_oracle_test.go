@@ -23,7 +23,7 @@ func (c *chaos) compare() roundReport {
 	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
 	require.NoError(c.t, pgx.BeginFunc(c.t.Context(), c.pool, func(tx pgx.Tx) (err error) {
 		var all []string
-		if c.kind == followedAccounts {
+		if c.follows {
 			all, r.posts, r.shares, err = c.compareFollowed(c.t.Context(), tx, end)
 		} else {
 			all, r.posts, r.shares, err = c.compareEveryone(c.t.Context(), tx, end)
@@ -33,7 +33,7 @@ func (c *chaos) compare() roundReport {
 		}
 		r.lost, r.doubled = lostAndDoubled(all)
 		c.problems = append(c.problems, shorten(byTable(all))...)
-		gaps, err := holeProblems(c.t.Context(), tx, c.holes, c.kind == followedAccounts)
+		gaps, err := holeProblems(c.t.Context(), tx, c.holes, c.follows)
 		c.problems = append(c.problems, gaps...)
 		return err
 	}))
@@ -88,7 +88,7 @@ UNION ALL SELECT 'account ' || concat_ws(' ', did, status, status_at) FROM accou
 // poison, however often it was sent.
 func (c *chaos) deadLetters() (kinds int) {
 	for name := range c.fired {
-		if slices.ContainsFunc(poisons(), func(p poison) bool { return name == p.name() }) {
+		if slices.ContainsFunc(c.poisons(), func(p poison) bool { return name == c.source()+": "+string(p.fault) }) {
 			kinds++
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 // retentionFaults have a server with a short retention forget events while the
 // consumers are away for a few seconds, far less than WEIR_GAP_THRESHOLD.
-func retentionFaults() []fault {
+func (r round) retentionFaults() []fault {
 	consumers := fleet()[:2]
 	return []fault{
 		{"short retention, after SIGKILL of the consumers", func(c *chaos) {
@@ -32,7 +32,7 @@ func retentionFaults() []fault {
 				}
 			}, func() { c.relaunchAll(consumers...) })
 		}},
-		{"short retention, after no connection to Jetstream", func(c *chaos) { c.away(c.stream.down, c.stream.up) }},
+		{"short retention, after no connection to " + r.source(), func(c *chaos) { c.away(c.stream.down, c.stream.up) }},
 	}
 }
 
