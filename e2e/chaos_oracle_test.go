@@ -53,11 +53,21 @@ func (c *chaos) require() {
 // compareEveryone compares the tables with the fold of every event that the
 // server has not forgotten.
 func (c *chaos) compareEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
-	sent := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return c.lost[e] })
-	oracle := fold(sent)
-	oracle.deadLettersExpected = c.deadLetters()
-	oracle.gapsExpected, oracle.merged = len(c.holes), c.merged
-	problems, err = oracle.compareAll(ctx, tx, end)
+	compared, problems, err := c.compared(ctx, tx)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	log := c.net.Log().Entries()
+	oracle := fold(slices.DeleteFunc(slices.Clone(log), func(e *simnet.Entry) bool { return c.lost[e] && !compared.restores(e) }))
+	oracle.deadLettersExpected, oracle.doubts = c.deadLetters(), c.doubts
+	oracle.gapsExpected, oracle.merged, oracle.keysGone = len(c.holes), c.merged, c.relay
+	found, err := foundRecords(ctx, tx)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	oracle.restore(compared, found, log)
+	differences, err := oracle.compareAll(ctx, tx, end)
+	problems = append(problems, differences...)
 	c.explainShares(ctx, tx, oracle, problems)
 	return append(problems, c.rankingProblems(oracle, end)...), len(oracle.records), len(oracle.shares), err
 }

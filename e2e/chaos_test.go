@@ -27,6 +27,7 @@ func rounds() []round {
 	return []round{{}, {follows: true}, {relay: true}, {follows: true, relay: true}}
 }
 
+// String names the round in the report.
 func (r round) String() string {
 	name := "the whole network"
 	if r.follows {
@@ -73,6 +74,7 @@ type chaos struct {
 	scripted []string               // accounts that only do what the test scripts; the hub follows them
 	byHand   []string               // accounts with a watch of their own
 	known    map[string]bool        // accounts that were ever followed
+	doubts   []string               // accounts of which something could not be verified
 	posted   []*simnet.Entry        // posts of the first scripted account that still exist
 	lost     map[*simnet.Entry]bool // events that the server has forgotten unread
 	holes    []hole
@@ -115,6 +117,9 @@ func newChaos(t *testing.T, seed uint64, r round) *chaos {
 		"WEIR_QUEUE_LIMIT=40", "WEIR_QUIET_AFTER=5s")
 	if c.relay {
 		c.env = append(c.env, "WEIR_SOURCE=firehose", "WEIR_RELAYS=ws://"+c.stream.Listen, "WEIR_JETSTREAM=ws://127.0.0.1:1")
+	}
+	if c.relay && c.follows {
+		c.env = append(c.env, "WEIR_VERIFY=chained")
 	}
 	if c.follows || c.relay {
 		services := "http://" + c.stream.Listen
@@ -199,6 +204,9 @@ func (c *chaos) play(plan []fault) {
 	}
 	c.progress(3)
 	c.stop()
+	if c.relay {
+		c.synchronize()
+	}
 	if c.follows {
 		c.anHourLater()
 	}

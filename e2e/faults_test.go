@@ -52,7 +52,7 @@ func (c *chaos) planned(wanted ...string) (plan []fault) {
 func (c *chaos) allFaults() []fault {
 	all := slices.Concat(processFaults(), c.networkFaults(), c.streamFaults(), clockFaults(), c.retentionFaults())
 	if c.relay {
-		all = append(all, relayFaults()...)
+		all = append(all, c.relayFaults()...)
 	}
 	if c.follows {
 		all = append(all, followFaults()...)

@@ -15,13 +15,7 @@ import (
 func (r round) retentionFaults() []fault {
 	consumers := fleet()[:2]
 	return []fault{
-		{"short retention, after SIGKILL of the consumers", func(c *chaos) {
-			c.away(func() {
-				for _, name := range consumers {
-					c.kill(name)
-				}
-			}, func() { c.relaunchAll(consumers...) })
-		}},
+		{"short retention, after SIGKILL of the consumers", func(c *chaos) { c.away(c.killConsumers, c.relaunchConsumers) }},
 		{"short retention, after SIGTERM of the consumers", func(c *chaos) {
 			c.away(func() {
 				for _, name := range consumers {
@@ -30,7 +24,7 @@ func (r round) retentionFaults() []fault {
 				for _, name := range consumers {
 					require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
 				}
-			}, func() { c.relaunchAll(consumers...) })
+			}, c.relaunchConsumers)
 		}},
 		{"short retention, after no connection to " + r.source(), func(c *chaos) { c.away(c.stream.down, c.stream.up) }},
 	}
