@@ -175,7 +175,7 @@ type poison struct {
 
 func (r round) poisons() []poison {
 	if r.relay { // text of frames that need not be UTF-8 is not read
-		return []poison{{simnet.Garbage, "a map"}, {simnet.Oversized, "too long"}}
+		return []poison{{simnet.Garbage, "an object"}, {simnet.Oversized, "too long"}}
 	}
 	return []poison{{simnet.Garbage, "not JSON"}, {simnet.NotUTF8, "UTF-8"}, {simnet.Oversized, "too long"}}
 }
