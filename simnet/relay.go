@@ -178,7 +178,11 @@ func (m *message) frame(shift int64) []byte {
 	}
 	body := object{"seq": m.seq + shift}
 	maps.Copy(body, m.body)
-	return frameOf(1, m.kind, body)
+	frame := frameOf(1, m.kind, body)
+	if m.fault == Fault(CutFrame) {
+		frame = frame[:len(frame)/2]
+	}
+	return frame
 }
 
 // frameOf returns a frame: a header and a body.
