@@ -301,7 +301,7 @@ func (tr oracle) compareDeadLetters(ctx context.Context, tx pgx.Tx) ([]string, e
 SELECT concat_ws(' ', stage, class, state, concat_ws('/', collection, did, rkey), cause, nullif(path, ''))
 FROM dead_letters
 WHERE NOT (stage = 'verify' AND class = 'retryable' AND state = 'retried')
-  AND NOT (coalesce(did, '') = ANY (coalesce($1, '{}')) AND (stage = 'verify' AND state = 'dismissed' OR stage = 'decode'))
+  AND NOT (coalesce(did, '') = ANY (coalesce($1::text[], '{}')) AND (stage = 'verify' AND state = 'dismissed' OR stage = 'decode'))
 ORDER BY id`
 	return compareCount(ctx, tx, "dead_letters", tr.deadLettersExpected, sql, tr.doubts)
 }
