@@ -23,17 +23,22 @@ type comparisons struct {
 }
 
 // compared returns the comparisons that were made. Only accounts of which something was
-// refused may have been compared, and deleted ones.
+// refused may have been compared, deleted ones and, if their chains are followed, those of
+// which the server forgot a commit.
 func (c *chaos) compared(ctx context.Context, tx pgx.Tx) (all comparisons, problems []string, err error) {
 	all = comparisons{revs: map[string]string{}, optional: map[recordKey]string{}, known: map[[2]string]bool{}}
 	rows, err := tx.Query(ctx, `SELECT did, rev, cause FROM resyncs`)
 	if err != nil {
 		return all, nil, fmt.Errorf("read the resyncs: %w", err)
 	}
+	forgotten := map[string]bool{}
+	for e := range c.lost {
+		forgotten[e.DID] = forgotten[e.DID] || c.follows && e.Kind == "commit"
+	}
 	var did, rev, cause string
 	_, err = pgx.ForEachRow(rows, []any{&did, &rev, &cause}, func() error {
 		all.revs[did] = rev
-		if a, _ := c.net.Account(did); !slices.Contains(c.doubts, did) && a.Status != "deleted" {
+		if a, _ := c.net.Account(did); !slices.Contains(c.doubts, did) && !forgotten[did] && a.Status != "deleted" {
 			problems = append(problems, fmt.Sprintf("resyncs: %s: expected no row, found %s", did, cause))
 		}
 		return nil
