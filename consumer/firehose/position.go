@@ -14,7 +14,7 @@ import (
 // short connections, between the numbers of the oldest and of the newest event.
 
 const (
-	mostProbes   = 12
+	mostProbes   = 24               // halving alone takes 20 in a window of a billion events
 	probeFrames  = 5                // the median of their times counts: the sender of an event may have dated it
 	probeWithin  = 5 * time.Second  // for the frames of one connection
 	findWithin   = time.Minute      // for all of them
@@ -49,8 +49,9 @@ func (c *Client) find(ctx context.Context, dial dialer, since time.Time) (int64,
 		return newest.seq - 1, nil
 	}
 	from, to, probes := *oldest, *newest, 2
+	late, again := false, false // the last probe came too late; the one before it came on the same side
 	for ; probes < mostProbes && to.seq-from.seq > nearNumbers && since.Sub(from.at) > nearPosition; probes++ {
-		middle := from.seq + between(from, to, since, probes%3 == 1)
+		middle := from.seq + between(from, to, since.Add(-nearPosition/2), again)
 		found, err := c.probe(ctx, dial, url.Values{"cursor": {strconv.FormatInt(middle, 10)}})
 		if err != nil {
 			return 0, err
@@ -58,18 +59,20 @@ func (c *Client) find(ctx context.Context, dial dialer, since time.Time) (int64,
 		if found == nil {
 			break
 		}
-		if found.at.After(since) {
+		was := late
+		if late = found.at.After(since); late {
 			to = place{middle, found.at}
 		} else {
 			from = *found
 		}
+		again = probes > 2 && late == was
 	}
 	c.log.Info("position_found", "since", since, "cursor", from.seq-1, "at", from.at, "connections", probes)
 	return from.seq - 1, nil
 }
 
 // between returns how far after from to look: where the time would be if events came
-// evenly, or halfway, which always comes to an end.
+// evenly, or halfway, which comes to an end however they came.
 func between(from, to place, since time.Time, halfway bool) int64 {
 	numbers := to.seq - from.seq
 	at := numbers / 2
