@@ -16,7 +16,8 @@ import (
 const (
 	mostProbes   = 24               // halving alone takes 20 in a window of a billion events
 	probeFrames  = 5                // the median of their times counts: the sender of an event may have dated it
-	probeWithin  = 5 * time.Second  // for the frames of one connection
+	pastWithin   = 20 * time.Second // for the first frames of the past: a server may have to look for them
+	liveWithin   = 5 * time.Second  // for the next live frames
 	findWithin   = time.Minute      // for all of them
 	nearPosition = time.Minute      // an event so long before the time is near enough
 	nearNumbers  = 10 * probeFrames // two numbers with fewer between them are near enough
@@ -90,7 +91,11 @@ func (c *Client) probe(ctx context.Context, dial dialer, parameters url.Values) 
 	}
 	defer conn.Close() //nolint:errcheck // nothing was sent
 	conn.Probes()
-	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	within := pastWithin
+	if parameters == nil {
+		within = liveWithin
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var d decoder
 	var first int64
