@@ -22,9 +22,9 @@ const chaosRate = 300
 // round is what a round reads, and from where.
 type round struct{ follows, relay bool }
 
-// rounds are those that alternate.
+// rounds are those that alternate: two of them show both sources and both kinds.
 func rounds() []round {
-	return []round{{}, {follows: true}, {relay: true}, {follows: true, relay: true}}
+	return []round{{}, {follows: true, relay: true}, {relay: true}, {follows: true}}
 }
 
 // String names the round in the report.
