@@ -57,7 +57,8 @@ type Config struct {
 	// 0: for ever; without one it is WEIR_RETENTION. A name wins over the longest prefix.
 	// Posts are kept for a day at least, which is what the ranking shows.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post,app.bsky.feed.repost"`
-	// Where a stream without a position begins: tip or oldest.
+	// Where a stream without a position begins: tip, oldest, or a time such as
+	// 2026-08-01T12:00:00Z.
 	Start string `env:"WEIR_START" envDefault:"tip"`
 	// Ask a Jetstream server for zstd frames.
 	Compress bool `env:"WEIR_COMPRESS" envDefault:"true"`
@@ -214,9 +215,10 @@ func ReadConfig() (Config, error) {
 	if err := c.checkSource(); err != nil {
 		return Config{}, err
 	}
+	if _, err := c.start(); err != nil {
+		return Config{}, err
+	}
 	switch {
-	case c.Start != "tip" && c.Start != "oldest":
-		return Config{}, fmt.Errorf("WEIR_START is %q: expected tip or oldest", c.Start)
 	case c.Pooler != "none" && c.Pooler != poolerTransaction:
 		return Config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
 	case c.LogFormat != "json" && c.LogFormat != "text":
@@ -306,12 +308,20 @@ const poolerTransaction = "transaction"
 // pooled reports whether transactions do not share a session.
 func (c Config) pooled() bool { return c.Pooler == poolerTransaction }
 
-// start returns where a stream without a position starts.
-func (c Config) start() consumer.Cursor {
-	if c.Start == "oldest" {
-		return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}
+// start returns where a stream without a position starts. A number would be valid on
+// one host only.
+func (c Config) start() (consumer.Cursor, error) {
+	switch c.Start {
+	case "tip":
+		return consumer.Cursor{}, nil
+	case "oldest":
+		return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}, nil
 	}
-	return consumer.Cursor{}
+	at, err := time.Parse(time.RFC3339, c.Start)
+	if err != nil || at.Unix() <= 0 {
+		return consumer.Cursor{}, fmt.Errorf("WEIR_START is %q: expected tip, oldest, or a time such as 2026-08-01T12:00:00Z", c.Start)
+	}
+	return consumer.Cursor{Kind: consumer.CursorTime, Value: at.UnixMicro()}, nil
 }
 
 func (c Config) Logger() *slog.Logger { return c.loggerTo(os.Stderr, InJournal()) }

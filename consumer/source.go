@@ -29,6 +29,9 @@ type Capabilities struct {
 	// TimeCursor: the server accepts a time as a cursor. Without it, a resume on
 	// another host starts at the server's oldest event.
 	TimeCursor bool
+	// Informal: anybody may have dated an event, so the revisions must confirm where a
+	// connection by time begins.
+	Informal bool
 	// Exclusive: the server may start after the frame of the cursor.
 	Exclusive bool
 	// Anchors is how many of the last anchors a resume requests; one of them must

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -315,4 +316,40 @@ func (k *killing) reaches(seq int64) {
 		reached, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE cursor >= %d`, seq))
 		return err == nil && reached == 1
 	}, 2*time.Minute, 20*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
+}
+
+// TestServersAtOnce reads two servers of accounts into one database, each as a stream of
+// its own, while their processes are killed.
+func TestServersAtOnce(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	url := schematest.NewURL(t)
+	pool := open(t, url)
+	want := map[string]string{} // by record: its CID
+	var streams []func() *process
+	for i, name := range []string{"one", "two"} {
+		n, err := simnet.New(simnet.Config{Seed: uint64(20 + i), Accounts: 30})
+		require.NoError(t, err)
+		startNetwork(t, n)
+		for _, a := range n.Accounts()[:10] {
+			e, err := n.PostNow(a.DID, "on server "+name)
+			require.NoError(t, err)
+			want[e.DID+"/"+e.Rkey] = e.CID
+		}
+		env := append(append(reads(n, url), readsRelay(n)...), "WEIR_STREAM="+name)
+		streams = append(streams, func() *process { return start(t, env, "consume") })
+	}
+	one, two := streams[0](), streams[1]()
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE cursor > 0`) == 2 }, time.Minute, 10*time.Millisecond)
+	one.kill()
+	one = streams[0]()
+	two.kill()
+	two = streams[1]()
+	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, time.Minute, 20*time.Millisecond)
+	require.Regexp(t, `(?s)\bone .*\btwo `, succeed(t, []string{"DATABASE_URL=" + url}, "status"))
+	for _, p := range []*process{one, two} {
+		p.signal(syscall.SIGTERM)
+		require.Zero(t, p.wait(t, time.Minute))
+	}
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 }

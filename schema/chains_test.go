@@ -122,3 +122,25 @@ func TestResyncGoesOnWithTheChain(t *testing.T) {
 	end("8", nil)
 	require.Equal(t, []string{"a 9"}, linked(t, pool, link("a", "9", "8")), "the tree was not read")
 }
+
+// TestAccountThatIsMarkedTwiceNeedsOneJob: in one batch, a commit of it was refused, and
+// a later one shows that another is missing.
+func TestAccountThatIsMarkedTwiceNeedsOneJob(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	watching(t, pool, "a", "b")
+	require.Empty(t, linked(t, pool, link("a", "2", ""), link("b", "2", "")))
+	b := schema.Batch{Links: []schema.Link{link("a", "5", "4"), link("b", "5", "4")}, Desynchronized: []schema.Desynchronized{lost("a", "3"), lost("c", "3")}}
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+		return err
+	}))
+	var dids []string
+	for _, r := range b.Resyncs {
+		dids = append(dids, r.DID)
+	}
+	require.ElementsMatch(t, []string{"a", "b", "c"}, dids)
+	wanted, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT did || ' ' || wanted FROM resyncs ORDER BY did`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a 5", "b 5", "c 3"}, wanted)
+}

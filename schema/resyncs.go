@@ -80,7 +80,8 @@ RETURNING did, due_at, requested_at = now()`
 		var r Resync
 		var due bool
 		_, err := pgx.ForEachRow(rows, []any{&r.DID, &r.Due, &due}, func() error {
-			if due {
+			marked := slices.ContainsFunc(b.Resyncs, func(before Resync) bool { return before.DID == r.DID })
+			if due && !marked { // an account whose chain is broken may have been marked before
 				b.Resyncs = append(b.Resyncs, r)
 			}
 			return nil

@@ -44,11 +44,11 @@ func (n *Net) RotateKey(did string) error {
 	})
 }
 
-// Forge makes the relay send a forgery. When it has been sent, Fired counts it under
+// Forge makes the relay send a forgery, or a hostile commit. When it has been sent, Fired counts it under
 // its name.
 func (n *Net) Forge(f Forgery, did string) error {
-	if !slices.Contains(Forgeries(), f) {
-		return fmt.Errorf("unknown forgery %q: expected one of %v", f, Forgeries())
+	if known := slices.Concat(Forgeries(), HostileCommits()); !slices.Contains(known, f) {
+		return fmt.Errorf("unknown forgery %q: expected one of %v", f, known)
 	}
 	wrote := slices.ContainsFunc(n.log.Entries(), func(e *Entry) bool { return e.DID == did && e.Record != nil })
 	return n.act(did, func(m *model, a *person) error {
@@ -81,8 +81,10 @@ func (r *repository) forge(n *Net, e *Entry) object {
 		return r.spoilt(kind)
 	case Replay:
 		return r.replayed()
-	default:
+	case OtherKey:
 		forged.key = n.keyOf("somebody else", 0)
+	default:
+		return forged.hostile(e)
 	}
 	record := fmt.Appendf(nil, `{"$type":%q,"text":%q,"createdAt":%q}`, post, ForgedText, stamped(e.TimeUS))
 	return forged.commit([]*Entry{{DID: r.did, Operation: "create", Collection: post, Rkey: e.Rkey, Rev: e.Rev, Record: record}})

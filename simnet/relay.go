@@ -46,11 +46,11 @@ type message struct {
 }
 
 // HideFromRelay makes the relay omit all events of an account, like a relay that
-// took the account down.
-func (n *Net) HideFromRelay(did string) {
+// took the account down, or send them again. Each omitted event counts as Hidden.
+func (n *Net) HideFromRelay(did string, hidden bool) {
 	n.relay.mu.Lock()
 	defer n.relay.mu.Unlock()
-	n.relay.hidden[did] = true
+	n.relay.hidden[did] = hidden
 }
 
 // SyncRepo makes the relay send a #sync of an account. Jetstream has no such event.
@@ -178,7 +178,11 @@ func (m *message) frame(shift int64) []byte {
 	}
 	body := object{"seq": m.seq + shift}
 	maps.Copy(body, m.body)
-	return frameOf(1, m.kind, body)
+	frame := frameOf(1, m.kind, body)
+	if m.fault == Fault(CutFrame) {
+		frame = frame[:len(frame)/2]
+	}
+	return frame
 }
 
 // frameOf returns a frame: a header and a body.
@@ -331,7 +335,10 @@ func (s *repoSubscriber) play(ctx context.Context, messages []*message) (err err
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case m.withheld, m.passing && s.at+i < s.joined, s.net.relay.hides(m.did):
+		case m.withheld, m.passing && s.at+i < s.joined:
+			continue
+		case s.net.relay.hides(m.did):
+			s.net.fired.add(Hidden)
 			continue
 		}
 		if m.fault != "" {

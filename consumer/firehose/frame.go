@@ -93,6 +93,15 @@ func (d *decoder) decodeBeginning(data []byte, arrived time.Time, m *consumer.Me
 	d.refuse(m, &consumer.Malformed{Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: "more"})
 }
 
+// position returns the number and the time of a frame, or of its beginning; 0 if they
+// are unreadable.
+func (d *decoder) position(data []byte) (seq int64, at time.Time) {
+	var m consumer.Message
+	d.read(data) //nolint:errcheck // the rest of it has no meaning here
+	d.place(&m)  //nolint:errcheck // as above
+	return m.Seq, m.At
+}
+
 // read reads the header and the body. The CAR stays unread.
 func (d *decoder) read(data []byte) *consumer.Malformed {
 	d.frame, d.ops, d.excerpts = frame{}, d.ops[:0], 0
