@@ -65,7 +65,7 @@ func get(url string) (string, error) {
 var address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/`)
 
 // page is the URL of the process's page.
-func (p *process) page(t *testing.T) string {
+func (p *process) page(t testing.TB) string {
 	t.Helper()
 	var url string
 	require.Eventually(t, func() bool {
