@@ -63,6 +63,7 @@ type LinkCard struct {
 	Description string `json:"description,omitempty"`
 	Image       string `json:"image,omitempty"`     // blob:<did>/<cid>
 	CardFrom    string `json:"card_from,omitempty"` // AT-URI of the post the card came from
+	Gift        string `json:"gift,omitempty"`      // a URL that opens the article for readers who have not paid, if a sharer gave one
 }
 
 // TrendingLink is one entry of the ranking.
@@ -295,7 +296,10 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 	if p.Links, err = r.describe(ctx, entries); err != nil || r.q.Bare {
 		return p, err
 	}
-	return p, r.correctHeadlines(ctx, p.Links)
+	if err := r.correctHeadlines(ctx, p.Links); err != nil {
+		return p, err
+	}
+	return p, r.addGifts(ctx, p.Links)
 }
 
 // findWatches finds the watches of the target.

@@ -597,11 +597,14 @@ CREATE TABLE shares (
     claim_id bigint, -- What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.
     subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
     subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
+    gift text COLLATE "C", -- The URL with which the post opens the article for readers who have not paid. NULL: it gives none.
     words tsvector, -- The words of the post that the sharer wrote. NULL: none, or a repost. They are searched while the post is stored.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, named_id),
     CONSTRAINT shares_named_id_link_id_fkey FOREIGN KEY (named_id, link_id) REFERENCES links(id, counts_as) ON UPDATE CASCADE,
+    CONSTRAINT shares_gift_check CHECK (octet_length(gift) <= 2048),
     CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
 ) PARTITION BY RANGE (rkey);
+CREATE INDEX shares_gift ON ONLY shares USING btree (link_id, shared_at) WHERE gift IS NOT NULL;
 CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
 CREATE INDEX shares_sharer ON ONLY shares USING btree (did, link_id);
 CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
