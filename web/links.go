@@ -55,7 +55,7 @@ func (s *server) parseLinkRequest(r *http.Request, names []string) (l linkReques
 	text := r.PathValue("id")
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id < 1 || strconv.FormatInt(id, 10) != text {
-		return l, fmt.Errorf("id is %q: send the id of a link, a whole number such as 17", shorten(text, 40))
+		return l, wrongValue("id", text, say("expected_id"))
 	}
 	values, err := parseParameters(r.URL.RawQuery, names, "window=24h&watch=alice.example")
 	if err != nil {
