@@ -3,14 +3,12 @@ package ranking
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-social/weir/schema"
 )
@@ -26,7 +24,6 @@ const (
 	maxFeeds       = 200                // feeds with options that are not usual and that remember what they published
 	maxFeedEntries = 2000               // that a feed remembers
 	idleFeed       = 7 * 24 * time.Hour // after this time without a request, it makes room for another
-	feedTries      = 5                  // of a computation: another process may compute the same
 )
 
 // Feed is a feed at a time.
@@ -74,10 +71,9 @@ func ReadFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 	if err := q.check(); err != nil {
 		return f, err
 	}
-	for try := 1; ; try++ {
-		f, err = readFeed(ctx, db, q)
-		var failed *pgconn.PgError
-		if !errors.As(err, &failed) || failed.Code != "40001" || try == feedTries {
+	for {
+		// Of several that compute feeds with one memory, one succeeds at a time. The others fail before they have read anything.
+		if f, err = readFeed(ctx, db, q); !Overtaken(err) || ctx.Err() != nil {
 			break
 		}
 	}
@@ -86,6 +82,7 @@ func ReadFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 	}
 	return f, nil
 }
+
 
 func readFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 	id, err := ensureFeed(ctx, db, q)
@@ -102,7 +99,7 @@ func readFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it was committed, or failed
 	if id != 0 {
-		// Of two that compute the same at once, the second fails here and begins again: it then sees what the first published.
+		// The second of two fails here, once the first has stored what it published, and begins again.
 		done, err := tx.Exec(ctx, `UPDATE feeds SET asked_at = greatest(asked_at, $2) WHERE id = $1`, id, q.At)
 		if err != nil {
 			return f, fmt.Errorf("lock the feed: %w", err)

@@ -169,6 +169,7 @@ func (d *feedDays) see(id, href, date string) {
 		return
 	}
 	require.NotContains(d.t, d.ids, href, "%s is published again as %s", href, id)
+	require.Regexp(d.t, urnUUID, id)
 	d.published[id], d.first[id], d.ids[href] = at, href, id
 }
 
