@@ -152,8 +152,8 @@ type Config struct {
 
 	// The address of the page and the API.
 	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
-	// The public address of the page, such as https://weir.example. Both listeners accept its
-	// host name.
+	// The public address of the page, such as https://weir.example. Feeds lead to it, and both
+	// listeners accept its host name.
 	URL string `env:"WEIR_URL"`
 	// The addresses of reverse proxies, separated by commas, such as 10.1.2.3 or 10.0.0.0/8: what
 	// they say in X-Forwarded-For counts. Requests and event streams are limited per client.

@@ -62,6 +62,9 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 		if err != nil {
 			return err
 		}
+		if err = r.addGift(ctx, &l.LinkCard); err != nil {
+			return err
+		}
 		if l.Merged, err = mergedInto(ctx, r.tx, l.ID); err != nil {
 			return err
 		}

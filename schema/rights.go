@@ -21,16 +21,18 @@ type Rights struct {
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "chains", "changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries",
-		"gap_backfills", "gaps", "link_counts", "link_merges", "links", "listing_members", "leaving_links", "pending_counts", "posts", "posts_default", "projections", "records", "records_other",
-		"sharers", "shares", "shares_default", "short_links", "streams", "subjects", "tombstones", "top_links", "top_links_state", "unshared_links", "purge_queue", "resyncs", "waiting", "watch_members", "watches",
+		"accounts", "alerts", "api_schedule", "api_slots", "audit_faults", "audits", "chains", "changed_subjects", "claim_votes", "claims", "count_checks",
+		"count_state", "dead_letters", "dictionaries", "feed_entries", "feeds", "gap_backfills", "gaps", "leaving_links", "link_counts", "link_merges",
+		"links", "listing_members", "pending_counts", "posts", "posts_default", "projections", "purge_queue", "records", "records_other", "resyncs",
+		"sharers", "shares", "shares_default", "short_links", "streams", "subjects", "tombstones", "top_links", "top_links_state", "unshared_links",
+		"waiting", "watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",
 	}
 }
 
 // readTables are the tables that the running roles only read.
 func readTables() []string {
-	return []string{"follows", "link_shares", "living_shares", "partitions", "projected_subjects", "river_migration", "weir_migration"}
+	return []string{"follows", "instance_key", "link_shares", "living_shares", "partitions", "projected_subjects", "river_migration", "weir_migration"}
 }
 
 // calledFunctions are the functions that Weir, operators and other functions call.

@@ -227,6 +227,26 @@ CREATE TABLE dictionaries (
     CONSTRAINT dictionaries_pkey PRIMARY KEY (sha256)
 );
 
+-- The links that a feed has published: the newest 2,000. They keep their ids and dates whatever is deleted or merged afterwards.
+CREATE TABLE feed_entries (
+    feed_id bigint NOT NULL,
+    link_id bigint NOT NULL, -- The link whose id readers have seen. It may be merged into another since, or have expired.
+    reached_at timestamp with time zone NOT NULL, -- The date of the share with which the link reached the minimum.
+    CONSTRAINT feed_entries_pkey PRIMARY KEY (feed_id, link_id),
+    CONSTRAINT feed_entries_feed_id_fkey FOREIGN KEY (feed_id) REFERENCES feeds(id) ON DELETE CASCADE
+);
+
+-- Feeds that remember what they published: those whose shares are counted in the same way share a row. One that nobody asks for makes room for others.
+CREATE TABLE feeds (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    hash bytea NOT NULL, -- Of the view, which may be too long for an index.
+    view text NOT NULL, -- Whose shares count, of which kind, and how many a link needs.
+    usual boolean NOT NULL, -- It differs from others by its watch only. There are as many of these as watches; the number of the others is limited.
+    asked_at timestamp with time zone NOT NULL, -- When it was last computed.
+    CONSTRAINT feeds_pkey PRIMARY KEY (id),
+    CONSTRAINT feeds_hash_key UNIQUE (hash)
+) WITH (fillfactor=50);
+
 -- Every followed account, once.
 CREATE VIEW follows AS
  SELECT w.did,
@@ -271,6 +291,15 @@ CREATE TABLE gaps (
 CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT NULL;
 CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
 CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
+
+-- A random key, made once. The ids in feeds are derived from it: with another key, every feed reader would show every link again.
+CREATE TABLE instance_key (
+    one boolean DEFAULT true NOT NULL,
+    key bytea NOT NULL,
+    made_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT instance_key_pkey PRIMARY KEY (one),
+    CONSTRAINT instance_key_one_check CHECK (one)
+);
 
 -- Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links.
 CREATE TABLE leaving_links (
@@ -596,11 +625,14 @@ CREATE TABLE shares (
     claim_id bigint, -- What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.
     subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
     subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
+    gift text COLLATE "C", -- The URL with which the post opens the article for readers who have not paid. NULL: it gives none.
     words tsvector, -- The words of the post that the sharer wrote. NULL: none, or a repost. They are searched while the post is stored.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, named_id),
     CONSTRAINT shares_named_id_link_id_fkey FOREIGN KEY (named_id, link_id) REFERENCES links(id, counts_as) ON UPDATE CASCADE,
+    CONSTRAINT shares_gift_check CHECK (octet_length(gift) <= 2048),
     CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
 ) PARTITION BY RANGE (rkey);
+CREATE INDEX shares_gift ON ONLY shares USING btree (link_id, shared_at) WHERE gift IS NOT NULL;
 CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
 CREATE INDEX shares_sharer ON ONLY shares USING btree (did, link_id);
 CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;

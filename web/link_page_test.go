@@ -61,6 +61,34 @@ func TestSharersLeadToTheShares(t *testing.T) {
 	require.Zero(t, r.log.count())
 }
 
+// The page of a link offers what a sharer gave to readers who have not paid, and the API
+// too. Only https is offered.
+func TestLinkPageOffersTheGift(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.share(sharedLink, "did:plc:giver", time.Minute)
+	offered := func() (all []string) {
+		for _, a := range find(r.parse(r.get("/links/1")), element("a")) {
+			if text(a) == "Gift link" {
+				all = append(all, attr(a, "href"))
+			}
+		}
+		return all
+	}
+	require.Empty(t, offered())
+	for gift, want := range map[string][]string{sharedLink + `?gift="><script>`: {sharedLink + `?gift="><script>`}, "javascript:alert(1)": nil, "http://site.example/?gift=1": nil} {
+		r.exec(`UPDATE shares SET gift = $1`, gift)
+		r.audit(r.get("/links/1"))
+		for i, href := range offered() {
+			require.Equal(t, want[i], strings.NewReplacer("%22", `"`, "%3e", ">", "%3c", "<").Replace(href))
+		}
+		require.Len(t, offered(), len(want))
+		for _, target := range []string{"/api/v1/links/1", "/api/v1/trending"} {
+			require.Equal(t, want != nil, strings.Contains(r.get(target), `"gift":`), target)
+		}
+	}
+}
+
 // A link with many shares has many pages of them.
 func TestSharesHavePages(t *testing.T) {
 	t.Parallel()
