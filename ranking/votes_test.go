@@ -158,8 +158,12 @@ func (l story) headline(q Query, link int64) said {
 			}
 		}
 	}
+	pages := l.pages[link]
 	if len(titles) == 0 {
-		if !alive {
+		switch {
+		case len(pages) > 0:
+			shown = said{url: shown.url, site: shown.site, title: pages[0].Title, description: pages[0].Description, from: pages[0].Address}
+		case !alive || strings.HasPrefix(shown.from, "http"):
 			shown = said{url: shown.url, site: shown.site}
 		}
 		return shown
@@ -179,6 +183,9 @@ func (l story) headline(q Query, link int64) said {
 	shown.description = descriptions.winner(func(string) bool { return false }).value
 	if best := images.winner(func(string) bool { return false }); best.votes > 0 {
 		shown.image = "blob:" + strings.Split(best.uri, "/")[2] + "/" + best.value
+	}
+	if len(pages) > 0 {
+		shown.title, shown.description, shown.from = pages[0].Title, cmp.Or(pages[0].Description, shown.description), pages[0].Address
 	}
 	return shown
 }

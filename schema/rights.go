@@ -21,7 +21,7 @@ type Rights struct {
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries",
+		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "card_fetches", "card_hosts", "cards", "changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries",
 		"gap_backfills", "gaps", "link_counts", "link_merges", "links", "listing_members", "leaving_links", "pending_counts", "posts", "posts_default", "projections", "records", "records_other",
 		"sharers", "shares", "shares_default", "short_links", "streams", "subjects", "tombstones", "top_links", "top_links_state", "unshared_links", "purge_queue", "waiting", "watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",
