@@ -43,6 +43,7 @@ func layers() map[string][]string {
 		"collection":        {},
 		"devpg":             {"loopback"},
 		"guard":             {},
+		"guard/guardtest":   {"guard"},
 		"jobs":              {},
 		"link":              {},
 		"redirect":          {"guard", "link"},

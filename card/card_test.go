@@ -102,7 +102,7 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 		if want.Title == "" {
 			want.Title = "Heron"
 		}
-		switch own := strings.ReplaceAll(got.Canonical.URL, ":"+w.port, ""); path {
+		switch own := strings.ReplaceAll(got.Canonical.URL, ":"+w.Port, ""); path {
 		case "paper.example/own":
 			require.Equal(t, "http://paper.example/a", own)
 		case "paper.example/sub":
@@ -111,7 +111,7 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 			require.Empty(t, own, path)
 		}
 		require.Equal(t, got.Address, got.To.URL, path)
-		got.Canonical, got.To, got.Address = want.Canonical, want.To, strings.ReplaceAll(got.Address, ":"+w.port, "")
+		got.Canonical, got.To, got.Address = want.Canonical, want.To, strings.ReplaceAll(got.Address, ":"+w.Port, "")
 		require.Equal(t, want, got, path)
 	}
 }
@@ -137,7 +137,7 @@ func TestPageThatCannotBeReadNowIsAskedAgain(t *testing.T) {
 	}
 	_, err := w.fetch("robots.example", "/a")
 	require.ErrorContains(t, err, "robots.txt")
-	require.NotContains(t, w.requests(), "robots.example/a", "nobody knows whether it may be fetched")
+	require.NotContains(t, w.Pages(), "robots.example/a", "nobody knows whether it may be fetched")
 }
 
 // TestEveryRequestWaitsForItsTurn: those of robots.txt and of redirects too.
@@ -146,7 +146,7 @@ func TestEveryRequestWaitsForItsTurn(t *testing.T) {
 	w := newWeb(t, false, pages(map[string]string{"a.example/1": "> http://b.example/2", "b.example/2": "> /3", "b.example/3": "<title>T"}))
 	_, err := w.fetch("a.example", "/1")
 	require.NoError(t, err)
-	require.Equal(t, []string{"a.example/robots.txt", "a.example/1", "b.example/robots.txt", "b.example/2", "b.example/3"}, w.asked)
+	require.Equal(t, []string{"a.example/robots.txt", "a.example/1", "b.example/robots.txt", "b.example/2", "b.example/3"}, w.Asked())
 	require.EqualValues(t, 5, w.turns.Load())
 }
 

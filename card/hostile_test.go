@@ -172,12 +172,12 @@ func TestRedirectLoopEnds(t *testing.T) {
 		"/loop": "more than 5 times", "/ping": "more than 5 times", "/more": "more than 5 times", "/nowhere": "", "/odd": "no address", "/long": "more than 4096 bytes",
 		"/js": "neither http nor https", "/file": "neither http nor https", "/gopher": "neither http nor https", "/user": "user name", "/port": "port 22", "/tls": "port 443", "/host": "without a host",
 	} {
-		before := len(w.requests())
+		before := len(w.Pages())
 		_, err := w.fetch("a.example", path)
 		var dead *Dead
 		require.ErrorAs(t, err, &dead, path)
 		require.ErrorContains(t, err, why, path)
-		require.LessOrEqual(t, len(w.requests())-before, 6, path)
+		require.LessOrEqual(t, len(w.Pages())-before, 6, path)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestCertificateMustFit(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, true, page("<title>T</title>"))
 	secure := func(host string) error {
-		_, err := w.client.Fetch(t.Context(), "https://"+host+":"+w.port+"/a")
+		_, err := w.client.Fetch(t.Context(), "https://"+host+":"+w.Port+"/a")
 		return err
 	}
 	require.NoError(t, secure("example.com"), "the certificate is for it")
@@ -227,7 +227,7 @@ func TestCertificateMustFit(t *testing.T) {
 	require.Error(t, func() error { _, err := w.fetch("example.com", "/a"); return err }(), "http to a server that speaks https")
 
 	plain := newWeb(t, false, page("<title>T</title>"))
-	_, err = plain.client.Fetch(t.Context(), "https://example.com:"+plain.port+"/a")
+	_, err = plain.client.Fetch(t.Context(), "https://example.com:"+plain.Port+"/a")
 	require.Error(t, err)
 }
 
@@ -258,7 +258,7 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 	var connected atomic.Int64
 	listening := 0
 	for _, address := range []string{"127.0.0.2", "127.255.255.254", "::1"} {
-		l, err := net.Listen("tcp", net.JoinHostPort(address, w.port))
+		l, err := net.Listen("tcp", net.JoinHostPort(address, w.Port))
 		if err != nil {
 			continue // this machine has no such address
 		}
@@ -278,10 +278,10 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 
 	for _, address := range forbidden() {
 		ip := netip.MustParseAddr(address)
-		names := []string{net.JoinHostPort(address, w.port)}
+		names := []string{net.JoinHostPort(address, w.Port)}
 		if ip.Is4() { // as browsers and libc read it
 			b := ip.As4()
-			names = append(names, fmt.Sprintf("%d:%s", uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3]), w.port), fmt.Sprintf("0x%x.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.port), fmt.Sprintf("0%o.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.port))
+			names = append(names, fmt.Sprintf("%d:%s", uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3]), w.Port), fmt.Sprintf("0x%x.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.Port), fmt.Sprintf("0%o.%d.%d.%d:%s", b[0], b[1], b[2], b[3], w.Port))
 		}
 		for _, name := range names {
 			to.Store("http://" + name + "/")
@@ -292,7 +292,7 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 		}
 		to.Store("")
 
-		w.name("evil.example", func() []string { return []string{address} })
+		w.Name("evil.example", func() []string { return []string{address} })
 		_, err := w.fetch("evil.example", "/a")
 		require.Error(t, err, address)
 		if !ip.Is4In6() { // a name server's answer of this kind is refused as no IPv6 address
@@ -301,9 +301,9 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 
 		// The name leads to the server when it is asked first, and elsewhere from then on.
 		var lookups atomic.Int64
-		w.name("rebinds.example", func() []string {
+		w.Name("rebinds.example", func() []string {
 			if lookups.Add(1) <= 2 { // one question for each family
-				return []string{w.at.Addr().String()}
+				return []string{w.At.Addr().String()}
 			}
 			return []string{address}
 		})
@@ -319,7 +319,7 @@ func TestNoForbiddenAddressIsConnectedTo(t *testing.T) {
 
 // errOf is what the transport says of a host.
 func errOf(w *web, host string) error {
-	resp, err := (&http.Client{Transport: w.client.transport}).Get(w.address(host, "/a"))
+	resp, err := (&http.Client{Transport: w.client.transport}).Get(w.Address(host, "/a"))
 	if err == nil {
 		resp.Body.Close() //nolint:errcheck // a test
 	}
@@ -330,7 +330,7 @@ func errOf(w *web, host string) error {
 func TestPublicAddressOfSeveralIsUsed(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t, false, page("<title>T</title>"))
-	w.name("both.example", func() []string { return []string{"127.0.0.2", "10.0.0.1", "::1", w.at.Addr().String()} })
+	w.Name("both.example", func() []string { return []string{"127.0.0.2", "10.0.0.1", "::1", w.At.Addr().String()} })
 	p, err := w.fetch("both.example", "/a")
 	require.NoError(t, err)
 	require.Equal(t, "T", p.Title)

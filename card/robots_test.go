@@ -67,8 +67,8 @@ func TestRobotsAreObeyedAndRemembered(t *testing.T) {
 		var dead *Dead
 		require.ErrorAs(t, err, &dead)
 	}
-	require.Equal(t, []string{"paper.example/a", "paper.example/a", "paper.example/a", "other.example/a"}, w.requests())
-	require.Len(t, w.asked, 4+4, "each host has one robots.txt; one is elsewhere")
+	require.Equal(t, []string{"paper.example/a", "paper.example/a", "paper.example/a", "other.example/a"}, w.Pages())
+	require.Len(t, w.Asked(), 4+4, "each host has one robots.txt; one is elsewhere")
 }
 
 func TestFewRobotsAreRemembered(t *testing.T) {

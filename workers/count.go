@@ -29,6 +29,8 @@ type counter struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 	took *prometheus.HistogramVec
+	// cards enqueues the fetch of the pages that a step asked for; nil: they are not fetched.
+	cards func(context.Context) error
 	announcer
 }
 
@@ -70,6 +72,11 @@ func (c *counter) count(ctx context.Context) error {
 			c.took.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 		}
 		c.changed = c.changed || done.Everything || done.Pending+done.Sharers+done.Links > 0
+		if done.Cards > 0 && c.cards != nil {
+			if err := c.cards(ctx); err != nil && ctx.Err() == nil {
+				c.log.Warn("fetch_not_enqueued", "error", err, "hint", "the next minute does it")
+			}
+		}
 		switch {
 		case err != nil && ranking.Overtaken(err) && tries < 3: // another counter committed first
 			tries++

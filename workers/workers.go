@@ -24,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/card"
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
@@ -48,6 +49,7 @@ type Config struct {
 	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
 	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
 	Redirects    *redirect.Client // asks shorteners; nil: their links are not resolved
+	Cards        *card.Client     // fetches the pages of links; nil: none are fetched
 	FromPDS      bool             // read feeds from the accounts' own servers instead of the AppView
 	Keep         *Retention       // the retention; nil: these workers expire nothing
 	// Collections are the stored collections and their retention. If empty, only
@@ -104,6 +106,7 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
+	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
@@ -151,7 +154,11 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg)}, nil
+	counter := newCounter(cfg)
+	if cfg.Cards != nil {
+		counter.cards = func(ctx context.Context) error { _, err := client.Insert(ctx, jobs.FetchCard{}, nil); return err }
+	}
+	return &Client{Client: client, cfg: cfg, clock: clock, counter: counter}, nil
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
@@ -218,6 +225,7 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 		jobs.QueueBackfill:    queue(cfg.Backfill),
 		jobs.QueueMaintenance: queue(1),
 		jobs.QueueAlerts:      queue(4), // a hanging webhook must not block the next check
+		jobs.QueueCards:       queue(1),
 	}
 	for _, name := range cfg.Projections.Queues() {
 		if _, ok := all[name]; !ok {
@@ -252,6 +260,9 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 		every(countsCheckInterval, jobs.CheckCounts{}, false)}
 	if c.Redirects != nil {
 		list = append(list, every(time.Minute, jobs.ResolveLinks{}, start))
+	}
+	if c.Cards != nil {
+		list = append(list, every(time.Minute, jobs.FetchCard{}, start))
 	}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
