@@ -53,6 +53,35 @@ func hasPage(link string) string {
             WHERE (m.id = ` + link + `.id AND m.merged_into IS NULL OR m.merged_into = ` + link + `.id) AND ` + cardCounts + `)`
 }
 
+// FetchedPage is what the page of a link says about itself.
+type FetchedPage struct {
+	Title       string    `json:"title,omitempty"`
+	Description string    `json:"description,omitempty"`
+	SiteName    string    `json:"site_name,omitempty"`
+	Address     string    `json:"address,omitempty"` // where the redirects ended
+	FetchedAt   time.Time `json:"fetched_at"`
+	Counts      bool      `json:"counts"`        // its title is shown
+	Why         string    `json:"why,omitempty"` // it does not count
+}
+
+// fetchedPage returns the page whose title counts for a link, or else the page of the link
+// itself, or of one that is merged into it; nil: none was fetched.
+func fetchedPage(ctx context.Context, db schema.DB, link int64) (*FetchedPage, error) {
+	const sql = `
+SELECT c.title, c.description, c.site_name, c.address, c.fetched_at, coalesce(` + cardCounts + `, false) AS counts,
+       CASE WHEN ` + cardCounts + ` THEN '' WHEN c.status <> '' THEN c.status ELSE 'it is a page of another site' END AS why
+FROM links AS m
+JOIN cards AS c ON c.link_id = m.id
+WHERE (m.id = $1 OR m.merged_into = $1) AND c.fetched_at IS NOT NULL
+ORDER BY counts DESC, m.id = $1 DESC, c.fetched_at, c.link_id
+LIMIT 1`
+	p, err := schema.One(ctx, db, "read the page of the link", pgx.RowToStructByPos[FetchedPage], sql, link)
+	if errors.Is(err, schema.ErrNoRows) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return &p, err
+}
+
 // refreshHeadlines writes the headlines of links after something about their pages has
 // changed. It locks the links first: a step of the counter that chose a headline from an
 // older snapshot then fails, and is repeated.

@@ -26,6 +26,7 @@ type LinkSummary struct {
 	NotCounted  map[Reason]int `json:"not_counted"` // shares that do not count in the window, by why
 	FirstShared *time.Time     `json:"first_shared,omitempty"`
 	LastShared  *time.Time     `json:"last_shared,omitempty"`
+	Page        *FetchedPage   `json:"page,omitempty"`   // what the page itself says; nil: it was not fetched
 	Merged      []MergedLink   `json:"merged,omitempty"` // at most 100 links that are merged into it, the latest first
 	History     []int          `json:"history"`          // the sharers at the ends of equal parts of the time since HistoryFrom
 	HistoryFrom *time.Time     `json:"history_from"`     // the first share in the window that counts, or would without a later one; nil: there is none
@@ -63,6 +64,9 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 			return err
 		}
 		if l.Merged, err = mergedInto(ctx, r.tx, l.ID); err != nil {
+			return err
+		}
+		if l.Page, err = fetchedPage(ctx, r.tx, l.ID); err != nil {
 			return err
 		}
 		if err := r.count(ctx, &l); err != nil {
