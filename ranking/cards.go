@@ -189,7 +189,7 @@ type storing struct {
 	tx       pgx.Tx
 	now      time.Time
 	host     string
-	affected []int64 // links whose headlines may change
+	affected []int64 // links whose headlines may change, beside those that are merged or split
 	crowded  bool    // it is a page at which too many links end
 }
 
@@ -221,13 +221,13 @@ func (s *storing) target(ctx context.Context, to *Share, own, column string) (*S
 	if to == nil || to.Identity == own {
 		return nil, nil
 	}
-	others, err := schema.All(ctx, s.tx, "read which links end there", pgx.RowTo[int64],
-		`SELECT c.link_id FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.`+column+` = $2 AND l.identity <> $2 ORDER BY c.link_id`, s.host, to.Identity)
+	many, err := schema.One(ctx, s.tx, "count the links that end there", pgx.RowTo[int], `
+SELECT count(*) FROM (SELECT FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.`+column+` = $2 AND l.identity <> $2 LIMIT $3) AS k`, s.host, to.Identity, maxEnds+1)
 	if err != nil {
 		return nil, err
 	}
-	if len(others) > maxEnds {
-		return nil, s.distrust(ctx, others, to.Identity, column)
+	if many > maxEnds {
+		return nil, s.distrust(ctx, to.Identity, column)
 	}
 	if u, err := url.Parse(to.URL); err != nil || strings.Trim(u.Path, "/") == "" {
 		return nil, nil //nolint:nilerr // it is no address to merge into
@@ -235,19 +235,22 @@ func (s *storing) target(ctx context.Context, to *Share, own, column string) (*S
 	return to, nil
 }
 
-// distrust splits links from the address at which they end. If their redirects led there,
-// their titles are not theirs.
-func (s *storing) distrust(ctx context.Context, links []int64, identity, column string) error {
-	s.affected = append(s.affected, links...)
+// distrust splits the links of the host from the address at which they end. If their
+// redirects led there, their titles are not theirs.
+func (s *storing) distrust(ctx context.Context, identity, column string) error {
 	if column == "ends_at" {
 		s.crowded = true
-		if err := s.discount(ctx, links, fmt.Sprintf("more than %d links of %s lead to this page", maxEnds, s.host)); err != nil {
+		if err := s.discount(ctx, "c.ends_at = $2 AND l.identity <> $2", identity, fmt.Sprintf("more than %d links of %s lead to this page", maxEnds, s.host)); err != nil {
 			return err
 		}
 	}
 	merged, err := schema.All(ctx, s.tx, "read which links were merged", pgx.RowTo[int64], `
-SELECT g.link_id FROM link_merges AS g JOIN links AS i ON i.id = g.into_id
-WHERE g.link_id = ANY ($1) AND g.split_at IS NULL AND g.why <> $2 AND ($3 OR i.identity = $4) ORDER BY g.link_id`, links, ByHand, column == "ends_at", identity)
+SELECT g.link_id
+FROM cards AS c
+JOIN link_merges AS g ON g.link_id = c.link_id
+JOIN links AS i ON i.id = g.into_id
+WHERE c.host = $1 AND c.`+column+` = $2 AND g.split_at IS NULL AND g.why <> $3 AND ($4 OR i.identity = $2)
+ORDER BY g.link_id`, s.host, identity, ByHand, column == "ends_at")
 	if err != nil {
 		return err
 	}
@@ -264,25 +267,29 @@ func (s *storing) distrustTitle(ctx context.Context, title string) error {
 	if title == "" {
 		return nil
 	}
-	same, err := schema.All(ctx, s.tx, "read which pages have the title", pgx.RowTo[int64], `
-SELECT c.link_id FROM cards AS c JOIN links AS l ON l.id = c.link_id
-WHERE c.host = $1 AND c.title = $2 AND (SELECT count(DISTINCT l.counts_as) FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.title = $2) > $3
-ORDER BY c.link_id`, s.host, title, maxEnds)
-	if err != nil || len(same) == 0 {
+	many, err := schema.One(ctx, s.tx, "count the pages with the title", pgx.RowTo[int], `
+SELECT count(*) FROM (SELECT DISTINCT l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.title = $2 LIMIT $3) AS k`, s.host, title, maxEnds+1)
+	if err != nil || many <= maxEnds {
 		return err
 	}
-	s.affected = append(s.affected, same...)
-	return s.discount(ctx, same, fmt.Sprintf("more than %d pages of %s have this title", maxEnds, s.host))
+	return s.discount(ctx, "c.title = $2", title, fmt.Sprintf("more than %d pages of %s have this title", maxEnds, s.host))
 }
 
-// discount has the titles of the pages of links not count.
-func (s *storing) discount(ctx context.Context, links []int64, why string) error {
-	counting, err := schema.All(ctx, s.tx, "lock the links of the pages", pgx.RowTo[int64], `SELECT l.counts_as FROM links AS l WHERE l.id = ANY ($1) ORDER BY l.id FOR NO KEY UPDATE`, links)
+// discount has the titles of those pages of the host not count that meet a condition on $2.
+func (s *storing) discount(ctx context.Context, which, value, why string) error {
+	pages, err := schema.All(ctx, s.tx, "lock the links of the pages", pgx.RowToStructByPos[struct{ Link, Counts int64 }], `
+SELECT l.id, l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id
+WHERE c.host = $1 AND c.status = '' AND `+which+`
+ORDER BY l.id FOR NO KEY UPDATE OF l`, s.host, value)
 	if err != nil {
 		return err
 	}
-	s.affected = append(s.affected, counting...)
-	if _, err := s.tx.Exec(ctx, `UPDATE cards SET status = $2 WHERE link_id = ANY ($1) AND status = ''`, links, schema.Text(why)); err != nil {
+	links := make([]int64, len(pages))
+	for i, p := range pages {
+		links[i] = p.Link
+		s.affected = append(s.affected, p.Link, p.Counts)
+	}
+	if _, err := s.tx.Exec(ctx, `UPDATE cards SET status = $2 WHERE link_id = ANY ($1)`, links, schema.Text(why)); err != nil {
 		return fmt.Errorf("discount the titles of pages: %w", err)
 	}
 	return nil
