@@ -1,6 +1,7 @@
 package ranking
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,14 @@ type toldPage struct {
 	Link                        int64
 	Title, Description, Address string
 	SameSite                    bool
+}
+
+// withPage is a headline with what the page of the link says, if that counts.
+func (l story) withPage(shown said, link int64) said {
+	if pages := l.pages[link]; len(pages) > 0 {
+		shown.title, shown.description, shown.from = pages[0].Title, cmp.Or(pages[0].Description, shown.description), pages[0].Address
+	}
+	return shown
 }
 
 // readPages reads the pages, in the order in which they are preferred.

@@ -158,15 +158,11 @@ func (l story) headline(q Query, link int64) said {
 			}
 		}
 	}
-	pages := l.pages[link]
 	if len(titles) == 0 {
-		switch {
-		case len(pages) > 0:
-			shown = said{url: shown.url, site: shown.site, title: pages[0].Title, description: pages[0].Description, from: pages[0].Address}
-		case !alive || strings.HasPrefix(shown.from, "http"):
+		if !alive || len(l.pages[link]) > 0 || strings.HasPrefix(shown.from, "http") {
 			shown = said{url: shown.url, site: shown.site}
 		}
-		return shown
+		return l.withPage(shown, link)
 	}
 	title := titles.winner(func(string) bool { return false })
 	shown.title, shown.from, shown.description, shown.image = title.value, title.uri, "", ""
@@ -184,10 +180,7 @@ func (l story) headline(q Query, link int64) said {
 	if best := images.winner(func(string) bool { return false }); best.votes > 0 {
 		shown.image = "blob:" + strings.Split(best.uri, "/")[2] + "/" + best.value
 	}
-	if len(pages) > 0 {
-		shown.title, shown.description, shown.from = pages[0].Title, cmp.Or(pages[0].Description, shown.description), pages[0].Address
-	}
-	return shown
+	return l.withPage(shown, link)
 }
 
 // TestWrongVotesAreFound: a vote, a sum and a headline that are wrong are reported, and a

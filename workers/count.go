@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -34,10 +35,14 @@ type counter struct {
 	announcer
 }
 
-func newCounter(cfg Config) *counter {
-	return &counter{pool: cfg.Pool, announcer: announcer{every: announceInterval}, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
+func newCounter(cfg Config, client *river.Client[pgx.Tx]) *counter {
+	c := &counter{pool: cfg.Pool, announcer: announcer{every: announceInterval}, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
 		Help:    "Time of a step that brings the ranking's counts up to date, by outcome: counted, failed.",
 		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12)}, []string{"outcome"})}
+	if cfg.Cards != nil {
+		c.cards = func(ctx context.Context) error { _, err := client.Insert(ctx, jobs.FetchCard{}, nil); return err }
+	}
+	return c
 }
 
 // run counts until ctx ends.

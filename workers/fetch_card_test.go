@@ -138,6 +138,7 @@ func (r *fetching) fetchesAgain() {
 // none has its title.
 func TestThousandArticlesLeadToOneLoginPage(t *testing.T) {
 	t.Parallel()
+	schematest.Long(t)
 	const articles = 1000
 	var running, most atomic.Int64
 	web := guardtest.Site(func(name string) (string, bool) {

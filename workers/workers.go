@@ -154,11 +154,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	counter := newCounter(cfg)
-	if cfg.Cards != nil {
-		counter.cards = func(ctx context.Context) error { _, err := client.Insert(ctx, jobs.FetchCard{}, nil); return err }
-	}
-	return &Client{Client: client, cfg: cfg, clock: clock, counter: counter}, nil
+	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg, client)}, nil
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
