@@ -130,7 +130,7 @@ func (c *Client) Fetch(ctx context.Context, address string) (Page, error) {
 // newPage describes the page that was found at an address.
 func newPage(h head, first, at *url.URL) Page {
 	p := Page{Title: h.title.text(), Description: h.description.text(), SiteName: h.site.text(), Address: at.String(), SameSite: sameSite(first, at)}
-	if to, err := link.Parse(at.String()); err == nil && !to.Excluded {
+	if to, err := link.Parse(at.String()); err == nil && !to.Excluded && (!to.Short || at.Host == first.Host) {
 		p.To, p.Address = to, to.URL
 	}
 	if own, err := at.Parse(h.canonical); err == nil && h.canonical != "" && sameSite(own, at) {

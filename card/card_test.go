@@ -78,8 +78,9 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 		"paper.example/stranger": `<link rel=canonical href="http://other.example/c">` + title,
 		"paper.example/bad":      `<link rel=canonical href="javascript:alert(1)">` + title,
 		"paper.example/sub":      `<link rel=canonical href="http://m.paper.example/a">` + title,
-		"paper.example/wall":     "<title>Log in | The Paper</title>",
-		"paper.example/bot":      "<title>Just a moment...</title>",
+		"paper.example/back":     "> /welcome?to=%2Fback", "paper.example/welcome": title,
+		"paper.example/wall": "<title>Log in | The Paper</title>",
+		"paper.example/bot":  "<title>Just a moment...</title>",
 	}))
 	for path, want := range map[string]Page{
 		"paper.example/a":        {Address: "http://paper.example/a", SameSite: true},
@@ -88,6 +89,7 @@ func TestRedirectsAndCanonicalAddresses(t *testing.T) {
 		"paper.example/front":    {Address: "http://paper.example/", SameSite: true, Title: "The Paper", Why: "it leads to the front page of paper.example"},
 		"paper.example/":         {Address: "http://paper.example/", SameSite: true, Title: "The Paper"},
 		"paper.example/members":  {Address: "http://paper.example/login?from=members", SameSite: true, Why: "it is a consent, login or bot-check page"},
+		"paper.example/back":     {Address: "http://paper.example/welcome?to=%2Fback", SameSite: true, Why: "it is a consent, login or bot-check page"},
 		"paper.example/login":    {Address: "http://paper.example/login", SameSite: true},
 		"paper.example/own":      {Address: "http://paper.example/own", SameSite: true},
 		"paper.example/stranger": {Address: "http://paper.example/stranger", SameSite: true},

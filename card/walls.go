@@ -59,5 +59,20 @@ func isWallAddress(first, at *url.URL) bool {
 			}
 		}
 	}
+	return returnsTo(first, at)
+}
+
+// returnsTo reports whether the query of an address says that one may go back to another.
+func returnsTo(first, at *url.URL) bool {
+	if isRoot(first.Path) {
+		return false
+	}
+	for _, values := range at.Query() {
+		for _, value := range values {
+			if strings.HasSuffix(value, first.Path) || strings.HasSuffix(value, first.RequestURI()) || value == strings.Trim(first.Path, "/") {
+				return true
+			}
+		}
+	}
 	return false
 }

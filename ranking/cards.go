@@ -49,8 +49,13 @@ pages AS MATERIALIZED (
 
 // hasPage is a condition: the title of a page counts for the link.
 func hasPage(link string) string {
-	return `EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id
-            WHERE (m.id = ` + link + `.id AND m.merged_into IS NULL OR m.merged_into = ` + link + `.id) AND ` + cardCounts + `)`
+	return `(EXISTS (SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = ` + link + `.id AND m.merged_into IS NULL AND ` + cardCounts + `)
+    OR EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ` + link + `.id AND ` + cardCounts + `))`
+}
+
+// hasAnyPage is the same for many links: the pages are read once.
+func hasAnyPage(link string) string {
+	return link + `.id IN (SELECT m.counts_as FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE ` + cardCounts + `)`
 }
 
 // FetchedPage is what the page of a link says about itself.
@@ -244,13 +249,22 @@ func (s *storing) distrust(ctx context.Context, identity, column string) error {
 			return err
 		}
 	}
+	if column == "ends_at" {
+		return s.split(ctx, "c.ends_at = $2", identity)
+	}
+	return s.split(ctx, "c.canonical = $2 AND i.identity = $2", identity)
+}
+
+// split undoes the merges of links of the host that their pages made, if they meet a
+// condition on $2.
+func (s *storing) split(ctx context.Context, which, value string) error {
 	merged, err := schema.All(ctx, s.tx, "read which links were merged", pgx.RowTo[int64], `
 SELECT g.link_id
 FROM cards AS c
 JOIN link_merges AS g ON g.link_id = c.link_id
 JOIN links AS i ON i.id = g.into_id
-WHERE c.host = $1 AND c.`+column+` = $2 AND g.split_at IS NULL AND g.why <> $3 AND ($4 OR i.identity = $2)
-ORDER BY g.link_id`, s.host, identity, ByHand, column == "ends_at")
+WHERE c.host = $1 AND g.split_at IS NULL AND g.why <> $3 AND `+which+`
+ORDER BY g.link_id`, s.host, value, ByHand)
 	if err != nil {
 		return err
 	}
@@ -262,7 +276,8 @@ ORDER BY g.link_id`, s.host, identity, ByHand, column == "ends_at")
 	return nil
 }
 
-// distrustTitle has no title count that too many links of the host have.
+// distrustTitle has no title count that too many links of the host have: their redirects
+// lead to as many addresses of one page, or to none.
 func (s *storing) distrustTitle(ctx context.Context, title string) error {
 	if title == "" {
 		return nil
@@ -272,7 +287,11 @@ SELECT count(*) FROM (SELECT DISTINCT l.counts_as FROM cards AS c JOIN links AS 
 	if err != nil || many <= maxEnds {
 		return err
 	}
-	return s.discount(ctx, "c.title = $2", title, fmt.Sprintf("more than %d pages of %s have this title", maxEnds, s.host))
+	s.crowded = true
+	if err := s.discount(ctx, "c.title = $2", title, fmt.Sprintf("more than %d pages of %s have this title", maxEnds, s.host)); err != nil {
+		return err
+	}
+	return s.split(ctx, "c.title = $2", title)
 }
 
 // discount has the titles of those pages of the host not count that meet a condition on $2.

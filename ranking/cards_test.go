@@ -279,6 +279,25 @@ func votesOnly(lead func(string) func(*ranking.PageCard), shown []string) (all [
 	return all
 }
 
+// TestLoginPageWithManyAddressesIsNoTarget: each article leads to one of its own.
+func TestLoginPageWithManyAddressesIsNoTarget(t *testing.T) {
+	t.Parallel()
+	p := newPress(t)
+	for n := range 6 {
+		page := fmt.Sprintf("a.example/%d", n)
+		p.posts(page, page, page, page, page, page)
+		p.counts()
+		p.fetches(func(c *ranking.PageCard) {
+			leadsTo(fmt.Sprintf("a.example/welcome?ticket=%d", n))(c)
+			c.Title = "For members"
+		})
+		for _, shown := range p.shown() {
+			require.Equal(t, n < 3, strings.Contains(shown, "welcome"), shown)
+		}
+	}
+	require.Len(t, p.shown(), 6)
+}
+
 // TestTitleOfManyPagesDoesNotCount: a wall in a language that nobody listed.
 func TestTitleOfManyPagesDoesNotCount(t *testing.T) {
 	t.Parallel()

@@ -105,7 +105,11 @@ SELECT * FROM chosen`
 // is that of the page, the link is kept without shares, or a post with a title is older
 // than the votes. watched names a parameter, as in eligible.
 func livingCard(link, watched string) string {
-	return ` (` + hasPage(link) + ` OR ` + link + `.card_from NOT LIKE 'http%' AND (` + link + `.kept_at IS NOT NULL OR EXISTS (
+	return livingCardOf(link, watched, hasPage(link))
+}
+
+func livingCardOf(link, watched, page string) string {
+	return ` (` + page + ` OR ` + link + `.card_from NOT LIKE 'http%' AND (` + link + `.kept_at IS NOT NULL OR EXISTS (
     SELECT FROM shares AS s JOIN claims AS c ON c.id = s.claim_id
     WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND` + eligible("s.did", watched) + `))) `
 }
@@ -134,10 +138,14 @@ WITH chosen AS (
 // votes any more; nil: of all. watching says whether only members of watches count. One
 // statement for both would get one plan for both, which reads all links.
 func queueDropCards(q *pgx.Batch, links []int64, watching bool) {
+	page := hasPage("l")
+	if links == nil {
+		page = hasAnyPage("l")
+	}
 	q.Queue(`
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE `+among("l.id", 1, links)+` AND l.title <> ''
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0) AND NOT`+livingCard("l", "$2"), links, watching)
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0) AND NOT`+livingCardOf("l", "$2", page), links, watching)
 }
 
 // headlineColumns returns headlines as columns.

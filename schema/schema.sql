@@ -126,7 +126,7 @@ CREATE TABLE cards (
     sharers smallint NOT NULL, -- Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.
     fetch_at timestamp with time zone, -- When the page is fetched next. NULL: never again.
     tries integer DEFAULT 0 NOT NULL, -- How often a fetch was started: at most four times.
-    fetched_at timestamp with time zone, -- When the page, or an answer that is final, was last there. NULL: not yet.
+    fetched_at timestamp with time zone, -- When the last fetch ended. NULL: none has yet.
     status text DEFAULT ''::text NOT NULL, -- Why the title of the page does not count. Empty: it counts if same_site is true, or the link was merged because of the page.
     host text COLLATE "C" DEFAULT ''::text NOT NULL, -- The host that was asked, without "www.".
     address text COLLATE "C" DEFAULT ''::text NOT NULL, -- Where the redirects ended.

@@ -27,7 +27,7 @@ COMMENT ON TABLE  cards IS 'Links whose page is fetched, and what the page says 
 COMMENT ON COLUMN cards.sharers IS 'Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.';
 COMMENT ON COLUMN cards.fetch_at IS 'When the page is fetched next. NULL: never again.';
 COMMENT ON COLUMN cards.tries IS 'How often a fetch was started: at most four times.';
-COMMENT ON COLUMN cards.fetched_at IS 'When the page, or an answer that is final, was last there. NULL: not yet.';
+COMMENT ON COLUMN cards.fetched_at IS 'When the last fetch ended. NULL: none has yet.';
 COMMENT ON COLUMN cards.status IS 'Why the title of the page does not count. Empty: it counts if same_site is true, or the link was merged because of the page.';
 COMMENT ON COLUMN cards.host IS 'The host that was asked, without "www.".';
 COMMENT ON COLUMN cards.address IS 'Where the redirects ended.';
