@@ -109,6 +109,13 @@ func TestCompressionBombIsBounded(t *testing.T) {
 	require.NoError(t, zipped.Close())
 	require.Less(t, bomb.Len(), 100<<10)
 
+	var many bytes.Buffer // of small elements, and one far behind them
+	zipped = gzip.NewWriter(&many)
+	io.WriteString(zipped, "<title>T</title>")                                          //nolint:errcheck // it is a buffer
+	io.WriteString(zipped, strings.Repeat("<meta name=a>", 16<<20/13))                  //nolint:errcheck // it is a buffer
+	io.WriteString(zipped, `<meta property="og:title" content="far behind the limit">`) //nolint:errcheck // it is a buffer
+	require.NoError(t, zipped.Close())
+
 	var empty bytes.Buffer // a member without content, again and again
 	zipped = gzip.NewWriter(&empty)
 	require.NoError(t, zipped.Close())
@@ -126,6 +133,7 @@ func TestCompressionBombIsBounded(t *testing.T) {
 		dead     string
 	}{
 		"bomb":        {encoding: "gzip", content: bomb.Bytes(), title: "T"},
+		"many":        {encoding: "gzip", content: many.Bytes(), title: "T"},
 		"nothing":     {encoding: "gzip", content: empty.Bytes(), endless: true},
 		"twice":       {encoding: "gzip, gzip", content: twice.Bytes(), dead: "another way than gzip"},
 		"once of two": {encoding: "gzip", content: twice.Bytes()},

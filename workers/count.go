@@ -30,19 +30,14 @@ type counter struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 	took *prometheus.HistogramVec
-	// cards enqueues the fetch of the pages that a step asked for; nil: they are not fetched.
-	cards func(context.Context) error
+	fetchEnqueuer
 	announcer
 }
 
 func newCounter(cfg Config, client *river.Client[pgx.Tx]) *counter {
-	c := &counter{pool: cfg.Pool, announcer: announcer{every: announceInterval}, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
+	return &counter{pool: cfg.Pool, fetchEnqueuer: fetchEnqueuer{fetches: cfg.Cards != nil, client: client}, announcer: announcer{every: announceInterval}, log: cfg.Logger, took: promauto.With(cfg.Registerer).NewHistogramVec(prometheus.HistogramOpts{Name: "weir_counts_seconds",
 		Help:    "Time of a step that brings the ranking's counts up to date, by outcome: counted, failed.",
 		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12)}, []string{"outcome"})}
-	if cfg.Cards != nil {
-		c.cards = func(ctx context.Context) error { _, err := client.Insert(ctx, jobs.FetchCard{}, nil); return err }
-	}
-	return c
 }
 
 // run counts until ctx ends.
@@ -61,6 +56,7 @@ func (c *counter) run(ctx context.Context) {
 		}
 		pause = countInterval
 		c.announce(ctx)
+		c.enqueueFetch(ctx)
 	}
 }
 
@@ -77,11 +73,7 @@ func (c *counter) count(ctx context.Context) error {
 			c.took.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 		}
 		c.changed = c.changed || done.Everything || done.Pending+done.Sharers+done.Links > 0
-		if done.Cards > 0 && c.cards != nil {
-			if err := c.cards(ctx); err != nil && ctx.Err() == nil {
-				c.log.Warn("fetch_not_enqueued", "error", err, "hint", "the next minute does it")
-			}
-		}
+		c.owed = c.owed || done.Cards > 0
 		switch {
 		case err != nil && ranking.Overtaken(err) && tries < 3: // another counter committed first
 			tries++

@@ -146,3 +146,25 @@ func HostTurns(pool *pgxpool.Pool) func(ctx context.Context, host string) error 
 		}
 	}
 }
+
+// fetchEnqueuer enqueues the job for the pages that a step of the counter asked for.
+type fetchEnqueuer struct {
+	fetches bool // pages are fetched
+	client  *river.Client[pgx.Tx]
+	owed    bool // a page was asked for, and no job was added since
+}
+
+// enqueueFetch adds a job if one is owed. A job that runs may have seen that nothing was
+// due, so it is asked for again until it has ended.
+func (c *counter) enqueueFetch(ctx context.Context) {
+	if !c.owed || !c.fetches {
+		return
+	}
+	added, err := c.client.Insert(ctx, jobs.FetchCard{}, nil)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		c.log.Warn("fetch_not_enqueued", "error", err, "hint", "it is tried again in a second")
+	case err == nil && !added.UniqueSkippedAsDuplicate:
+		c.owed = false
+	}
+}

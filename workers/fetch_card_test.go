@@ -164,7 +164,9 @@ func TestThousandArticlesLeadToOneLoginPage(t *testing.T) {
 	r.posted(5, "Vote", pages...)
 	r.works("a")
 	r.works("b")
-	r.becomes(articles, `SELECT count(*) FROM cards WHERE fetched_at IS NOT NULL`)
+	require.Eventually(t, func() bool {
+		return r.count(`SELECT count(*) FROM cards WHERE fetched_at IS NOT NULL`) == articles
+	}, 5*time.Minute, 100*time.Millisecond)
 	r.becomes(0, `SELECT count(*) FROM pending_counts`)
 	require.Zero(t, r.count(`SELECT count(*) FROM links WHERE merged_into IS NOT NULL`), "nothing merges wrongly")
 	require.LessOrEqual(t, r.count(`SELECT count(*) FROM link_merges`), 3)
