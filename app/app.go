@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/weir-social/weir/card"
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/ranking"
@@ -121,6 +122,9 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
 	if p.cfg.ResolveLinks {
 		cfg.Redirects = redirect.New(redirect.Config{Limit: p.calls().Take, UserAgent: userAgent})
+	}
+	if p.cfg.FetchCards {
+		cfg.Cards = card.New(card.Config{Turn: workers.HostTurns(p.pool), UserAgent: userAgent})
 	}
 	if cfg.Retry, err = p.retryDeadLetters(keep); err != nil {
 		return err

@@ -147,6 +147,9 @@ type Config struct {
 	// Whether shorteners such as bit.ly are asked where their links lead, so that a short link
 	// counts as the article. Only shorteners are contacted.
 	ResolveLinks bool `env:"WEIR_RESOLVE_LINKS" envDefault:"true"`
+	// Whether the pages of links are fetched, for their titles: those that five accounts share,
+	// and those that two share and nobody gives a title. At most 1,000 an hour.
+	FetchCards bool `env:"WEIR_FETCH_CARDS" envDefault:"true"`
 
 	// Listeners
 

@@ -156,8 +156,8 @@ func (p *Post) readExternal(did string, e *external) {
 		return
 	}
 	p.Links[i].Card = Card{
-		Title:       clean(string(e.Title), maxTitle),
-		Description: clean(string(e.Description), maxDescription),
+		Title:       Clean(string(e.Title), maxTitle),
+		Description: Clean(string(e.Description), maxDescription),
 		Image:       image(did, string(e.Thumb.fields.Ref.fields.Link)),
 	}
 }
@@ -175,10 +175,10 @@ func image(did, cid string) string {
 	return "blob:" + did + "/" + cid
 }
 
-// clean turns a stranger's text into one line: it replaces white space by single
+// Clean turns a stranger's text into one line: it replaces white space by single
 // spaces and removes control characters and those that change the direction of the
 // text that follows, which would affect the rest of a page.
-func clean(s string, runes int) string {
+func Clean(s string, runes int) string {
 	var b strings.Builder
 	n, space := 0, false
 	for _, r := range s {

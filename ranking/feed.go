@@ -83,7 +83,6 @@ func ReadFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 	return f, nil
 }
 
-
 func readFeed(ctx context.Context, db DB, q Query) (f Feed, err error) {
 	id, err := ensureFeed(ctx, db, q)
 	if err != nil {

@@ -54,7 +54,7 @@ type Query struct {
 	Bare    bool   // of each link only the id, the counts and the last share
 }
 
-// LinkCard is a link as its sharers' votes show it.
+// LinkCard is a link as its sharers' votes, or its page, show it.
 type LinkCard struct {
 	ID          int64  `json:"id"`
 	URL         string `json:"url"`
@@ -62,7 +62,7 @@ type LinkCard struct {
 	Title       string `json:"title,omitempty"`
 	Description string `json:"description,omitempty"`
 	Image       string `json:"image,omitempty"`     // blob:<did>/<cid>
-	CardFrom    string `json:"card_from,omitempty"` // AT-URI of the post the card came from
+	CardFrom    string `json:"card_from,omitempty"` // the AT-URI of the post that the title is from, or the address of the page
 	Gift        string `json:"gift,omitempty"`      // a URL that opens the article for readers who have not paid, if a sharer gave one
 }
 

@@ -21,11 +21,11 @@ type Rights struct {
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "api_schedule", "api_slots", "audit_faults", "audits", "chains", "changed_subjects", "claim_votes", "claims", "count_checks",
-		"count_state", "dead_letters", "dictionaries", "feed_entries", "feeds", "gap_backfills", "gaps", "leaving_links", "link_counts", "link_merges",
-		"links", "listing_members", "pending_counts", "posts", "posts_default", "projections", "purge_queue", "records", "records_other", "resyncs",
-		"sharers", "shares", "shares_default", "short_links", "streams", "subjects", "tombstones", "top_links", "top_links_state", "unshared_links",
-		"waiting", "watch_members", "watches",
+		"accounts", "alerts", "api_schedule", "api_slots", "audit_faults", "audits", "card_fetches", "card_hosts", "cards", "chains", "changed_subjects",
+		"claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries", "feed_entries", "feeds", "gap_backfills", "gaps",
+		"leaving_links", "link_counts", "link_merges", "links", "listing_members", "pending_counts", "posts", "posts_default", "projections",
+		"purge_queue", "records", "records_other", "resyncs", "sharers", "shares", "shares_default", "short_links", "streams", "subjects", "tombstones",
+		"top_links", "top_links_state", "unshared_links", "waiting", "watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",
 	}
 }

@@ -104,6 +104,51 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
+-- The fetches of pages that were started in the last hour: at most 1,000, over all processes.
+CREATE TABLE card_fetches (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    link_id bigint NOT NULL, -- The link. It may have expired.
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    ended_at timestamp with time zone, -- NULL: it is running, or its process died. After a minute nobody waits for it.
+    CONSTRAINT card_fetches_pkey PRIMARY KEY (id)
+);
+
+-- When the next request to a host may start, over all processes. Hosts that nobody asks have no row.
+CREATE TABLE card_hosts (
+    host text COLLATE "C" NOT NULL,
+    next_at timestamp with time zone NOT NULL,
+    CONSTRAINT card_hosts_pkey PRIMARY KEY (host)
+);
+
+-- Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page.
+CREATE TABLE cards (
+    link_id bigint NOT NULL,
+    sharers smallint NOT NULL, -- Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.
+    fetch_at timestamp with time zone, -- When the page is fetched next. NULL: never again.
+    tries integer DEFAULT 0 NOT NULL, -- How often a fetch was started: at most four times.
+    fetched_at timestamp with time zone, -- When the last fetch ended. NULL: none has yet.
+    status text DEFAULT ''::text NOT NULL, -- Why the title of the page does not count. Empty: it counts if same_site is true, or the link was merged because of the page.
+    host text COLLATE "C" DEFAULT ''::text NOT NULL, -- The host that was asked, without "www.".
+    address text COLLATE "C" DEFAULT ''::text NOT NULL, -- Where the redirects ended.
+    ends_at text COLLATE "C" DEFAULT ''::text NOT NULL, -- The identity of that address. Empty: it is not known, or no link.
+    canonical text COLLATE "C" DEFAULT ''::text NOT NULL, -- The identity of the address that the page calls its own, in its registrable domain. Empty: none.
+    same_site boolean DEFAULT false NOT NULL, -- The redirects ended in the registrable domain in which they began.
+    title text COLLATE "C" DEFAULT ''::text NOT NULL,
+    description text COLLATE "C" DEFAULT ''::text NOT NULL,
+    site_name text COLLATE "C" DEFAULT ''::text NOT NULL,
+    words tsvector DEFAULT ''::tsvector NOT NULL, -- The words of the title and the description.
+    CONSTRAINT cards_pkey PRIMARY KEY (link_id),
+    CONSTRAINT cards_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
+    CONSTRAINT cards_canonical_check CHECK (octet_length(canonical) <= 2048),
+    CONSTRAINT cards_ends_at_check CHECK (octet_length(ends_at) <= 2048),
+    CONSTRAINT cards_sharers_check CHECK (sharers = ANY (ARRAY[2, 5]))
+) WITH (autovacuum_vacuum_scale_factor=0.1);
+CREATE INDEX cards_canonical ON cards USING btree (canonical, host) WHERE canonical <> ''::text;
+CREATE INDEX cards_due ON cards USING btree (sharers, fetch_at) WHERE fetch_at IS NOT NULL;
+CREATE INDEX cards_ends_at ON cards USING btree (ends_at, host) WHERE ends_at <> ''::text;
+CREATE INDEX cards_title ON cards USING btree (title, host) WHERE title <> ''::text;
+CREATE INDEX cards_words ON cards USING gin (words) WITH (gin_pending_list_limit='1024');
+
 -- The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream's position.
 CREATE TABLE chains (
     did text COLLATE "C" NOT NULL,
@@ -354,14 +399,14 @@ CREATE INDEX link_counts_speed ON link_counts USING btree (level_speed) WHERE le
 CREATE TABLE link_merges (
     link_id bigint NOT NULL,
     into_id bigint NOT NULL,
-    why text NOT NULL, -- redirect: the link is a short one, and its redirect leads to the other; by hand: by weir link merge.
+    why text NOT NULL, -- redirect: its redirects lead to the other; canonical: its page calls the other its own address; by hand: by weir link merge.
     merged_at timestamp with time zone NOT NULL,
-    split_at timestamp with time zone, -- When somebody undid the merge. A redirect does not merge the link again. NULL: it is in force.
+    split_at timestamp with time zone, -- When the merge was undone: by weir link split, or because more than three links of a host ended there. Only a person merges the link again. NULL: it is in force.
     CONSTRAINT link_merges_pkey PRIMARY KEY (link_id),
     CONSTRAINT link_merges_into_id_fkey FOREIGN KEY (into_id) REFERENCES links(id) ON DELETE CASCADE,
     CONSTRAINT link_merges_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
     CONSTRAINT link_merges_check CHECK (into_id <> link_id),
-    CONSTRAINT link_merges_why_check CHECK (why = ANY (ARRAY['redirect'::text, 'by hand'::text]))
+    CONSTRAINT link_merges_why_check CHECK (why = ANY (ARRAY['redirect'::text, 'canonical'::text, 'by hand'::text]))
 );
 CREATE INDEX link_merges_into ON link_merges USING btree (into_id);
 
@@ -438,7 +483,7 @@ CREATE TABLE links (
     title text DEFAULT ''::text NOT NULL,
     description text DEFAULT ''::text NOT NULL,
     image text DEFAULT ''::text NOT NULL, -- blob:<did>/<cid>, the picture that a poster uploaded with the card.
-    card_from text DEFAULT ''::text NOT NULL, -- The AT-URI of the post that the card came from. Empty: there is no card.
+    card_from text DEFAULT ''::text NOT NULL, -- Where the title is from: the AT-URI of a post, or the address of the page itself. Empty: there is no card.
     first_seen timestamp with time zone NOT NULL,
     kept_sharers integer, -- The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.
     kept_at timestamp with time zone, -- When that last happened. The link stays for the retention of links since then, also without shares.
@@ -1293,7 +1338,7 @@ BEGIN
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'fetch_card', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)

@@ -133,9 +133,15 @@ func (s *server) feed(ctx context.Context, v view) (*keptFeed, error) {
 		return found, nil
 	}
 	done := s.counting.DoChan("feed "+key, func() (any, error) {
-		// The first client may disconnect while others still wait.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queryTimeout)
+		// The first client may disconnect while others still wait, and what takes longer than a request is there for the next one.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedTimeout)
 		defer cancel()
+		select {
+		case s.feedTurns <- struct{}{}:
+			defer func() { <-s.feedTurns }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 		if found := s.feeds.find(key, s.now()); found != nil { // computed a moment ago
 			return found, nil
 		}
@@ -151,6 +157,8 @@ func (s *server) feed(ctx context.Context, v view) (*keptFeed, error) {
 		}
 		return nil, err
 	})
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()

@@ -11,6 +11,8 @@ import (
 const (
 	feedInterval = 5 * time.Minute // between two computations of a feed
 	maxFeedBytes = 32 << 20        // of kept feeds, about
+	feedTimeout  = time.Minute     // of one computation: among very many shares it takes longer than a request may
+	feedsAtOnce  = 2               // computations: anybody can ask for any feed
 )
 
 // feedCache keeps feeds in bounded memory. It keeps old ones too: if a feed has not

@@ -62,6 +62,7 @@ type server struct {
 	rendering singleflight.Group // the pages that are rendered, by address
 	cache     *cache
 	feeds     *feedCache
+	feedTurns chan struct{} // a token per feed that is being computed
 	clients   *clients
 	live      *liveViews
 	corrupt   sync.Once // logs an invalid stored URL once
@@ -113,7 +114,7 @@ func newServer(cfg Config) (*server, error) {
 	s := &server{
 		url: public, db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
 		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
-		cache: newCache(cfg.Keep), feeds: newFeedCache(), clients: newClients(cfg.Proxies, cfg.Logger),
+		cache: newCache(cfg.Keep), feeds: newFeedCache(), feedTurns: make(chan struct{}, feedsAtOnce), clients: newClients(cfg.Proxies, cfg.Logger),
 	}
 	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
 		q.At = s.now()

@@ -24,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/card"
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
@@ -48,6 +49,7 @@ type Config struct {
 	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
 	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
 	Redirects    *redirect.Client // asks shorteners; nil: their links are not resolved
+	Cards        *card.Client     // fetches the pages of links; nil: none are fetched
 	FromPDS      bool             // read feeds from the accounts' own servers instead of the AppView
 	Keep         *Retention       // the retention; nil: these workers expire nothing
 	// Collections are the stored collections and their retention. If empty, only
@@ -106,6 +108,7 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
+	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
 	Add(interruptible, newResyncRepo(cfg))
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
@@ -154,7 +157,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg)}, nil
+	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg, client)}, nil
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
@@ -221,6 +224,7 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 		jobs.QueueBackfill:    queue(cfg.Backfill),
 		jobs.QueueMaintenance: queue(1),
 		jobs.QueueAlerts:      queue(4), // a hanging webhook must not block the next check
+		jobs.QueueCards:       queue(1),
 	}
 	for _, name := range cfg.Projections.Queues() {
 		if _, ok := all[name]; !ok {
@@ -255,6 +259,9 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false)}
 	if c.Redirects != nil {
 		list = append(list, every(time.Minute, jobs.ResolveLinks{}, start))
+	}
+	if c.Cards != nil {
+		list = append(list, every(time.Minute, jobs.FetchCard{}, start))
 	}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
