@@ -128,7 +128,9 @@ func TestHugeDocumentIsNotRead(t *testing.T) {
 	p256, _ := publicKeys(t)
 	whole := keyed(alice, "https://pds.example", method("#atproto", "Multikey", p256.Multibase()))
 	var blanks atomic.Int64
-	directory, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) { reply(w, 200, strings.Repeat(" ", int(blanks.Load()))+whole) })
+	directory, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		reply(w, 200, strings.Repeat(" ", int(blanks.Load()))+whole)
+	})
 	c := newClient(t, directory, noRetries)
 	blanks.Store(100 << 10)
 	_, err := c.SigningKey(t.Context(), alice)
