@@ -66,7 +66,8 @@ type ResyncLimits struct {
 const (
 	resyncTimeout  = 10 * time.Minute   // a large repository takes minutes to arrive
 	resyncMemory   = 2                  // repositories in memory at once
-	resyncBusy     = 30 * time.Second   // how long the others wait, at most
+	resyncBusy     = 5 * time.Second    // how long the others wait at first, at most
+	resyncBusyMost = 30 * time.Minute   // and later, when many wait for slow ones
 	resyncInactive = time.Hour          // how often an account that is not active is looked at
 	resyncRefused  = 24 * time.Hour     // until the repository of a server that refuses is requested again
 	resyncGivenUp  = 8 * 24 * time.Hour // an account that nobody follows and that could not be read for so long
@@ -104,7 +105,7 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	case w.memory <- struct{}{}:
 		defer func() { <-w.memory }()
 	default: // it waits outside the queue, which backfills need too, and begins when it can
-		return snooze(time.Second + rand.N(resyncBusy))
+		return snooze(time.Second + rand.N(min(max(resyncBusy, time.Since(job.CreatedAt)), resyncBusyMost)))
 	}
 	state, err := schema.BeginResync(ctx, w.pool, did, w.limits.PerHour, w.limits.Useful)
 	switch {
