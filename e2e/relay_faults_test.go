@@ -177,11 +177,13 @@ func (c *chaos) leaveOut(set func(did string, out bool)) {
 // rest: those that have to wait become due. Accounts that are hidden stay desynchronized.
 func (c *chaos) synchronize() {
 	c.t.Helper()
+	began := time.Now()
 	c.waitCommitted()
 	require.Eventually(c.t, func() bool {
 		waiting, err := tryCount(c.pool, `SELECT count(*) FROM dead_letters WHERE class = 'retryable' AND state IN ('open', 'retrying')`)
 		return err == nil && waiting == 0
 	}, 8*time.Minute, 100*time.Millisecond, "what waits for a key is not retried")
+	c.t.Logf("nothing waits for a key after %s", time.Since(began).Round(10*time.Millisecond))
 	const sql = `
 WITH due AS (UPDATE resyncs SET due_at = now() WHERE desynchronized_at IS NOT NULL AND due_at > now() RETURNING did)
 UPDATE river_job SET scheduled_at = now()
@@ -203,6 +205,7 @@ WHERE kind = 'resync_repo' AND state = 'scheduled' AND scheduled_at > now() AND 
 			return a.Status != "" && a.Status != "deleted"
 		})
 		if len(left) == 0 {
+			c.t.Logf("synchronized after %s", time.Since(began).Round(10*time.Millisecond))
 			return
 		}
 	}
