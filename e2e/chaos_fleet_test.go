@@ -124,9 +124,12 @@ func (r round) number(e *simnet.Entry) int64 {
 // long that took.
 func (c *chaos) recover(after string) time.Duration {
 	c.t.Helper()
-	began := time.Now()
+	began, within := time.Now(), 3*time.Minute
+	if c.relay { // with keys that could not be fetched, the stream is paused until a retry, after one minute, then two
+		within = 8 * time.Minute
+	}
 	mark := c.number(c.net.Log().Last()) + 10 // more than a renumbering shifts
-	require.Eventually(c.t, func() bool { return c.position() >= mark }, 3*time.Minute, 10*time.Millisecond, "the stream does not move after: %s", after)
+	require.Eventually(c.t, func() bool { return c.position() >= mark }, within, 10*time.Millisecond, "the stream does not move after: %s", after)
 	c.supervise()
 	took := time.Since(began)
 	if took > c.slowest && len(c.fired) > 0 {

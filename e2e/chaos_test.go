@@ -205,10 +205,16 @@ func (c *chaos) play(plan []fault) {
 	c.progress(3)
 	c.stop()
 	if c.relay {
-		c.synchronize()
+		c.verifyAll()
 	}
 	if c.follows {
 		c.anHourLater()
+	}
+	if c.relay {
+		c.synchronize()
+	}
+	if c.relay && c.follows {
+		c.settle()
 	}
 	c.drain()
 	c.responses = c.endWatch()
