@@ -58,6 +58,7 @@ type Config struct {
 	Retry          func(context.Context, []schema.StoredDeadLetter) error
 	ReadRepository ReadRepository // of resyncs
 	Resync         ResyncLimits
+	History        HistoryLimits
 	Audit          AuditPlan     // zero: no periodic audits
 	Queues         []string      // the queues to process; all of them when empty
 	PollOnly       bool          // poll every second, because LISTEN does not work, as behind a transaction pooler
@@ -106,7 +107,10 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
-	Add(interruptible, newResyncRepo(cfg))
+	memory := make(chan struct{}, resyncMemory)
+	Add(interruptible, newResyncRepo(cfg, memory))
+	Add(interruptible, newBackfillRepo(cfg, memory))
+	Add(interruptible, newFillCollections(cfg))
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
@@ -252,7 +256,7 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 		return nil // such a client never becomes leader
 	}
 	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
-		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false)}
+		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false), every(time.Minute, jobs.FillCollections{}, start)}
 	if c.Redirects != nil {
 		list = append(list, every(time.Minute, jobs.ResolveLinks{}, start))
 	}
@@ -295,7 +299,7 @@ func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) 
 func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, error) {
 	dropped := 0
 	for {
-		result, err := client.JobDeleteMany(ctx, river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind(), jobs.RequestBackfill{}.Kind()).
+		result, err := client.JobDeleteMany(ctx, river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind(), jobs.BackfillRepo{}.Kind(), jobs.RequestBackfill{}.Kind()).
 			States(rivertype.JobStateAvailable, rivertype.JobStateScheduled, rivertype.JobStateRetryable).First(1000))
 		if err != nil {
 			return dropped, fmt.Errorf("drop backfills: %w", err)
