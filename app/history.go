@@ -40,6 +40,9 @@ func (p App) storeCollections(ctx context.Context) error {
 	})
 }
 
+// Covers reports whether a collection, or all of a prefix, is stored.
+func (p App) Covers(name string) bool { return workers.Covers(p.stored, name) }
+
 // relayServices returns the HTTP addresses of the relays. An address that is none is left
 // out: the source reports it.
 func (c Config) relayServices() (all []string) {

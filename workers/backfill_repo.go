@@ -79,7 +79,7 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 	}
 	reading, cancel := context.WithTimeout(ctx, w.patience*3/2) // a server that does not respond must not end the job
 	defer cancel()
-	release, err := h.copy(reading, histories)
+	release, err := h.open(reading, histories)
 	if err != nil {
 		return h.failed(ctx, histories, err)
 	}
@@ -103,24 +103,49 @@ type pastReader struct {
 	did     string
 	until   time.Time
 	limited limited
-	copied  Repository // nil: the account's server lists the records
+	names   map[string][]string // by history: the collections in which the account may have records
+	copied  Repository          // nil: the account's server lists the records
 }
 
 // errPatience ends an attempt that has not failed.
 var errPatience = errors.New("others go first")
 
-// copy fetches the repository if that takes fewer calls than listing. The copy must be
-// signed by the account. Without one, the server lists the records.
-func (h *pastReader) copy(ctx context.Context, histories []schema.HistoryAccount) (release func(), err error) {
+// open reads which collections the account has, and fetches its repository if that takes
+// fewer calls than listing them.
+func (h *pastReader) open(ctx context.Context, histories []schema.HistoryAccount) (release func(), err error) {
 	fresh := 0
+	h.names = map[string][]string{}
 	for _, a := range histories {
+		if h.names[a.Collection], err = h.collections(ctx, a.Collection); err != nil {
+			return nil, err
+		}
 		if a.Place == nil {
-			fresh++
+			fresh += len(h.names[a.Collection])
 		}
 	}
 	if fresh < copiedFrom || h.read == nil {
 		return func() {}, nil
 	}
+	return h.copy(ctx)
+}
+
+// collections returns the collections of a history in which the account may have records.
+func (h *pastReader) collections(ctx context.Context, of string) ([]string, error) {
+	if !strings.HasSuffix(of, "*") {
+		return []string{of}, nil
+	}
+	found, err := h.api.Collections(ctx, h.did)
+	if err != nil {
+		return nil, err
+	}
+	found = slices.DeleteFunc(found, func(name string) bool { return !inHistory(h.stored, of, name) })
+	slices.SortFunc(found, compareNames)
+	return found[:min(len(found), mostCollections)], nil
+}
+
+// copy fetches the repository, which must be signed by the account. Without a copy, the
+// server lists the records.
+func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
 	select {
 	case h.memory <- struct{}{}:
 	default: // resyncs go first
@@ -168,10 +193,7 @@ func (h *pastReader) fill(ctx context.Context, a schema.HistoryAccount) error {
 	if err := h.begin(ctx, &at); err != nil {
 		return err
 	}
-	names, err := h.names(ctx, a.Collection)
-	if err != nil {
-		return err
-	}
+	names := h.names[a.Collection]
 	repo := &repository{pool: h.pool, api: &h.limited, did: h.did, stored: h.stored, projections: h.projections}
 	now, err := schema.EarliestTime(ctx, h.pool, time.Now()) // the clock of the retention
 	if err != nil {
@@ -243,20 +265,6 @@ func (h *pastReader) page(ctx context.Context, repo *repository, a *schema.Histo
 func (p *repositoryPlace) peek(names []string) bool {
 	next := *p
 	return next.next(names)
-}
-
-// names returns the collections of a history in which the account may have records.
-func (h *pastReader) names(ctx context.Context, of string) ([]string, error) {
-	if !strings.HasSuffix(of, "*") {
-		return []string{of}, nil
-	}
-	found, err := h.limited.Collections(ctx, h.did)
-	if err != nil {
-		return nil, err
-	}
-	found = slices.DeleteFunc(slices.Clone(found), func(name string) bool { return !inHistory(h.stored, of, name) })
-	slices.SortFunc(found, compareNames)
-	return found[:min(len(found), mostCollections)], nil
 }
 
 // inHistory reports whether a collection is read for a history: it is stored, and no

@@ -131,7 +131,7 @@ func (p *historyPass) complete(ctx context.Context, h schema.HistoryRun) error {
 // begin begins a run if a stream stores the collection, and returns why it cannot.
 func (w *FillCollections) begin(ctx context.Context, h *schema.HistoryRun) (problem string, err error) {
 	switch {
-	case !w.covers(h.Collection):
+	case !Covers(w.stored, h.Collection):
 		return "WEIR_COLLECTIONS of the workers does not name it", nil
 	case h.Began:
 		return "", nil
@@ -146,12 +146,12 @@ func (w *FillCollections) begin(ctx context.Context, h *schema.HistoryRun) (prob
 	return "", nil
 }
 
-// covers reports whether the collection of a history is stored.
-func (w *FillCollections) covers(name string) bool {
+// Covers reports whether a collection is stored, or everything under a prefix.
+func Covers(stored collection.Registry, name string) bool {
 	if !strings.HasSuffix(name, "*") {
-		return w.stored.Stores(name)
+		return stored.Stores(name)
 	}
-	return slices.ContainsFunc(w.stored.Prefixes(), func(prefix string) bool { return collection.Match(prefix, name) })
+	return slices.ContainsFunc(stored.Prefixes(), func(prefix string) bool { return collection.Match(prefix, name) })
 }
 
 // historyPass is one pass.
