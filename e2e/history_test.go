@@ -31,17 +31,24 @@ type past struct {
 	net *simnet.Net
 }
 
-// put writes a record, and returns its rkey.
-func (p past) put(did, collection, rkey, text string) string {
-	p.Helper()
+// write writes a record, and returns its rkey.
+func (p past) write(did, collection, rkey, text string) (string, error) {
 	e, err := p.net.PutRecord(did, collection, rkey, json.RawMessage(`{"$type":"`+collection+`","text":"`+text+`"}`))
-	require.NoError(p, err)
-	return e.Rkey
+	if err != nil {
+		return "", err
+	}
+	return e.Rkey, nil
 }
 
-func (p past) remove(did, collection, rkey string) {
+func (p past) put(did, collection, rkey, text string) string {
 	p.Helper()
-	require.NoError(p, p.net.DeleteRecord("at://"+did+"/"+collection+"/"+rkey))
+	rkey, err := p.write(did, collection, rkey, text)
+	require.NoError(p, err)
+	return rkey
+}
+
+func (p past) remove(did, collection, rkey string) error {
+	return p.net.DeleteRecord("at://" + did + "/" + collection + "/" + rkey)
 }
 
 func longAgo(i int) string {
@@ -81,24 +88,25 @@ func storedCIDs(t *testing.T, pool *pgxpool.Pool, without ...string) map[string]
 }
 
 // writes creates, edits and deletes records of these accounts until ctx ends.
-func (p past) writes(ctx context.Context, dids []string, seed uint64) {
+func (p past) writes(ctx context.Context, dids []string, seed uint64) (err error) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	type one struct{ did, collection, rkey string }
 	var mine []one
-	for i := 0; ctx.Err() == nil; i++ {
+	for i := 0; ctx.Err() == nil && err == nil; i++ {
 		did, name := dids[random.IntN(len(dids))], []string{historyPersona, historyNote}[random.IntN(2)]
+		at := random.IntN(max(len(mine), 1))
 		switch n := random.IntN(4); {
 		case n == 0 && len(mine) > 0:
-			at := random.IntN(len(mine))
-			p.remove(mine[at].did, mine[at].collection, mine[at].rkey)
+			err = p.remove(mine[at].did, mine[at].collection, mine[at].rkey)
 			mine = slices.Delete(mine, at, at+1)
 		case n == 1 && len(mine) > 0:
-			at := mine[random.IntN(len(mine))]
-			p.put(at.did, at.collection, at.rkey, fmt.Sprintf("edited %d", i))
-		case n == 2: // one of long ago, which may have been deleted
-			p.put(did, name, "of-long-ago", fmt.Sprintf("edited %d", i))
+			_, err = p.write(mine[at].did, mine[at].collection, mine[at].rkey, fmt.Sprintf("edited %d", i))
+		case n == 2: // for most accounts one of long ago
+			_, err = p.write(did, name, "of-long-ago", fmt.Sprintf("edited %d", i))
 		default:
-			mine = append(mine, one{did, name, p.put(did, name, "", fmt.Sprintf("written %d", i))})
+			made := one{did, name, ""}
+			made.rkey, err = p.write(did, name, "", fmt.Sprintf("written %d", i))
+			mine = append(mine, made)
 		}
 		timer := time.NewTimer(10 * time.Millisecond)
 		select {
@@ -107,6 +115,42 @@ func (p past) writes(ctx context.Context, dids []string, seed uint64) {
 			timer.Stop()
 		}
 	}
+	return err
+}
+
+// fill has many write more records than limit, and others a few. It returns the CIDs of
+// the newest records of many.
+func (p past) fill(many, others []string, limit int) (newest map[string]string) {
+	newest = map[string]string{}
+	for _, did := range many {
+		for i := range limit + 90 {
+			rkey := p.put(did, historyPersona, longAgo(i), "m")
+			if i >= 90 {
+				newest[historyPersona+"/"+did+"/"+rkey] = p.net.Log().Last().CID
+			}
+		}
+	}
+	for i, did := range others {
+		for j := range 1 + 110*(i%6/5) { // some have more than a page
+			rkey := p.put(did, historyPersona, longAgo(j), "p")
+			if j%5 == 4 {
+				require.NoError(p, p.remove(did, historyPersona, rkey))
+			}
+		}
+		if i%3 > 0 {
+			p.put(did, historyNote, "of-long-ago", "n")
+		}
+	}
+	return newest
+}
+
+// awaits waits until a count in the database is at least n.
+func (k *killing) awaits(pool *pgxpool.Pool, n int, sql string) {
+	k.t.Helper()
+	require.Eventually(k.t, func() bool {
+		found, err := tryCount(pool, sql)
+		return err == nil && found >= n
+	}, 3*time.Minute, time.Millisecond, "%s stays below %d: %s", sql, n, tail(k.process.stderr.String(), 3000))
 }
 
 // TestKilledHistoryFillsCollections names two new collections to a process that reads a
@@ -124,47 +168,19 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 		dids = append(dids, a.DID)
 	}
 	many, others := dids[:2], dids[2:]
-	newest := map[string]string{}
-	for _, did := range many {
-		for i := range 240 {
-			rkey := p.put(did, historyPersona, longAgo(i), "m")
-			if i >= 90 {
-				newest[historyPersona+"/"+did+"/"+rkey] = p.net.Log().Last().CID
-			}
-		}
-	}
-	for i, did := range others {
-		for j := range 1 + 110*(i%6/5) { // some have more than a page
-			rkey := p.put(did, historyPersona, longAgo(j), "p")
-			if j%5 == 4 {
-				p.remove(did, historyPersona, rkey)
-			}
-		}
-		if i%3 > 0 {
-			p.put(did, historyNote, "of-long-ago", "n")
-		}
-	}
+	newest := p.fill(many, others, 150)
 	env := append(readsRelay(p.net), "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2")
 	k := begin(t, p.net, server, url, url, env...)
 	pool := open(t, url)
 	defer pool.Close()
-	require.Eventually(t, func() bool { // it reads the relay from now on, and stores other collections
-		n, err := tryCount(pool, `SELECT count(*) FROM streams WHERE caught_up_at IS NOT NULL`)
-		return err == nil && n == 1
-	}, time.Minute, 10*time.Millisecond)
+	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE caught_up_at IS NOT NULL`) // from now on, and other collections
 	_, err := p.net.PostNow(many[0], "the first event of the stream")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // the next process reads on from there
-		n, err := tryCount(pool, `SELECT count(*) FROM streams WHERE cursor_kind = 'seq'`)
-		return err == nil && n == 1
-	}, time.Minute, 10*time.Millisecond)
+	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE cursor_kind = 'seq'`) // the next process reads on from there
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM histories`), "nothing is kept for ever")
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.writes(ctx, others, 7)
-	}()
+	ended := make(chan error, 1)
+	go func() { ended <- p.writes(ctx, others, 7) }()
 	var logs strings.Builder
 	restart := func() {
 		k.process.kill()
@@ -174,18 +190,12 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	k.env = append(k.env, "WEIR_COLLECTIONS=app.bsky.feed.post,"+historyPersona+"=0,"+historyNote+"=0")
 	restart()
 	for _, done := range []int{1, 25, 50} {
-		require.Eventually(t, func() bool {
-			n, err := tryCount(pool, `SELECT coalesce(sum(done), 0)::int FROM histories`)
-			return err == nil && n >= done
-		}, 2*time.Minute, time.Millisecond, "%d accounts are not done: %s", done, tail(k.process.stderr.String(), 3000))
+		k.awaits(pool, done, `SELECT coalesce(sum(done), 0)::int FROM histories`)
 		restart()
 	}
-	require.Eventually(t, func() bool {
-		n, err := tryCount(pool, `SELECT count(*) FROM histories WHERE completed_at IS NOT NULL`)
-		return err == nil && n == 2
-	}, 3*time.Minute, 10*time.Millisecond, "the histories are not complete: %s", tail(k.process.stderr.String(), 3000))
+	k.awaits(pool, 2, `SELECT count(*) FROM histories WHERE completed_at IS NOT NULL`)
 	cancel()
-	<-ended
+	require.NoError(t, <-ended)
 	p.put(others[0], historyPersona, "last", "the last")
 	k.reaches(p.net.Log().Last().RelaySeq)
 	want := p.folded(many...)
@@ -204,10 +214,7 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	require.Contains(t, logs.String(), `"msg":"collection_filled"`)
 	asked := len(p.net.Calls("com.atproto.sync.listReposByCollection"))
 	restart()
-	require.Eventually(t, func() bool {
-		n, err := tryCount(pool, `SELECT count(*) FROM river_job WHERE kind = 'fill_collections' AND state = 'completed' AND finalized_at > (SELECT max(state_since) FROM streams)`)
-		return err == nil && n > 0
-	}, time.Minute, 10*time.Millisecond)
+	k.awaits(pool, 1, `SELECT count(*) FROM river_job WHERE kind = 'fill_collections' AND state = 'completed' AND finalized_at > (SELECT max(state_since) FROM streams)`)
 	require.Len(t, p.net.Calls("com.atproto.sync.listReposByCollection"), asked, "a restart reads nothing again")
 }
 

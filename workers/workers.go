@@ -107,10 +107,7 @@ func New(cfg Config) (*Client, error) {
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
-	memory := make(chan struct{}, resyncMemory)
-	Add(interruptible, newResyncRepo(cfg, memory))
-	Add(interruptible, newBackfillRepo(cfg, memory))
-	Add(interruptible, newFillCollections(cfg))
+	addRepositories(interruptible, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
@@ -159,6 +156,15 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
 	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg)}, nil
+}
+
+// addRepositories adds the workers that read whole repositories. Few of these are in
+// memory at once.
+func addRepositories(b Bundle, cfg Config) {
+	memory := make(chan struct{}, resyncMemory)
+	Add(b, newResyncRepo(cfg, memory))
+	Add(b, newBackfillRepo(cfg, memory))
+	Add(b, newFillCollections(cfg))
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
