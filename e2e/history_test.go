@@ -169,7 +169,7 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	}
 	many, others := dids[:2], dids[2:]
 	newest := p.fill(many, others, 150)
-	env := append(readsRelay(p.net), "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2")
+	env := append(readsRelay(p.net), "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s")
 	k := begin(t, p.net, server, url, url, env...)
 	pool := open(t, url)
 	defer pool.Close()
@@ -231,7 +231,7 @@ func TestRequestedHistory(t *testing.T) {
 	}
 	url := schematest.NewURL(t)
 	pool := open(t, url)
-	env := append(follower(p.net, url), "WEIR_HISTORY=auto", "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,pub.layers.*=240h")
+	env := append(follower(p.net, url), "WEIR_HISTORY=auto", "WEIR_RETENTION=24h", "WEIR_COLLECTIONS=app.bsky.feed.post,pub.layers.*=240h", "WEIR_JOB_TIMEOUT=20s", "WEIR_RESCUE_AFTER=21s")
 	start(t, env, "serve")
 	_, refused, code := weir(t, env, "backfill", "add", "--collection", "com.example.else")
 	require.Equal(t, 1, code)
@@ -244,7 +244,7 @@ func TestRequestedHistory(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return count(t, pool, fmt.Sprintf(`SELECT count(*) FROM histories WHERE collection = '%s' AND run = %d AND completed_at IS NOT NULL AND done = 50 AND limited = 0`, collection, run)) == 1
-		}, time.Minute, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	}
 	filled(historyNote, 1)
 	require.Equal(t, 50, count(t, pool, `SELECT count(*) FROM records_other WHERE record ->> 'text' = 'kept'`))

@@ -295,7 +295,7 @@ func (h *pastReader) failed(ctx context.Context, histories []schema.HistoryAccou
 	_, api := errors.AsType[*bluesky.Error](err)
 	_, unverified := errors.AsType[*unverifiedError](err)
 	switch {
-	case ctx.Err() == nil && !api && errors.Is(err, context.DeadlineExceeded):
+	case ctx.Err() == nil && (bluesky.Unsent(err) || !api && errors.Is(err, context.DeadlineExceeded)): // others were first
 		return snooze(0)
 	case ctx.Err() != nil || !api && !unverified && !errors.Is(err, bluesky.ErrGone):
 		return err

@@ -123,8 +123,8 @@ func TestHostileRepository(t *testing.T) {
 				items = append(items, item(did, from-i))
 			}
 			return items, from - 100
-		}, `state = 'done' AND limited AND records = 500`},
-		"one to a page": {func(did string, from int) ([]string, int) { return []string{item(did, from)}, from - 1 }, `state = 'done' AND limited AND records = 500`},
+		}, `state = 'done' AND limited AND records = 120`},
+		"one to a page": {func(did string, from int) ([]string, int) { return []string{item(did, from)}, from - 1 }, `state = 'done' AND limited AND records = 120`},
 		"rising": {func(did string, from int) ([]string, int) {
 			return []string{item(did, from), item(did, from+1)}, from - 1
 		}, `state = 'unread' AND problem LIKE '%does not list%' AND records = 0`},
@@ -157,7 +157,7 @@ func TestHostileRepository(t *testing.T) {
 			}))
 			t.Cleanup(hostile.Close)
 			r = filling(t, func(c *Config) {
-				c.History.Records = 500
+				c.History.Records = 120
 				api, err := bluesky.New(bluesky.Config{AppView: c.Bluesky.Relays()[0], Directory: hostile.URL, Relays: c.Bluesky.Relays(), Logger: c.Logger, Retries: []time.Duration{time.Millisecond}})
 				require.NoError(t, err)
 				c.Bluesky = api
@@ -167,7 +167,7 @@ func TestHostileRepository(t *testing.T) {
 			h := r.fills(persona)
 			require.EqualValues(t, 1, h.Accounts)
 			require.Equal(t, 1, r.count(`SELECT count(*) FROM history_accounts WHERE `+c.want), "%+v", h)
-			require.LessOrEqual(t, r.count(`SELECT count(*) FROM records`), 500)
+			require.LessOrEqual(t, r.count(`SELECT count(*) FROM records`), 120)
 		})
 	}
 }

@@ -48,12 +48,14 @@ type HistoryLimits struct {
 	Jobs    int           // 32: unfinished jobs; more would look like a backlog
 	Settle  time.Duration // 10 s: how long an account must have been followed
 	Pause   time.Duration // 2 s: between two passes
+	Endless int64         // 10,000: how many accounts, or empty pages, more than there should be a listing may have
 }
 
 func (l HistoryLimits) withDefaults() HistoryLimits {
 	return HistoryLimits{
 		Records: cmp.Or(l.Records, 10_000), Bytes: cmp.Or(l.Bytes, 32<<20), Waiting: cmp.Or(l.Waiting, 2000), Jobs: cmp.Or(l.Jobs, 32),
 		Settle: cmp.Or(l.Settle, 10*time.Second), Pause: cmp.Or(l.Pause, 2*time.Second),
+		Endless: cmp.Or(l.Endless, 10_000),
 	}
 }
 
@@ -61,7 +63,6 @@ const (
 	listingTries   = 3               // failed tries of a listing before another relay is asked
 	listingPage    = 500             // accounts of a page: small enough to stop soon when many wait
 	longestListing = 5 * time.Minute // between two tries
-	seenAtLeast    = 10_000          // accounts and pages that a listing may name again before it counts as endless
 )
 
 func newFillCollections(cfg Config) *FillCollections {
@@ -272,11 +273,11 @@ func (p *historyPass) list(ctx context.Context, l schema.AccountListing) error {
 			l.Cursor = ""
 		}
 		dids, next, err := p.accounts(ctx, relay, l)
-		if err == nil && next != "" && endless(l) {
+		if err == nil && next != "" && p.endless(l) {
 			err = fmt.Errorf("%s names the accounts of %s again and again: %d so far, on %d pages", relay, l.Name, l.Seen, l.Pages)
 		}
 		if err != nil {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || bluesky.Unsent(err) {
 				return ctx.Err()
 			}
 			return p.failed(ctx, l, relay, err)
@@ -310,8 +311,8 @@ func (p *historyPass) accounts(ctx context.Context, relay string, l schema.Accou
 
 // endless reports whether a listing has named far more accounts than it has, or has far
 // too many pages for them.
-func endless(l schema.AccountListing) bool {
-	return l.Seen > 2*l.Known+seenAtLeast || l.Pages > l.Seen+seenAtLeast
+func (p *historyPass) endless(l schema.AccountListing) bool {
+	return l.Seen > 2*l.Known+p.limits.Endless || l.Pages > l.Seen+p.limits.Endless
 }
 
 // relay returns the relay to ask: the one that gave the cursor, while it is configured.
