@@ -180,9 +180,9 @@ type AccountListing struct {
 	Known      int64 // the accounts of the history
 }
 
-// maxHistoryNames bounds the names of a history: those under a prefix come from
+// MaxHistoryNames bounds the names of a history: those under a prefix come from
 // strangers.
-const maxHistoryNames = 1000
+const MaxHistoryNames = 1000
 
 // AddHistoryNames adds listings of collections to a run.
 func AddHistoryNames(ctx context.Context, db DB, collection string, run int, names []string) error {
@@ -198,7 +198,7 @@ WHERE l.run < excluded.run`
 	if len(names) == 0 {
 		return nil
 	}
-	if _, err := db.Exec(ctx, sql, collection, run, names, maxHistoryNames); err != nil {
+	if _, err := db.Exec(ctx, sql, collection, run, names, MaxHistoryNames); err != nil {
 		return fmt.Errorf("add names to the history of %s: %w", collection, err)
 	}
 	return nil

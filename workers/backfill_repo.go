@@ -206,13 +206,13 @@ func (h *pastReader) fill(ctx context.Context, a schema.HistoryAccount) error {
 			}
 		}
 		if !h.limited.left() && (!at.End || at.peek(names)) {
-			return h.end(ctx, a, names, true)
+			return h.end(ctx, a, true)
 		}
 		if time.Now().After(h.until) {
 			return errPatience
 		}
 	}
-	return h.end(ctx, a, names, false)
+	return h.end(ctx, a, false)
 }
 
 // begin reads the revision under which everything is stored, before the first page.
@@ -274,20 +274,12 @@ func inHistory(stored collection.Registry, of, name string) bool {
 	return ok && (name == of || collection.Match(of, name) && len(e.Pattern) <= len(of))
 }
 
-// end records that the account was read. Collections that its repository shows under a
-// prefix are listed too.
-func (h *pastReader) end(ctx context.Context, a schema.HistoryAccount, names []string, limited bool) error {
+// end records that the account was read.
+func (h *pastReader) end(ctx context.Context, a schema.HistoryAccount, limited bool) error {
 	if limited {
 		h.log.Info("history_limited", "collection", a.Collection, "records", a.Records, "bytes", a.Bytes, "effect", "older records of the account are not stored: see WEIR_HISTORY_RECORDS and WEIR_HISTORY_BYTES")
 	}
-	return pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
-		if strings.HasSuffix(a.Collection, "*") {
-			if err := schema.AddHistoryNames(ctx, tx, a.Collection, a.Run, names); err != nil {
-				return err
-			}
-		}
-		return schema.EndHistoryAccount(ctx, tx, a, limited)
-	})
+	return schema.EndHistoryAccount(ctx, h.pool, a, limited)
 }
 
 // failed decides when an account that cannot be read is tried again.

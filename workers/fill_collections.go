@@ -241,7 +241,8 @@ func (p *historyPass) advance(ctx context.Context, h schema.HistoryRun) (problem
 }
 
 // names returns the collections that relays are asked for. Under a prefix these are the
-// ones that have stored records, and those that were found in repositories.
+// ones that have stored records: first by the stream, then from the repositories that are
+// read. Earlier runs knew others, perhaps.
 func (p *historyPass) names(ctx context.Context, of string) ([]string, error) {
 	prefix, ok := strings.CutSuffix(of, "*")
 	if !ok {
@@ -251,11 +252,11 @@ func (p *historyPass) names(ctx context.Context, of string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := schema.CollectionsUnder(ctx, p.pool, prefix, mostCollections)
+	found, err := schema.CollectionsUnder(ctx, p.pool, prefix, schema.MaxHistoryNames)
 	if err != nil {
 		return nil, err
 	}
-	names = append(names, found...)
+	names = append(append(names, found...), schema.PostCollection) // which is in another table
 	slices.Sort(names)
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !inHistory(p.stored, of, name) }), nil
 }
