@@ -89,6 +89,10 @@ func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRep
 		switch {
 		case errors.Is(err, errPatience), errors.Is(err, schema.ErrMoved):
 			return snooze(0) // continue behind more urgent jobs, from what is stored then
+		case refused(err): // perhaps this collection only
+			if err := h.failed(ctx, histories[i:i+1], err); err != nil {
+				return err
+			}
 		case err != nil:
 			return h.failed(ctx, histories[i:], err)
 		}

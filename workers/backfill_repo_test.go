@@ -107,6 +107,25 @@ func TestInterruptedHistoryContinues(t *testing.T) {
 	require.Equal(t, 1, seen[""], "the first page is not read again")
 }
 
+// TestRefusedCollectionEndsNoOther of the account.
+func TestRefusedCollectionEndsNoOther(t *testing.T) {
+	t.Parallel()
+	r := filling(t, nil)
+	did := r.net.Accounts()[0].DID
+	r.puts(did, note, "self", "n")
+	r.puts(did, persona, "self", "p")
+	require.NoError(t, r.client.QueuePause(t.Context(), "backfill", nil))
+	r.becomes(1, `SELECT count(*) FROM river_queue WHERE name = 'backfill' AND paused_at IS NOT NULL`)
+	r.requests(note)
+	r.requests(persona)
+	r.becomes(2, `SELECT count(*) FROM history_accounts WHERE state = 'waiting'`)
+	require.NoError(t, r.net.FailCalls(simnet.CallFault{Kind: simnet.Forbidden, Endpoint: "com.atproto.repo.listRecords", Count: 1}))
+	require.NoError(t, r.client.QueueResume(t.Context(), "backfill", nil))
+	require.EqualValues(t, 1, r.filled(note).Unread)
+	require.EqualValues(t, 1, r.filled(persona).Done)
+	require.Equal(t, []string{persona + " self p"}, r.records(did))
+}
+
 // TestHostileRepository: a server that lists a million records, one to a page, in a wrong
 // order, or the same again. The account ends at the limit, or is tried again later.
 func TestHostileRepository(t *testing.T) {
