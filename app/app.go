@@ -141,6 +141,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		}
 	}
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
+	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()

@@ -121,6 +121,15 @@ type Config struct {
 	BackfillFrom string `env:"WEIR_BACKFILL_FROM" envDefault:"appview"`
 	// How many feeds this process reads at once.
 	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
+	// Whether the past of new collections is read that are kept for ever: auto, or manual for
+	// only those that somebody requests. Where the whole network is followed, WEIR_RELAYS name
+	// the accounts, whatever the source is.
+	History string `env:"WEIR_HISTORY" envDefault:"auto"`
+	// How many records of an account are read from its past, over all collections: the newest
+	// ones.
+	HistoryRecords int64 `env:"WEIR_HISTORY_RECORDS" envDefault:"10000"`
+	// How many bytes of JSON of an account are read from its past.
+	HistoryBytes int64 `env:"WEIR_HISTORY_BYTES" envDefault:"33554432"`
 	// How often stored records are compared with their accounts' own repositories, and
 	// repaired. 0: never.
 	AuditInterval time.Duration `env:"WEIR_AUDIT_INTERVAL" envDefault:"24h"`
@@ -254,6 +263,10 @@ func ReadConfig() (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
 	case c.BackfillWorkers < 1 || c.APIConcurrency < 1:
 		return Config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 1 or more")
+	case c.History != historyAuto && c.History != "manual":
+		return Config{}, fmt.Errorf("WEIR_HISTORY is %q: expected auto or manual", c.History)
+	case c.HistoryRecords < 1 || c.HistoryRecords > 1_000_000 || c.HistoryBytes < 1:
+		return Config{}, errors.New("WEIR_HISTORY_RECORDS must be 1 to 1000000, and WEIR_HISTORY_BYTES 1 or more")
 	case c.SyncInterval < time.Minute || c.BackfillWindow <= 0 || c.APIInterval < 0:
 		return Config{}, errors.New("WEIR_SYNC_INTERVAL must be 1m or more, WEIR_BACKFILL_WINDOW greater than 0, and WEIR_API_INTERVAL not negative")
 	case (c.Identifier == "") != (c.AppPassword == ""):

@@ -91,6 +91,11 @@ SELECT (SELECT count(DISTINCT did) FROM watch_members)                          
 	return One(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
 }
 
+// DatabaseBytes returns the size of the database on disk.
+func DatabaseBytes(ctx context.Context, db DB) (int64, error) {
+	return One(ctx, db, "read the size of the database", pgx.RowTo[int64], `SELECT pg_database_size(current_database())`)
+}
+
 // Counts is the state of the ranking's counts.
 type Counts struct {
 	Pending int64      // changes that are not counted yet, up to CountedPending

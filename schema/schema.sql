@@ -337,6 +337,66 @@ CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT 
 CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
 CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
 
+-- The collections whose past is read, or was: entries of WEIR_COLLECTIONS, or collections under one. Deleting a row has a collection that is kept for ever read again.
+CREATE TABLE histories (
+    collection text COLLATE "C" NOT NULL,
+    reason text NOT NULL, -- new: WEIR_COLLECTIONS names it, and keeps it for ever; requested: somebody asked for it.
+    requested_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    run integer DEFAULT 1 NOT NULL, -- How often it was requested. Each run reads every account again.
+    began_at timestamp with time zone, -- When this run began. NULL: no stream stores the collection yet.
+    completed_at timestamp with time zone, -- When every account had been read, except those that cannot be. NULL: not yet.
+    cancelled_at timestamp with time zone, -- When the run was cancelled. A request continues it.
+    accounts bigint DEFAULT 0 NOT NULL, -- The accounts of this run so far. done of them are read to the end or to the limit, unread cannot be read for now, and the others wait.
+    done bigint DEFAULT 0 NOT NULL,
+    unread bigint DEFAULT 0 NOT NULL,
+    limited bigint DEFAULT 0 NOT NULL, -- How many of done reached the limit of an account: older records of them are not stored.
+    records bigint DEFAULT 0 NOT NULL, -- The records of the accounts in done, whether this run stored them or the stream had.
+    bytes bigint DEFAULT 0 NOT NULL, -- The JSON of these records, in bytes.
+    problem text DEFAULT ''::text NOT NULL, -- Why it does not advance. Empty: it does, or is complete.
+    CONSTRAINT histories_pkey PRIMARY KEY (collection),
+    CONSTRAINT histories_collection_check CHECK (collection <> ''::text),
+    CONSTRAINT histories_reason_check CHECK (reason = ANY (ARRAY['new'::text, 'requested'::text]))
+);
+
+-- The accounts of each history, and how far each has been read.
+CREATE TABLE history_accounts (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    run integer NOT NULL,
+    state text DEFAULT 'waiting'::text NOT NULL, -- waiting; done: read to the end or to the limit; unread: it cannot be read for now, and problem says why.
+    place jsonb, -- The position in the account's repository. NULL: nothing has been read in this run.
+    records bigint DEFAULT 0 NOT NULL, -- The records read so far. An account that reaches the limit has only its newest ones.
+    bytes bigint DEFAULT 0 NOT NULL, -- The JSON of these records, in bytes.
+    limited boolean DEFAULT false NOT NULL, -- It reached WEIR_HISTORY_RECORDS or WEIR_HISTORY_BYTES: older records are not stored.
+    tries integer DEFAULT 0 NOT NULL, -- How often it could not be read.
+    retry_at timestamp with time zone, -- When an unread account is tried again, if it is active. NULL: not again in this run.
+    read_at timestamp with time zone,
+    problem text DEFAULT ''::text NOT NULL,
+    CONSTRAINT history_accounts_pkey PRIMARY KEY (collection, did),
+    CONSTRAINT history_accounts_collection_fkey FOREIGN KEY (collection) REFERENCES histories(collection) ON DELETE CASCADE,
+    CONSTRAINT history_accounts_state_check CHECK (state = ANY (ARRAY['waiting'::text, 'done'::text, 'unread'::text]))
+);
+CREATE INDEX history_accounts_limited ON history_accounts USING btree (collection, did) WHERE limited;
+CREATE INDEX history_accounts_retry ON history_accounts USING btree (retry_at) WHERE state = 'unread'::text AND retry_at IS NOT NULL;
+CREATE INDEX history_accounts_waiting ON history_accounts USING btree (did) WHERE state = 'waiting'::text;
+
+-- Where the whole network is followed: how far relays have named the accounts that have records in a collection.
+CREATE TABLE history_listings (
+    collection text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL, -- The collection that relays are asked for. A prefix has a listing for each name under it that is known.
+    run integer NOT NULL, -- The run of the history that it belongs to.
+    host text DEFAULT ''::text NOT NULL, -- The relay that gave the cursor. The cursor means nothing on another one.
+    cursor text DEFAULT ''::text NOT NULL,
+    pages bigint DEFAULT 0 NOT NULL,
+    seen bigint DEFAULT 0 NOT NULL, -- How many accounts the pages have named so far. Many more than there are accounts: the relay repeats itself.
+    tries integer DEFAULT 0 NOT NULL, -- Failed tries in a row. After some of them another relay is asked.
+    retry_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone,
+    problem text DEFAULT ''::text NOT NULL,
+    CONSTRAINT history_listings_pkey PRIMARY KEY (collection, name),
+    CONSTRAINT history_listings_collection_fkey FOREIGN KEY (collection) REFERENCES histories(collection) ON DELETE CASCADE
+);
+
 -- A random key, made once. The ids in feeds are derived from it: with another key, every feed reader would show every link again.
 CREATE TABLE instance_key (
     one boolean DEFAULT true NOT NULL,
@@ -703,6 +763,13 @@ CREATE TABLE short_links (
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX short_links_resolve_at ON short_links USING btree (resolve_at) WHERE resolve_at IS NOT NULL;
 
+-- The entries of WEIR_COLLECTIONS by which the stream is read: names, and prefixes such as pub.layers.*. The consumer that takes the lease writes them.
+CREATE TABLE stored_collections (
+    collection text COLLATE "C" NOT NULL,
+    since timestamp with time zone DEFAULT clock_timestamp() NOT NULL, -- When a consumer first had this entry: what was written earlier is in no stream.
+    CONSTRAINT stored_collections_pkey PRIMARY KEY (collection)
+);
+
 -- One row per stream: how far it has been committed, and who may commit to it.
 CREATE TABLE streams (
     name text NOT NULL,
@@ -1007,6 +1074,35 @@ BEGIN
         RAISE EXCEPTION 'a priority is 1 (first) to 4, not %', priority USING ERRCODE = '22023';
     END IF;
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
+END $function$;
+
+-- Requests the past of a collection, or of all collections under a prefix such as pub.layers.*. Returns the id of the job that begins it.
+CREATE OR REPLACE FUNCTION public.enqueue_history(collection text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF collection IS NULL OR length(collection) > 317 OR collection !~ '^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)+\.([a-zA-Z][a-zA-Z0-9]*|\*)$' THEN
+        RAISE EXCEPTION '% is not a collection', coalesce(quote_literal(left(collection, 100)), 'NULL')
+            USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_history(''site.standard.document''), or a prefix such as pub.layers.*';
+    END IF;
+    -- An unfinished run goes on. A completed one is followed by another, which reads every account again.
+    INSERT INTO histories AS h (collection, reason) VALUES (enqueue_history.collection, 'requested')
+    ON CONFLICT ON CONSTRAINT histories_pkey DO UPDATE
+    SET reason       = 'requested',
+        requested_at = clock_timestamp(),
+        run          = h.run + (h.completed_at IS NOT NULL)::int,
+        began_at     = CASE WHEN h.completed_at IS NULL THEN h.began_at END,
+        accounts     = CASE WHEN h.completed_at IS NULL THEN h.accounts ELSE 0 END,
+        done         = CASE WHEN h.completed_at IS NULL THEN h.done     ELSE 0 END,
+        unread       = CASE WHEN h.completed_at IS NULL THEN h.unread   ELSE 0 END,
+        limited      = CASE WHEN h.completed_at IS NULL THEN h.limited  ELSE 0 END,
+        records      = CASE WHEN h.completed_at IS NULL THEN h.records  ELSE 0 END,
+        bytes        = CASE WHEN h.completed_at IS NULL THEN h.bytes    ELSE 0 END,
+        problem      = '',
+        completed_at = NULL,
+        cancelled_at = NULL;
+    RETURN enqueue_job('fill_collections', 'network', '{"once": true}', ARRAY['manual']);
 END $function$;
 
 -- Adds a job that needs no unique key, and wakes a worker; returns its id.
@@ -1338,7 +1434,7 @@ BEGIN
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'fetch_card', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'fetch_card', 'fill_collections', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)

@@ -69,6 +69,8 @@ func endpoints() map[string]endpoint {
 		"com.atproto.server.refreshSession":  {http.MethodPost, (*visit).refreshSession},
 		"com.atproto.sync.getLatestCommit":   {http.MethodGet, (*visit).latestCommit},
 		"com.atproto.sync.getRepo":           {http.MethodGet, (*visit).getRepo},
+
+		"com.atproto.sync.listReposByCollection": {http.MethodGet, (*visit).reposByCollection},
 	}
 }
 

@@ -264,7 +264,7 @@ func (r *expiry) account(did string) error {
 			return schema.PurgeProjected(ctx, db, table, did, r.keptCollections(), limit)
 		}})
 	}
-	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}) {
+	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}, step{"purged_histories", schema.PurgeHistories}) {
 		err := r.batches(step.what, func(limit int) (examined, deleted int, err error) {
 			deleted, err = step.purge(r.ctx, r.pool, did, limit)
 			return deleted, deleted, err

@@ -37,7 +37,7 @@ type ResyncRepo struct {
 	projections *Projections
 	read        ReadRepository
 	limits      ResyncLimits
-	memory      chan struct{} // a token per repository in memory
+	memory      chan struct{} // a token per repository in memory, shared with histories
 }
 
 // ReadRepository reads the CAR of a repository. It returns an error if the repository is
@@ -74,10 +74,10 @@ const (
 	resyncBefore   = 8 * 24 * time.Hour // how far a stream may have reached back before the database was made
 )
 
-func newResyncRepo(cfg Config) *ResyncRepo {
+func newResyncRepo(cfg Config, memory chan struct{}) *ResyncRepo {
 	limits := ResyncLimits{cmp.Or(cfg.Resync.PerHour, 600), cmp.Or(cfg.Resync.Useful, time.Minute), cmp.Or(cfg.Resync.Useless, time.Hour), cmp.Or(cfg.Resync.Within, resyncTimeout*9/10)}
 	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
-		limits: limits, memory: make(chan struct{}, resyncMemory)}
+		limits: limits, memory: memory}
 }
 
 // EnqueueResyncs adds the jobs of accounts that a commit marked, in its transaction. An

@@ -78,6 +78,8 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.RetryDeadLetters{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
 		{jobs.ResyncRepo{DID: "did:plc:a"}, []string{"resync"}},
+		{jobs.BackfillRepo{DID: "did:plc:a"}, []string{"history"}},
+		{jobs.FillCollections{}, []string{"periodic"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)
@@ -102,7 +104,7 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, jobs.ProcessPosts{}} {
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, jobs.ProcessPosts{}} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1`, inserted.Job.ID)

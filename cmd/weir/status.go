@@ -88,6 +88,9 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	if r.Desynchronized > 0 {
 		fmt.Fprintf(table, "desynchronized\t%s to be compared with their repositories\n", counts(r.Desynchronized, "account", "accounts"))
 	}
+	for _, h := range r.Histories {
+		fmt.Fprintf(table, "history of %s\t%s\n", web.Plain(h.Collection), describeHistory(h))
+	}
 	fmt.Fprintf(table, "database\t%.1f MB\n", float64(r.DatabaseBytes)/(1<<20))
 	return table.Flush()
 }

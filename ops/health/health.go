@@ -92,6 +92,8 @@ type Report struct {
 	Desynchronized int64   `json:"desynchronized_accounts"` // accounts that must be compared with their repositories
 	DatabaseBytes  int64   `json:"database_bytes"`
 
+	Histories []schema.History `json:"histories"` // of collections: how far their past has been read
+
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
 
@@ -147,6 +149,9 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		}
 	}
 	if err := r.readAudit(ctx, db, now); err != nil {
+		return Report{}, err
+	}
+	if r.Histories, err = schema.Histories(ctx, db); err != nil {
 		return Report{}, err
 	}
 	counts, err := schema.ReadCounts(ctx, db)
