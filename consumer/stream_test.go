@@ -314,6 +314,12 @@ func TestStreamStartsAtATime(t *testing.T) {
 		if !ok {
 			return
 		}
+		source := w.source(t, []string{s.net.Endpoint()}, 0, slog.New(slog.DiscardHandler))
+		conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorSeq} }, nil)
+		require.NoError(t, err)
+		_, err = conn.Next(t.Context()) // the simulated relay signs its history for its first client
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
 		ctx, cancel := context.WithCancel(t.Context())
 		lived := make(chan struct{})
 		go func() { // a relay is asked for its newest event
