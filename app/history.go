@@ -17,8 +17,9 @@ import (
 const historyAuto = "auto"
 
 // storeCollections records which collections the stream brings from now on, and begins to
-// read the past of those that are kept for ever. Of the others the stream brings all that
-// is kept, after a while.
+// read the past of those whose entry says that they are kept for ever. Of those that expire
+// the stream brings all that is kept, after a while. WEIR_RETENTION=0 alone reads no past:
+// the posts of a whole network are more than most machines hold.
 func (p App) storeCollections(ctx context.Context) error {
 	queue, err := workers.Queue(p.pool, p.log)
 	if err != nil {
@@ -27,7 +28,7 @@ func (p App) storeCollections(ctx context.Context) error {
 	var entries, full []string
 	for _, e := range p.stored.Entries() {
 		entries = append(entries, e.Pattern)
-		if e.Retention == 0 && p.cfg.History == historyAuto {
+		if e.Explicit && e.Retention == 0 && p.cfg.History == historyAuto {
 			full = append(full, e.Pattern)
 		}
 	}
