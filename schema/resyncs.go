@@ -182,8 +182,13 @@ func PostponeResync(ctx context.Context, db DB, did, problem string, wait time.D
 	return nil
 }
 
-// DropResync forgets an account that needs no resync any more.
+// DropResync forgets an account that needs no resync any more, because nothing of it is
+// stored. What was refused of it is settled too.
 func DropResync(ctx context.Context, tx pgx.Tx, did string) error {
+	const letters = `UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE did = $1 AND stage = 'verify' AND class = 'permanent' AND state = 'open'`
+	if _, err := tx.Exec(ctx, letters, did); err != nil {
+		return fmt.Errorf("settle the dead letters of %s: %w", did, err)
+	}
 	if _, err := tx.Exec(ctx, `DELETE FROM resyncs WHERE did = $1`, did); err != nil {
 		return fmt.Errorf("drop the resync of %s: %w", did, err)
 	}

@@ -366,9 +366,11 @@ func TestDeletedDIDIsADeletedAccount(t *testing.T) {
 	did, _ := r.busiest()
 	r.follows(did)
 	require.NoError(t, r.net.Delete(did))
+	r.execute(`INSERT INTO dead_letters (key, stage, did, cause, raw, raw_bytes, first_seen, last_seen) VALUES ('\x01', 'verify', $1, 'a test', '', 0, now(), now())`, did)
 	r.refuses(did, "")
 	r.becomes(1, fmt.Sprintf(`SELECT count(*) FROM accounts WHERE did = '%s' AND status = 'deleted'`, did))
 	r.becomes(0, `SELECT count(*) FROM resyncs`)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM dead_letters WHERE state = 'dismissed'`))
 	require.Zero(t, r.fetched())
 }
 
