@@ -236,11 +236,8 @@ func (c *Consumer) holdLease(ctx context.Context, lease schema.Lease) error {
 	heartbeatErr := <-beat
 	halt()
 	<-partitions
-	switch {
-	case errors.Is(err, schema.ErrFenced), errors.Is(heartbeatErr, schema.ErrFenced):
+	if errors.Is(err, schema.ErrFenced) || errors.Is(heartbeatErr, schema.ErrFenced) {
 		return schema.ErrFenced
-	case err != nil && !errors.Is(err, ErrEnd):
-		return err
 	}
 	return errors.Join(err, c.releaseLease(ctx, lease))
 }
