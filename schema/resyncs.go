@@ -144,13 +144,8 @@ type ResyncResult struct {
 // revision was refused meanwhile. What waited for the comparison as dead letters is
 // settled: whatever of it was true is stored.
 func EndResync(ctx context.Context, tx pgx.Tx, did string, r ResyncResult) (again time.Duration, err error) {
-	const letters = `
-UPDATE dead_letters AS l
-SET state = 'dismissed', state_at = now()
-FROM resyncs AS r
-WHERE r.did = $1 AND l.did = $1 AND l.stage = 'verify' AND l.class = 'permanent' AND l.state = 'open' AND l.last_seen < r.begun_at`
-	if _, err := tx.Exec(ctx, letters, did); err != nil {
-		return 0, fmt.Errorf("settle the dead letters of %s: %w", did, err)
+	if err := settleRefused(ctx, tx, did, `last_seen < (SELECT r.begun_at FROM resyncs AS r WHERE r.did = $1)`); err != nil {
+		return 0, err
 	}
 	// The chain goes on from the commit that was compared.
 	const chain = `UPDATE chains SET rev = $2, data = $3 WHERE did = $1 AND rev < $2 AND $3::bytea IS NOT NULL`
@@ -174,6 +169,19 @@ RETURNING CASE WHEN desynchronized_at IS NOT NULL THEN due_at - now() ELSE inter
 	return again, err
 }
 
+// settleRefused dismisses the dead letters of what was refused of an account, under a
+// condition.
+func settleRefused(ctx context.Context, tx pgx.Tx, did, condition string) error {
+	sql := `
+UPDATE dead_letters
+SET state = 'dismissed', state_at = now()
+WHERE did = $1 AND stage = 'verify' AND class = 'permanent' AND state = 'open' AND ` + condition
+	if _, err := tx.Exec(ctx, sql, did); err != nil {
+		return fmt.Errorf("settle the dead letters of %s: %w", did, err)
+	}
+	return nil
+}
+
 // PostponeResync records why an account could not be compared, and when to try again.
 func PostponeResync(ctx context.Context, db DB, did, problem string, wait time.Duration) error {
 	if _, err := db.Exec(ctx, `UPDATE resyncs SET problem = $2, due_at = now() + $3::interval WHERE did = $1`, did, Text(problem), wait); err != nil {
@@ -185,9 +193,8 @@ func PostponeResync(ctx context.Context, db DB, did, problem string, wait time.D
 // DropResync forgets an account that needs no resync any more, because nothing of it is
 // stored. What was refused of it is settled too.
 func DropResync(ctx context.Context, tx pgx.Tx, did string) error {
-	const letters = `UPDATE dead_letters SET state = 'dismissed', state_at = now() WHERE did = $1 AND stage = 'verify' AND class = 'permanent' AND state = 'open'`
-	if _, err := tx.Exec(ctx, letters, did); err != nil {
-		return fmt.Errorf("settle the dead letters of %s: %w", did, err)
+	if err := settleRefused(ctx, tx, did, `true`); err != nil {
+		return err
 	}
 	if _, err := tx.Exec(ctx, `DELETE FROM resyncs WHERE did = $1`, did); err != nil {
 		return fmt.Errorf("drop the resync of %s: %w", did, err)
