@@ -129,7 +129,7 @@ func (c *Client) Fetch(ctx context.Context, address string) (Page, error) {
 
 // newPage describes the page that was found at an address.
 func newPage(h head, first, at *url.URL) Page {
-	p := Page{Title: h.title.text(), Description: h.description.text(), SiteName: h.site.text(), Address: at.String(), SameSite: sameSite(first, at)}
+	p := Page{Title: h.title.text, Description: h.description.text, SiteName: h.site.text, Address: at.String(), SameSite: sameSite(first, at)}
 	if to, err := link.Parse(at.String()); err == nil && !to.Excluded && (!to.Short || at.Host == first.Host) {
 		p.To, p.Address = to, to.URL
 	}

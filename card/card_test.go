@@ -34,7 +34,7 @@ func TestHeadOfAPage(t *testing.T) {
 	} {
 		h, err := parseHead(strings.NewReader(content))
 		require.NoError(t, err, content)
-		require.Equal(t, want, h.title.text()+"|"+h.description.text()+"|"+h.site.text(), content)
+		require.Equal(t, want, h.title.text+"|"+h.description.text+"|"+h.site.text, content)
 	}
 }
 

@@ -32,7 +32,7 @@ type head struct {
 
 // said is a text of which the head may have several: the one of the best source stays.
 type said struct {
-	of   string
+	text string
 	rank int // of its source; 0: none
 	most int // characters
 }
@@ -43,11 +43,9 @@ func (s *said) say(rank int, text string) {
 		return
 	}
 	if text = link.Clean(text, s.most); text != "" {
-		s.of, s.rank = text, rank
+		s.text, s.rank = text, rank
 	}
 }
-
-func (s *said) text() string { return s.of }
 
 // readHead reads the head of the page in a response.
 func readHead(resp *http.Response) (head, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,8 +24,8 @@ const (
 	CardsAtOnce  = 2
 	CardTries    = 4 // the first and three more
 
-	manyForCard = 5 // sharers for whom a page is fetched whatever they say
-	someForCard = 2 // sharers for whom it is fetched if none of them gives a title
+	fetchedAt         = 5 // sharers: the page of the link is fetched, whatever they say
+	fetchedUntitledAt = 2 // sharers: it is fetched if none of them gives a title
 
 	cardLock  = 0x77656972637264
 	cardLease = time.Minute // after which nobody waits for a fetch; longer than any
@@ -38,10 +39,10 @@ type wantedColumns struct {
 
 func (c *wantedColumns) add(link int64, sharers int) {
 	switch {
-	case sharers >= manyForCard:
-		c.links, c.sharers = append(c.links, link), append(c.sharers, manyForCard)
-	case sharers >= someForCard:
-		c.links, c.sharers = append(c.links, link), append(c.sharers, someForCard)
+	case sharers >= fetchedAt:
+		c.links, c.sharers = append(c.links, link), append(c.sharers, fetchedAt)
+	case sharers >= fetchedUntitledAt:
+		c.links, c.sharers = append(c.links, link), append(c.sharers, fetchedUntitledAt)
 	}
 }
 
@@ -51,7 +52,7 @@ func wantCards(k string) string {
 	return `
 WITH wanted AS MATERIALIZED (
     SELECT k.link_id, k.sharers FROM ` + k + `
-    WHERE (k.sharers >= 5 OR NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0))
+    WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + ` OR NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0))
       AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
 )
 INSERT INTO cards AS c (link_id, sharers, fetch_at)
@@ -71,7 +72,8 @@ func queueCards(q *pgx.Batch, of wantedColumns, added *int) {
 
 // queueEveryCard does it for all links that are counted.
 func queueEveryCard(q *pgx.Batch, added *int) {
-	q.Queue(wantCards(`(SELECT n.link_id, CASE WHEN n.sharers >= 5 THEN 5 ELSE 2 END::smallint AS sharers FROM link_counts AS n) AS k`)).Exec(rowsInto(added))
+	sharers := fmt.Sprintf(`CASE WHEN n.sharers >= %[1]d THEN %[1]d ELSE %[2]d END::smallint`, fetchedAt, fetchedUntitledAt)
+	q.Queue(wantCards(`(SELECT n.link_id, ` + sharers + ` AS sharers FROM link_counts AS n) AS k`)).Exec(rowsInto(added))
 }
 
 func rowsInto(n *int) func(pgconn.CommandTag) error {
@@ -164,7 +166,7 @@ const hostOfURL = `split_part(split_part(l.url, '/', 3), ':', 1)`
 func nextCard(ctx context.Context, tx pgx.Tx) (due CardFetch, unwanted bool, err error) {
 	const sql = `
 SELECT c.link_id, l.url, c.tries + 1,
-       l.merged_into IS NOT NULL OR c.sharers < 5 AND c.tries = 0 AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0)
+       l.merged_into IS NOT NULL OR c.sharers < $1 AND c.tries = 0 AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0)
 FROM cards AS c
 JOIN links AS l ON l.id = c.link_id
 WHERE ` + dueCard + ` AND NOT EXISTS (SELECT FROM card_hosts AS h WHERE h.host = ` + hostOfURL + ` AND h.next_at > clock_timestamp())
@@ -173,7 +175,7 @@ LIMIT 1
 FOR UPDATE OF c SKIP LOCKED`
 	due, err = schema.One(ctx, tx, "choose the page to fetch", func(row pgx.CollectableRow) (f CardFetch, err error) {
 		return f, row.Scan(&f.Link, &f.URL, &f.Try, &unwanted)
-	}, sql)
+	}, sql, fetchedAt)
 	return due, unwanted, err
 }
 
