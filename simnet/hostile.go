@@ -21,7 +21,7 @@ const (
 	NotARecord     Forgery = "not-a-record"    // a record that is an array
 	ManyOperations Forgery = "many-operations" // 8,192 operations
 	NullOperation  Forgery = "null-operation"  // null as its only operation
-	EndlessOps     Forgery = "endless-ops"     // 2^32 operations, of which none comes
+	EndlessOps     Forgery = "endless-ops"     // a list of 2^32 operations that ends before the first
 	CyclicTree     Forgery = "cyclic-tree"     // a node of the tree that links to itself
 	DeepTree       Forgery = "deep-tree"       // 20,000 nodes with one child
 	WideNode       Forgery = "wide-node"       // 200 operations on a node with 20,000 keys of a kilobyte each, written in few bytes

@@ -99,7 +99,7 @@ func (v *Verifier) Patient(wait time.Duration) *Verifier {
 // prove returns the proof of the commit that d decoded last into some events.
 func (v *Verifier) prove(d *decoder, events int) *proof {
 	const large = 16 << 10 // bytes of a dead letter that count as another one
-	p := &proof{verifier: v, commit: d.signed, letters: events + len(d.data)/large}
+	p := &proof{verifier: v, commit: d.signed, deadLetters: events + len(d.data)/large}
 	if v.cfg.Chained {
 		p.decoder = d
 	}
@@ -108,12 +108,12 @@ func (v *Verifier) prove(d *decoder, events int) *proof {
 
 // proof is the check of one commit's signature, see consumer.Proof.
 type proof struct {
-	verifier *Verifier
-	commit   commit
-	letters  int      // what its dead letters count as
-	decoder  *decoder // nil: the chain is not checked
-	done     chan struct{}
-	verdict  consumer.Verdict
+	verifier    *Verifier
+	commit      commit
+	deadLetters int      // the number as which its dead letters count
+	decoder     *decoder // nil: the chain is not checked
+	done        chan struct{}
+	verdict     consumer.Verdict
 }
 
 // Start begins the check with the key that is cached now: that of before a later
@@ -138,7 +138,7 @@ func (p *proof) Start() {
 		switch {
 		case p.verdict.Cause == "":
 			p.verdict.Link = link
-		case p.verdict.Retry && ownDocument(p.commit.did) && !v.unreadable.take(p.letters):
+		case p.verdict.Retry && ownDocument(p.commit.did) && !v.unreadable.take(p.deadLetters):
 			p.verdict.Drop, p.verdict.Lost = true, true
 		}
 		<-v.pool

@@ -327,7 +327,7 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 		time.Sleep(time.Minute) // synctest's
 		synctest.Wait()
 		require.Zero(t, len(v.keys.pending)) //nolint:testifylint // it would print them all
-		p := &proof{verifier: v, letters: 1, commit: commit{did: "did:web:slow.example", raw: []byte{0xa1}}}
+		p := &proof{verifier: v, deadLetters: 1, commit: commit{did: "did:web:slow.example", raw: []byte{0xa1}}}
 		v.unreadable.size = 0
 		p.Start()
 		<-p.done
