@@ -161,16 +161,13 @@ func TestKilledHistoryFillsCollections(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	p := past{t, calmNetwork(t)}
-	server := schematest.Server(t)
-	url := server.URL("weir")
 	var dids []string
 	for _, a := range p.net.Accounts() {
 		dids = append(dids, a.DID)
 	}
 	many, others := dids[:2], dids[2:]
 	newest := p.fill(many, others, 150)
-	env := append(readsRelay(p.net), "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s")
-	k := begin(t, p.net, server, url, url, env...)
+	k, url := readingRelay(t, p.net, "WEIR_START=tip", "WEIR_RETENTION=24h", "WEIR_HISTORY=auto", "WEIR_HISTORY_RECORDS=150", "WEIR_API_INTERVAL=5ms", "WEIR_BACKFILL_WORKERS=2", "WEIR_JOB_TIMEOUT=8s", "WEIR_RESCUE_AFTER=9s")
 	pool := open(t, url)
 	defer pool.Close()
 	k.awaits(pool, 1, `SELECT count(*) FROM streams WHERE caught_up_at IS NOT NULL`) // from now on, and other collections

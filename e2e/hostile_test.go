@@ -50,9 +50,7 @@ func TestHostileCommitsStopNothing(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := calmNetwork(t)
-	server := schematest.Server(t)
-	url := server.URL("weir")
-	k := begin(t, n, server, url, url, readsRelay(n)...)
+	k, url := readingRelay(t, n)
 	pool := open(t, url)
 	defer pool.Close()
 	want := map[string]string{} // by record: its CID

@@ -24,15 +24,21 @@ func readsRelay(n *simnet.Net) []string {
 	return []string{"WEIR_SOURCE=firehose", "WEIR_RELAYS=" + n.RelayURL(), "WEIR_JETSTREAM=ws://127.0.0.1:1", "WEIR_APPVIEW=" + n.AppViewURL(), "WEIR_DIRECTORY=" + n.DirectoryURL()}
 }
 
+// readingRelay begins with a process that reads only the relay, and its database.
+func readingRelay(t *testing.T, n *simnet.Net, env ...string) (k *killing, url string) {
+	t.Helper()
+	server := schematest.Server(t)
+	url = server.URL("weir")
+	return begin(t, n, server, url, url, append(readsRelay(n), env...)...), url
+}
+
 // TestKilledServeReadsRelay kills a process that reads only a relay, which restarts,
 // renumbers and repeats itself meanwhile. The tables are those of the oracle.
 func TestKilledServeReadsRelay(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := busyNetwork(t)
-	server := schematest.Server(t)
-	url := server.URL("weir")
-	k := begin(t, n, server, url, url, readsRelay(n)...)
+	k, _ := readingRelay(t, n)
 	k.signed = true
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -76,13 +82,11 @@ func TestKilledServeRefusesForgeries(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := calmNetwork(t)
-	server := schematest.Server(t)
-	url := server.URL("weir")
 	dids := make([]string, 12)
 	for i, a := range n.Accounts()[:len(dids)] {
 		dids[i] = a.DID
 	}
-	k := begin(t, n, server, url, url, readsRelay(n)...)
+	k, url := readingRelay(t, n)
 	want := map[string]string{} // by record: its CID
 	writes := func(text string) {
 		for _, did := range dids {
@@ -161,9 +165,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := calmNetwork(t)
-	server := schematest.Server(t)
-	url := server.URL("weir")
-	k := begin(t, n, server, url, url, readsRelay(n)...)
+	k, url := readingRelay(t, n)
 	want, deleted := map[string]string{}, 0
 	post := func(did, text string) (uri string) {
 		e, err := n.PostNow(did, text)
@@ -238,8 +240,6 @@ func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := calmNetwork(t)
-	server := schematest.Server(t)
-	url := server.URL("weir")
 	want := map[string]string{}
 	post := func(did, text string) (uri string) {
 		e, err := n.PostNow(did, text)
@@ -252,7 +252,7 @@ func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
 	for _, a := range accounts {
 		uris[a.DID] = [2]string{post(a.DID, "to be edited"), post(a.DID, "to be deleted")}
 	}
-	k := begin(t, n, server, url, url, append(readsRelay(n), "WEIR_VERIFY=chained")...)
+	k, url := readingRelay(t, n, "WEIR_VERIFY=chained")
 	pool := open(t, url)
 	defer pool.Close()
 	for _, a := range accounts {
