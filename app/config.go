@@ -122,8 +122,8 @@ type Config struct {
 	// How many feeds this process reads at once.
 	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
 	// Whether the past of new collections is read that WEIR_COLLECTIONS keeps for ever (=0):
-	// auto, or manual for only those that somebody requests. Where the whole network is followed, WEIR_RELAYS name
-	// the accounts, whatever the source is.
+	// auto, or manual for only those that somebody requests. Where the whole network is
+	// followed, WEIR_RELAYS name the accounts, whatever the source is.
 	History string `env:"WEIR_HISTORY" envDefault:"auto"`
 	// How many records of an account are read from its past, over all collections: the newest
 	// ones.
