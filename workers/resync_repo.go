@@ -175,6 +175,7 @@ func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 	if ctx.Err() != nil || !api && !unverified && !keyless {
 		return err
 	}
+	uncertain := errors.Is(err, bluesky.ErrUncertain)
 	if errors.Is(err, bluesky.ErrGone) {
 		log.Info("account_deleted", "error", err)
 		if err := schema.MarkDeleted(ctx, w.pool, job.Args.DID); err != nil {
@@ -185,8 +186,9 @@ func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 	log.Warn("not_resynchronized", "error", err)
 	wait := min(max(state.Age, w.limits.Useful), resyncRefused)
 	switch {
-	case !state.Watched && (keyless || state.Age > resyncGivenUp): // anybody can invent such an account
+	case !state.Watched && (keyless && !uncertain || state.Age > resyncGivenUp): // anybody can invent such an account
 		return w.drop(ctx, job)
+	case uncertain:
 	case refused(err), keyless:
 		wait = resyncRefused
 	case bluesky.Classify(err) == bluesky.RateLimited:
