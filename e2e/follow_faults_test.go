@@ -166,18 +166,6 @@ func (c *chaos) anHourLater() {
 	c.t.Logf("at rest after %s, and after a sync an hour later in %s", settled.Sub(began).Round(10*time.Millisecond), time.Since(settled).Round(10*time.Millisecond))
 }
 
-// progressing returns a function that reports whether less than ever was left within the
-// last minutes, however slow the machine is.
-func progressing() func(left int) bool {
-	least, since := math.MaxInt, time.Now()
-	return func(left int) bool {
-		if left < least {
-			least, since = left, time.Now()
-		}
-		return time.Since(since) < 5*time.Minute
-	}
-}
-
 // settle waits until every gap is closed and every job that is due has ended. Jobs that
 // have failed become due. What does not end is a problem in the report.
 func (c *chaos) settle() {
