@@ -302,7 +302,7 @@ SELECT concat_ws(' ', stage, class, state, concat_ws('/', collection, did, rkey)
 FROM dead_letters
 WHERE NOT (stage = 'verify' AND class = 'retryable' AND state = 'retried')
   AND NOT (coalesce(did, '') = ANY (coalesce($1::text[], '{}')) AND (stage = 'verify' AND state = 'dismissed' OR stage = 'decode'))
-  AND NOT (did = ANY ($2) AND stage = 'verify' AND state = 'dismissed') -- it waited for a key that was deleted meanwhile
+  AND NOT (stage = 'verify' AND state = 'dismissed' AND (raw_bytes = 0 OR did = ANY ($2))) -- it waited for a key, and its record or its account was deleted meanwhile
 ORDER BY id`
 	gone := []string{}
 	for key, account := range tr.accounts {
