@@ -231,6 +231,8 @@ func TestServerMayBeSlowToBegin(t *testing.T) {
 		require.False(t, s.log.has("resume_mismatch"))
 
 		n.Hold(true)
+		_, err = s.pool.Exec(t.Context(), `UPDATE streams SET caught_up_at = last_event_at`) // it was not known to be quiet
+		require.NoError(t, err)
 		stop = s.run(func(cfg *consumer.Config) {
 			impatient(cfg)
 			cfg.BeginWithin = 100 * time.Millisecond
