@@ -61,12 +61,11 @@ type ResyncLimits struct {
 	PerHour int           // 600: of all accounts
 	Useful  time.Duration // 1 min: of one account, after a resync that found a difference
 	Useless time.Duration // 1 h: after one that found none; it doubles up to a day
-	First   time.Duration // 1 min: how long the first resync of an account may take, which doubles
-	Within  time.Duration // 9 min: how long any may take, so that the job can still record that it took longer
+	First   time.Duration // 1 min: how long the first resync of an account may take
+	Within  time.Duration // 9 min: how long a later one may take, at most
 }
 
 const (
-	resyncTimeout  = 10 * time.Minute   // a large repository takes minutes to arrive
 	resyncsAtOnce  = 2                  // repositories in memory
 	resyncBusy     = 5 * time.Second    // how long accounts that could not be compared wait for each other at first, at most
 	resyncBusyMost = 30 * time.Minute   // and later, when many wait for slow ones
@@ -78,7 +77,7 @@ const (
 
 func newResyncRepo(cfg Config) *ResyncRepo {
 	limits := ResyncLimits{PerHour: cmp.Or(cfg.Resync.PerHour, 600), Useful: cmp.Or(cfg.Resync.Useful, time.Minute), Useless: cmp.Or(cfg.Resync.Useless, time.Hour),
-		First: cmp.Or(cfg.Resync.First, time.Minute), Within: cmp.Or(cfg.Resync.Within, resyncTimeout*9/10)}
+		First: cmp.Or(cfg.Resync.First, time.Minute), Within: cmp.Or(cfg.Resync.Within, 9*time.Minute)}
 	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
 		limits: limits, again: make(chan struct{}, resyncsAtOnce-1)}
 }
@@ -98,8 +97,20 @@ func EnqueueResyncs(queue inserter) func(context.Context, pgx.Tx, []schema.Resyn
 	}
 }
 
-// Timeout is that of a large repository.
-func (w *ResyncRepo) Timeout(*river.Job[jobs.ResyncRepo]) time.Duration { return resyncTimeout }
+// within is how long an attempt may take: as long as the job is old.
+func (w *ResyncRepo) within(job *river.Job[jobs.ResyncRepo]) time.Duration {
+	var age time.Duration
+	if job.AttemptedAt != nil {
+		age = job.AttemptedAt.Sub(job.CreatedAt)
+	}
+	return min(max(w.limits.First, age), w.limits.Within)
+}
+
+// Timeout leaves time to record that the comparison took too long. The job of a killed
+// worker begins again when it has passed: so it is short at first.
+func (w *ResyncRepo) Timeout(job *river.Job[jobs.ResyncRepo]) time.Duration {
+	return w.within(job) * 10 / 9
+}
 
 // Work compares the account if that is due and allowed. Accounts that could not be compared
 // the last time leave one worker of the queue to others: their servers may be slow.
@@ -129,9 +140,9 @@ func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) 
 	}
 	log := jobLog(ctx, w.log).With("did", did)
 	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
-	within := min(w.limits.First, w.limits.Within)
-	if state.Failed { // it has waited for as long as it could not be compared
-		within = min(max(within, state.Age), w.limits.Within)
+	within := w.within(job)
+	if !state.Failed { // it may have waited only for others
+		within = min(within, w.limits.First)
 	}
 	timed, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -1,11 +1,14 @@
 package workers
 
 import (
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/jobs"
@@ -30,6 +33,18 @@ func TestSlowServerIsNoFailedAttempt(t *testing.T) {
 	r.due()
 	r.synchronized()
 	require.Equal(t, 3, r.fetched())
+}
+
+// TestKilledResyncBeginsAgainSoon: the job of a killed worker waits for its timeout.
+func TestKilledResyncBeginsAgainSoon(t *testing.T) {
+	t.Parallel()
+	w := newResyncRepo(Config{Logger: slog.New(slog.DiscardHandler)})
+	for age, want := range map[time.Duration]time.Duration{-time.Hour: time.Minute, 0: time.Minute, 3 * time.Minute: 3 * time.Minute, time.Hour: 9 * time.Minute} {
+		created := time.Now()
+		attempted := created.Add(age)
+		job := &river.Job[jobs.ResyncRepo]{JobRow: &rivertype.JobRow{CreatedAt: created, AttemptedAt: &attempted}}
+		require.InDelta(t, want*10/9, w.Timeout(job), float64(time.Second), age)
+	}
 }
 
 // blocked is a rig whose resyncs of some accounts do not end before the test does.
