@@ -47,6 +47,8 @@ func (p App) newVerifier() (*firehose.Verifier, error) {
 		switch {
 		case errors.Is(err, bluesky.ErrGone):
 			err = fmt.Errorf("%w: %w: %w", firehose.ErrNoKey, firehose.ErrGone, err)
+		case errors.Is(err, bluesky.ErrUncertain):
+			err = fmt.Errorf("%w: %w: %w", firehose.ErrNoKey, firehose.ErrUncertain, err)
 		case errors.Is(err, bluesky.ErrNoKey):
 			err = fmt.Errorf("%w: %w", firehose.ErrNoKey, err)
 		}

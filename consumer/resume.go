@@ -116,16 +116,17 @@ func (r *resume) open() bool { return !r.settled || r.exact && !r.passed }
 
 // check returns the verdict on the next frame.
 func (r *resume) check(p *Place) verdict {
-	switch {
-	case !r.open():
+	if !r.open() {
 		return proceed
+	}
+	if r.seen++; r.seen == 1 {
+		r.first, r.since = p.happened(), time.Now()
+	}
+	switch {
 	case r.exact && r.from.Anchor.Seq > 0:
 		return r.checkNumber(p)
 	case r.exact:
 		return r.checkTime(p)
-	}
-	if r.seen++; r.seen == 1 {
-		r.first, r.since = p.happened(), time.Now()
 	}
 	if at, ok := revTime(p.Identity.Revision); ok && len(r.written) < firstRevs {
 		r.written = append(r.written, at)

@@ -49,7 +49,7 @@ type session struct {
 	lastFrame  MonotonicTime // arrival of the last frame
 	lag        atomic.Int64  // nanoseconds from the last event to its arrival
 	reached    atomic.Int64  // when the last event happened, microseconds since 1970
-	begun      atomic.Bool   // an event has arrived
+	begun      atomic.Bool   // an event has arrived, though it may be known
 	recent     atomic.Bool   // a recent event has arrived
 	settled    atomic.Bool   // the resume is settled
 	pending    atomic.Int64  // batches begun and not committed
@@ -157,14 +157,24 @@ func (s *session) due() time.Duration {
 	}
 	switch {
 	case s.resume.settled:
-	case s.resume.exact:
-		wait = min(wait, s.cfg.AnchorWithin-time.Since(s.connected))
-	case s.resume.seen > 0:
-		wait = min(wait, s.cfg.AnchorWithin-time.Since(s.resume.since))
+	case s.resume.exact, s.resume.seen > 0:
+		wait = min(wait, time.Until(s.anchorBy()))
 	default:
 		wait = min(wait, s.cfg.QuietAfter/5) // until silence counts
 	}
 	return max(0, wait)
+}
+
+// anchorBy returns until when to wait for an anchor. It is among the first events, but a
+// server that sends everything may be slow to begin.
+func (s *session) anchorBy() time.Time {
+	switch {
+	case s.resume.seen > 0:
+		return s.resume.since.Add(s.cfg.AnchorWithin)
+	case s.cfg.can.Filters:
+		return s.connected.Add(s.cfg.AnchorWithin)
+	}
+	return s.connected.Add(s.cfg.BeginWithin)
 }
 
 // await ends the wait for an anchor that does not arrive in time.
@@ -173,15 +183,11 @@ func (s *session) await() error {
 	switch {
 	case r.settled:
 		return nil
+	case (r.exact || r.seen > 0) && time.Now().Before(s.anchorBy()):
+		return nil
 	case r.exact:
-		if time.Since(s.connected) < s.cfg.AnchorWithin {
-			return nil
-		}
-		return errResume // the anchor arrives at once or never
+		return errResume
 	case r.seen > 0:
-		if time.Since(r.since) < s.cfg.AnchorWithin {
-			return nil
-		}
 		s.begin(time.Now())
 	case s.silentUntil().IsZero():
 		return nil
@@ -216,6 +222,9 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	m.Arrived = s.clock.latest(f.Arrived)
 	m.locate()
 	moves := m.TimeUS > 0
+	if moves && !s.begun.Load() {
+		s.begun.Store(true)
+	}
 	if moves && s.resume.open() {
 		saw := s.resume.check(&m.Place)
 		s.settled.Store(s.resume.settled)
@@ -261,7 +270,6 @@ func (s *session) advanceTo(p *Place, arrived time.Time) {
 	earliest, latest := s.clock.between(arrived)
 	s.lag.Store(int64(earliest.Sub(at)))
 	s.reached.Store(at.UnixMicro())
-	s.begun.Store(true)
 	if latest.Sub(at) < liveWithin && !s.recent.Load() { // by the clock that is ahead: by the other, old events could seem recent
 		s.recent.Store(true)
 	}

@@ -228,7 +228,9 @@ func TestFutureCursorIsDetected(t *testing.T) {
 		stop()
 		s.net.Play(2)
 		s.net.Renumber() // by four: the position is two beyond the last event
-		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = 300 * time.Millisecond })
+		stop = s.run(func(cfg *consumer.Config) {
+			cfg.AnchorWithin, cfg.BeginWithin = 300*time.Millisecond, 300*time.Millisecond
+		})
 		s.stores()
 		s.net.Play(50)
 		s.stores()

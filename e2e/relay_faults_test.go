@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -193,7 +194,8 @@ func (c *chaos) synchronize() {
 	c.t.Helper()
 	began := time.Now()
 	var left []string
-	for until := began.Add(3 * time.Minute); time.Now().Before(until); time.Sleep(time.Second) {
+	progress, many := progressing(), math.MaxInt
+	for ; progress(many); time.Sleep(time.Second) {
 		const due = `
 WITH due AS (UPDATE resyncs SET due_at = now() WHERE desynchronized_at IS NOT NULL AND due_at > now())
 UPDATE river_job SET scheduled_at = now() WHERE kind = 'resync_repo' AND state = 'scheduled' AND scheduled_at > now()`
@@ -213,6 +215,7 @@ WHERE desynchronized_at IS NOT NULL AND NOT EXISTS (SELECT FROM accounts AS a WH
 			a, _ := c.net.Account(did)
 			return a.Status != "" && a.Status != "deleted"
 		})
+		many = len(left)
 		if len(left) == 0 {
 			c.t.Logf("synchronized after %s", time.Since(began).Round(10*time.Millisecond))
 			return

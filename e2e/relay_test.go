@@ -136,10 +136,9 @@ func (k *killing) synchronized() {
 	k.t.Helper()
 	pool := open(k.t, k.server.URL("weir"))
 	defer pool.Close()
-	require.Eventually(k.t, func() bool {
-		left, err := tryCount(pool, `SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL`)
-		return err == nil && left == 0
-	}, 5*time.Minute, 50*time.Millisecond, "accounts stay desynchronized: %s", k.process.stderr.String())
+	finishes(k.t, 50*time.Millisecond, func() (int, error) {
+		return tryCount(pool, `SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL`)
+	}, "accounts stay desynchronized: %s", k.process.stderr.String())
 }
 
 // cids returns the CIDs of all records.
@@ -312,10 +311,9 @@ func (k *killing) reaches(seq int64) {
 	k.t.Helper()
 	pool := open(k.t, k.server.URL("weir"))
 	defer pool.Close()
-	require.Eventually(k.t, func() bool {
-		reached, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE cursor >= %d`, seq))
-		return err == nil && reached == 1
-	}, 2*time.Minute, 20*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
+	finishes(k.t, 20*time.Millisecond, func() (int, error) {
+		return tryCount(pool, fmt.Sprintf(`SELECT %d - cursor FROM streams`, seq))
+	}, "the stream does not move: %s", k.process.stderr.String())
 }
 
 // TestServersAtOnce reads two servers of accounts into one database, each as a stream of

@@ -116,15 +116,12 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		b.Gap.queue(q, lease.Stream)
 	}
 	var broken []Desynchronized
+	var compared []comparedWrite
 	b.queueLinks(q, &broken)
+	b.queueCompared(q, &compared)
 	b.Resyncs = nil
 	b.queueDesynchronized(q, b.Desynchronized)
 	err = tx.SendBatch(ctx, q).Close()
-	if err == nil && len(broken) > 0 {
-		q := &pgx.Batch{}
-		b.queueDesynchronized(q, broken)
-		err = tx.SendBatch(ctx, q).Close()
-	}
 	switch {
 	case err != nil || !copying:
 	case deleted && len(b.Deletions) > 0:
@@ -135,6 +132,11 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		err = tx.SendBatch(ctx, q).Close()
 	default:
 		written, err = b.copyWrites(ctx, tx)
+	}
+	if broken = append(broken, b.returned(compared, written)...); err == nil && len(broken) > 0 {
+		q := &pgx.Batch{}
+		b.queueDesynchronized(q, broken)
+		err = tx.SendBatch(ctx, q).Close()
 	}
 	if err != nil {
 		if Classify(err) == Fenced {

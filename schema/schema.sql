@@ -1164,7 +1164,7 @@ BEGIN
     VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
     ON CONFLICT (did) DO UPDATE
     SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
-    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
+    RETURN enqueue_job('resync_repo', 'resync', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
 END $function$;
 
 -- Adds a job that retries every dead letter in the state retrying, and wakes a worker.

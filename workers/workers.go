@@ -169,12 +169,10 @@ func addWorkers(known Bundle, cfg Config) error {
 	return nil
 }
 
-// addRepositories adds the workers that read whole repositories. Few of these are in
-// memory at once.
+// addRepositories adds the workers that read whole repositories.
 func addRepositories(b Bundle, cfg Config) {
-	memory := make(chan struct{}, resyncMemory)
-	Add(b, newResyncRepo(cfg, memory))
-	Add(b, newBackfillRepo(cfg, memory))
+	Add(b, newResyncRepo(cfg))
+	Add(b, newBackfillRepo(cfg))
 	Add(b, newFillCollections(cfg))
 }
 
@@ -240,6 +238,7 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 	all := map[string]river.QueueConfig{
 		jobs.QueueNetwork:     queue(4),
 		jobs.QueueBackfill:    queue(cfg.Backfill),
+		jobs.QueueResync:      queue(resyncsAtOnce),
 		jobs.QueueMaintenance: queue(1),
 		jobs.QueueAlerts:      queue(4), // a hanging webhook must not block the next check
 		jobs.QueueCards:       queue(1),

@@ -165,7 +165,7 @@ func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
 		case errors.Is(key.err, ErrGone):
 			v.refusals.WithLabelValues(causeGone).Inc()
 			return consumer.Verdict{Cause: key.err.Error(), Drop: true, Lost: true} // its records would be purged, and are
-		case errors.Is(key.err, ErrNoKey):
+		case errors.Is(key.err, ErrNoKey) && !errors.Is(key.err, ErrUncertain):
 			return v.refuse(c, causeNoKey, "the account has no key: "+key.err.Error())
 		case key.err != nil:
 			return v.unknown(key.err)

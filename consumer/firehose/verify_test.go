@@ -299,6 +299,16 @@ func TestKeyThatCannotBeFetchedNowIsNoForgery(t *testing.T) {
 		d.set(testDID, nil, fmt.Errorf("%w: %w", ErrNoKey, ErrGone))
 		_, gone := newDirectory(nil, VerifierConfig{Key: d.key})
 		require.True(t, verdict(t, gone, frame).Drop)
+
+		d.set(testDID, nil, fmt.Errorf("%w: %w: no such page", ErrNoKey, ErrUncertain))
+		_, uncertain := newDirectory(nil, VerifierConfig{Key: d.key})
+		require.True(t, verdict(t, uncertain, frame).Retry)
+		d.set(testDID, r.key, nil)
+		asked := d.count()
+		require.True(t, verdict(t, uncertain, frame).Retry)
+		require.Equal(t, asked, d.count(), "nobody asks for each commit")
+		time.Sleep(6 * time.Minute) // synctest's
+		require.Equal(t, consumer.Verdict{}, verdict(t, uncertain, frame))
 	})
 }
 

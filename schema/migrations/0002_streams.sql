@@ -177,7 +177,7 @@ BEGIN
     VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
     ON CONFLICT (did) DO UPDATE
     SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
-    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
+    RETURN enqueue_job('resync_repo', 'resync', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
 END $$;
 
 COMMENT ON FUNCTION enqueue_resync IS 'Requests that an account is compared with its repository, by DID: at once, however often that was done. Returns the id of the job.';
