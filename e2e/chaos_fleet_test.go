@@ -150,7 +150,7 @@ func (c *chaos) progress(commits int) {
 			seen++
 		}
 		return seen > commits
-	}, 2*time.Minute, 5*time.Millisecond, "the stream does not move")
+	}, 2*time.Minute, 20*time.Millisecond, "the stream does not move")
 }
 
 // waitCommitted adds a last post and waits until it is committed. No other events
@@ -158,7 +158,7 @@ func (c *chaos) progress(commits int) {
 func (c *chaos) waitCommitted() *simnet.Entry {
 	c.t.Helper()
 	last := c.post("so far")
-	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, 3*time.Minute, 10*time.Millisecond, "the end of the stream is not committed")
+	require.Eventually(c.t, func() bool { return c.position() == c.number(last) }, 3*time.Minute, 20*time.Millisecond, "the end of the stream is not committed")
 	return last
 }
 

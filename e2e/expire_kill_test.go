@@ -255,6 +255,6 @@ func partitioned(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 			err = ranking.EnsureDays(t.Context(), pool, at, 7*24*time.Hour)
 		}
 		return !errors.Is(err, schema.ErrBusy)
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.NoError(t, err)
 }

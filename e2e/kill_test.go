@@ -84,7 +84,7 @@ func (k *killing) progress(commits int) {
 			seen++
 		}
 		return seen > commits
-	}, 2*time.Minute, 3*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
+	}, 2*time.Minute, 10*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
 }
 
 // lastDelivered is the latest event that a stream of posts delivers: it filters

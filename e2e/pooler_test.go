@@ -96,7 +96,7 @@ max_client_conn = 500
 			conn.Close() //nolint:errcheck // it listens
 		}
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond, "PgBouncer does not listen")
+	}, 20*time.Second, 20*time.Millisecond, "PgBouncer does not listen")
 	return "postgres://weir@/weir?sslmode=disable&port=6432&host=" + url.QueryEscape(dir)
 }
 

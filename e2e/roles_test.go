@@ -59,7 +59,7 @@ func TestLeastPrivilege(t *testing.T) {
 	require.Eventually(t, func() bool {
 		dropped, err := schema.DropPartition(t.Context(), app, part, nil)
 		return err == nil && dropped
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	_, err := ranking.ExpireLinks(t.Context(), app, ranking.LinkRule{Now: time.Now(), Sharers: 5, Grace: time.Hour}, 100)
 	require.NoError(t, err)
 
