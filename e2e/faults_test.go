@@ -326,7 +326,7 @@ func (c *chaos) clockStep() {
 	c.net.StepClock(0)
 }
 
-// flood generates, at ten times the rate, the events of twenty seconds.
+// flood generates the events of twenty seconds of make chaos, ten times as fast.
 func (c *chaos) flood() {
 	c.t.Helper()
 	until := c.net.Log().Last().Seq + 20*chaosRate

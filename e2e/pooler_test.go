@@ -111,7 +111,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	n, server := busyNetwork(t), schematest.Server(t)
 	through := pooled(t, server.URL("weir"))
 	k := begin(t, n, server, through, through, "WEIR_POOLER=transaction")
-	stop := live(t, k.net, 800)
+	stop := live(t, k.net, 300)
 	for range 2 {
 		k.progress(8)
 		k.process.kill()

@@ -93,7 +93,7 @@ func (c *chaos) hide(leave, back func()) {
 		repeated[c.member(name)] = c.member(name).mismatches()
 	}
 	c.net.HideFromRelay(hub, true)
-	c.stop = live(c.t, c.net, chaosRate)
+	c.stop = live(c.t, c.net, c.rate())
 	back()
 	require.Eventually(c.t, func() bool { return c.net.Fired()[simnet.Hidden] > before }, time.Minute, 20*time.Millisecond, "no client requests the hidden event")
 	c.progress(2)

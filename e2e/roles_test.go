@@ -40,7 +40,7 @@ func TestLeastPrivilege(t *testing.T) {
 	withRoles(t, database)
 	k := begin(t, busyNetwork(t), server, as(t, "weir_owner", database), as(t, "weir_app", database))
 	withRoles(t, database) // as after an upgrade
-	stop := live(t, k.net, 800)
+	stop := live(t, k.net, 300)
 	for range 2 {
 		k.progress(8)
 		k.process.kill()
