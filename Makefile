@@ -6,6 +6,10 @@ PKG   ?= ./...
 POSTGRES =
 on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 
+# One set of compiled packages serves lint, the tests, and the binaries that the tests build.
+export CGO_ENABLED = 0
+export GOFLAGS += -trimpath
+
 .PHONY: help postgres pgbouncer prometheus chromium screenshots build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
 
 help: ## list these targets
@@ -33,13 +37,13 @@ run: postgres build ## run everything on the public Jetstream
 	$(on_postgres) bin/weir dev
 
 test: postgres pgbouncer prometheus chromium ## run the whole suite, on Postgres servers that it starts
-	$(on_postgres) go test -parallel 6 -timeout 20m $(PKG)
+	$(on_postgres) go test -vet=off -ldflags='-s -w' -parallel 6 -timeout 20m $(PKG)
 
 test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
 		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
 		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup|PgDump'; echo "without backup and restore: $$bin has no pg_dump"; }; \
-		PATH="$$bin:$$PATH" go test -count 1 -timeout 20m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
+		PATH="$$bin:$$PATH" go test -vet=off -ldflags='-s -w' -count 1 -timeout 20m $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $$skip $(PKG) || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Postgres$$failed"; exit 1; }
 
 screenshots: postgres chromium ## write the picture in the README

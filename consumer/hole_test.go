@@ -23,7 +23,7 @@ import (
 // until waits for a count in the database.
 func (s *stream) until(want int, sql string, args ...any) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return count(s.t, s.pool, sql, args...) == want }, time.Minute, 5*time.Millisecond, sql)
+	require.Eventually(s.t, func() bool { return count(s.t, s.pool, sql, args...) == want }, time.Minute, 20*time.Millisecond, sql)
 }
 
 const (
@@ -48,7 +48,7 @@ func TestShortHoleIsAGap(t *testing.T) {
 		s.net.Play(20)
 
 		stop = s.run(func(cfg *consumer.Config) { cfg.AnchorWithin = time.Hour })
-		require.Eventually(t, func() bool { return count(t, s.pool, allPosts) > stored }, time.Minute, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return count(t, s.pool, allPosts) > stored }, time.Minute, 20*time.Millisecond)
 		stop()
 		require.Equal(t, stood, count(t, s.pool, `SELECT cursor FROM streams`), "the question is still open")
 		require.Zero(t, count(t, s.pool, allGaps))

@@ -90,7 +90,7 @@ func (p *proxy) renew(toxics ...string) {
 // returned waits until there are more connections than before.
 func (p *proxy) returned(before int64) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { return p.accepted.Load() > before }, time.Minute, 10*time.Millisecond, "%s: no client reconnects", p.Name)
+	require.Eventually(p.t, func() bool { return p.accepted.Load() > before }, time.Minute, 20*time.Millisecond, "%s: no client reconnects", p.Name)
 }
 
 func (p *proxy) dial() net.Conn {

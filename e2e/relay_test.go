@@ -212,7 +212,7 @@ func TestRotationReadLateLosesNothing(t *testing.T) {
 	require.Eventually(t, func() bool {
 		marked, err := tryCount(pool, `SELECT count(*) FROM resyncs`)
 		return err == nil && marked >= 8
-	}, 2*time.Minute, time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	k.process.kill() // in the middle of the resyncs
 	k.process = start(t, k.env, "serve")
 	post(accounts[0].DID, "with the new key")
@@ -338,7 +338,7 @@ func TestServersAtOnce(t *testing.T) {
 		streams = append(streams, func() *process { return start(t, env, "consume") })
 	}
 	one, two := streams[0](), streams[1]()
-	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE cursor > 0`) == 2 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE cursor > 0`) == 2 }, time.Minute, 20*time.Millisecond)
 	one.kill()
 	one = streams[0]()
 	two.kill()

@@ -131,7 +131,7 @@ func (r *fetching) fetchesAgain() {
 	require.Eventually(r.t, func() bool {
 		done, err := r.client.Insert(r.t.Context(), jobs.FetchCard{}, nil)
 		return err == nil && !done.UniqueSkippedAsDuplicate
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 // TestThousandArticlesLeadToOneLoginPage, which nothing says it is: no link is merged, and

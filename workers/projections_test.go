@@ -132,7 +132,7 @@ func strs(t *testing.T, pool *pgxpool.Pool, sql string) (all []string) {
 
 func becomes(t *testing.T, pool *pgxpool.Pool, want []string, sql string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, time.Minute, 5*time.Millisecond, "%s: %s", want, sql)
+	require.Eventually(t, func() bool { return fmt.Sprint(want) == fmt.Sprint(strs(t, pool, sql)) }, time.Minute, 20*time.Millisecond, "%s: %s", want, sql)
 }
 
 const counted = `SELECT rkey || ' ' || n FROM words ORDER BY rkey`

@@ -103,7 +103,7 @@ func (r *rig) resolvesAgain() {
 	require.Eventually(r.t, func() bool { // once the job before has ended
 		done, err := r.client.Insert(r.t.Context(), jobs.ResolveLinks{}, nil)
 		return err == nil && !done.UniqueSkippedAsDuplicate
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 // TestShortLinksCountAsTheirTargets: three spellings, two of them short, are one link,

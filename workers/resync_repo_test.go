@@ -237,7 +237,7 @@ func TestResyncMarkedWhileItsJobEndsIsNotForgotten(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		return len(ended) > 0 || r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
 	snoozed := &river.JobSnoozeError{}
 	require.ErrorAs(t, <-ended, &snoozed)
