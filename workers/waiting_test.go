@@ -38,7 +38,7 @@ func TestQuoteBesideItsSubject(t *testing.T) {
 	c.posts("b/1", "a/1")
 	transactions := 0
 	c.w.committed = func() { transactions++ }
-	c.project("b/1", "a/1")
+	require.NoError(t, c.w.Work(t.Context(), c.job("b/1", "a/1")))
 	require.Equal(t, 1, transactions)
 	require.Equal(t, []string{"a/1 post " + c.news, "b/1 quote " + c.news}, c.sharing())
 	require.Empty(t, c.waiting())
