@@ -19,14 +19,14 @@ import (
 
 // proxy stands between the processes and a server.
 type proxy struct {
-	t      *testing.T
+	t      testing.TB
 	server *toxiproxy.ApiServer // needed for its log alone
 	port   *loopback.Port       // reserved while the proxy is down, too
 	*toxiproxy.Proxy
 	accepted *atomic.Int64 // connections so far
 }
 
-func newProxy(t *testing.T, name, upstream string) *proxy {
+func newProxy(t testing.TB, name, upstream string) *proxy {
 	t.Helper()
 	zerolog.SetGlobalLevel(zerolog.InfoLevel) // a toxic traces every packet
 	accepted := &atomic.Int64{}

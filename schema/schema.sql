@@ -611,6 +611,13 @@ CREATE VIEW partitions AS
             "substring"(bound.bound, 'TO \(''([^'']*)''\)'::text) COLLATE "C" AS upper) b
   WHERE t.partstrat = 'r'::"char" AND pg_table_is_visible(p.oid) AND b.lower IS NOT NULL AND b.upper IS NOT NULL;
 
+-- Until when a shortener wants to be left alone. New links of it wait as long; those that were due have been put off.
+CREATE TABLE paused_shorteners (
+    site text NOT NULL,
+    until timestamp with time zone NOT NULL,
+    CONSTRAINT paused_shorteners_pkey PRIMARY KEY (site)
+);
+
 -- What has changed in the ledger, or decides who counts, since it was last counted. Only appended to; the counter deletes what it has counted.
 CREATE TABLE pending_counts (
     link_id bigint, -- The link of the share that changed. NULL: every link that the account shares.
@@ -1411,7 +1418,7 @@ BEGIN
     ELSE -- shares through a subject that was deleted and stored again count again
         INSERT INTO pending_counts (subject_did, subject_rkey)
         SELECT n.did, n.rkey FROM new_rows AS n
-        WHERE n.links <> '{}' AND EXISTS (SELECT FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey);
+        WHERE n.links <> '{}' AND (SELECT true FROM shares AS s WHERE s.subject_did = n.did AND s.subject_rkey = n.rkey LIMIT 1); -- EXISTS may read all shares: the plan is made when there are few
     END IF;
     RETURN NULL;
 END $function$;
