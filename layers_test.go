@@ -25,11 +25,10 @@ func layers() map[string][]string {
 		"examples/likes": {"app", "jobs", "schema", "workers"},
 
 		"consumer":           {"schema"},
-		"consumer/firehose":  {"consumer", "consumer/socket", "consumer/syntax"},
-		"consumer/jetstream": {"consumer", "consumer/socket", "consumer/syntax"},
+		"consumer/firehose":  {"consumer", "consumer/socket", "syntax"},
+		"consumer/jetstream": {"consumer", "consumer/socket", "syntax"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
-		"consumer/syntax":    {},
 		"workers":            {"bluesky", "collection", "jobs", "link", "ops/health", "ranking", "redirect", "schema"},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
@@ -49,6 +48,7 @@ func layers() map[string][]string {
 		"schema":            {"collection"},
 		"schema/schematest": {"devpg", "schema"},
 		"simnet":            {"loopback"},
+		"syntax":            {},
 	}
 }
 
