@@ -18,11 +18,12 @@ import (
 type generator struct {
 	*rand.Rand
 	defs map[string]map[string]any // by full name, main too
+	full bool                      // every field and one element at least
 }
 
 func newGenerator(t testing.TB, folder fs.FS, seed uint64) *generator {
 	t.Helper()
-	g := &generator{rand.New(rand.NewPCG(seed, 1)), map[string]map[string]any{}}
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 1)), defs: map[string]map[string]any{}}
 	for id, file := range schemas(t, folder) {
 		for name, def := range file["defs"].(map[string]any) {
 			g.defs[id+"#"+name] = def.(map[string]any)
@@ -86,7 +87,7 @@ func (g *generator) object(id string, def map[string]any, depth int) map[string]
 	nullable, _ := def["nullable"].([]any)
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
 		switch {
-		case !slices.Contains(required, any(name)) && (depth > 4 || g.IntN(2) == 0):
+		case !g.full && !slices.Contains(required, any(name)) && (depth > 4 || g.IntN(2) == 0):
 		case slices.Contains(nullable, any(name)) && g.IntN(3) == 0:
 			made[name] = nil
 		default:
@@ -191,6 +192,9 @@ func (g *generator) blob(def map[string]any) any {
 func (g *generator) array(id string, def map[string]any, depth int) any {
 	made := []any{}
 	least := bound(def, "minLength", 0)
+	if g.full {
+		least = max(least, 1)
+	}
 	for range least + g.Int64N(min(bound(def, "maxLength", least+3), least+3)-least+1) {
 		if value, ok := g.value(id, def["items"].(map[string]any), depth+1); ok {
 			made = append(made, value)
@@ -208,7 +212,7 @@ func (g *generator) ref(id, name string, depth int) (any, bool) {
 		fragment = "main"
 	}
 	def := g.defs[file+"#"+fragment]
-	if def == nil || def["type"] == "token" || def["type"] == "record" || depth > 6 {
+	if def == nil || def["type"] == "token" || def["type"] == "record" || depth > 6 && !g.full {
 		return nil, false
 	}
 	return g.value(file, def, depth)
