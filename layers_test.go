@@ -42,6 +42,8 @@ func layers() map[string][]string {
 		"devpg":             {"loopback"},
 		"guard":             {},
 		"jobs":              {},
+		"lexicon":           {"syntax"},
+		"lexicon/rules":     {"lexicon", "syntax"},
 		"link":              {},
 		"redirect":          {"guard", "link"},
 		"loopback":          {},

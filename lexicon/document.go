@@ -248,6 +248,11 @@ func (v Value) Int() (int64, bool) {
 	return v.doc.integerOf(v.at), true
 }
 
+// IsTrue reports whether the value is true.
+func (v Value) IsTrue() bool {
+	return v.is(boolean) && v.doc.source[v.doc.nodes[v.at].start] == 't'
+}
+
 // Definition returns the name of the object definition that the value was validated
 // with, such as "com.example.defs#span", or "".
 func (v Value) Definition() string {
