@@ -78,6 +78,9 @@ func TestFieldVerdicts(t *testing.T) {
 		{`"data":{"$bytes":1}`, `data_model /data`}, {`"data":{"$bytes":"AAAA","x":1}`, `data_model /data`},
 		{`"data":"AAAA"`, `type /data`}, {`"text":{"$bytes":"AAAA"}`, `type /text`}, {`"nested":{"$bytes":"AAAA"}`, `type /nested`},
 		{`"target":{"$link":"` + blockCID + `"}`, ``}, {`"target":"` + blockCID + `"`, `type /target`},
+		{`"target":{"$link":"` + blockCID + `","x":1}`, `data_model /target`},
+		{`"data":{"$bytes":"AAA=="}`, `data_model /data/$bytes`}, {`"data":{"$bytes":"AA\nAA"}`, `data_model /data/$bytes`},
+		{`"file":` + strings.Replace(blobJSON, "}", "},\"more\":1", 1), `data_model /file`},
 		{`"target":{"$link":"bafy"}`, `data_model /target/$link`}, {`"target":{"$link":1}`, `data_model /target`},
 		{`"target":{"$link":"QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"}`, `data_model /target/$link`},
 		{`"extra":{"$link":"no"}`, `data_model /extra/$link`},
@@ -176,6 +179,9 @@ func TestRecordsThatAreNoJSON(t *testing.T) {
 		`{"a":"` + "\n" + `"}`:         "json ",
 		`{"a":"\ud800"}`:               "json ",
 		`{"a":"\udc00\ud800"}`:         "json ",
+		`{"a":"\udc00"}`:               "json ",
+		`{"a":"\udfff"}`:               "json ",
+		`{"a":"\ud800\ud800"}`:         "json ",
 		`{"a":"\x"}`:                   "json ",
 		`{"a":"\u12g4"}`:               "json ",
 		`{"a":"`:                       "json ",
@@ -192,6 +198,11 @@ func TestRecordsThatAreNoJSON(t *testing.T) {
 		`{"a":"` + strings.Repeat("x", 2<<20) + `"}`:                        "record_size ",
 		`{"$type":"blob","a":1}`:                                            "data_model ",
 		`{"` + strings.Repeat("k", 8192) + `":1}`:                           "",
+		`{"` + strings.Repeat(`\u00e9`, 4096) + `":1}`:                      "",
+		`{"` + strings.Repeat(`\ud83d\ude00`, 2048) + `":1}`:                "",
+		`{"` + strings.Repeat(`\n`, 8192) + `":1}`:                          "",
+		`{"` + strings.Repeat(`\u00e9`, 4096) + `k":1}`:                     "data_model /" + strings.Repeat("é", 1023) + "…",
+		`{"` + strings.Repeat(`\ud83d\ude00`, 2048) + `k":1}`:               "data_model /" + strings.Repeat("😀", 511) + "…",
 		`{"` + strings.Repeat("k", 8193) + `":1}`:                           "data_model /" + strings.Repeat("k", 2047) + "…",
 	} {
 		got := c.Validate("example.weir.nobody", key, []byte(record), lexicon.Options{})
@@ -295,7 +306,7 @@ func TestReferencesAndTexts(t *testing.T) {
 		"formats":{"did":"did:web:a.b","atIdentifier":"a.example","later":"x"},
 		"image":` + blobJSON + `,"target":{"$link":"` + blockCID + `"},
 		"anything":{"deep":[{"uri":"` + postURI + `","cid":"` + blockCID + `"},"at://did:web:a.b/c.d.e/f","see at://a.b"],"file":` + blobJSON + `},
-		"extra":"at:\/\/did:web:a.b/c.d.e/g"`)
+		"extra":"\u0061t:\/\/did:web:a.b/c.d.e/g"`)
 	got := catalog(t).Validate(everything, key, record, lexicon.Options{})
 	require.Equal(t, lexicon.Valid, got.Verdict, got.Problems)
 	require.Equal(t, []lexicon.Reference{

@@ -90,8 +90,8 @@ func IsDatetime(s string) bool {
 	return err == nil
 }
 
-// usualDatetime reports whether s is a time in UTC with its Z, in a year after 0, on
-// one of the first 28 days of its month. Other times may be valid.
+// usualDatetime reports whether s is a time in UTC with its Z, on one of the first 28
+// days of its month. Other times may be valid.
 func usualDatetime(s string) bool {
 	const layout = "0000-00-00T00:00:00"
 	if len(s) < len(layout)+1 || len(s) > 40 || s[len(s)-1] != 'Z' {
@@ -113,6 +113,6 @@ func usualDatetime(s string) bool {
 	}
 	number := func(at int) int { return int(s[at]-'0')*10 + int(s[at+1]-'0') }
 	month, day := time.Month(number(5)), number(8)
-	return s[:4] != "0000" && month >= 1 && month <= 12 && day >= 1 && day <= 28 &&
+	return month >= 1 && month <= 12 && day >= 1 && day <= 28 &&
 		number(11) <= 23 && number(14) <= 59 && number(17) <= 59
 }

@@ -221,6 +221,7 @@ func TestLayersRulesBetweenRecords(t *testing.T) {
 		{"segmentation.segmentation", segmentation(token("0", span("7", "99", ""))), "media.media", `"kind":"image","externalUri":"https://example.com"`, ""},
 		// a tokenization with an expression of its own: either text fits
 		{"segmentation.segmentation", own(token("0", span("0", "3", "日"))), "expression.part", `"id":"p","kind":"word","text":"日本"`, ""},
+		{"segmentation.segmentation", own(token("0", span("0", "2", "bc"))), "expression.part", `"id":"p","kind":"word","text":"x"`, ""},
 		{"segmentation.segmentation", own(token("0", span("0", "7", ""))), "expression.part", `"id":"p","kind":"word","text":"日本"`, "span_bounds /tokenizations/0/tokens/0/textSpan/byteEnd"},
 		{"segmentation.segmentation", own(token("0", span("0", "99", ""))), "expression.expression", text, ""},
 		{"annotation.annotationLayer", layer(anchored("7", "13", "日本")), "expression.expression", text, ""},
