@@ -21,15 +21,20 @@ type generator struct {
 	full bool                      // every field and one element at least
 }
 
-func newGenerator(t testing.TB, folder fs.FS, seed uint64) *generator {
+func newGenerator(t testing.TB, folder fs.FS) *generator {
 	t.Helper()
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 1)), defs: map[string]map[string]any{}}
+	g := &generator{defs: map[string]map[string]any{}}
 	for id, file := range schemas(t, folder) {
 		for name, def := range file["defs"].(map[string]any) {
 			g.defs[id+"#"+name] = def.(map[string]any)
 		}
 	}
 	return g
+}
+
+// seed returns a generator of the same schemas that makes the records of a seed.
+func (g *generator) seed(seed uint64) *generator {
+	return &generator{Rand: rand.New(rand.NewPCG(seed, 1)), defs: g.defs}
 }
 
 // schemas returns the schema files in a folder by their NSID, without what indigo

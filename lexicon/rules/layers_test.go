@@ -73,19 +73,14 @@ func segmentation(tokens string) string {
 	return `"expression":"` + uri("expression.expression") + `","tokenizations":[{"uuid":{"value":"t"},"kind":"word","kindUri":"at://a.example","tokens":[` + tokens + `]}]`
 }
 
-// TestLayersRulesOfOneRecord has each rule, kept and broken.
-func TestLayersRulesOfOneRecord(t *testing.T) {
-	t.Parallel()
-	all := spaces(t)
-	const (
-		annotations = "annotation.annotationLayer"
-		judgments   = `"experimentRef":"at://did:web:a.b/NS.judgment.experimentDef/3mptbypluud2a","judgments":[{"item":{"recordRef":"at://a.example/b.c.d/e"}`
-		edge        = `"edgeType":"same-as","source":{"recordRef":"at://a.example/b.c.d/e"},"target":`
-		fill        = `"templateRef":"at://did:web:a.b/NS.resource.template/3mptbypluud2a","slotFillings":[`
-		change      = `"summary":"s","sections":[],"subject":`
-		picture     = `"kind":"image","externalUri":"https://example.com"`
-		eprint      = `"eprintIdentifier":"x","linkType":"`
-	)
+// A ruleCase is a record and the problems that the rules find.
+type ruleCase struct{ collection, fields, hard, soft string }
+
+const annotations = "annotation.annotationLayer"
+
+// orders are spans, times and scales.
+func orders() []ruleCase {
+	const judgments = `"experimentRef":"at://did:web:a.b/NS.judgment.experimentDef/3mptbypluud2a","judgments":[{"item":{"recordRef":"at://a.example/b.c.d/e"}`
 	span := func(s string) string { return layer(a + `,"anchor":{"textSpan":{` + s + `}}}`) }
 	video := func(s string) string { return layer(a + `,"anchor":{"spatioTemporalAnchor":{` + s + `}}}`) }
 	frames := func(ms ...int) string {
@@ -95,7 +90,7 @@ func TestLayersRulesOfOneRecord(t *testing.T) {
 		}
 		return video(`"temporalSpan":{"start":10,"ending":20},"keyframes":[` + strings.Join(list, ",") + `]`)
 	}
-	for _, test := range []struct{ collection, fields, hard, soft string }{
+	return []ruleCase{
 		// spans
 		{annotations, span(`"byteStart":1,"byteEnd":2`), "", ""},
 		{annotations, span(`"byteStart":2,"byteEnd":1`), "span_order /annotations/0/anchor/textSpan/byteStart", ""},
@@ -118,7 +113,16 @@ func TestLayersRulesOfOneRecord(t *testing.T) {
 		{"judgment.experimentDef", `"name":"n","scaleMin":1,"scaleMax":1`, "", ""},
 		{"judgment.experimentDef", `"name":"n","scaleMin":2,"scaleMax":1`, "scale_order /scaleMin", ""},
 		{"judgment.experimentDef", `"name":"n","scaleMin":2`, "", ""},
-		// references
+	}
+}
+
+// references to the right collection, and to others.
+func references() []ruleCase {
+	const (
+		change = `"summary":"s","sections":[],"subject":`
+		eprint = `"eprintIdentifier":"x","linkType":"`
+	)
+	return []ruleCase{
 		{annotations, `"expression":"` + uri("media.media") + `","kind":"span","annotations":[]`, "reference_collection /expression", ""},
 		{annotations, `"expression":"at://a.example/NS.expression.expression/x","kind":"span","annotations":[]`, "", ""},
 		{annotations, `"expression":"at://a.example","kind":"span","annotations":[]`, "reference_collection /expression", ""},
@@ -132,7 +136,18 @@ func TestLayersRulesOfOneRecord(t *testing.T) {
 		{"changelog.entry", change + `"` + uri("corpus.corpus") + `","subjectCollection":"NS.media.media"`, "subject_collection /subjectCollection", ""},
 		{"changelog.entry", change + `"at://a.example/com.example.paper/x","subjectCollection":"com.example.paper"`, "reference_collection /subject", ""},
 		{"changelog.entry", change + `"at://a.example/NSx.corpus.corpus/x","subjectCollection":"NSx.corpus.corpus"`, "reference_collection /subject", ""},
-		// parts of a record
+	}
+}
+
+// parts of a record that fit together, or do not.
+func parts() []ruleCase {
+	const (
+		edge    = `"edgeType":"same-as","source":{"recordRef":"at://a.example/b.c.d/e"},"target":`
+		fill    = `"templateRef":"at://did:web:a.b/NS.resource.template/3mptbypluud2a","slotFillings":[`
+		picture = `"kind":"image","externalUri":"https://example.com"`
+		eprint  = `"eprintIdentifier":"x","linkType":"`
+	)
+	return []ruleCase{
 		{"graph.graphEdge", edge + `{"knowledgeRef":{"source":"wikidata","identifier":"Q1"}}`, "", ""},
 		{"graph.graphEdge", edge + `{}`, "", "empty_reference /target"},
 		{"graph.graphEdge", edge + `{"objectId":{"value":"u"}}`, "", "object_without_record /target/objectId"},
@@ -171,7 +186,14 @@ func TestLayersRulesOfOneRecord(t *testing.T) {
 		{"eprint.eprint", eprint + `my-link","linkTypeUri":"at://a.example","citation":{"title":"x","issued":{"year":2024,"month":2,"day":29}}`, "", ""},
 		{"eprint.eprint", eprint + `my-link","linkTypeUri":"at://a.example","citation":{"title":"x","issued":{"year":2023,"month":2,"day":29}}`, "", "date /citation/issued/day"},
 		{"eprint.eprint", eprint + `my-link","linkTypeUri":"at://a.example","citation":{"title":"x","issued":{"month":2,"day":29}}`, "", ""},
-	} {
+	}
+}
+
+// TestLayersRulesOfOneRecord has each rule, kept and broken.
+func TestLayersRulesOfOneRecord(t *testing.T) {
+	t.Parallel()
+	all := spaces(t)
+	for _, test := range slices.Concat(orders(), references(), parts()) {
 		for _, s := range all {
 			hard, soft := s.rules.Check(s.record(t, test.collection, test.fields))
 			require.Equal(t, test.hard, brief(hard), "%s %s %s", s.name, test.collection, test.fields)
