@@ -114,6 +114,7 @@ func TestHostileSchemasAreRefused(t *testing.T) {
 		"larger than":          []byte(`{"lexicon":1,"id":"a.b.c","defs":{"main":{"type":"object","description":"` + strings.Repeat("x", 1<<20) + `"}}}`),
 		"types in more than":   recordSchema("a.b.c", `"properties":{"x":`+nested+`}`),
 		"media types":          recordSchema("a.b.c", `"properties":{"x":{"type":"blob","accept":[`+times(300, `"a/%d"`)+`]}}`),
+		"types in very many":   recordSchema("a.b.c", `"properties":{"x":`+strings.Repeat(`{"type":"array","items":`, 4000)+`{"type":"boolean"}`+strings.Repeat("}", 4000)+`}`),
 		"nothing but brackets": []byte(strings.Repeat("[", 1<<20)),
 	} {
 		_, err := lexicon.New(schema)

@@ -84,10 +84,23 @@ func chain(c *check) {
 	}
 }
 
-// text returns the text of the expression that a reference names.
+// text returns the text of the expression that a reference names. Each is read once:
+// thousands of judgments may be of the same.
 func (c *check) text(ref lexicon.Value) (string, bool) {
-	text := c.target(ref.Text(), "expression.expression").Field("text")
-	return text.Text(), text.Exists()
+	uri := ref.Text()
+	if text, ok := c.texts[uri]; ok {
+		return text, true
+	}
+	v := c.target(uri, "expression.expression").Field("text")
+	if !v.Exists() {
+		return "", false
+	}
+	if c.texts == nil {
+		c.texts = map[string]string{}
+	}
+	text := v.Text()
+	c.texts[uri] = text
+	return text, true
 }
 
 // fault is what is wrong with a span of a text. The zero fault is none.

@@ -312,6 +312,12 @@ func TestProblemsOfARecordAreBounded(t *testing.T) {
 	hard, soft := s.rules.Check(s.record(t, "annotation.annotationLayer", layer(strings.Join(same[:12_000], ","))))
 	require.Len(t, hard, 20)
 	require.Len(t, soft, 20)
+	long := s.record(t, "expression.expression", `"id":"e","kind":"document","text":"`+strings.Repeat(`\n`, 900_000)+`"`)
+	item := `{"item":{"recordRef":"` + uri("expression.expression") + `"},"textSpan":{"byteStart":1,"byteEnd":2}}`
+	judged := s.record(t, "judgment.judgmentSet", `"experimentRef":"`+uri("judgment.experimentDef")+`","judgments":[`+strings.TrimSuffix(strings.Repeat(item+",", 8000), ",")+`]`)
+	judged.Targets[long.URI()] = long.Root
+	_, soft = s.rules.Check(judged)
+	require.Empty(t, soft)
 	_, soft = s.rules.Check(s.record(t, "annotation.annotationLayer", layer(strings.Join(chained, ","))))
 	require.Equal(t, "unknown_id /annotations/19999/parentId/value", brief(soft))
 }

@@ -1,5 +1,5 @@
 // Package rules checks what schemas cannot say: rules between the fields of a record,
-// and between records. A namespace has its rules in a file of its own and is registered
+// and between records. A namespace has its rules in files of its own and is registered
 // in [Standard]. A hard rule makes a record useless for projections; a soft rule is
 // worth a warning. Rules read what they are given, and nothing else.
 package rules
@@ -80,7 +80,8 @@ func (r Rules) of(record *Record) *check {
 type check struct {
 	*Record
 	namespace  *Namespace
-	name       string // of the collection, within the namespace
+	name       string            // of the collection, within the namespace
+	texts      map[string]string // of the expressions that were read, by at-uri
 	hard, soft []lexicon.Problem
 }
 
