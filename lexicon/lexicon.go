@@ -7,6 +7,8 @@
 // size of the record, not with what a schema or a record of a stranger makes of it.
 package lexicon
 
+import "github.com/weir-social/weir/syntax"
+
 // A Verdict says whether a record follows the schema of its collection.
 type Verdict string
 
@@ -50,6 +52,16 @@ type Reference struct {
 	// Declared is false if no schema says that the value is a reference: it is in a
 	// field that the schema does not know, or there is no schema.
 	Declared bool
+}
+
+// Record returns the record that an at-uri or a strong reference names. It returns false
+// for other kinds, and for an at-uri that cannot be compared with stored records: it has
+// a handle in place of a DID, or names no record.
+func (r Reference) Record() (did, collection, key string, ok bool) {
+	if r.Kind != ATURI && r.Kind != StrongRef {
+		return "", "", "", false
+	}
+	return syntax.RecordOf(r.Target)
 }
 
 // A Text is a string that the schema declares without a format and without a list of

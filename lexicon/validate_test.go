@@ -335,6 +335,14 @@ func TestReferencesAndTexts(t *testing.T) {
 		{"/anything/file", lexicon.Blob, blockCID, "", false},
 		{"/extra", lexicon.ATURI, "at://did:web:a.b/c.d.e/g", "", false},
 	}, got.References)
+	var records []string
+	for _, r := range got.References {
+		if did, collection, key, ok := r.Record(); ok {
+			records = append(records, did+" "+collection+" "+key)
+		}
+	}
+	post := "did:plc:wq4aajammjtxdomz3e23667t app.bsky.feed.post 3mptbypluud2a"
+	require.Equal(t, []string{post, post, post, "did:web:a.b c.d.e f", "did:web:a.b c.d.e g"}, records, "an account, a handle, a blob and a link are no records")
 	require.Equal(t, []lexicon.Text{{"/maybe", "also é"}, {"/text", "written"}}, sortedTexts(got.Texts))
 	require.Len(t, got.Unlisted, 1)
 	require.Equal(t, "/shade", got.Unlisted[0].Path())

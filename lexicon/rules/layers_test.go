@@ -291,7 +291,13 @@ func TestRulesNeedAValidRecordOfTheirNamespace(t *testing.T) {
 	hard, _ := s.rules.Check(record)
 	require.Equal(t, []lexicon.Problem{{Rule: "scale_order", Path: "/scaleMin", Expected: "at most scaleMax, 1", Received: "2"}}, hard)
 
-	hard, soft := rules.Standard().Check(record)
+	// A target is read only if it is what the reference is to: a template has a text too.
+	layer := s.record(t, "annotation.annotationLayer", layer(a+`,"anchor":{"textSpan":{"byteStart":0,"byteEnd":9}}}`))
+	layer.Targets[layer.Root.Field("expression").Text()] = s.record(t, "resource.template", `"text":"short","slots":[]`).Root
+	_, soft := s.rules.Check(layer)
+	require.Empty(t, soft)
+
+	hard, soft = rules.Standard().Check(record)
 	require.Empty(t, append(hard, soft...), "another namespace")
 	record.Verdict = lexicon.Unknown
 	hard, soft = s.rules.Check(record)
