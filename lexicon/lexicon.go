@@ -1,10 +1,10 @@
-// Package lexicon decides what a record is worth: it compares a record with the schema
-// of its collection, and collects what the record refers to and what it says.
+// Package lexicon compares a record with the schema of its collection. It returns a
+// verdict with the reasons for it, the references in the record, and its texts.
 //
 // A [Catalog] holds schemas. It never changes, so any number of goroutines may validate
 // with it, and an update is a new catalog. Validation reads nothing but the catalog and
-// the record: a name in a record is never resolved. Its time and memory grow with the
-// size of the record, not with what a schema or a record of a stranger makes of it.
+// the record: a name in a record is never resolved. Its time and memory are bounded by
+// the size of the record, whatever strangers write into schemas and records.
 package lexicon
 
 import "github.com/weir-social/weir/syntax"
