@@ -61,7 +61,7 @@ bench-against: postgres ## measure CPU and WAL per event against the commit BASE
 	(cd "$$dir/base" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$dir/weir" ./cmd/weir) && \
 	$(on_postgres) WEIR_BENCH_BASE="$$dir/weir" go test ./e2e -run '^$$' -bench Against -benchtime 1x -timeout 2h
 
-chaos: postgres ## inject every fault for ten minutes, alternating the whole network and followed accounts
+chaos: postgres ## inject every fault for ten minutes, alternating the whole network and followed accounts, Jetstream and a relay
 	$(on_postgres) WEIR_CHAOS=$${WEIR_CHAOS:-10m} go test ./e2e -run 'Chaos|Kill|Paused' -count 1 -timeout 3h -v
 
 soak: postgres ## read a steady stream for half an hour; only the stored data may grow

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/weir-social/weir/card"
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/ranking"
@@ -32,14 +33,16 @@ import (
 // App is one process: the configuration, and the pool, log and metrics that its
 // roles share.
 type App struct {
-	cfg      Config
-	pool     *pgxpool.Pool
-	log      *slog.Logger
-	metrics  *prometheus.Registry
-	tracer   trace.Tracer
-	owner    string // names this process in leases and jobs
-	stored   collection.Registry
-	liveness *liveness // nil: not started by systemd
+	cfg     Config
+	pool    *pgxpool.Pool
+	log     *slog.Logger
+	metrics *prometheus.Registry
+	tracer  trace.Tracer
+	owner   string // names this process in leases and jobs
+	stored  collection.Registry
+
+	signatures *signatures
+	liveness   *liveness // nil: not started by systemd
 
 	projections *workers.Projections
 	more        []func(workers.Bundle) // adds the workers of further projections
@@ -62,7 +65,7 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections.Rows(), p.stored.Stores
-	cfg.Label = p.stored.Label
+	cfg.Label, cfg.Resync = p.stored.Label, workers.EnqueueResyncs(queue)
 	leased := cfg.Leased
 	cfg.Leased = func(ctx context.Context) error {
 		err := p.projections.Check(ctx, p.pool)
@@ -75,9 +78,15 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 	return consumer.New(cfg)
 }
 
-// depth counts the waiting jobs of the projections' deepest queue, up to most.
+// depth counts the waiting jobs of the projections' deepest queue, or the events that
+// wait as dead letters if these are more, up to most.
 func (p App) depth(ctx context.Context, most int) (int, error) {
-	return schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), most)
+	jobs, err := schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), most)
+	if err != nil {
+		return 0, err
+	}
+	events, err := schema.WaitingDeadLetters(ctx, p.pool, most)
+	return max(jobs, events), err
 }
 
 // Retention returns how long the records of a collection are kept, 0 for ever, and
@@ -110,9 +119,12 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Keep, cfg.Collections = &keep, p.stored
+	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
 	if p.cfg.ResolveLinks {
 		cfg.Redirects = redirect.New(redirect.Config{Limit: p.calls().Take, UserAgent: userAgent})
+	}
+	if p.cfg.FetchCards {
+		cfg.Cards = card.New(card.Config{Turn: workers.HostTurns(p.pool), UserAgent: userAgent})
 	}
 	if cfg.Retry, err = p.retryDeadLetters(keep); err != nil {
 		return err
@@ -129,6 +141,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		}
 	}
 	cfg.Pool, cfg.ID, cfg.PollOnly, cfg.Logger, cfg.Registerer, cfg.Tracer = p.pool, p.owner, p.cfg.pooled(), p.log, p.metrics, p.tracer
+	cfg.History = workers.HistoryLimits{Records: p.cfg.HistoryRecords, Bytes: p.cfg.HistoryBytes}
 	cfg.Process, cfg.JobTimeout, cfg.RescueAfter = p.cfg.Workers, p.cfg.JobTimeout, p.cfg.RescueAfter
 	cfg.Bluesky, cfg.Backfill, cfg.Window = api, p.cfg.BackfillWorkers, p.cfg.BackfillWindow
 	cfg.SyncInterval, cfg.FromPDS, cfg.Stopping = p.cfg.SyncInterval, p.cfg.BackfillFrom == "pds", ctx.Done()
@@ -170,7 +183,14 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 	if err != nil {
 		return nil, err
 	}
+	if _, err := p.wires(); err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
+		wires, err := p.wires()
+		if err != nil {
+			return err
+		}
 		now, err := schema.FollowedAccounts(ctx, p.pool)
 		if err != nil {
 			return err
@@ -178,9 +198,9 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 		followed := &follows{}
 		followed.take(now)
 		retry := consumer.Retry{
-			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Projections: p.projections.Rows(),
+			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections.Rows(),
 				Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
-			Wires: p.wires(),
+			Wires: wires,
 		}
 		// Tombstones expire by this clock too.
 		agreed, err := schema.EarliestTime(ctx, p.pool, time.Now())
@@ -198,7 +218,7 @@ func (p App) page(stopping <-chan struct{}) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, Title: "Weir", Stopping: stopping, Logger: p.log})
+	return web.Handler(web.Config{DB: p.pool, Now: time.Now, ImageBase: p.cfg.ImageBase, Keep: web.KeepPages, Proxies: proxies, URL: p.cfg.URL, Title: "Weir", Stopping: stopping, Logger: p.log})
 }
 
 // Serve serves the page and the API on l until ctx ends.

@@ -43,6 +43,11 @@ type Config struct {
 	// The relays to read from if WEIR_SOURCE is firehose, in order of preference, separated
 	// by commas. The server of some accounts is a relay of these.
 	Relays []string `env:"WEIR_RELAYS" envDefault:"wss://relay1.us-west.bsky.network,wss://relay1.us-east.bsky.network"`
+	// What the relays must prove: whole (each record has its hash and its place in the
+	// account's repository), signed (the account has signed it, too), or chained (no commit of a
+	// followed account is missing, either). signed reads the DID document of each account whose
+	// records are stored, chained that of each followed account that writes anything.
+	Verify string `env:"WEIR_VERIFY" envDefault:"signed"`
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
 	// The name of the stream's row: one name, one cursor, one active consumer.
@@ -52,7 +57,8 @@ type Config struct {
 	// 0: for ever; without one it is WEIR_RETENTION. A name wins over the longest prefix.
 	// Posts are kept for a day at least, which is what the ranking shows.
 	Collections []string `env:"WEIR_COLLECTIONS" envDefault:"app.bsky.feed.post,app.bsky.feed.repost"`
-	// Where a stream without a position begins: tip or oldest.
+	// Where a stream without a position begins: tip, oldest, or a time such as
+	// 2026-08-01T12:00:00Z.
 	Start string `env:"WEIR_START" envDefault:"tip"`
 	// Ask a Jetstream server for zstd frames.
 	Compress bool `env:"WEIR_COMPRESS" envDefault:"true"`
@@ -115,6 +121,15 @@ type Config struct {
 	BackfillFrom string `env:"WEIR_BACKFILL_FROM" envDefault:"appview"`
 	// How many feeds this process reads at once.
 	BackfillWorkers int `env:"WEIR_BACKFILL_WORKERS" envDefault:"4"`
+	// Whether the past of new collections is read that WEIR_COLLECTIONS keeps for ever (=0):
+	// auto, or manual for only those that somebody requests. Where the whole network is
+	// followed, WEIR_RELAYS name the accounts, whatever the source is.
+	History string `env:"WEIR_HISTORY" envDefault:"auto"`
+	// How many records of an account are read from its past, over all collections: the newest
+	// ones.
+	HistoryRecords int64 `env:"WEIR_HISTORY_RECORDS" envDefault:"10000"`
+	// How many bytes of JSON of an account are read from its past.
+	HistoryBytes int64 `env:"WEIR_HISTORY_BYTES" envDefault:"33554432"`
 	// How often stored records are compared with their accounts' own repositories, and
 	// repaired. 0: never.
 	AuditInterval time.Duration `env:"WEIR_AUDIT_INTERVAL" envDefault:"24h"`
@@ -141,13 +156,16 @@ type Config struct {
 	// Whether shorteners such as bit.ly are asked where their links lead, so that a short link
 	// counts as the article. Only shorteners are contacted.
 	ResolveLinks bool `env:"WEIR_RESOLVE_LINKS" envDefault:"true"`
+	// Whether the pages of links are fetched, for their titles: those that five accounts share,
+	// and those that two share and nobody gives a title. At most 1,000 an hour.
+	FetchCards bool `env:"WEIR_FETCH_CARDS" envDefault:"true"`
 
 	// Listeners
 
 	// The address of the page and the API.
 	Listen string `env:"WEIR_LISTEN" envDefault:"127.0.0.1:8080"`
-	// The public address of the page, such as https://weir.example. Both listeners accept its
-	// host name.
+	// The public address of the page, such as https://weir.example. Feeds lead to it, and both
+	// listeners accept its host name.
 	URL string `env:"WEIR_URL"`
 	// The addresses of reverse proxies, separated by commas, such as 10.1.2.3 or 10.0.0.0/8: what
 	// they say in X-Forwarded-For counts. Requests and event streams are limited per client.
@@ -184,7 +202,7 @@ type Config struct {
 // project read.
 func otherVariables() []string {
 	return []string{"WEIR_TEST_DATABASE_URL", "WEIR_TESTDATA", "WEIR_PG_BINARIES_URL", "WEIR_WRITE_SCHEMA", "WEIR_WRITE_DOCS", "WEIR_SCREENSHOTS", "WEIR_KILLS",
-		"WEIR_CHAOS", "WEIR_SEED", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
+		"WEIR_CHAOS", "WEIR_SEED", "WEIR_WIRE_COMMITS", "WEIR_REPORT", "WEIR_SOAK", "WEIR_BENCH_SIZES",
 		"WEIR_BENCH_BASE", "WEIR_BENCH_TURNS"}
 }
 
@@ -206,12 +224,13 @@ func ReadConfig() (Config, error) {
 	if base, set := os.LookupEnv("WEIR_IMAGE_BASE"); set && base == "" {
 		c.ImageBase = ""
 	}
-	if err := c.SetSource(c.Source); err != nil {
-		return Config{}, fmt.Errorf("WEIR_SOURCE: %w", err)
+	if err := c.checkSource(); err != nil {
+		return Config{}, err
+	}
+	if _, err := c.start(); err != nil {
+		return Config{}, err
 	}
 	switch {
-	case c.Start != "tip" && c.Start != "oldest":
-		return Config{}, fmt.Errorf("WEIR_START is %q: expected tip or oldest", c.Start)
 	case c.Pooler != "none" && c.Pooler != poolerTransaction:
 		return Config{}, fmt.Errorf("WEIR_POOLER is %q: expected none or transaction", c.Pooler)
 	case c.LogFormat != "json" && c.LogFormat != "text":
@@ -244,6 +263,10 @@ func ReadConfig() (Config, error) {
 		return Config{}, fmt.Errorf("WEIR_BACKFILL_FROM is %q: expected appview or pds", c.BackfillFrom)
 	case c.BackfillWorkers < 1 || c.APIConcurrency < 1:
 		return Config{}, errors.New("WEIR_BACKFILL_WORKERS and WEIR_API_CONCURRENCY must be 1 or more")
+	case c.History != historyAuto && c.History != "manual":
+		return Config{}, fmt.Errorf("WEIR_HISTORY is %q: expected auto or manual", c.History)
+	case c.HistoryRecords < 1 || c.HistoryRecords > 1_000_000 || c.HistoryBytes < 1:
+		return Config{}, errors.New("WEIR_HISTORY_RECORDS must be 1 to 1000000, and WEIR_HISTORY_BYTES 1 or more")
 	case c.SyncInterval < time.Minute || c.BackfillWindow <= 0 || c.APIInterval < 0:
 		return Config{}, errors.New("WEIR_SYNC_INTERVAL must be 1m or more, WEIR_BACKFILL_WINDOW greater than 0, and WEIR_API_INTERVAL not negative")
 	case (c.Identifier == "") != (c.AppPassword == ""):
@@ -301,12 +324,20 @@ const poolerTransaction = "transaction"
 // pooled reports whether transactions do not share a session.
 func (c Config) pooled() bool { return c.Pooler == poolerTransaction }
 
-// start returns where a stream without a position starts.
-func (c Config) start() consumer.Cursor {
-	if c.Start == "oldest" {
-		return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}
+// start returns where a stream without a position starts. A number would be valid on
+// one host only.
+func (c Config) start() (consumer.Cursor, error) {
+	switch c.Start {
+	case "tip":
+		return consumer.Cursor{}, nil
+	case "oldest":
+		return consumer.Cursor{Kind: consumer.CursorSeq, Value: 0}, nil
 	}
-	return consumer.Cursor{}
+	at, err := time.Parse(time.RFC3339, c.Start)
+	if err != nil || at.Unix() <= 0 {
+		return consumer.Cursor{}, fmt.Errorf("WEIR_START is %q: expected tip, oldest, or a time such as 2026-08-01T12:00:00Z", c.Start)
+	}
+	return consumer.Cursor{Kind: consumer.CursorTime, Value: at.UnixMicro()}, nil
 }
 
 func (c Config) Logger() *slog.Logger { return c.loggerTo(os.Stderr, InJournal()) }

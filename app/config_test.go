@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
 )
 
 const configurationFile = "../docs/configuration.md"
@@ -131,3 +133,32 @@ func TestPublicAddressIsChecked(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+func TestVerificationIsKnown(t *testing.T) {
+	t.Parallel()
+	for verify, valid := range map[string]bool{VerifyWhole: true, VerifySigned: true, VerifyChained: true, "": false, "proven": false} {
+		c := Config{Source: SourceFirehose, Verify: verify}
+		if err := c.checkSource(); valid {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "expected whole, signed or chained")
+		}
+	}
+}
+
+func TestStartIsAPlaceOrATime(t *testing.T) {
+	t.Parallel()
+	for start, want := range map[string]consumer.Cursor{
+		"tip": {}, "oldest": {Kind: consumer.CursorSeq},
+		"2026-08-01T12:00:00Z":      {Kind: consumer.CursorTime, Value: 1785585600_000000},
+		"2026-08-01T14:00:00+02:00": {Kind: consumer.CursorTime, Value: 1785585600_000000},
+	} {
+		got, err := Config{Start: start}.start()
+		require.NoError(t, err)
+		require.Equal(t, want, got, start)
+	}
+	for _, wrong := range []string{"", "yesterday", "12:00", "20000000000", "1969-01-01T00:00:00Z"} {
+		_, err := Config{Start: wrong}.start()
+		require.ErrorContains(t, err, "WEIR_START is", wrong)
+	}
+}

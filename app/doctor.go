@@ -63,7 +63,7 @@ func (c Config) checks(within time.Duration) []doctor.Check {
 	client, stored := &http.Client{}, c.registry()
 	endpoints, variable := c.endpoints()
 	checks = append(checks, doctor.StreamCheck(doctor.Stream{Name: c.Source, Variable: variable, Endpoints: endpoints, Source: func(endpoint string) (consumer.Source, error) {
-		return c.newSource(socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2}, stored, consumer.Filter{Everyone: true}, dictionary)
+		return c.newSource(socket.Config{Endpoints: []string{endpoint}, DialTimeout: within / 2}, stored, nil, consumer.Filter{Everyone: true}, dictionary)
 	}}, within*3/4),
 		doctor.ServiceCheck(doctor.Service{Name: "appview", Variable: "WEIR_APPVIEW", UserAgent: userAgent, Client: client,
 			URL: strings.TrimSuffix(c.AppView, "/") + "/xrpc/app.bsky.actor.getProfiles?actors=bsky.app"}),

@@ -24,6 +24,13 @@ const (
 	SourceFirehose  = "firehose"
 )
 
+// The values of WEIR_VERIFY.
+const (
+	VerifyWhole   = "whole"   // hashes and structure
+	VerifySigned  = "signed"  // and the signature of the account
+	VerifyChained = "chained" // and that no commit of a followed account is missing
+)
+
 // userAgent identifies Weir to the services.
 const userAgent = "weir (+https://github.com/weir-social/weir)"
 
@@ -33,6 +40,17 @@ func (c *Config) SetSource(source string) error {
 		return fmt.Errorf("%q is no source: expected %s or %s", source, SourceJetstream, SourceFirehose)
 	}
 	c.Source = source
+	return nil
+}
+
+// checkSource returns an error if the source or what it verifies is unknown.
+func (c *Config) checkSource() error {
+	if err := c.SetSource(c.Source); err != nil {
+		return fmt.Errorf("WEIR_SOURCE: %w", err)
+	}
+	if c.Verify != VerifyWhole && c.Verify != VerifySigned && c.Verify != VerifyChained {
+		return fmt.Errorf("WEIR_VERIFY is %q: expected %s, %s or %s", c.Verify, VerifyWhole, VerifySigned, VerifyChained)
+	}
 	return nil
 }
 
@@ -54,10 +72,10 @@ func (c Config) endpoints() (all []string, variable string) {
 
 // newSource returns the configured source of the stored collections. filter and
 // dictionary are only for a server that filters and compresses.
-func (c Config) newSource(s socket.Config, stored collection.Registry, filter consumer.Filter, dictionary func(context.Context) ([]byte, error)) (consumer.Source, error) {
+func (c Config) newSource(s socket.Config, stored collection.Registry, verifier *firehose.Verifier, filter consumer.Filter, dictionary func(context.Context) ([]byte, error)) (consumer.Source, error) {
 	s.UserAgent = userAgent
 	if c.Source == SourceFirehose {
-		return firehose.New(firehose.Config{Config: s, Wanted: stored.Stores})
+		return firehose.New(firehose.Config{Config: s, Wanted: stored.Stores, Verifier: verifier})
 	}
 	filter.Collections = stored.Filter()
 	return jetstream.New(jetstream.Config{Config: s, Filter: filter, Compress: c.Compress, Dictionary: dictionary, Wanted: stored.Stores})
@@ -66,18 +84,29 @@ func (c Config) newSource(s socket.Config, stored collection.Registry, filter co
 // source returns the source that reads the stream. It requests no account until its
 // filter is set.
 func (p App) source(log *slog.Logger, metrics prometheus.Registerer) (consumer.Source, error) {
+	verifier, err := p.signatures.verifier(p)
+	if err != nil {
+		return nil, err
+	}
 	endpoints, _ := p.cfg.endpoints()
-	return p.cfg.newSource(socket.Config{Endpoints: endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics}, p.stored, consumer.Filter{}, p.dictionary)
+	return p.cfg.newSource(socket.Config{Endpoints: endpoints, QuietAfter: p.cfg.QuietAfter, Logger: log, Registerer: metrics}, p.stored, verifier, consumer.Filter{}, p.dictionary)
 }
 
 // wires returns the wires whose dead letters this binary can decode, for one
 // goroutine.
-func (p App) wires() map[string]consumer.Wire {
+func (p App) wires() (map[string]consumer.Wire, error) {
+	verifier, err := p.signatures.verifier(p)
+	if err != nil {
+		return nil, err
+	}
+	if verifier != nil {
+		verifier = verifier.Patient(p.cfg.JobTimeout / 4)
+	}
 	wires := map[string]consumer.Wire{}
-	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores), firehose.Wire(p.stored.Stores)} {
+	for _, wire := range []consumer.Wire{jetstream.Wire(p.stored.Stores), firehose.Wire(p.stored.Stores, verifier)} {
 		wires[wire.Name] = wire
 	}
-	return wires
+	return wires, nil
 }
 
 // dictionary returns the zstd dictionary from the database, or downloads it on the

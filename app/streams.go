@@ -71,6 +71,10 @@ func (s *streams) add(name string, source func(*slog.Logger, prometheus.Register
 	if err != nil {
 		return err
 	}
+	from, err := s.cfg.start()
+	if err != nil {
+		return err
+	}
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"stream": name}, s.metrics)
 	one := &stream{name: name}
 	if one.source, err = source(s.log.With("stream", name), metrics); err != nil {
@@ -78,8 +82,8 @@ func (s *streams) add(name string, source func(*slog.Logger, prometheus.Register
 	}
 	one.follows.limit = one.source.Capabilities().Accounts
 	one.consumer, err = s.consumer(consumer.Config{
-		Stream: name, Source: one.source, Follows: one.follows.includes, Leased: s.refresh,
-		Start: s.cfg.start(), BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
+		Stream: name, Source: one.source, Follows: one.follows.includes, Leased: s.leased,
+		Start: from, BatchEvents: s.cfg.BatchEvents, BatchInterval: s.cfg.BatchInterval, BufferBytes: s.cfg.BufferBytes,
 		LeaseTTL: s.cfg.LeaseTTL, GapThreshold: s.cfg.GapThreshold, QuietAfter: s.cfg.QuietAfter, SilentFor: 3 * s.cfg.QuietAfter,
 		ResumeWithin: retention.Tombstones, Depth: s.depth, MaxDepth: s.cfg.QueueLimit, Registerer: metrics,
 	})
@@ -88,6 +92,14 @@ func (s *streams) add(name string, source func(*slog.Logger, prometheus.Register
 	}
 	s.all = append(s.all, one)
 	return nil
+}
+
+// leased prepares the process for the streams that it is about to read.
+func (s *streams) leased(ctx context.Context) error {
+	if err := s.storeCollections(ctx); err != nil {
+		return err
+	}
+	return s.refresh(ctx)
 }
 
 // watchFollows updates the accounts of the streams after every change, until ctx

@@ -24,9 +24,10 @@ import (
 
 // Config configures a client. Zero values take the defaults.
 type Config struct {
-	AppView   string // https://public.api.bsky.app, which needs no login
-	Directory string // https://plc.directory: serves did:plc documents
-	Login     *Login // nil: calls are made without a login
+	AppView   string   // https://public.api.bsky.app, which needs no login
+	Directory string   // https://plc.directory: serves did:plc documents
+	Login     *Login   // nil: calls are made without a login
+	Relays    []string // name the accounts of a collection; empty: nobody does
 
 	// Limit is called before every HTTP request, and its release after the body was
 	// read, so it can limit requests across processes. It may wait. Its own error
@@ -59,6 +60,7 @@ type Client struct {
 	log       *slog.Logger
 	appView   string              // origin of the AppView
 	directory string              // origin of the directory
+	relays    []string            // origins
 	own       map[string]struct{} // configured origins
 	loopback  bool                // the AppView is on this machine, so PDSes may be too
 	trusted   *http.Client        // for configured origins
@@ -89,6 +91,13 @@ func New(cfg Config) (*Client, error) {
 	}
 	if c.directory, err = c.configured("directory of DIDs", cfg.Directory); err != nil {
 		return nil, err
+	}
+	for _, raw := range cfg.Relays {
+		relay, err := c.configured("relay", raw)
+		if err != nil {
+			return nil, err
+		}
+		c.relays = append(c.relays, relay)
 	}
 	if cfg.Login != nil {
 		pds, err := c.configured("PDS to log in at", cfg.Login.PDS)

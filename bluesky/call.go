@@ -17,6 +17,9 @@ import (
 // maxBody bounds a response body after decompression.
 const maxBody = 16 << 20
 
+// maxDocument bounds a DID document: many are read at once, and anybody can serve one.
+const maxDocument = 1 << 20
+
 // maxErrorBody bounds the body of an error response.
 const maxErrorBody = 64 << 10
 
@@ -29,6 +32,7 @@ type request struct {
 	body   []byte
 	token  string // empty: without authorization
 	login  bool   // a call that creates a session: these have their own rate limit
+	car    bool   // the response is a whole repository: longer, slower, and no JSON; its job repeats the call
 	read   func(body []byte) error
 }
 
@@ -69,7 +73,7 @@ func (c *Client) do(ctx context.Context, r request) error {
 			return nil
 		}
 		e := c.explain(ctx, r, err)
-		if e.Class != Transient || e.held || ctx.Err() != nil || try >= len(c.cfg.Retries) || e.RetryAfter > maxRateLimitWait {
+		if e.Class != Transient || e.held || r.car || ctx.Err() != nil || try >= len(c.cfg.Retries) || e.RetryAfter > maxRateLimitWait {
 			return e
 		}
 		wait := max(c.cfg.Retries[try], e.RetryAfter)
@@ -177,11 +181,15 @@ func breakerOutcome(ctx context.Context, err error) error {
 // send makes the HTTP request within its timeout, and returns the body of a
 // successful response.
 func (c *Client) send(ctx context.Context, h *host, r request) ([]byte, error) {
-	timed, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	timeout := c.cfg.Timeout
+	if r.car {
+		timeout = max(timeout, carTimeout)
+	}
+	timed, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	body, err := c.exchange(timed, h, r)
 	if _, said := errors.AsType[*Error](err); err != nil && !said && timed.Err() != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("%s did not respond within %s", h.origin, c.cfg.Timeout)
+		return nil, fmt.Errorf("%s did not respond within %s", h.origin, timeout)
 	}
 	return body, err
 }
@@ -191,7 +199,15 @@ func (c *Client) exchange(ctx context.Context, h *host, r request) ([]byte, erro
 	if err != nil {
 		return nil, &Error{Class: Permanent, Name: nameRefused, Message: "the request cannot be written as a URL", cause: err}
 	}
+	longest := maxBody
 	req.Header.Set("Accept", "application/json")
+	if r.call == didDocument {
+		longest = maxDocument
+	}
+	if r.car {
+		longest = maxCAR
+		req.Header.Set("Accept", "application/vnd.ipld.car")
+	}
 	req.Header.Set("User-Agent", c.cfg.UserAgent)
 	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -212,16 +228,27 @@ func (c *Client) exchange(ctx context.Context, h *host, r request) ([]byte, erro
 	if resp.StatusCode != http.StatusOK {
 		return nil, c.statusError(h, r, resp, now)
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if r.car && resp.ContentLength > int64(longest) {
+		return nil, tooLong(resp, longest, r)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(longest)+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(body) > maxBody {
-		e := malformed("the answer is longer than %d bytes", maxBody)
-		e.Status = resp.StatusCode
-		return nil, e
+	if len(body) > longest {
+		return nil, tooLong(resp, longest, r)
 	}
 	return body, nil
+}
+
+// tooLong returns the error of a response above a limit.
+func tooLong(resp *http.Response, longest int, r request) error {
+	e := malformed("the answer is longer than %d bytes", longest)
+	e.Status = resp.StatusCode
+	if r.car {
+		e.Class, e.cause = Permanent, ErrTooLong
+	}
+	return e
 }
 
 // statusError returns the classified error of an unsuccessful response.

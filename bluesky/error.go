@@ -1,6 +1,7 @@
 package bluesky
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -91,6 +92,13 @@ func RetryAfter(err error) time.Duration {
 		return e.RetryAfter
 	}
 	return 0
+}
+
+// Unsent reports whether a call ended with its context before a request was sent: that
+// says nothing of the server.
+func Unsent(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Name == nameNotSent && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
 }
 
 // badInput returns the error of an invalid argument, without a call.

@@ -6,11 +6,36 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-const describeRepo = "com.atproto.repo.describeRepo"
+const (
+	describeRepo = "com.atproto.repo.describeRepo"
+	getRepo      = "com.atproto.sync.getRepo"
+)
+
+const (
+	maxCAR     = 128 << 20       // bytes of a repository: it is read into memory
+	carTimeout = 4 * time.Minute // large repositories need more than half a minute
+)
+
+// ErrTooLong is wrapped by the error of Repository if the repository is larger than what
+// is read into memory.
+var ErrTooLong = errors.New("the repository is too long")
+
+// Repository returns an account's repository, from its own PDS, as a CAR. Nothing of it
+// is checked.
+func (c *Client) Repository(ctx context.Context, did string) (car []byte, err error) {
+	r := request{call: getRepo, method: http.MethodGet, path: xrpcPath(getRepo, url.Values{"did": {did}}), car: true}
+	r.read = func(body []byte) error {
+		car = body
+		return nil
+	}
+	err = c.queryPDS(ctx, did, r)
+	return car, err
+}
 
 // Collections returns the collections with records in an account's repository, from
 // its own PDS, in order. Invalid names are omitted and counted.

@@ -19,6 +19,7 @@ import (
 type Entry struct {
 	Pattern   string        // a collection's name, or a prefix such as pub.layers.*
 	Retention time.Duration // how long its records are kept; 0: for ever
+	Explicit  bool          // the entry names its retention itself
 }
 
 // IsPrefix reports whether the entry covers all collections with a prefix.
@@ -95,7 +96,7 @@ func parseEntry(s string, standard time.Duration) (Entry, error) {
 	if err != nil || d < 0 {
 		return Entry{}, fmt.Errorf("%q is not a retention of %s: expected a time such as 24h, or 0 for ever", strings.TrimSpace(retention), e.Pattern)
 	}
-	e.Retention = d
+	e.Retention, e.Explicit = d, true
 	return e, nil
 }
 

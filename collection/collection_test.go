@@ -25,12 +25,12 @@ func TestExactNameWinsOverTheLongestPrefix(t *testing.T) {
 	} {
 		r := parse(t, entries...)
 		for name, want := range map[string]Entry{
-			"app.bsky.feed.post":           {"app.bsky.feed.post", day},
-			"pub.layers.annotation.note":   {"pub.layers.annotation.note", time.Hour},
-			"pub.layers.annotation.mark":   {"pub.layers.annotation.*", 2 * day},
-			"pub.layers.annotation.note.x": {"pub.layers.annotation.*", 2 * day},
-			"pub.layers.annotation":        {"pub.layers.*", 0},
-			"pub.layers.persona":           {"pub.layers.*", 0},
+			"app.bsky.feed.post":           {"app.bsky.feed.post", day, false},
+			"pub.layers.annotation.note":   {"pub.layers.annotation.note", time.Hour, true},
+			"pub.layers.annotation.mark":   {"pub.layers.annotation.*", 2 * day, true},
+			"pub.layers.annotation.note.x": {"pub.layers.annotation.*", 2 * day, true},
+			"pub.layers.annotation":        {"pub.layers.*", 0, true},
+			"pub.layers.persona":           {"pub.layers.*", 0, true},
 		} {
 			e, ok := r.Find(name)
 			require.True(t, ok, name)
@@ -82,7 +82,7 @@ func TestMistakesAreNamed(t *testing.T) {
 func TestSpacesAndTheStandardRetention(t *testing.T) {
 	t.Parallel()
 	r := parse(t, " app.bsky.feed.post ", " pub.layers.* = 0 ")
-	require.Equal(t, []Entry{{"app.bsky.feed.post", day}, {"pub.layers.*", 0}}, r.Entries())
+	require.Equal(t, []Entry{{"app.bsky.feed.post", day, false}, {"pub.layers.*", 0, true}}, r.Entries())
 	require.False(t, Registry{}.Stores("app.bsky.feed.post"), "the zero value stores none")
 }
 

@@ -30,13 +30,19 @@ type batch struct {
 	bytes       int
 	oldest      time.Time // arrival of the first frame
 	opened      time.Time // when decoding began; later than oldest if frames waited
-	folded      *schema.Batch
+	unproven    bool      // a frame has a proof
+
+	desynchronized []schema.Desynchronized // accounts of which something was refused
+	links          []schema.Link           // commits that are proven
+
+	folded *schema.Batch
 }
 
 // batchFrame is a frame and the number of its events in the batch.
 type batchFrame struct {
 	Place
 	events int
+	proof  Proof // nil: none, or it is done
 }
 
 // split cuts a batch of several events in two, between two frames if it has
@@ -78,7 +84,7 @@ func (b *batch) split() (first, second *batch) {
 // cut cuts a batch in two after a number of events. The position moves with the
 // second.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, settled: b.settled, oldest: b.oldest}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, links: b.links, settled: b.settled, oldest: b.oldest}
 	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 	return first, second
 }
@@ -87,7 +93,7 @@ func (b *batch) cut(events int) (first, second *batch) {
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, links: b.links, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
@@ -115,6 +121,12 @@ func (b *batch) malformed(bad *Malformed, id int64, at time.Time) {
 	b.count++
 }
 
+// desynchronize marks an account: something of it was refused, or not sent. rev is the
+// revision of that; empty if it is unknown.
+func (b *batch) desynchronize(did, cause, rev string) {
+	b.desynchronized = append(b.desynchronized, schema.Desynchronized{DID: did, Cause: cause, Rev: rev})
+}
+
 // add adds an event to the batch. If its record is too large, it adds a dead letter
 // and returns false. Call close after the last event of a frame.
 func (b *batch) add(ev *Event, at time.Time) bool {
@@ -128,11 +140,18 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 	return true
 }
 
-// close ends a frame whose events start at index began.
-func (b *batch) close(at *Place, began int) {
-	if events := len(b.events) - began; events > 0 {
-		b.frames = append(b.frames, batchFrame{*at, events})
+// close ends a frame whose events start at index began, and starts its proof if there
+// are any.
+func (b *batch) close(m *Message, began int) {
+	events := len(b.events) - began
+	if events == 0 {
+		return
 	}
+	if m.Proof != nil {
+		m.Proof.Start()
+		b.unproven = true
+	}
+	b.frames = append(b.frames, batchFrame{m.Place, events, m.Proof})
 }
 
 // advance sets a position to just after a frame. Its host and its anchors stay.
@@ -168,6 +187,7 @@ func (b *batch) fold() schema.Batch {
 		f.add(&b.events[i])
 	}
 	out := f.out
+	out.Desynchronized, out.Links = append(out.Desynchronized, b.desynchronized...), b.links
 	byKey := func(a, b schema.Key) int {
 		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.DID, b.DID), cmp.Compare(a.Rkey, b.Rkey))
 	}
@@ -208,6 +228,8 @@ func (f *folding) add(ev *Event) {
 		}
 		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Key, at), Record: ev.Record}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
+	case KindSync:
+		f.out.Desynchronized = append(f.out.Desynchronized, schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})
 	case KindAccount:
 		s := schema.Status{DID: ev.Author, Status: status(ev), At: eventTime(ev.At, ev.TimeUS, ev.Arrived)}
 		put(&f.out.Statuses, f.statuses, ev.Author, s, func(old schema.Status) bool { return !s.At.Before(old.At) })

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -84,7 +85,7 @@ func framed(end *schema.Position, sizes ...int) *batch {
 			ev := write("r"+strconv.Itoa(len(b.events)), "1")
 			b.events = append(b.events, ev)
 		}
-		b.close(&at, began)
+		b.close(&Message{Place: at}, began)
 	}
 	return b
 }
@@ -245,4 +246,62 @@ func TestReaderWaitsForFullBuffer(t *testing.T) {
 		cancel()
 		require.False(t, b.putWithin(ctx, frame, time.Hour), "it ends with the connection")
 	})
+}
+
+// proven is a proof whose outcome is known.
+type proven struct {
+	verdict Verdict
+	started *int
+}
+
+func (p proven) Start()           { *p.started++ }
+func (p proven) Verdict() Verdict { return p.verdict }
+
+// TestUnprovenFramesAreSetAside checks that the others keep their order and their
+// frames, and what is left of each unproven event.
+func TestUnprovenFramesAreSetAside(t *testing.T) {
+	t.Parallel()
+	verdicts := []*Verdict{nil, {}, {Cause: "forged"}, {Cause: "no key now", Retry: true}, {Cause: "one of many", Drop: true}, {Cause: "again", Drop: true, Retry: true}, {}}
+	b, started := &batch{wire: &Wire{Name: "w"}}, 0
+	var want []string
+	for n, v := range verdicts {
+		began, m := len(b.events), &Message{Place: Place{Seq: int64(n + 1)}}
+		if v != nil {
+			m.Proof = proven{*v, &started}
+		}
+		for i := range n%3 + 1 {
+			ev := write(fmt.Sprint(n, "-", i), "1")
+			if v != nil && v.Cause == "again" && i == n%3 {
+				ev.DeadLetterID = 77
+			}
+			b.events = append(b.events, ev)
+			if v == nil || v.Cause == "" {
+				want = append(want, ev.Key)
+			}
+		}
+		b.close(m, began)
+	}
+	b.close(&Message{Proof: proven{Verdict{}, &started}}, len(b.events)) // nothing of it is kept
+	require.Equal(t, 6, started)
+	counted := 0
+	b.prove(time.Now(), func(string) { counted++ })
+	var got []string
+	for _, ev := range b.events {
+		got = append(got, ev.Key)
+	}
+	require.Equal(t, want, got)
+	var frames []int64
+	events := 0
+	for _, f := range b.frames {
+		frames, events = append(frames, f.Seq), events+f.events
+	}
+	require.Equal(t, []int64{1, 2, 7}, frames)
+	require.Len(t, b.events, events)
+	var letters []string
+	for _, l := range b.deadLetters {
+		letters = append(letters, fmt.Sprint(l.Stage, " ", l.Key.Rkey, " ", l.Class, " ", l.ID, " ", l.Cause))
+	}
+	require.Equal(t, []string{"verify 2-0  0 forged", "verify 2-1  0 forged", "verify 2-2  0 forged", "verify 3-0 retryable 0 no key now", "verify 5-2 retryable 77 again"}, letters)
+	require.Equal(t, len(letters), counted)
+	b.prove(time.Now(), func(string) { require.Fail(t, "once is enough") })
 }

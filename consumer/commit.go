@@ -28,6 +28,7 @@ const carefulFor = 50
 type committer struct {
 	pool    *pgxpool.Pool
 	enqueue Enqueue
+	resync  EnqueueResyncs
 	lease   schema.Lease
 
 	projections schema.Projections
@@ -127,6 +128,9 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 		written, err := write.Apply(ctx, tx, c.lease, c.careful > 0)
 		if err == nil && c.lease == (schema.Lease{}) && len(write.Deletions) > 0 {
 			err = schema.LockProjections(ctx, tx, c.projections) // the tables of others would keep their rows
+		}
+		if err == nil && len(write.Resyncs) > 0 && c.resync != nil {
+			err = c.resync(ctx, tx, write.Resyncs)
 		}
 		if err != nil || len(written) == 0 {
 			return err

@@ -31,7 +31,12 @@ var ErrEnd = errors.New("the stream has ended")
 // arrived is the arrival of the batch's first event.
 type Enqueue func(ctx context.Context, tx pgx.Tx, written []schema.Key, arrived time.Time) error
 
-// Depth counts the waiting jobs for the stream's records, up to most.
+// EnqueueResyncs adds the jobs that compare accounts with their repositories, in the
+// transaction that marks them.
+type EnqueueResyncs func(ctx context.Context, tx pgx.Tx, resyncs []schema.Resync) error
+
+// Depth counts the waiting jobs for the stream's records, or the events that wait as
+// dead letters if these are more, up to most.
 type Depth func(ctx context.Context, most int) (int, error)
 
 // Config configures a consumer. Zero durations and sizes take the defaults.
@@ -41,6 +46,7 @@ type Config struct {
 	Source  Source
 	Pool    *pgxpool.Pool
 	Enqueue Enqueue
+	Resync  EnqueueResyncs // for a source that verifies
 	// Projections list the rows to delete with a record.
 	Projections schema.Projections
 	Wanted      func(collection string) bool   // reports whether a collection is stored
@@ -54,7 +60,7 @@ type Config struct {
 	// nothing.
 	Leased func(context.Context) error
 
-	// With more than MaxDepth waiting jobs the consumer disconnects until at most
+	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
 	// half remain: the server keeps events better than the queue.
 	Depth    Depth // nil: no limit
 	MaxDepth int   // 10,000
@@ -230,11 +236,8 @@ func (c *Consumer) holdLease(ctx context.Context, lease schema.Lease) error {
 	heartbeatErr := <-beat
 	halt()
 	<-partitions
-	switch {
-	case errors.Is(err, schema.ErrFenced), errors.Is(heartbeatErr, schema.ErrFenced):
+	if errors.Is(err, schema.ErrFenced) || errors.Is(heartbeatErr, schema.ErrFenced) {
 		return schema.ErrFenced
-	case err != nil && !errors.Is(err, ErrEnd):
-		return err
 	}
 	return errors.Join(err, c.releaseLease(ctx, lease))
 }
@@ -257,7 +260,7 @@ func (c *Consumer) releaseLease(ctx context.Context, lease schema.Lease) error {
 // connections runs one connection after another. work bounds the commits, stop the
 // reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.IgnorePosition}
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.IgnorePosition}
 	if c.cfg.IgnorePosition {
 		commits.position = schema.Position{}
 	}
@@ -401,7 +404,7 @@ func (c *Consumer) checkBackpressure(ctx context.Context) {
 // state returns the stream's state and its detail.
 func (c *Consumer) state() (state, detail string) {
 	if n := c.depth.Load(); n > 0 {
-		return schema.StateDraining, fmt.Sprintf("at least %d jobs are waiting, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
+		return schema.StateDraining, fmt.Sprintf("at least %d jobs or unverified events are waiting, and the limit is %d: start more workers, or wait", n, c.cfg.MaxDepth)
 	}
 	if s := c.session.Load(); s != nil {
 		return s.state()

@@ -346,7 +346,8 @@ func TestDeadLettersAreCountedByStageAndCollection(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, map[string]float64{"decode app.bsky.feed.post": 2, "commit app.bsky.feed.post": 1, "decode other": 2, "commit other": 0}, got)
+	require.Equal(t, map[string]float64{"decode app.bsky.feed.post": 2, "commit app.bsky.feed.post": 1, "decode other": 2, "commit other": 0,
+		"verify app.bsky.feed.post": 0, "verify other": 0}, got)
 }
 
 // TestRecordSizeIsMeasuredInCBOR checks that a control character counts as one

@@ -37,7 +37,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 1.6, 24)
 	m := &metrics{
 		events: f.NewCounterVec(prometheus.CounterOpts{Name: name("events_total"),
-			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, not_followed, and ignored (the collection or kind is not stored). The collection other stands for all that are not stored."},
+			Help: "Events read, by kind and, for commits, by collection. Kinds: write, delete, account, identity, sync, link (a commit without a stored record), not_followed, and ignored (the collection or kind is not stored). The collection other stands for all that are not stored."},
 			[]string{"kind", "collection"}),
 		deadLettered: f.NewCounterVec(prometheus.CounterOpts{Name: name("dead_lettered_total"),
 			Help: "Frames and events dead-lettered, by stage and by the collection that they claim. The collection other stands for all that are not stored, and for none. Expect zero."},
@@ -76,7 +76,7 @@ const otherCollection = "other"
 // initDeadLetterCounters creates a collection's counters of dead letters at zero,
 // so that the first dead letter is an increase.
 func (m *metrics) initDeadLetterCounters(collection string) {
-	for _, stage := range []string{schema.StageDecode, schema.StageCommit} {
+	for _, stage := range []string{schema.StageDecode, schema.StageVerify, schema.StageCommit} {
 		m.deadLettered.WithLabelValues(stage, collection)
 	}
 }

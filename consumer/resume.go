@@ -211,9 +211,9 @@ func (r *resume) last() time.Time {
 }
 
 // needsRevs reports whether revs must confirm the dates of this connection: the
-// clock of another host may differ, and a server without time cursors cannot be
-// asked for a time.
-func (r *resume) needsRevs() bool { return r.otherHost || !r.can.TimeCursor }
+// clock of another host may differ, a server without time cursors cannot be asked for
+// a time, and dates may be informal.
+func (r *resume) needsRevs() bool { return r.otherHost || !r.can.TimeCursor || r.can.Informal }
 
 // settle ends a resume by time in which no anchor has arrived.
 func (r *resume) settle() verdict {

@@ -264,6 +264,22 @@ func TestLaggingHostIsDetectedByRevs(t *testing.T) {
 	require.Equal(t, 10*time.Minute, hole(otherHost(liar, late, late)), "the first event alone proves nothing")
 }
 
+// TestInformalDatesNeedRevs: the first events are dated before the position, and were
+// written after it. Only a server whose dates count hides a hole with that.
+func TestInformalDatesNeedRevs(t *testing.T) {
+	t.Parallel()
+	wrongly := func(key string) Place {
+		ev := at(1, noon.Add(-time.Minute), key)
+		ev.Identity.Revision = tid(noon.Add(10 * time.Minute))
+		return ev
+	}
+	for _, informal := range []bool{true, false} {
+		r := &resume{can: Capabilities{TimeCursor: true, Informal: informal}, from: position(), expectsAnchor: true, threshold: 5 * time.Minute}
+		delivered(r, wrongly("x"), wrongly("y"), wrongly("z"))
+		require.Equal(t, map[bool]verdict{true: missed, false: proceed}[informal], r.settle())
+	}
+}
+
 // tid returns a rev with this time.
 func tid(at time.Time) string { return syntax.NewTID(at.UnixMicro(), 0).String() }
 

@@ -31,12 +31,12 @@ type Retry struct {
 	message Message
 }
 
-// Run retries dead letters of the stages decode and commit, those of each wire in
+// Run retries dead letters of the stages decode, verify and commit, those of each wire in
 // the given order. Each is settled in the transaction that stores its events. One
 // that fails again is open again, with its first and its last cause. An error is
 // the database's.
 func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) error {
-	c := &committer{pool: r.Pool, enqueue: r.Enqueue, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
+	c := &committer{pool: r.Pool, enqueue: r.Enqueue, resync: r.Resync, projections: r.Projections, log: r.Logger, metrics: newMetrics(nil), named: r.named, tracer: cmp.Or[trace.Tracer](r.Tracer, noop.Tracer{}), careful: carefulFor}
 	batches := map[string]*batch{}
 	var order []*batch
 	now := time.Now()
@@ -52,6 +52,7 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 		r.add(b, deadLetter, now)
 	}
 	for _, b := range order {
+		b.prove(now, func(string) {})
 		if err := c.commit(ctx, b); err != nil {
 			return err
 		}
@@ -83,6 +84,7 @@ func (r *Retry) add(b *batch, deadLetter *schema.StoredDeadLetter, now time.Time
 			id = deadLetter.ID
 		}
 		b.malformed(bad, id, now)
+		r.lost(b, bad)
 	}
 	if len(m.Events) > 0 || len(m.Malformed) == 0 {
 		r.addEvents(b, deadLetter.ID, now)
@@ -105,11 +107,14 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	if at := m.happened(); at.Before(r.Since) && slices.ContainsFunc(m.Events, writes) {
 		b.malformed(&Malformed{Cause: "the record may have been deleted since, and that deletion may have expired", Path: "/time_us",
 			Expected: "an event after " + r.Since.UTC().Format(time.RFC3339), Received: at.UTC().Format(time.RFC3339)}, deadLetter, now)
+		if m.Proof != nil { // it waited too long for that
+			b.desynchronize(m.Events[0].Author, "an event could not be verified in time", m.Events[0].Revision)
+		}
 		return
 	}
 	m.Events[len(m.Events)-1].DeadLetterID = deadLetter
 	for i := range m.Events {
 		b.add(&m.Events[i], now)
 	}
-	b.close(&m.Place, began)
+	b.close(m, began)
 }

@@ -275,6 +275,7 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 		s.log.Warn("frame_dead_lettered", "error", bad.Error())
 		s.begin(arrived)
 		s.open.malformed(bad, 0, arrived)
+		s.cfg.lost(s.open, bad)
 	}
 	began := 0
 	if s.open != nil {
@@ -300,8 +301,13 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 		m.Identity = Identity{} // a position needs an anchor, see split
 	}
 	if s.open != nil {
-		s.open.close(&m.Place, began)
+		s.open.close(m, began)
 	}
+}
+
+// unproven counts an event that is dead-lettered because it is not proven.
+func (s *session) unproven(collection string) {
+	s.metrics.deadLettered.WithLabelValues(schema.StageVerify, s.cfg.named(collection)).Inc()
 }
 
 // counted holds the labels under which an event is counted.
@@ -358,6 +364,7 @@ func (s *session) flush(ctx context.Context) error {
 		}
 	}
 	clear(s.counted)
+	b.prove(time.Now(), s.unproven)
 	b.write()
 	select {
 	case <-ctx.Done():
@@ -385,6 +392,17 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 		return true, "account"
 	case KindIdentity:
 		return true, "identity"
+	case KindSync:
+		return true, "sync"
+	case KindLink:
+		return true, "link"
 	}
 	return false, "ignored"
+}
+
+// lost marks the account of a malformed input if an event of it may be lost.
+func (c *Config) lost(b *batch, bad *Malformed) {
+	if bad.Lost && (c.Follows == nil || c.Follows(bad.Author)) {
+		b.desynchronize(bad.Author, bad.Error(), bad.Revision)
+	}
 }

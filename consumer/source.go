@@ -29,6 +29,9 @@ type Capabilities struct {
 	// TimeCursor: the server accepts a time as a cursor. Without it, a resume on
 	// another host starts at the server's oldest event.
 	TimeCursor bool
+	// Informal: anybody may have dated an event, so the revisions must confirm where a
+	// connection by time begins.
+	Informal bool
 	// Exclusive: the server may start after the frame of the cursor.
 	Exclusive bool
 	// Anchors is how many of the last anchors a resume requests; one of them must
@@ -156,6 +159,7 @@ type Message struct {
 	Raw       []byte // the frame, decompressed
 	Events    []Event
 	Malformed []*Malformed // the unreadable parts of the frame
+	Proof     Proof        // what must hold before the events are stored; nil: nothing more
 }
 
 // A Place is a frame's place in its stream.
@@ -178,7 +182,7 @@ type Identity struct {
 // Reset clears m for a new frame, keeping its memory.
 func (m *Message) Reset(raw []byte, arrived time.Time) {
 	m.Place = Place{Arrived: arrived}
-	m.Raw, m.Events, m.Malformed = raw, m.Events[:0], m.Malformed[:0]
+	m.Raw, m.Events, m.Malformed, m.Proof = raw, m.Events[:0], m.Malformed[:0], nil
 }
 
 // Add appends an empty event.
@@ -190,7 +194,7 @@ func (m *Message) Add() *Event {
 // Refuse replaces the events by the reason why the frame is malformed. Its place
 // stays.
 func (m *Message) Refuse(bad *Malformed) {
-	m.Identity, m.At = Identity{}, time.Time{}
+	m.Identity, m.At, m.Proof = Identity{}, time.Time{}, nil
 	m.Events, m.Malformed = m.Events[:0], append(m.Malformed[:0], bad)
 }
 
@@ -210,6 +214,8 @@ const (
 	KindCommit               // a record was written or deleted
 	KindIdentity             // an account's handle may have changed
 	KindAccount              // an account's status changed
+	KindSync                 // an account's repository is at a revision whose changes are not sent
+	KindLink                 // a commit without a wanted record, whose place in the chain of commits is proven
 )
 
 // Operation is what a commit did to a record.
@@ -233,7 +239,7 @@ type Event struct {
 	Operation  Operation
 	Collection string
 	Key        string
-	Revision   string // sorts by time
+	Revision   string // sorts by time; of a sync too
 	CID        string // "" on delete, or if the network has none
 	Record     []byte // valid JSON object, no NUL, no lone surrogate; nil on delete
 	Replaced   int    // NULs and lone surrogates replaced by U+FFFD in Record
@@ -267,6 +273,7 @@ type Malformed struct {
 	Author     string // the account that it claims; "" if unreadable
 	Key        string // the record's key, which implies a checked Collection; "" if unreadable
 	Revision   string // the record's revision; may be ""
+	Lost       bool   // an event of Author may be lost with it, of Revision if that is known: the account must be compared with its repository
 	Raw        []byte // an input that the decoder rejects in the same way: the frame, or an excerpt of it
 }
 

@@ -302,3 +302,54 @@ func TestQuietStartIsAPosition(t *testing.T) {
 		require.Zero(t, count(t, s.pool, allGaps))
 	})
 }
+
+// TestStreamStartsAtATime stores everything since then, and little from before. The toy
+// takes no time for a cursor.
+func TestStreamStartsAtATime(t *testing.T) {
+	onEveryWire(t, func(t *testing.T, w wire) {
+		s := newStreamOf(t, w, history{events: 3000}) // in a day
+		alive, ok := s.net.(interface {
+			Live(context.Context, float64)
+		})
+		if !ok {
+			return
+		}
+		source := w.source(t, []string{s.net.Endpoint()}, 0, slog.New(slog.DiscardHandler))
+		conn, err := source.Connect(t.Context(), func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorSeq} }, nil)
+		require.NoError(t, err)
+		_, err = conn.Next(t.Context()) // the simulated relay signs its history for its first client
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+		ctx, cancel := context.WithCancel(t.Context())
+		lived := make(chan struct{})
+		go func() { // a relay is asked for its newest event
+			defer close(lived)
+			alive.Live(ctx, 50)
+		}()
+		since := time.Now().Add(-3 * time.Hour)
+		stop := s.run(func(cfg *consumer.Config) {
+			cfg.Start = consumer.Cursor{Kind: consumer.CursorTime, Value: since.UnixMicro()}
+		})
+		s.until(1, `SELECT count(*) FROM streams WHERE cursor > 0`)
+		cancel()
+		<-lived
+		s.until(1, readUpTo, s.last())
+		stop()
+		require.Zero(t, count(t, s.pool, allGaps))
+		written := map[post]int64{} // when the posts were written last
+		for _, e := range s.net.Happened() {
+			if e.post {
+				written[post{e.did, e.rkey}] = e.at
+			}
+		}
+		expected := 0
+		for _, p := range s.posts() {
+			if written[p] >= since.UnixMicro() {
+				expected++
+				require.Equal(t, 1, count(t, s.pool, `SELECT count(*) FROM posts WHERE did = $1 AND rkey = $2`, p.did, p.rkey))
+			}
+		}
+		require.Greater(t, expected, 100)
+		require.Less(t, count(t, s.pool, `SELECT count(*) FROM posts`), expected+100)
+	})
+}

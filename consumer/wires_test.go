@@ -32,8 +32,8 @@ func wires() []wire {
 		{"jetstream v1", jetstream.Wire(nil), jetstreamNetwork(simnet.V1), jetstreamSource, false, "cursor_kind=time"},
 		{"jetstream v2", jetstream.Wire(nil), jetstreamNetwork(simnet.V2), jetstreamSource, true, "cursor_kind=time"},
 		{"toy", toyWire(), newToyNet, toySourceOf, true, "cursor=0 cursor_kind=seq"},
-		{"firehose", firehose.Wire(nil), relayNetwork(simnet.Relay{}), firehoseSource, true, "cursor=0 cursor_kind=seq"},
-		{"firehose of a silent, inclusive relay", firehose.Wire(nil), relayNetwork(simnet.Relay{Silent: true, Inclusive: true}), firehoseSource, true, "cursor=0 cursor_kind=seq"},
+		{"firehose", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{}), firehoseSource, true, "cursor_kind=time"},
+		{"firehose of a silent, inclusive relay", firehose.Wire(nil, nil), relayNetwork(simnet.Relay{Silent: true, Inclusive: true}), firehoseSource, true, "cursor_kind=time"},
 	}
 }
 

@@ -59,12 +59,13 @@ func preload(b *testing.B, pool *pgxpool.Pool, posts int) {
 	links := 1000 + posts/6
 	random := rand.New(rand.NewPCG(1, 1))
 	shared := func() int64 { return int64(float64(links) * math.Pow(random.Float64(), 3)) }
-	_, err := pool.Exec(b.Context(), `INSERT INTO links (identity, url, site, first_seen) SELECT 'https://preloaded.example/' || i, 'https://preloaded.example/' || i, 'preloaded.example', now() FROM generate_series(1, $1::int) AS i`, links)
+	_, err := pool.Exec(b.Context(), `INSERT INTO links (identity, url, site, title, first_seen) SELECT 'preloaded.example/' || i, 'https://preloaded.example/' || i, 'preloaded.example', 'An article like many others', now() FROM generate_series(1, $1::int) AS i`, links)
 	require.NoError(b, err)
 	var first int64
 	require.NoError(b, pool.QueryRow(b.Context(), `SELECT min(id) FROM links`).Scan(&first))
-	copied("shares", []string{"collection", "did", "rkey", "link_id", "how", "shared_at"}, posts/3, func(i int) []any {
-		return []any{schema.PostCollection, did(3 * i), rkey(3 * i), first + shared(), "post", at(3 * i)}
+	copied("shares", []string{"collection", "did", "rkey", "link_id", "named_id", "how", "shared_at"}, posts/3, func(i int) []any {
+		link := first + shared()
+		return []any{schema.PostCollection, did(3 * i), rkey(3 * i), link, link, "post", at(3 * i)}
 	})
 	_, err = pool.Exec(b.Context(), `VACUUM ANALYZE`) // as autovacuum would have done
 	require.NoError(b, err)

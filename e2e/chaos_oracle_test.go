@@ -23,7 +23,7 @@ func (c *chaos) compare() roundReport {
 	end := time.Now().Truncate(time.Second).Add(time.Second).UTC()
 	require.NoError(c.t, pgx.BeginFunc(c.t.Context(), c.pool, func(tx pgx.Tx) (err error) {
 		var all []string
-		if c.kind == followedAccounts {
+		if c.follows {
 			all, r.posts, r.shares, err = c.compareFollowed(c.t.Context(), tx, end)
 		} else {
 			all, r.posts, r.shares, err = c.compareEveryone(c.t.Context(), tx, end)
@@ -33,7 +33,7 @@ func (c *chaos) compare() roundReport {
 		}
 		r.lost, r.doubled = lostAndDoubled(all)
 		c.problems = append(c.problems, shorten(byTable(all))...)
-		gaps, err := holeProblems(c.t.Context(), tx, c.holes, c.kind == followedAccounts)
+		gaps, err := holeProblems(c.t.Context(), tx, c.holes, c.follows)
 		c.problems = append(c.problems, gaps...)
 		return err
 	}))
@@ -53,11 +53,21 @@ func (c *chaos) require() {
 // compareEveryone compares the tables with the fold of every event that the
 // server has not forgotten.
 func (c *chaos) compareEveryone(ctx context.Context, tx pgx.Tx, end time.Time) (problems []string, posts, shares int, err error) {
-	sent := slices.DeleteFunc(c.net.Log().Entries(), func(e *simnet.Entry) bool { return c.lost[e] })
-	oracle := fold(sent)
-	oracle.deadLettersExpected = c.deadLetters()
-	oracle.gapsExpected, oracle.merged = len(c.holes), c.merged
-	problems, err = oracle.compareAll(ctx, tx, end)
+	compared, problems, err := c.compared(ctx, tx)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	log := c.net.Log().Entries()
+	oracle := fold(slices.DeleteFunc(slices.Clone(log), func(e *simnet.Entry) bool { return c.lost[e] && !compared.restores(e) }))
+	oracle.deadLettersExpected, oracle.doubts = c.deadLetters(), c.doubts
+	oracle.gapsExpected, oracle.merged, oracle.keysGone = len(c.holes), c.merged, c.relay
+	found, err := foundRecords(ctx, tx)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	oracle.restore(compared, found, log)
+	differences, err := oracle.compareAll(ctx, tx, end)
+	problems = append(problems, differences...)
 	c.explainShares(ctx, tx, oracle, problems)
 	return append(problems, c.rankingProblems(oracle, end)...), len(oracle.records), len(oracle.shares), err
 }
@@ -88,7 +98,7 @@ UNION ALL SELECT 'account ' || concat_ws(' ', did, status, status_at) FROM accou
 // poison, however often it was sent.
 func (c *chaos) deadLetters() (kinds int) {
 	for name := range c.fired {
-		if slices.ContainsFunc(poisons(), func(p poison) bool { return name == p.name() }) {
+		if slices.ContainsFunc(c.poisons(), func(p poison) bool { return name == c.source()+": "+string(p.fault) }) {
 			kinds++
 		}
 	}

@@ -42,11 +42,14 @@ type chaosReport []roundReport
 // WEIR_REPORT.
 func (all chaosReport) publish(t *testing.T, took time.Duration) {
 	t.Helper()
-	kinds := []string{wholeNetwork, followedAccounts}
-	of := func(kind string) (these chaosReport) {
-		return slices.DeleteFunc(slices.Clone(all), func(r roundReport) bool { return r.kind != kind })
+	kinds, names := rounds(), []string{}
+	for _, kind := range kinds {
+		names = append(names, kind.String())
 	}
-	figures := newTable(append([]string{"figure"}, kinds...)...)
+	of := func(kind round) (these chaosReport) {
+		return slices.DeleteFunc(slices.Clone(all), func(r roundReport) bool { return r.round != kind })
+	}
+	figures := newTable(append([]string{"figure"}, names...)...)
 	for _, f := range roundFigures() {
 		cells := []string{f.name}
 		for _, kind := range kinds {
@@ -60,7 +63,7 @@ func (all chaosReport) publish(t *testing.T, took time.Duration) {
 			fired[name] = true
 		}
 	}
-	faults := newTable(append([]string{"fault"}, kinds...)...)
+	faults := newTable(append([]string{"fault"}, names...)...)
 	for _, name := range slices.Sorted(maps.Keys(fired)) {
 		cells := []string{name}
 		for _, kind := range kinds {
@@ -69,7 +72,7 @@ func (all chaosReport) publish(t *testing.T, took time.Duration) {
 		faults.line(cells...)
 	}
 	if last := all[len(all)-1]; last.disk == nil {
-		faults.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk), "")
+		faults.line("full disk of Postgres", fmt.Sprintf("not possible here: %v", last.noDisk), "", "", "")
 	}
 	publish(t, fmt.Sprintf("%s, %d rounds, on %d cores\n\n%s\n%s", took.Round(time.Second), len(all), runtime.NumCPU(), figures, faults))
 }

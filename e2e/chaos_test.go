@@ -19,18 +19,40 @@ import (
 // chaosRate is the number of events per second.
 const chaosRate = 300
 
-// What a round reads.
-const (
-	wholeNetwork     = "the whole network"
-	followedAccounts = "followed accounts"
-)
+// round is what a round reads, and from where.
+type round struct{ follows, relay bool }
+
+// rounds are those that alternate: two of them show both sources and both kinds.
+func rounds() []round {
+	return []round{{}, {follows: true, relay: true}, {relay: true}, {follows: true}}
+}
+
+// String names the round in the report.
+func (r round) String() string {
+	name := "the whole network"
+	if r.follows {
+		name = "followed accounts"
+	}
+	if r.relay {
+		name += ", from a relay"
+	}
+	return name
+}
+
+// source names the server that the round reads.
+func (r round) source() string {
+	if r.relay {
+		return "relay"
+	}
+	return "Jetstream"
+}
 
 // chaos is one round: a network, a database, the processes between them, and the
 // faults.
 type chaos struct {
-	t      *testing.T
-	seed   uint64
-	kind   string     // ofEveryone or ofFollowed
+	t    *testing.T
+	seed uint64
+	round
 	random *rand.Rand // of the plan: used by the test's goroutine alone
 	net    *simnet.Net
 	server *devpg.Server
@@ -52,6 +74,7 @@ type chaos struct {
 	scripted []string               // accounts that only do what the test scripts; the hub follows them
 	byHand   []string               // accounts with a watch of their own
 	known    map[string]bool        // accounts that were ever followed
+	doubts   []string               // accounts of which something could not be verified
 	posted   []*simnet.Entry        // posts of the first scripted account that still exist
 	lost     map[*simnet.Entry]bool // events that the server has forgotten unread
 	holes    []hole
@@ -75,32 +98,42 @@ type hole struct{ from, to time.Time }
 // fleet lists the members by the command that they run.
 func fleet() []string { return []string{"consume 1", "consume 2", "work 1", "work 2", "web 1"} }
 
-func newChaos(t *testing.T, seed uint64, kind string) *chaos {
+func newChaos(t *testing.T, seed uint64, r round) *chaos {
 	t.Helper()
-	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour})
+	n, err := simnet.New(simnet.Config{Seed: seed, Accounts: 300, Follows: 60, History: 1000, HistorySpan: time.Hour,
+		Relay: simnet.Relay{Silent: seed%8 < 4, Inclusive: seed%16 < 8}})
 	require.NoError(t, err)
 	startNetwork(t, n)
-	c := &chaos{t: t, seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
+	c := &chaos{t: t, seed: seed, round: r, random: rand.New(rand.NewPCG(seed, seed)), net: n, fleet: map[string]*process{}, clocks: map[string]wallClock{},
 		lost: map[*simnet.Entry]bool{}, known: map[string]bool{}, merged: map[string]string{}, fired: map[string]int{}, began: time.Now()}
 	c.chooseScripted()
 	c.startServer()
-	c.stream = newProxy(t, "Jetstream", n.Address())
+	c.stream = newProxy(t, c.source(), n.Address())
 	c.database = newProxy(t, "Postgres", hostOf(t, c.server.URL("weir")))
 	direct := c.server.URL("weir")
 	url := strings.Replace(direct, hostOf(t, direct), c.database.Listen, 1)
 	c.env = append(reads(n, url), "WEIR_JETSTREAM=ws://"+c.stream.Listen+"/subscribe",
 		"WEIR_BATCH_EVENTS=100", "WEIR_BATCH_INTERVAL=50ms", // small batches are inserted, large ones copied
 		"WEIR_QUEUE_LIMIT=40", "WEIR_QUIET_AFTER=5s")
-	if kind == followedAccounts {
+	if c.relay {
+		c.env = append(c.env, "WEIR_SOURCE=firehose", "WEIR_RELAYS=ws://"+c.stream.Listen, "WEIR_JETSTREAM=ws://127.0.0.1:1")
+	}
+	if c.relay && c.follows {
+		c.env = append(c.env, "WEIR_VERIFY=chained")
+	}
+	if c.follows || c.relay {
 		services := "http://" + c.stream.Listen
-		c.env = append(c.env, "WEIR_START=tip", "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_API_INTERVAL=0s")
+		c.env = append(c.env, "WEIR_APPVIEW="+services, "WEIR_DIRECTORY="+services, "WEIR_API_INTERVAL=0s")
+	}
+	if c.follows {
+		c.env = append(c.env, "WEIR_START=tip")
 	}
 	succeed(t, c.env, "migrate")
 	c.pool = open(t, direct)
 	c.program, err = steppable()
 	require.NoError(t, err)
 	c.steppableDatabase()
-	if kind == followedAccounts {
+	if c.follows {
 		c.follow(c.net.Hub().Handle, "follows")
 	}
 	t.Cleanup(c.explain)
@@ -156,7 +189,7 @@ func (c *chaos) play(plan []fault) {
 	c.endWatch = c.watch()
 	c.stop = live(c.t, c.net, chaosRate)
 	c.recover("the start")
-	if c.kind == followedAccounts {
+	if c.follows {
 		c.settleIn()
 	}
 	for _, f := range plan {
@@ -171,8 +204,17 @@ func (c *chaos) play(plan []fault) {
 	}
 	c.progress(3)
 	c.stop()
-	if c.kind == followedAccounts {
+	if c.relay {
+		c.verifyAll()
+	}
+	if c.follows {
 		c.anHourLater()
+	}
+	if c.relay {
+		c.synchronize()
+	}
+	if c.relay && c.follows {
+		c.settle()
 	}
 	c.drain()
 	c.responses = c.endWatch()

@@ -50,8 +50,11 @@ func (c *chaos) planned(wanted ...string) (plan []fault) {
 
 // allFaults returns every fault that this kind of round can inject.
 func (c *chaos) allFaults() []fault {
-	all := slices.Concat(processFaults(), networkFaults(), streamFaults(), clockFaults(), retentionFaults())
-	if c.kind == followedAccounts {
+	all := slices.Concat(processFaults(), c.networkFaults(), c.streamFaults(), clockFaults(), c.retentionFaults())
+	if c.relay {
+		all = append(all, c.relayFaults()...)
+	}
+	if c.follows {
 		all = append(all, followFaults()...)
 	}
 	if c.disk != nil {
@@ -102,10 +105,10 @@ func processFaults() []fault {
 	}
 }
 
-// networkFaults are those of the connections to Jetstream and Postgres.
-func networkFaults() []fault {
+// networkFaults are those of the connections to the source and to Postgres.
+func (r round) networkFaults() []fault {
 	var all []fault
-	for _, to := range []string{"Jetstream", "Postgres"} {
+	for _, to := range []string{r.source(), "Postgres"} {
 		at := func(c *chaos) *proxy {
 			if to == "Postgres" {
 				return c.database
@@ -144,22 +147,22 @@ func networkFaults() []fault {
 	return all
 }
 
-// streamFaults are those of the simulated Jetstream.
-func streamFaults() []fault {
+// streamFaults are those of the simulated Jetstream and relay.
+func (r round) streamFaults() []fault {
 	var all []fault
 	for _, f := range []simnet.Fault{simnet.Duplicate, simnet.Stale, simnet.Renumber, simnet.Restart, simnet.Stall} {
-		all = append(all, fault{"Jetstream: " + string(f), func(c *chaos) { c.inject(f) }})
+		all = append(all, fault{r.source() + ": " + string(f), func(c *chaos) { c.inject(f) }})
 	}
-	for _, p := range poisons() {
-		all = append(all, fault{p.name(), func(c *chaos) { c.poison(p) }})
+	for _, p := range r.poisons() {
+		all = append(all, fault{r.source() + ": " + string(p.fault), func(c *chaos) { c.poison(p) }})
 	}
 	return append(all,
-		fault{"Jetstream: refuse", func(c *chaos) {
+		fault{r.source() + ": refuse", func(c *chaos) {
 			c.refuse()
 			require.NoError(c.t, c.net.Do(simnet.Accept))
 		}},
-		fault{"Jetstream: too-old", (*chaos).forgetUnread},
-		fault{"Jetstream: clock ahead, then right again", (*chaos).clockStep},
+		fault{r.source() + ": too-old", (*chaos).forgetUnread},
+		fault{r.source() + ": clock ahead, then right again", (*chaos).clockStep},
 		fault{"flood, ten times the rate", (*chaos).flood},
 	)
 }
@@ -170,11 +173,12 @@ type poison struct {
 	like  string // part of the dead letter's cause, or of the received value
 }
 
-func poisons() []poison {
+func (r round) poisons() []poison {
+	if r.relay { // text of frames that need not be UTF-8 is not read
+		return []poison{{simnet.Garbage, "an object"}, {simnet.Oversized, "too long"}}
+	}
 	return []poison{{simnet.Garbage, "not JSON"}, {simnet.NotUTF8, "UTF-8"}, {simnet.Oversized, "too long"}}
 }
-
-func (p poison) name() string { return "Jetstream: " + string(p.fault) }
 
 // killAll kills members of the fleet at once, and starts them again.
 func (c *chaos) killAll(names ...string) {

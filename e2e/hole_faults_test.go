@@ -12,16 +12,10 @@ import (
 
 // retentionFaults have a server with a short retention forget events while the
 // consumers are away for a few seconds, far less than WEIR_GAP_THRESHOLD.
-func retentionFaults() []fault {
+func (r round) retentionFaults() []fault {
 	consumers := fleet()[:2]
 	return []fault{
-		{"short retention, after SIGKILL of the consumers", func(c *chaos) {
-			c.away(func() {
-				for _, name := range consumers {
-					c.kill(name)
-				}
-			}, func() { c.relaunchAll(consumers...) })
-		}},
+		{"short retention, after SIGKILL of the consumers", func(c *chaos) { c.away(c.killConsumers, c.relaunchConsumers) }},
 		{"short retention, after SIGTERM of the consumers", func(c *chaos) {
 			c.away(func() {
 				for _, name := range consumers {
@@ -30,9 +24,9 @@ func retentionFaults() []fault {
 				for _, name := range consumers {
 					require.Zero(c.t, c.member(name).wait(c.t, time.Minute), name)
 				}
-			}, func() { c.relaunchAll(consumers...) })
+			}, c.relaunchConsumers)
 		}},
-		{"short retention, after no connection to Jetstream", func(c *chaos) { c.away(c.stream.down, c.stream.up) }},
+		{"short retention, after no connection to " + r.source(), func(c *chaos) { c.away(c.stream.down, c.stream.up) }},
 	}
 }
 

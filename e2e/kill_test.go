@@ -28,6 +28,7 @@ type killing struct {
 	kills               int
 	deadLettersExpected int  // dead letters to expect
 	purges              bool // deleted accounts are purged: their rows are not compared
+	signed              bool // signatures are checked: those of deleted accounts cannot be
 }
 
 func newKilling(t *testing.T) *killing {
@@ -122,6 +123,7 @@ func (k *killing) compare() {
 
 	oracle := fold(k.net.Log().Entries())
 	oracle.deadLettersExpected = k.deadLettersExpected
+	oracle.keysGone = k.signed
 	if k.purges {
 		k.forget(&oracle, pool)
 	}

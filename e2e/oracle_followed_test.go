@@ -285,11 +285,16 @@ func (c *chaos) compareFollowed(ctx context.Context, tx pgx.Tx, end time.Time) (
 		since[did] = c.began.Add(-24 * time.Hour) // WEIR_BACKFILL_WINDOW; no post is older here
 	}
 	tr := foldFollowed(c.net.Log().Entries(), since)
-	tr.deadLettersExpected, tr.merged = c.deadLetters(), c.merged
+	tr.deadLettersExpected, tr.doubts, tr.merged = c.deadLetters(), c.doubts, c.merged
+	_, unexpected, err := c.compared(ctx, tx)
+	if err != nil {
+		return nil, 0, 0, err
+	}
 	problems, ranked, err := tr.differences(ctx, tx)
 	if err != nil {
 		return nil, 0, 0, err
 	}
+	problems = append(problems, unexpected...)
 	c.explainShares(ctx, tx, tr.oracle, problems)
 	for key := range tr.records {
 		if tr.shown(key.did) {

@@ -225,7 +225,7 @@ func brokenAccounts(t *testing.T, tr oracle) []breakage {
 func brokenWork() []breakage {
 	all := []breakage{
 		{"a job of another kind waits", putJob, []any{"expire", "available"}, nil},
-		{"a dead letter", putDeadLetter, nil, []string{"dead_letters: rows: expected 0, found 1...process did:plc:a/r it is broken"}},
+		{"a dead letter", putDeadLetter, nil, []string{"dead_letters: rows: expected 0, found 1...process permanent open did:plc:a/r it is broken"}},
 		{"a closed gap", putGap, nil, []string{"gaps: rows: expected 0, found 1...too old"}},
 	}
 	for _, state := range []string{"available", "pending", "scheduled", "running", "retryable", "discarded", "cancelled"} {

@@ -77,5 +77,5 @@ func TestWorkOnlyTheNamedQueues(t *testing.T) {
 
 	_, stderr, code := weir(t, reads(n, database), "work", "--queues", "proces")
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, `unknown queue "proces": expected some of alerts, backfill, maintenance, network, process`)
+	require.Contains(t, stderr, `unknown queue "proces": expected some of alerts, backfill, cards, maintenance, network, process`)
 }

@@ -2,10 +2,15 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-social/weir/ops/doctor"
@@ -13,15 +18,28 @@ import (
 	"github.com/weir-social/weir/simnet"
 )
 
+// readsRelay returns the environment of a process that reads only the relay, and keys
+// from the directory.
+func readsRelay(n *simnet.Net) []string {
+	return []string{"WEIR_SOURCE=firehose", "WEIR_RELAYS=" + n.RelayURL(), "WEIR_JETSTREAM=ws://127.0.0.1:1", "WEIR_APPVIEW=" + n.AppViewURL(), "WEIR_DIRECTORY=" + n.DirectoryURL()}
+}
+
+// readingRelay begins with a process that reads only the relay, and its database.
+func readingRelay(t *testing.T, n *simnet.Net, env ...string) (k *killing, url string) {
+	t.Helper()
+	server := schematest.Server(t)
+	url = server.URL("weir")
+	return begin(t, n, server, url, url, append(readsRelay(n), env...)...), url
+}
+
 // TestKilledServeReadsRelay kills a process that reads only a relay, which restarts,
 // renumbers and repeats itself meanwhile. The tables are those of the oracle.
 func TestKilledServeReadsRelay(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := busyNetwork(t)
-	server := schematest.Server(t)
-	url := server.URL("weir")
-	k := begin(t, n, server, url, url, "WEIR_SOURCE=firehose", "WEIR_RELAYS="+n.RelayURL(), "WEIR_JETSTREAM=ws://127.0.0.1:1")
+	k, _ := readingRelay(t, n)
+	k.signed = true
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go n.Live(ctx, 300)
@@ -33,6 +51,7 @@ func TestKilledServeReadsRelay(t *testing.T) {
 	}
 	k.progress(5)
 	cancel()
+	k.synchronized()
 
 	require.Regexp(t, `\bjetstream +.* firehose +`+n.Address(), succeed(t, k.env, "status"))
 	found, _ := examined(t, k.env)
@@ -54,4 +73,283 @@ func TestDemoReadsRelay(t *testing.T) {
 		return err == nil && strings.Contains(page, ".example/")
 	}, time.Minute, 50*time.Millisecond)
 	require.Regexp(t, ` firehose +127`, succeed(t, env, "status"))
+}
+
+// TestKilledServeRefusesForgeries kills a process that reads a relay, which forwards
+// forgeries, while the directory fails now and then. Nothing forged is stored, and
+// everything true is: what waited for a key is stored without help.
+func TestKilledServeRefusesForgeries(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	n := calmNetwork(t)
+	dids := make([]string, 12)
+	for i, a := range n.Accounts()[:len(dids)] {
+		dids[i] = a.DID
+	}
+	k, url := readingRelay(t, n)
+	want := map[string]string{} // by record: its CID
+	writes := func(text string) {
+		for _, did := range dids {
+			e, err := n.PostNow(did, text)
+			require.NoError(t, err)
+			want[e.DID+"/"+e.Rkey] = e.CID
+		}
+	}
+	writes("with the first key")
+	k.reaches(n.Log().Last().RelaySeq)
+	for i, did := range dids[:6] {
+		require.NoError(t, n.RotateKey(did), i)
+	}
+	for _, f := range simnet.Forgeries() {
+		writes("before " + string(f))
+		for _, did := range dids[:6] {
+			require.NoError(t, n.Forge(f, did))
+		}
+		if f == simnet.HighS { // the directory is down, and the process starts without any key
+			require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Unavailable, Endpoint: "plc", Count: 5}))
+		}
+		k.process.kill()
+		k.process = start(t, k.env, "serve")
+	}
+	writes("the last")
+	k.reaches(n.Log().Last().RelaySeq)
+	pool := open(t, url)
+	defer pool.Close()
+	require.Eventually(t, func() bool {
+		waiting, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE class = 'retryable' AND state IN ('open', 'retrying')`)
+		return err == nil && waiting == 0
+	}, 4*time.Minute, 100*time.Millisecond)
+	for _, f := range simnet.Forgeries() {
+		require.GreaterOrEqual(t, n.Fired()[simnet.Fault(f)], 6, f)
+	}
+	require.Positive(t, n.CallsFired()[simnet.Unavailable])
+	require.Equal(t, want, cids(t, pool))
+	letters, err := tryCount(pool, `SELECT count(*) FROM dead_letters WHERE stage = 'verify' AND class = 'permanent'`)
+	require.NoError(t, err)
+	require.Positive(t, letters, "some of the refused commits")
+	require.Contains(t, k.process.stderr.String(), "commit_refused")
+}
+
+// synchronized waits until every account has been compared with its repository of which
+// something was refused.
+func (k *killing) synchronized() {
+	k.t.Helper()
+	pool := open(k.t, k.server.URL("weir"))
+	defer pool.Close()
+	require.Eventually(k.t, func() bool {
+		left, err := tryCount(pool, `SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL`)
+		return err == nil && left == 0
+	}, 5*time.Minute, 50*time.Millisecond, "accounts stay desynchronized: %s", k.process.stderr.String())
+}
+
+// cids returns the CIDs of all records.
+func cids(t *testing.T, pool *pgxpool.Pool) map[string]string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT did || '/' || rkey, cid FROM records`)
+	require.NoError(t, err)
+	found := map[string]string{}
+	var key, cid string
+	_, err = pgx.ForEachRow(rows, []any{&key, &cid}, func() error {
+		found[key] = cid
+		return nil
+	})
+	require.NoError(t, err)
+	return found
+}
+
+// TestRotationReadLateLosesNothing: a killed process misses posts, edits and deletions
+// of accounts that then change their keys, and repositories that change without a
+// commit. When it reads the commits, it has only the new keys. Forgeries come among
+// them. The tables are those of the repositories, each fetched once.
+func TestRotationReadLateLosesNothing(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	n := calmNetwork(t)
+	k, url := readingRelay(t, n)
+	want, deleted := map[string]string{}, 0
+	post := func(did, text string) (uri string) {
+		e, err := n.PostNow(did, text)
+		require.NoError(t, err)
+		want[e.DID+"/"+e.Rkey] = e.CID
+		return "at://" + did + "/" + e.Collection + "/" + e.Rkey
+	}
+	changes := func(did, edited, gone string) {
+		e, err := n.EditPost(edited, "edited")
+		require.NoError(t, err)
+		want[e.DID+"/"+e.Rkey] = e.CID
+		require.NoError(t, n.DeleteRecord(gone))
+		delete(want, did+gone[strings.LastIndex(gone, "/"):])
+		deleted++
+		post(did, "new")
+	}
+	accounts := n.Accounts()
+	uris := map[string][2]string{}
+	for _, a := range accounts[:20] {
+		uris[a.DID] = [2]string{post(a.DID, "to be edited"), post(a.DID, "to be deleted")}
+	}
+	k.reaches(n.Log().Last().RelaySeq)
+	k.process.kill()
+	for i, a := range accounts[:12] {
+		if i >= 8 { // no commit brings what these change
+			require.NoError(t, n.Withhold(a.DID, true))
+		}
+		changes(a.DID, uris[a.DID][0], uris[a.DID][1])
+		if i < 8 {
+			require.NoError(t, n.RotateKey(a.DID))
+			continue
+		}
+		require.NoError(t, n.Withhold(a.DID, false))
+		require.NoError(t, n.SyncRepo(a.DID))
+	}
+	for _, a := range accounts[12:16] { // with the old key, and nothing else
+		post(a.DID, "the last with this key")
+		require.NoError(t, n.RotateKey(a.DID))
+		require.NoError(t, n.Forge(simnet.FormerKey, a.DID))
+	}
+	require.NoError(t, n.FailCalls(simnet.CallFault{Kind: simnet.Severed, Endpoint: "com.atproto.sync.getRepo", Count: 2}))
+	k.process = start(t, k.env, "serve")
+	pool := open(t, url)
+	defer pool.Close()
+	require.Eventually(t, func() bool {
+		marked, err := tryCount(pool, `SELECT count(*) FROM resyncs`)
+		return err == nil && marked >= 8
+	}, 2*time.Minute, time.Millisecond)
+	k.process.kill() // in the middle of the resyncs
+	k.process = start(t, k.env, "serve")
+	post(accounts[0].DID, "with the new key")
+	k.reaches(n.Log().Last().RelaySeq)
+	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 4*time.Minute, 100*time.Millisecond, "not all is restored: %s", tail(k.process.stderr.String(), 2000))
+	require.Equal(t, deleted, count(t, pool, `SELECT count(*) FROM tombstones`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM records WHERE record ->> 'text' = '`+simnet.ForgedText+`'`))
+	require.Equal(t, 16, count(t, pool, `SELECT count(*) FROM resyncs`), "every account of which something was refused")
+	fetched := map[string]int{}
+	for _, c := range n.Calls("com.atproto.sync.getRepo") {
+		fetched[c.Actor]++
+	}
+	for did, times := range fetched {
+		require.LessOrEqual(t, times, 3, did) // once, and again after the kill and after a severed connection
+	}
+	_, metrics := getOps(t, k.process.opsURL(t)+"/metrics", "")
+	require.Regexp(t, `weir_desynchronized_accounts \d`, metrics)
+}
+
+// TestChainShowsWhatARelayLeavesOut: edits, deletions and posts of followed accounts
+// that a relay does not send, or hides in a signed commit. The next commit of each
+// account shows it, and the repositories restore it, while the process is killed.
+func TestChainShowsWhatARelayLeavesOut(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	n := calmNetwork(t)
+	want := map[string]string{}
+	post := func(did, text string) (uri string) {
+		e, err := n.PostNow(did, text)
+		require.NoError(t, err)
+		want[e.DID+"/"+e.Rkey] = e.CID
+		return "at://" + did + "/" + e.Collection + "/" + e.Rkey
+	}
+	uris := map[string][2]string{}
+	accounts := n.Accounts()[:8]
+	for _, a := range accounts {
+		uris[a.DID] = [2]string{post(a.DID, "to be edited"), post(a.DID, "to be deleted")}
+	}
+	k, url := readingRelay(t, n, "WEIR_VERIFY=chained")
+	pool := open(t, url)
+	defer pool.Close()
+	for _, a := range accounts {
+		_, err := pool.Exec(t.Context(), `INSERT INTO watches (target, kind) VALUES ($1, 'account')`, a.DID)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		return count(t, pool, `SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL`) == len(accounts)
+	}, 2*time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 2*time.Minute, 50*time.Millisecond)
+	for _, a := range accounts { // the stream follows them when it brings a post of each
+		post(a.DID, "seen by the stream")
+	}
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM chains`) == len(accounts) }, 2*time.Minute, 50*time.Millisecond)
+	for i, a := range accounts {
+		switch i % 4 {
+		case 0:
+			require.NoError(t, n.Withhold(a.DID, true))
+		case 1:
+			require.NoError(t, n.Curtail(a.DID, simnet.CurtailOps))
+		case 2:
+			require.NoError(t, n.Curtail(a.DID, simnet.CurtailPrev))
+		}
+		e, err := n.EditPost(uris[a.DID][0], "edited")
+		require.NoError(t, err)
+		want[e.DID+"/"+e.Rkey] = e.CID
+		gone := uris[a.DID][1]
+		require.NoError(t, n.DeleteRecord(gone))
+		delete(want, a.DID+gone[strings.LastIndex(gone, "/"):])
+		post(a.DID, "new")
+	}
+	k.process.kill()
+	for _, a := range accounts {
+		require.NoError(t, n.Withhold(a.DID, false))
+		require.NoError(t, n.Curtail(a.DID, ""))
+		_, err := n.PutRecord(a.DID, "app.bsky.feed.like", "", []byte(`{"$type":"app.bsky.feed.like"}`))
+		require.NoError(t, err)
+	}
+	k.process = start(t, k.env, "serve")
+	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, 3*time.Minute, 100*time.Millisecond, "not all is restored: %s", tail(k.process.stderr.String(), 2000))
+	require.Equal(t, 6, count(t, pool, `SELECT count(*) FROM resyncs`), "the accounts of which something was left out")
+	require.Equal(t, len(accounts), count(t, pool, `SELECT count(*) FROM tombstones`))
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
+}
+
+// calmNetwork is a network whose events are only those that the test makes.
+func calmNetwork(t *testing.T) *simnet.Net {
+	t.Helper()
+	n, err := simnet.New(simnet.Config{Seed: 11, Accounts: 50})
+	require.NoError(t, err)
+	startNetwork(t, n)
+	return n
+}
+
+// reaches waits until the stream has committed an event of the relay.
+func (k *killing) reaches(seq int64) {
+	k.t.Helper()
+	pool := open(k.t, k.server.URL("weir"))
+	defer pool.Close()
+	require.Eventually(k.t, func() bool {
+		reached, err := tryCount(pool, fmt.Sprintf(`SELECT count(*) FROM streams WHERE cursor >= %d`, seq))
+		return err == nil && reached == 1
+	}, 2*time.Minute, 20*time.Millisecond, "the stream does not move: %s", k.process.stderr.String())
+}
+
+// TestServersAtOnce reads two servers of accounts into one database, each as a stream of
+// its own, while their processes are killed.
+func TestServersAtOnce(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	url := schematest.NewURL(t)
+	pool := open(t, url)
+	want := map[string]string{} // by record: its CID
+	var streams []func() *process
+	for i, name := range []string{"one", "two"} {
+		n, err := simnet.New(simnet.Config{Seed: uint64(20 + i), Accounts: 30})
+		require.NoError(t, err)
+		startNetwork(t, n)
+		for _, a := range n.Accounts()[:10] {
+			e, err := n.PostNow(a.DID, "on server "+name)
+			require.NoError(t, err)
+			want[e.DID+"/"+e.Rkey] = e.CID
+		}
+		env := append(append(reads(n, url), readsRelay(n)...), "WEIR_STREAM="+name)
+		streams = append(streams, func() *process { return start(t, env, "consume") })
+	}
+	one, two := streams[0](), streams[1]()
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM streams WHERE cursor > 0`) == 2 }, time.Minute, 10*time.Millisecond)
+	one.kill()
+	one = streams[0]()
+	two.kill()
+	two = streams[1]()
+	require.Eventually(t, func() bool { return maps.Equal(want, cids(t, pool)) }, time.Minute, 20*time.Millisecond)
+	require.Regexp(t, `(?s)\bone .*\btwo `, succeed(t, []string{"DATABASE_URL=" + url}, "status"))
+	for _, p := range []*process{one, two} {
+		p.signal(syscall.SIGTERM)
+		require.Zero(t, p.wait(t, time.Minute))
+	}
+	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps`))
 }

@@ -65,7 +65,7 @@ func start(t testing.TB, env []string, args ...string) *process {
 func startProgram(t testing.TB, program string, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(program, args...), exited: make(chan struct{})}
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0"}, env...)
+	p.cmd.Env = append([]string{"WEIR_FETCH_CARDS=false", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir(), "WEIR_HOME=" + t.TempDir(), "WEIR_OPS_LISTEN=127.0.0.1:0"}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	began := time.Now()
 	require.NoError(t, p.cmd.Start())

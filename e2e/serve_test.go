@@ -39,11 +39,12 @@ func startNetwork(t *testing.T, n *simnet.Net) {
 }
 
 // reads is the environment of a process that reads a simulated network into a
-// database, and keeps everything: the oracle knows no retention.
+// database, and keeps everything: the oracle knows no retention. What was written before
+// the stream began is not read: the oracle folds the stream.
 func reads(n *simnet.Net, database string) []string {
 	return []string{"DATABASE_URL=" + database, "WEIR_JETSTREAM=" + n.URL(), "WEIR_START=oldest", "WEIR_DICTIONARY_URL=" + n.DictionaryURL(),
 		"WEIR_DICTIONARY_SHA256=" + n.DictionarySHA256(), "WEIR_LISTEN=127.0.0.1:0", "WEIR_LEASE_TTL=1s", "WEIR_JOB_TIMEOUT=2s", "WEIR_RESCUE_AFTER=3s",
-		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0"}
+		"WEIR_QUIET_AFTER=1s", "WEIR_LOG_LEVEL=info", "WEIR_RETENTION=0", "WEIR_HISTORY=manual", "WEIR_RELAYS=" + n.RelayURL()}
 }
 
 func get(url string) (string, error) {
@@ -65,7 +66,7 @@ func get(url string) (string, error) {
 var address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/`)
 
 // page is the URL of the process's page.
-func (p *process) page(t *testing.T) string {
+func (p *process) page(t testing.TB) string {
 	t.Helper()
 	var url string
 	require.Eventually(t, func() bool {

@@ -19,26 +19,24 @@ import (
 // TestChaos runs a fleet of processes that store a simulated network while
 // faults are injected, then compares the tables with the fold of the network's
 // log. Each round has a network, a database and a fleet of its own; every second
-// one follows accounts. A fault that cannot be shown to have happened fails the
-// test.
+// one follows accounts, and two of four read a relay. A fault that cannot be shown
+// to have happened fails the test.
 //
 // WEIR_CHAOS is how long it runs, in whole rounds; without it, one round with half of the
 // faults.
 // WEIR_SEED is the seed of the first round: an even one reads the whole network,
-// an odd one follows accounts. A seed repeats the plan and the network, but not
-// the timing. WEIR_REPORT names a file for the report.
+// an odd one follows accounts; if the remainder by four is one or two, it reads a relay.
+// A seed repeats the plan and the network, but not the timing. WEIR_REPORT names a
+// file for the report.
 func TestChaos(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	began, s := time.Now(), seed(t)
 	var all chaosReport
 	for until := began.Add(chaosLength(t)); len(all) == 0 || time.Now().Before(until); s++ {
-		kind := wholeNetwork
-		if s%2 == 1 {
-			kind = followedAccounts
-		}
-		good := t.Run(fmt.Sprintf("round %d of %s", len(all)+1, kind), func(t *testing.T) {
-			c := newChaos(t, s, kind)
+		read := rounds()[s%uint64(len(rounds()))]
+		good := t.Run(fmt.Sprintf("round %d of %s", len(all)+1, read), func(t *testing.T) {
+			c := newChaos(t, s, read)
 			c.play(c.plan())
 			all = append(all, c.compare())
 			all.publish(t, time.Since(began))
@@ -49,12 +47,20 @@ func TestChaos(t *testing.T) {
 }
 
 // TestFollowedRound is a short round of followed accounts: accounts are followed
-// and unfollowed, the server forgets events, and a worker is killed.
+// and unfollowed, the server forgets events, and a worker is killed. The seed decides
+// whether it reads Jetstream or a relay, which then leaves out commits.
 func TestFollowedRound(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
-	c := newChaos(t, seed(t), followedAccounts)
-	c.play(c.planned("followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"))
+	s := seed(t)
+	plan := []string{"followed and unfollowed, in SQL", "short retention, after SIGKILL of the consumers", "SIGKILL of a worker"}
+	read := round{follows: true, relay: s&4 != 0}
+	if read.relay {
+		plan = append(plan, "relay: leaves out commits", "relay: forgery, other-key")
+	}
+	t.Logf("reads %s", read)
+	c := newChaos(t, s, read)
+	c.play(c.planned(plan...))
 	c.compare()
 	c.require()
 }
@@ -62,7 +68,7 @@ func TestFollowedRound(t *testing.T) {
 // seed is WEIR_SEED, or a new seed.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	s := uint64(time.Now().UnixNano()) &^ 1
+	s := uint64(time.Now().UnixMicro()) &^ 3 // reads Jetstream first
 	if given := os.Getenv("WEIR_SEED"); given != "" {
 		var err error
 		s, err = strconv.ParseUint(given, 10, 64)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,12 +19,25 @@ import (
 // ErrPrivate is the error for an address in a private network.
 var ErrPrivate = errors.New("not a public address")
 
+// Config configures a guarded transport. The zero value reaches public addresses only.
+type Config struct {
+	Loopback bool             // addresses of this machine are allowed too
+	Allow    []netip.AddrPort // allowed too: tests name their servers
+	Resolver *net.Resolver    // net.DefaultResolver when nil
+}
+
 // Transport returns a copy of a transport that connects to public addresses only. It
 // never uses a proxy, which would resolve names itself. With loopback, addresses of this
 // machine are allowed too.
 func Transport(of *http.Transport, loopback bool) *http.Transport {
+	return Config{Loopback: loopback}.Transport(of)
+}
+
+// Transport returns a copy of a transport that connects to allowed addresses only. It
+// never uses a proxy.
+func (c Config) Transport(of *http.Transport) *http.Transport {
 	t := of.Clone()
-	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: publicOnly(loopback)}
+	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Resolver: c.Resolver, Control: c.check}
 	t.DialContext = dialer.DialContext
 	t.DialTLSContext = nil
 	t.Proxy = nil
@@ -31,19 +45,17 @@ func Transport(of *http.Transport, loopback bool) *http.Transport {
 	return t
 }
 
-// publicOnly returns the check of every address just before it is dialled.
-func publicOnly(loopback bool) func(network, address string, _ syscall.RawConn) error {
-	return func(_, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return fmt.Errorf("%q: %w", address, ErrPrivate)
-		}
-		ip := at.Addr().WithZone("")
-		if isPublic(ip) || loopback && ip.IsLoopback() {
-			return nil
-		}
-		return fmt.Errorf("%s: %w", ip, ErrPrivate)
+// check checks an address just before it is dialled.
+func (c Config) check(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%q: %w", address, ErrPrivate)
 	}
+	ip := at.Addr().WithZone("")
+	if isPublic(ip) || c.Loopback && ip.IsLoopback() || slices.Contains(c.Allow, at) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", ip, ErrPrivate)
 }
 
 // isPublic also rejects the IPv6 ranges that embed an IPv4 address, which may be

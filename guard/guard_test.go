@@ -13,7 +13,7 @@ import (
 
 func TestOnlyPublicAddressesAreDialled(t *testing.T) {
 	t.Parallel()
-	check := publicOnly(false)
+	check := Config{}.check
 	for _, private := range []string{
 		"127.0.0.1", "127.1.2.3", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "192.0.0.1", "192.0.2.1", "198.18.0.1",
 		"198.51.100.1", "203.0.113.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",

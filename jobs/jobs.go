@@ -13,11 +13,12 @@ const (
 	QueueBackfill    = "backfill" // one account's feed per job
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
+	QueueCards       = "cards" // pages of links: one job, which is slow
 )
 
 // Queues returns all queues except those of the projections.
 func Queues() []string {
-	return []string{QueueNetwork, QueueBackfill, QueueMaintenance, QueueAlerts}
+	return []string{QueueNetwork, QueueBackfill, QueueMaintenance, QueueAlerts, QueueCards}
 }
 
 // unfinished returns the states of a job that has not ended. A unique job has no

@@ -71,7 +71,9 @@ func (a *address) applyHostRules() {
 	}
 	if len(a.query) > 0 {
 		domain := domainOf(a.host)
-		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return isTrackingOn(domain, p.name) })
+		gift := giftOf(domain)
+		a.gift = gift.in(a.query)
+		a.query = slices.DeleteFunc(a.query, func(p parameter) bool { return isTrackingOn(domain, p.name) || gift.has(p.name) })
 	}
 }
 

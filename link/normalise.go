@@ -37,6 +37,7 @@ type address struct {
 	path     string // begins with "/"
 	query    []parameter
 	fragment string // including "#", or ""
+	gift     []parameter
 }
 
 // Normalise returns the spelling of a URL: an http or https URL of printable ASCII,
@@ -66,7 +67,7 @@ func Parse(raw string) (Link, error) {
 		return Link{}, fmt.Errorf("identity of %d bytes is too long", len(identity))
 	}
 	return Link{
-		URL: url, Identity: identity, Site: site(a.host),
+		URL: url, Identity: identity, Site: site(a.host), Gift: a.giftURL(),
 		Short:    a.port == "" && a.path != "/" && IsShortener(host),
 		Excluded: isExcluded(a.host) || isExcluded(host),
 	}, nil

@@ -16,7 +16,7 @@ var specification string
 
 var escapedByte = regexp.MustCompile(`\\x[0-9A-F]{2}`)
 
-type rule struct{ group, input, spelling, identity, reason string }
+type rule struct{ group, input, spelling, identity, gift, reason string }
 
 // rules returns the rules of the specification.
 func rules(t testing.TB) []rule {
@@ -37,8 +37,11 @@ func rules(t testing.TB) []rule {
 		if reason, ok := strings.CutPrefix(fields[1], "! "); ok {
 			r.reason = reason
 		} else {
-			require.Len(t, fields, 3, "line %d has no identity", number+1)
+			require.Contains(t, []int{3, 4}, len(fields), "line %d has no identity, or more than a gift", number+1)
 			r.spelling, r.identity = fields[1], fields[2]
+			if len(fields) == 4 {
+				r.gift = fields[3]
+			}
 		}
 		all = append(all, r)
 	}
@@ -62,8 +65,10 @@ func TestParseFollowsTheSpecification(t *testing.T) {
 		require.NoError(t, err, "%s\n%q", r.group, r.input)
 		require.Equal(t, r.spelling, got.URL, "%s\n%q", r.group, r.input)
 		require.Equal(t, r.identity, got.Identity, "%s\n%q", r.group, r.input)
+		require.Equal(t, r.gift, got.Gift, "%s\n%q", r.group, r.input)
 		requireNormal(t, got.URL)
 		requireOneIdentity(t, got)
+		requireGift(t, got)
 	}
 }
 
@@ -105,6 +110,23 @@ func requireNormal(t testing.TB, normal string) {
 	require.True(t, strings.HasPrefix(u.Path, "/"))
 }
 
+// requireGift checks that a gift is a spelling of its link, on the same host.
+func requireGift(t testing.TB, l Link) {
+	if l.Gift == "" {
+		return
+	}
+	again, err := Parse(l.Gift)
+	require.NoError(t, err)
+	require.Equal(t, Link{URL: l.URL, Identity: l.Identity, Site: l.Site, Short: l.Short, Excluded: l.Excluded, Gift: l.Gift}, again)
+	require.LessOrEqual(t, len(l.Gift), MaxBytes)
+	gift, err := url.Parse(l.Gift)
+	require.NoError(t, err)
+	spelling, err := url.Parse(l.URL)
+	require.NoError(t, err)
+	require.Equal(t, "https", gift.Scheme)
+	require.Equal(t, spelling.Host+spelling.EscapedPath(), gift.Host+gift.EscapedPath())
+}
+
 func FuzzNormalise(f *testing.F) {
 	for _, r := range rules(f) {
 		f.Add(r.input)
@@ -122,6 +144,7 @@ func FuzzNormalise(f *testing.F) {
 		require.NotEmpty(t, l.Site)
 		requireNormal(t, normal)
 		requireOneIdentity(t, l)
+		requireGift(t, l)
 	})
 }
 

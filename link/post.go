@@ -33,6 +33,7 @@ type Link struct {
 	Card     Card   // zero without a card
 	Site     string // registrable domain of URL, in ASCII
 	Short    bool   // a short name of another link, which only the shortener knows
+	Gift     string // the URL with what opens the article for readers who have not paid; empty: nothing
 	Excluded bool   // leads to a host whose links do not count as shares, such as the network itself
 }
 
@@ -81,13 +82,16 @@ func InPost(did string, post []byte) (Post, error) {
 }
 
 // add adds a link and returns its index, or -1 if the URI is not a link. Of several
-// spellings the first stays.
+// spellings, and of several gifts, the first stays.
 func (p *Post) add(uri string) int {
 	l, err := Parse(uri)
 	if err != nil || l.Excluded {
 		return -1
 	}
 	if i := slices.IndexFunc(p.Links, func(other Link) bool { return other.Identity == l.Identity }); i >= 0 {
+		if p.Links[i].Gift == "" {
+			p.Links[i].Gift = l.Gift
+		}
 		return i
 	}
 	if len(p.Links) == maxLinks { // the card's link matters more than the last one
@@ -152,8 +156,8 @@ func (p *Post) readExternal(did string, e *external) {
 		return
 	}
 	p.Links[i].Card = Card{
-		Title:       clean(string(e.Title), maxTitle),
-		Description: clean(string(e.Description), maxDescription),
+		Title:       Clean(string(e.Title), maxTitle),
+		Description: Clean(string(e.Description), maxDescription),
 		Image:       image(did, string(e.Thumb.fields.Ref.fields.Link)),
 	}
 }
@@ -171,10 +175,10 @@ func image(did, cid string) string {
 	return "blob:" + did + "/" + cid
 }
 
-// clean turns a stranger's text into one line: it replaces white space by single
+// Clean turns a stranger's text into one line: it replaces white space by single
 // spaces and removes control characters and those that change the direction of the
 // text that follows, which would affect the rest of a page.
-func clean(s string, runes int) string {
+func Clean(s string, runes int) string {
 	var b strings.Builder
 	n, space := 0, false
 	for _, r := range s {

@@ -76,8 +76,7 @@ func isTracking(p parameter) bool {
 }
 
 // isTrackingOn reports whether a parameter only records where the reader came from
-// on the site of a domain. It includes gift codes of paywalled sites: each giver has
-// another code for the same page.
+// on the site of a domain.
 func isTrackingOn(domain, name string) bool {
 	if brand, _, _ := strings.Cut(domain, "."); brand == "amazon" || brand == "ebay" { // a domain in each country
 		return isTrackingInShop(name)
@@ -121,7 +120,7 @@ func isTrackingOn(domain, name string) bool {
 			return true
 		}
 	case "medium.com":
-		return name == "source" || name == "sk" || name == "gi"
+		return name == "source" || name == "gi"
 	case "imdb.com", "etsy.com", "goodreads.com", "producthunt.com":
 		return name == "ref" || name == "ref_"
 	}
@@ -142,27 +141,22 @@ func isTrackingOnNews(domain, name string) bool {
 	switch domain {
 	case "nytimes.com":
 		switch name {
-		case "unlocked_article_code", "smid", "smtyp", "referringsource", "partner", "emc", "campaign_id", "instance_id", "segment_id", "regi_id", "user_id":
+		case "smid", "smtyp", "referringsource", "partner", "emc", "campaign_id", "instance_id", "segment_id", "regi_id", "user_id":
 			return true
 		}
-	case "theatlantic.com":
-		return name == "gift"
 	case "washingtonpost.com":
 		switch name {
-		case "pwapi_token", "itid", "wpisrc", "wpmk":
+		case "itid", "wpisrc", "wpmk":
 			return true
 		}
 	case "wsj.com", "barrons.com", "marketwatch.com":
-		return name == "st" || name == "reflink" || name == "mod"
+		return name == "mod"
 	case "bloomberg.com":
-		return name == "accesstoken" || name == "leadsource" || name == "sref" || name == "srnd"
+		return name == "leadsource" || name == "sref" || name == "srnd"
 	case "ft.com":
-		switch name {
-		case "accesstoken", "sharetype", "segmentid", "token":
-			return true
-		}
+		return name == "segmentid"
 	case "economist.com":
-		return name == "giftid" || name == "taid"
+		return name == "taid"
 	case "theguardian.com":
 		return name == "cmp"
 	case "bbc.com", "bbc.co.uk":
@@ -194,9 +188,7 @@ func isTrackingOnNews(domain, name string) bool {
 			return true
 		}
 	case "spiegel.de":
-		return name == "sara_ref" || name == "sara_ecid" || name == "giftid"
-	case "zeit.de":
-		return name == "freebie"
+		return name == "sara_ref" || name == "sara_ecid"
 	case "nzz.ch":
 		return name == "mktcid" || name == "mktcval"
 	}

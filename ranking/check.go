@@ -174,7 +174,7 @@ func differences(ctx context.Context, tx pgx.Tx, found func(Difference), sql str
 	return nil
 }
 
-// Overtaken reports whether a step failed because another counter committed after its
+// Overtaken reports whether a transaction failed because another one committed after its
 // snapshot. The next one sees that.
 func Overtaken(err error) bool {
 	var pgErr *pgconn.PgError

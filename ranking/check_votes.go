@@ -61,7 +61,7 @@ func checkHeadlines(ctx context.Context, tx pgx.Tx, links []int64, found func(Di
 	sql := `
 WITH v AS MATERIALIZED (
     SELECT v.* FROM claim_votes AS v WHERE ` + among("v.link_id", 1, links) + `
-),` + chosen + `
+),` + chosen(1, links) + `
 SELECT l.id, '', jsonb_build_object('url', l.url, 'site', l.site, 'title', l.title, 'description', l.description, 'image', l.image, 'card_from', l.card_from)::text,
        jsonb_build_object('url', h.url, 'site', h.site, 'title', h.title, 'description', h.description, 'image', h.image, 'card_from', h."from")::text
 FROM chosen AS h

@@ -41,6 +41,7 @@ type Counted struct {
 	Pending    int  // rows of pending_counts that were counted
 	Sharers    int  // rows of sharers that changed
 	Links      int  // rows of link_counts that changed
+	Cards      int  // links whose page is to be fetched from now on
 	More       bool // there is more to do at once
 }
 
@@ -111,7 +112,8 @@ func count(ctx context.Context, tx pgx.Tx, now time.Time, batch int) (done Count
 		return done, errNothing
 	}
 	done.Sharers, done.Links = len(w.changed.dids)+len(w.removed.dids), len(w.tallies.links)+len(w.dropped)
-	return done, w.write(ctx, tx, next, end)
+	done.Cards, err = w.write(ctx, tx, next, end)
+	return done, err
 }
 
 // follows reports whether the counts can follow to a time from where they are.
@@ -183,6 +185,7 @@ func fold(ctx context.Context, tx pgx.Tx, p pending, s state, end time.Time) (*w
 		w.removed.add(k)
 	}
 	for link, t := range all {
+		w.wanted.add(link, t.now.total)
 		switch {
 		case t.now.total >= 2 && !(t.row && t.now.equal(t.old)):
 			w.tallies.add(link, t.now)
@@ -231,6 +234,7 @@ type written struct {
 	sums      sumColumns
 	unvoted   claimedColumns
 	headlines []headline
+	wanted    wantedColumns
 	links     []int64 // all with pending changes
 	watching  bool
 }
@@ -282,8 +286,9 @@ func (w *written) empty() bool {
 	return len(w.changed.dids)+len(w.removed.dids)+len(w.tallies.links)+len(w.dropped)+len(w.sums.claims)+len(w.unvoted.claims)+len(w.links) == 0
 }
 
-// write writes everything in one round trip.
-func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) error {
+// write writes everything in one round trip. It returns the number of links whose page is
+// to be fetched from now on.
+func (w *written) write(ctx context.Context, tx pgx.Tx, s state, end time.Time) (cards int, err error) {
 	const change = `
 INSERT INTO sharers (did, link_id, at, post_at, quote_at, repost_at, title_claim, title_at, title_key, url_claim, url_at, url_key)
 SELECT c.did, c.link_id, greatest(c.post_at, c.quote_at, c.repost_at), c.post_at, c.quote_at, c.repost_at, c.title_claim, c.title_at, c.title_key, c.url_claim, c.url_at, c.url_key
@@ -319,10 +324,11 @@ SET sharers = excluded.sharers, in_1h = excluded.in_1h, in_3h = excluded.in_3h, 
 		q.Queue(`DELETE FROM link_counts WHERE link_id = ANY ($1)`, w.dropped)
 	}
 	w.queueVotes(q)
+	queueCards(q, w.wanted, &cards)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
-		return fmt.Errorf("write the counts: %w", err)
+		return 0, fmt.Errorf("write the counts: %w", err)
 	}
-	return nil
+	return cards, nil
 }
 
 // recountEverything writes what differs from the ledger. It is for the first count, a
@@ -371,10 +377,12 @@ SELECT t.link_id, t.sharers, t.in_1h, t.in_3h, t.in_6h, t.in_12h, t.in_24h, t.in
 FROM truth AS t
 WHERE NOT EXISTS (SELECT FROM link_counts AS c WHERE c.link_id = t.link_id)`, now)
 	queueEveryVote(q, s.Watching)
+	cards := 0
+	queueEveryCard(q, &cards)
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return Counted{}, fmt.Errorf("count everything: %w", err)
 	}
-	return Counted{Everything: true, More: true}, nil
+	return Counted{Everything: true, More: true, Cards: cards}, nil
 }
 
 // everySharer is what sharers should hold of some shares s: $1 is its kept_from, $2

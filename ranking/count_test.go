@@ -198,6 +198,7 @@ func (h *history) compare(t *testing.T, queries []Query) (counted, recounted int
 		}
 		got, again := pages(t, within{tx}, q, limits{pending: []int{5000, 30}[i%2], few: []int{2000, 2}[i/2%2], many: []int{50_000, 4}[(i+h.compared)%2]})
 		require.Equal(t, l.fold(q), got, "%+v, pending %t, recounted %t", q, pending, again)
+		h.compareFeed(t, tx, l, q, limits{pending: []int{5000, 30}[i%2], few: []int{2000, 2}[h.compared%2], many: []int{50_000, 4}[i/2%2]})
 		if again {
 			recounted++
 		} else {

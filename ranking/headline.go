@@ -18,14 +18,19 @@ type headline struct {
 	Title       string // empty: nobody votes for a title
 	Description string
 	Image       string // blob:<did>/<cid>
-	From        string // the AT-URI of the earliest post that votes for the title
+	From        string // the AT-URI of the earliest post that votes for the title, or the address of the page that has it
 }
 
 // chosen is a list of common table expressions that ends with chosen: what the votes v
 // choose, where v is like claim_votes. Most votes win, then https, then the earliest vote.
 // The description and the picture are those that most of the title's voters give. An
-// empty one wins only if there is no other.
-const chosen = `
+// empty one wins only if there is no other. The title and the description of the page
+// beat the votes. param is the parameter with the links, as in among.
+func chosen(param int, links []int64) string {
+	return countingCards(param, links) + `, ` + chosenByVotes
+}
+
+const chosenByVotes = `
 c AS MATERIALIZED (
     SELECT v.*, c.url, c.site, c.title, c.description, c.image FROM v JOIN claims AS c ON c.id = v.claim_id
 ), title AS MATERIALIZED (
@@ -59,9 +64,10 @@ c AS MATERIALIZED (
     ) AS g
     ORDER BY g.link_id, g.n DESC, starts_with(g.url, 'https:') DESC, g.at, g.uri COLLATE "C"
 ), chosen AS MATERIALIZED (
-    SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(t.title, '') AS title, coalesce(d.description, '') AS description,
-           coalesce(p.image, '') AS image, coalesce(t.uri, '') AS "from"
-    FROM (SELECT DISTINCT c.link_id FROM c) AS k
+    SELECT k.link_id AS link, coalesce(u.url, '') AS url, coalesce(u.site, '') AS site, coalesce(g.title, t.title, '') AS title,
+           coalesce(nullif(g.description, ''), d.description, '') AS description, coalesce(p.image, '') AS image, coalesce(g.address, t.uri, '') AS "from"
+    FROM (SELECT c.link_id FROM c UNION SELECT g.link_id FROM pages AS g) AS k
+    LEFT JOIN pages AS g ON g.link_id = k.link_id
     LEFT JOIN spelling AS u ON u.link_id = k.link_id
     LEFT JOIN title AS t ON t.link_id = k.link_id
     LEFT JOIN description AS d ON d.link_id = k.link_id
@@ -81,7 +87,7 @@ WITH v AS MATERIALIZED (
     WHERE v.link_id = ANY ($9) AND (v.claim_id, v.link_id) NOT IN (SELECT * FROM unnest($10::bigint[], $11::bigint[]))
     UNION ALL
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::timestamptz[], $5::text[], $6::int[], $7::timestamptz[], $8::text[])
-),` + chosen + `
+),` + chosen(9, links) + `
 SELECT * FROM chosen`
 	columns, gone := newSumColumns(changed)
 	return schema.All(ctx, db, "choose the headlines", pgx.RowToStructByName[headline], sql, append(columns.args(), links, append(gone.claims, columns.claims...), append(gone.links, columns.links...))...)
@@ -90,18 +96,22 @@ SELECT * FROM chosen`
 // recountHeadlines returns the same from the ledger.
 func recountHeadlines(ctx context.Context, db schema.DB, s state, links []int64) ([]headline, error) {
 	sql := `
-WITH own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($3)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen + `
+WITH own AS MATERIALIZED (` + ownPosts(`s.link_id = ANY ($3)`) + `),` + everyVote + `, v AS MATERIALIZED (` + sumOfVotes("votes AS f WHERE true") + `),` + chosen(3, links) + `
 SELECT * FROM chosen`
 	return schema.All(ctx, db, "choose the headlines from the ledger", pgx.RowToStructByName[headline], sql, s.KeptFrom, s.Watching, links)
 }
 
 // livingCard is true if the link may keep its card though nobody votes for a title: it
-// is kept without shares, or a post with a title is older than the votes. watched names a
-// parameter, as in eligible.
+// is that of the page, the link is kept without shares, or a post with a title is older
+// than the votes. watched names a parameter, as in eligible.
 func livingCard(link, watched string) string {
-	return ` (` + link + `.kept_at IS NOT NULL OR EXISTS (
+	return livingCardOf(link, watched, hasPage(link))
+}
+
+func livingCardOf(link, watched, page string) string {
+	return ` (` + page + ` OR ` + link + `.card_from NOT LIKE 'http%' AND (` + link + `.kept_at IS NOT NULL OR EXISTS (
     SELECT FROM shares AS s JOIN claims AS c ON c.id = s.claim_id
-    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND` + eligible("s.did", watched) + `)) `
+    WHERE s.link_id = ` + link + `.id AND s.subject_did IS NULL AND c.title <> '' AND` + eligible("s.did", watched) + `))) `
 }
 
 // storeChosen writes chosen into links.
@@ -128,10 +138,14 @@ WITH chosen AS (
 // votes any more; nil: of all. watching says whether only members of watches count. One
 // statement for both would get one plan for both, which reads all links.
 func queueDropCards(q *pgx.Batch, links []int64, watching bool) {
+	page := hasPage("l")
+	if links == nil {
+		page = hasAnyPage("l")
+	}
 	q.Queue(`
 UPDATE links AS l SET title = '', description = '', image = '', card_from = ''
 WHERE `+among("l.id", 1, links)+` AND l.title <> ''
-  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0) AND NOT`+livingCard("l", "$2"), links, watching)
+  AND NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = l.id AND v.titles > 0) AND NOT`+livingCardOf("l", "$2", page), links, watching)
 }
 
 // headlineColumns returns headlines as columns.

@@ -41,7 +41,7 @@ func TestRkeyAloneDecidesTheDay(t *testing.T) {
 	want[1] = "did:future shares_20260708_00"
 	require.Equal(t, want, column(t, pool, where))
 	require.Equal(t, []string{"2026-07-03 2026-07-11"}, column(t, pool, `SELECT min(begins)::date || ' ' || max(ends)::date FROM partitions WHERE parent = 'shares' AND NOT ahead`))
-	require.Equal(t, []string{"14"}, column(t, pool, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'links'::regclass`), "those of the foreign keys of shares, claims, merges and short links: no day leaves any")
+	require.Equal(t, []string{"16"}, column(t, pool, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'links'::regclass`), "those of the foreign keys of shares, claims, merges, short links and cards: no day leaves any")
 	for _, sql := range []string{
 		`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) VALUES ('d', 'c', $1, 0, 0, 'post', now())`,
 		`UPDATE shares SET link_id = 0 WHERE rkey = $1`, `WITH k AS (SELECT $1::text) DELETE FROM links`,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,11 +27,13 @@ type LinkSummary struct {
 	NotCounted  map[Reason]int `json:"not_counted"` // shares that do not count in the window, by why
 	FirstShared *time.Time     `json:"first_shared,omitempty"`
 	LastShared  *time.Time     `json:"last_shared,omitempty"`
-	Merged      []MergedLink   `json:"merged,omitempty"` // at most 100 links that are merged into it, the latest first
-	History     []int          `json:"history"`          // the sharers at the ends of equal parts of the time since HistoryFrom
-	HistoryFrom *time.Time     `json:"history_from"`     // the first share in the window that counts, or would without a later one; nil: there is none
-	OtherTitles []Given        `json:"other_titles"`     // that lost the vote
-	OtherURLs   []Given        `json:"other_urls"`       // other spellings
+	TitleFrom   string         `json:"title_from,omitempty"` // post or page; empty: there is no title, or its post is not known
+	Page        *FetchedPage   `json:"page,omitempty"`       // what the page itself says; nil: it was not fetched
+	Merged      []MergedLink   `json:"merged,omitempty"`     // at most 100 links that are merged into it, the latest first
+	History     []int          `json:"history"`              // the sharers at the ends of equal parts of the time since HistoryFrom
+	HistoryFrom *time.Time     `json:"history_from"`         // the first share in the window that counts, or would without a later one; nil: there is none
+	OtherTitles []Given        `json:"other_titles"`         // that lost the vote
+	OtherURLs   []Given        `json:"other_urls"`           // other spellings
 }
 
 // Given is what posts say of a link, and the number of accounts that did.
@@ -62,8 +65,21 @@ func ReadLink(ctx context.Context, db Beginner, of LinkQuery) (l LinkSummary, er
 		if err != nil {
 			return err
 		}
+		if err = r.addGift(ctx, &l.LinkCard); err != nil {
+			return err
+		}
 		if l.Merged, err = mergedInto(ctx, r.tx, l.ID); err != nil {
 			return err
+		}
+		if l.Page, err = fetchedPage(ctx, r.tx, l.ID); err != nil {
+			return err
+		}
+		switch {
+		case l.Title == "":
+		case strings.HasPrefix(l.CardFrom, "http"):
+			l.TitleFrom = "page"
+		case strings.HasPrefix(l.CardFrom, "at://"):
+			l.TitleFrom = "post"
 		}
 		if err := r.count(ctx, &l); err != nil {
 			return err

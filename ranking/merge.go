@@ -23,13 +23,14 @@ const mergeLock = 0x776569726d7267
 // The reasons of merges, as link_merges has them.
 const (
 	Redirected = "redirect"
+	Canonical  = "canonical"
 	ByHand     = "by hand"
 )
 
 // Merge says that a link is another one.
 type Merge struct {
 	Link, Into int64
-	Why        string // Redirected or ByHand
+	Why        string // Redirected, Canonical or ByHand
 	Now        time.Time
 }
 
@@ -45,13 +46,13 @@ func (e *MergedError) Error() string {
 // ErrNotMerged means that a link is merged into none.
 var ErrNotMerged = errors.New("the link is not merged into another")
 
-// ErrSplit means that somebody undid the same merge before.
-var ErrSplit = errors.New("the link was split from another by hand")
+// ErrSplit means that the link was split before: only a person merges it again.
+var ErrSplit = errors.New("the link was split from another")
 
 // MergeLinks merges a link, and all that are merged into it, into another. If both count
 // as one already, it does nothing. It returns ErrLink if one of them does not exist, a
-// *MergedError if the link is merged elsewhere, or the other into it, and ErrSplit if a redirect says what a
-// person has undone.
+// *MergedError if the link is merged elsewhere, or the other into it, and ErrSplit if the link was split and no
+// person merges it.
 func MergeLinks(ctx context.Context, tx pgx.Tx, m Merge) error {
 	counts, err := lockMerges(ctx, tx, m.Link, m.Into)
 	switch {
@@ -67,8 +68,8 @@ func MergeLinks(ctx context.Context, tx pgx.Tx, m Merge) error {
 	const store = `
 INSERT INTO link_merges AS m (link_id, into_id, why, merged_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (link_id) DO UPDATE SET into_id = excluded.into_id, why = excluded.why, merged_at = excluded.merged_at, split_at = NULL
-WHERE m.split_at IS NULL OR excluded.why <> $5`
-	done, err := tx.Exec(ctx, store, m.Link, m.Into, m.Why, m.Now, Redirected)
+WHERE m.split_at IS NULL OR excluded.why = $5`
+	done, err := tx.Exec(ctx, store, m.Link, m.Into, m.Why, m.Now, ByHand)
 	if err != nil {
 		return fmt.Errorf("store the merge: %w", err)
 	}
@@ -84,13 +85,14 @@ FROM links AS m WHERE m.id = $1 AND m.kept_at IS NOT NULL AND l.id = $2`, m.Link
 	if err := tx.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("merge link %d into link %d: %w", m.Link, m.Into, err)
 	}
-	return nil
+	return refreshHeadlines(ctx, tx, m.Link, counts[m.Into])
 }
 
 // SplitLink undoes the merge of a link into another: the link counts itself again, with
 // those that were merged into it. It returns ErrLink or ErrNotMerged.
 func SplitLink(ctx context.Context, tx pgx.Tx, link int64, now time.Time) error {
-	if _, err := lockMerges(ctx, tx, link); err != nil {
+	counts, err := lockMerges(ctx, tx, link)
+	if err != nil {
 		return err
 	}
 	done, err := tx.Exec(ctx, `UPDATE link_merges SET split_at = $2 WHERE link_id = $1 AND split_at IS NULL`, link, now)
@@ -110,7 +112,7 @@ UPDATE links AS l SET merged_into = nullif($1, l.id) FROM members AS m WHERE l.i
 	if _, err := tx.Exec(ctx, split, link); err != nil {
 		return fmt.Errorf("split link %d: %w", link, err)
 	}
-	return nil
+	return refreshHeadlines(ctx, tx, link, counts[link])
 }
 
 // lockMerges keeps others from merging, and the links from expiring, until the transaction

@@ -1,13 +1,17 @@
 package ranking
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
 )
 
 // merge merges and splits links, a few at each turn.
@@ -16,13 +20,16 @@ func (h *history) merge(ctx context.Context, r *rand.Rand, turns <-chan struct{}
 		err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
 			x := r.Float64()
 			link, into := int64(historyLinks*x*x)+1, r.Int64N(historyLinks)+1
+			if r.IntN(3) == 0 {
+				return h.fetch(ctx, tx, r, link, into)
+			}
 			if r.IntN(4) == 0 {
 				if err := tx.QueryRow(ctx, `SELECT link_id FROM link_merges WHERE split_at IS NULL ORDER BY random() LIMIT 1`).Scan(&link); err != nil {
 					return err
 				}
 				return SplitLink(ctx, tx, link, h.now())
 			}
-			return MergeLinks(ctx, tx, Merge{Link: link, Into: into, Why: []string{Redirected, ByHand}[r.IntN(2)], Now: h.now()})
+			return MergeLinks(ctx, tx, Merge{Link: link, Into: into, Why: []string{Redirected, Canonical, ByHand}[r.IntN(3)], Now: h.now()})
 		})
 		h.steps.Add(1)
 		var pgErr *pgconn.PgError
@@ -34,4 +41,65 @@ func (h *history) merge(ctx context.Context, r *rand.Rand, turns <-chan struct{}
 		}
 	}
 	return nil
+}
+
+// fetch stores a page of a link, which often leads to another link.
+func (h *history) fetch(ctx context.Context, tx pgx.Tx, r *rand.Rand, link, other int64) error {
+	f := CardFetch{Link: link, URL: fmt.Sprintf("https://www.host%d.example/x", r.IntN(3))}
+	const begin = `
+INSERT INTO cards AS c (link_id, sharers, tries) VALUES ($1, 5, 1) ON CONFLICT (link_id) DO UPDATE SET tries = c.tries + 1
+RETURNING tries, coalesce((SELECT l.identity FROM links AS l WHERE l.id = $2), 'other.example/' || $2)`
+	to := &Share{URL: "https://to.example/x", Site: "to.example"}
+	if err := tx.QueryRow(ctx, begin, link, other).Scan(&f.Try, &to.Identity); err != nil {
+		return err
+	}
+	p := PageCard{Title: fmt.Sprint("Page ", r.IntN(30)), Description: []string{"", "d3"}[r.IntN(2)], Address: fmt.Sprintf("https://page.example/%d", r.IntN(9)), SameSite: r.IntN(2) == 0}
+	switch r.IntN(6) {
+	case 0:
+		p.Ends = to
+	case 1:
+		p.Canonical = to
+	case 2:
+		p.Ends, p.Why = to, "a wall"
+	case 3:
+		p.Title = ""
+	}
+	return StoreCard(ctx, tx, f, p, h.now())
+}
+
+// toldPage is a page whose title counts.
+type toldPage struct {
+	Link                        int64
+	Title, Description, Address string
+	SameSite                    bool
+}
+
+// withPage is a headline with what the page of the link says, if that counts.
+func (l story) withPage(shown said, link int64) said {
+	if pages := l.pages[link]; len(pages) > 0 {
+		shown.title, shown.description, shown.from = pages[0].Title, cmp.Or(pages[0].Description, shown.description), pages[0].Address
+	}
+	return shown
+}
+
+// readPages reads the pages, in the order in which they are preferred.
+func (l *story) readPages(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	rows, err := tx.Query(t.Context(), `SELECT link_id FROM link_merges WHERE why IN ('redirect', 'canonical')`)
+	require.NoError(t, err)
+	led, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	require.NoError(t, err)
+	rows, err = tx.Query(t.Context(), `SELECT link_id, title, description, address, same_site FROM cards WHERE status = '' AND title <> '' ORDER BY fetched_at, link_id`)
+	require.NoError(t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[toldPage])
+	require.NoError(t, err)
+	l.pages = map[int64][]toldPage{}
+	for _, p := range all {
+		switch root := l.root(p.Link); {
+		case root == p.Link && p.SameSite:
+			l.pages[root] = slices.Insert(l.pages[root], 0, p)
+		case root != p.Link && (p.SameSite || slices.Contains(led, p.Link)):
+			l.pages[root] = append(l.pages[root], p)
+		}
+	}
 }

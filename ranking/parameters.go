@@ -22,12 +22,26 @@ const most = 1_000_000
 // ParameterError is a parameter of a ranking with a value that it cannot have.
 type ParameterError struct {
 	Name, Value string
-	Expected    string // such as "a whole number from 1 to 200"
+	Expected    Expected
+	Values      []string // that are expected, or the lowest and the highest number
 }
 
-func (e *ParameterError) Error() string {
-	return fmt.Sprintf("%s is %q: expected %s", e.Name, e.Value, e.Expected)
-}
+func (e *ParameterError) Error() string { return fmt.Sprintf("%s is %q", e.Name, e.Value) }
+
+// Expected is what a parameter can be. The page has the words for each.
+type Expected string
+
+// What parameters can be.
+const (
+	OneOf        Expected = "one_of"
+	SomeOf       Expected = "some_of"
+	WholeNumber  Expected = "number"
+	Host         Expected = "host"
+	Words        Expected = "words"
+	Account      Expected = "account"
+	Target       Expected = "target"
+	BesideAWatch Expected = "beside_watch"
+)
 
 // Parameters returns the names of the parameters that ParseQuery knows.
 func Parameters() []string {
@@ -41,55 +55,48 @@ type Limits struct{ Default, Most int }
 // the text of a parameter, and false if it has its default. An empty domain, text, by or
 // watch is as good as none: forms send them. An error is a *ParameterError.
 func ParseQuery(value func(name string) (text string, given bool), limits Limits) (q Query, err error) {
-	parse := func(name string, read func(text string) (ok bool, expected string)) {
+	parse := func(name string, expected Expected, values []string, read func(text string) (ok bool)) {
 		text, given := value(name)
-		if !given || err != nil {
-			return
-		}
-		if ok, expected := read(text); !ok {
-			err = &ParameterError{name, text, expected}
+		if given && err == nil && !read(text) {
+			err = &ParameterError{name, text, expected, values}
 		}
 	}
 	q = Query{Sort: Sharers, Limit: limits.Default}
 	q.Window, _ = windowNamed(DefaultWindow)
-	parse("window", func(text string) (ok bool, _ string) {
+	parse("window", OneOf, windowNames(), func(text string) (ok bool) {
 		q.Window, ok = windowNamed(text)
-		return ok, "one of " + strings.Join(windowNames(), ", ")
+		return ok
 	})
-	parse("sort", func(text string) (bool, string) { return oneOf(&q.Sort, text, Sharers, Speed, Newest) })
-	parse("at_least", func(text string) (bool, string) { return number(&q.AtLeast, text, most) })
-	parse("ways", func(text string) (bool, string) {
+	parse("sort", OneOf, names(Sharers, Speed, Newest), func(text string) bool { return oneOf(&q.Sort, text, Sharers, Speed, Newest) })
+	parse("at_least", WholeNumber, []string{"1", strconv.Itoa(most)}, func(text string) bool { return number(&q.AtLeast, text, most) })
+	parse("ways", SomeOf, Ways(), func(text string) bool {
 		q.Ways = strings.Split(text, ",")
-		return someOf(q.Ways, Ways()), "some of " + strings.Join(Ways(), ",") + ", separated by commas"
+		return someOf(q.Ways, Ways())
 	})
-	parse("domain", func(text string) (ok bool, _ string) {
+	parse("domain", Host, nil, func(text string) (ok bool) {
 		q.Site, ok = domain(text)
-		return ok || text == "", "a host such as news.example"
+		return ok || text == ""
 	})
-	parse("text", func(text string) (bool, string) {
+	parse("text", Words, []string{strconv.Itoa(MaxText)}, func(text string) bool {
 		q.Text = strings.TrimSpace(text)
-		return utf8.ValidString(text) && utf8.RuneCountInString(q.Text) <= MaxText, fmt.Sprintf("words, %d characters at most", MaxText)
+		return utf8.ValidString(text) && utf8.RuneCountInString(q.Text) <= MaxText
 	})
-	parse("by", func(text string) (ok bool, _ string) {
+	parse("by", Account, nil, func(text string) (ok bool) {
 		q.By, ok = account(text)
-		return ok || text == "", "the handle or the DID of an account"
+		return ok || text == ""
 	})
-	parse("watch", func(text string) (ok bool, _ string) {
+	parse("watch", Target, nil, func(text string) bool {
 		q.Watch = strings.TrimPrefix(text, "@")
-		return len(text) <= maxTarget && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl), "the target of a watch"
+		return len(text) <= maxTarget && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 	})
-	parse("degree", func(text string) (bool, string) {
-		switch {
-		case text == "both":
-			return true, ""
-		case q.Watch == "":
-			return false, "a watch beside it, such as watch=alice.example"
-		}
-		ok, _ := oneOf(&q.Degree, text, FirstDegree, SecondDegree)
-		return ok, "one of first, second, both"
+	if text, given := value("degree"); given && err == nil && text != "both" && q.Watch == "" {
+		err = &ParameterError{"degree", text, BesideAWatch, nil}
+	}
+	parse("degree", OneOf, append(names(FirstDegree, SecondDegree), "both"), func(text string) bool {
+		return text == "both" || oneOf(&q.Degree, text, FirstDegree, SecondDegree)
 	})
-	parse("limit", func(text string) (bool, string) { return number(&q.Limit, text, limits.Most) })
-	parse("cursor", func(text string) (bool, string) { q.After = Cursor(text); return true, "" })
+	parse("limit", WholeNumber, []string{"1", strconv.Itoa(limits.Most)}, func(text string) bool { return number(&q.Limit, text, limits.Most) })
+	parse("cursor", "", nil, func(text string) bool { q.After = Cursor(text); return true })
 	return q, err
 }
 
@@ -112,20 +119,24 @@ func windowNames() (names []string) {
 	return names
 }
 
-func oneOf[T ~string](to *T, text string, all ...T) (ok bool, expected string) {
-	*to = T(text)
+func names[T ~string](all ...T) []string {
 	names := make([]string, len(all))
 	for i, each := range all {
 		names[i] = string(each)
 	}
-	return slices.Contains(all, *to), "one of " + strings.Join(names, ", ")
+	return names
+}
+
+func oneOf[T ~string](to *T, text string, all ...T) bool {
+	*to = T(text)
+	return slices.Contains(all, *to)
 }
 
 // number reads a whole number from 1 to highest, in decimal digits only.
-func number(to *int, text string, highest int) (ok bool, expected string) {
+func number(to *int, text string, highest int) bool {
 	n, err := strconv.Atoi(text)
 	*to = n
-	return err == nil && n >= 1 && n <= highest && strconv.Itoa(n) == text, fmt.Sprintf("a whole number from 1 to %d", highest)
+	return err == nil && n >= 1 && n <= highest && strconv.Itoa(n) == text
 }
 
 // someOf reports whether all words are in a list, and none is there twice.

@@ -38,6 +38,8 @@ func matches(link, places string) string {
         SELECT FROM (SELECT array_agg(c.id) AS ids FROM (SELECT c.id, c.words FROM claims AS c WHERE c.link_id = ANY (` + membersOf(link) + `) OFFSET 0) AS c WHERE c.words @@ $1::tsquery) AS c
         CROSS JOIN LATERAL (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = ` + link + ` AND c.ids IS NOT NULL OFFSET 0) AS s
         WHERE s.claim_id = ANY (c.ids) AND` + eligible("s.did", "$3") + `)
+    OR ` + in(inCards) + ` (
+        SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE m.id = ANY (` + membersOf(link) + `) AND c.words @@ $1::tsquery AND ` + cardCounts + `)
     OR ` + in(inPosts) + ` (
         SELECT FROM (` + texts("s.did, s.rkey, s.words", `s.link_id = `+link+` OFFSET 0`) + `) AS s
         WHERE s.words @@ $1::tsquery AND` + eligible("s.did", "$3") + `AND ` + stored + `)) `
@@ -85,6 +87,7 @@ func (r *reader) readSearch(ctx context.Context) (err error) {
 WITH found AS MATERIALIZED (
     SELECT l.link_id, 1 AS place FROM (SELECT l.counts_as AS link_id FROM links AS l WHERE l.identity ILIKE $5::text AND l.identity || '' ILIKE $4::text LIMIT $3) AS l
     UNION ALL SELECT l.counts_as, 2 FROM (SELECT c.link_id FROM claims AS c WHERE c.words @@ $1::tsquery LIMIT $3) AS c JOIN links AS l ON l.id = c.link_id
+    UNION ALL SELECT m.counts_as, 2 FROM (SELECT c.link_id FROM cards AS c WHERE c.words @@ $1::tsquery LIMIT $3) AS c JOIN links AS m ON m.id = c.link_id
     UNION ALL SELECT s.link_id, 4 FROM (` + texts("s.link_id", "s.words @@ $1::tsquery LIMIT $3") + ` LIMIT $3) AS s
 )
 SELECT f.place, count(*), array_agg(DISTINCT f.link_id) FROM found AS f GROUP BY f.place`
@@ -139,7 +142,9 @@ SELECT c.link_id FROM (
 ) AS c
 WHERE EXISTS (
     SELECT FROM (SELECT s.did, s.claim_id FROM shares AS s WHERE s.link_id = c.link_id OFFSET 0) AS s
-    WHERE s.claim_id = c.id AND` + eligible("s.did", "$3") + `)`
+    WHERE s.claim_id = c.id AND` + eligible("s.did", "$3") + `)
+UNION
+SELECT m.counts_as FROM (SELECT c.* FROM cards AS c WHERE c.words @@ $1::tsquery OFFSET 0) AS c JOIN links AS m ON m.id = c.link_id WHERE ` + cardCounts
 
 // found returns the links that may match; nil: any may.
 func (t *searched) found() []int64 {

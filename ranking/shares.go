@@ -28,6 +28,7 @@ type Share struct {
 	SharedAt time.Time
 	StoredAt time.Time // when the record was first stored; zero: now
 	Card     Card
+	Gift     string // the URL with which it opens the article for readers who have not paid; empty: none
 	Text     string // of the record
 }
 
@@ -190,7 +191,7 @@ func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte],
 	collection, did, rkey := schema.Columns(n, func(i int) schema.Key { return r.Shares[i].Key })
 	identity, how := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[string], n)
 	at, stored := make(pgtype.FlatArray[time.Time], n), make(pgtype.FlatArray[time.Time], n)
-	said := make(pgtype.FlatArray[*string], n)
+	said, gifts := make(pgtype.FlatArray[*string], n), make(pgtype.FlatArray[*string], n)
 	for i := range r.Shares {
 		s := &r.Shares[i]
 		if i > 0 && s.Key == r.Shares[i-1].Key && s.Text == r.Shares[i-1].Text {
@@ -201,6 +202,9 @@ func (r *Replacement) queueShares(q *pgx.Batch, claims pgtype.FlatArray[[]byte],
 		identity[i], how[i], at[i], stored[i] = s.Identity, s.How, s.SharedAt, s.StoredAt
 		if s.StoredAt.IsZero() {
 			stored[i] = now
+		}
+		if s.Gift != "" {
+			gifts[i] = &s.Gift
 		}
 	}
 	t := newThroughColumns(r.Through)
@@ -235,17 +239,17 @@ WHERE s.did = gone.did AND s.collection = gone.collection AND s.rkey = gone.rkey
 	}
 	// A link that expired has no id or no claim here, and the share is refused.
 	const insert = `
-INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words)
-SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[], $9::text[])
-     AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words)
+INSERT INTO shares AS s (did, collection, rkey, link_id, named_id, how, shared_at, stored_at, claim_id, words, gift)
+SELECT i.did, i.collection, i.rkey, CASE WHEN c.id IS NOT NULL THEN l.counts_as END, l.id, i.how, i.shared_at, i.stored_at, c.id, i.words::tsvector, i.gift
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bytea[], $9::text[], $10::text[])
+     AS i (collection, did, rkey, identity, how, shared_at, stored_at, hash, words, gift)
 LEFT JOIN LATERAL (SELECT l.id, l.counts_as FROM links AS l WHERE l.identity = i.identity LIMIT 1) AS l ON true
 LEFT JOIN LATERAL (SELECT c.id FROM claims AS c WHERE c.link_id = l.id AND c.hash = i.hash LIMIT 1) AS c ON true
 ON CONFLICT (did, collection, rkey, named_id) DO UPDATE
-SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words
-WHERE (s.how, s.shared_at, s.claim_id, s.words) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words)`
+SET how = excluded.how, shared_at = excluded.shared_at, subject_did = NULL, subject_rkey = NULL, claim_id = excluded.claim_id, words = excluded.words, gift = excluded.gift
+WHERE (s.how, s.shared_at, s.claim_id, s.words, s.gift) IS DISTINCT FROM (excluded.how, excluded.shared_at, excluded.claim_id, excluded.words, excluded.gift)`
 	if n > 0 {
-		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims, said)
+		q.Queue(insert, collection, did, rkey, identity, how, at, stored, claims, said, gifts)
 	}
 	// A link that the record itself contains is not shared through its subject too.
 	const through = `

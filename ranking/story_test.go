@@ -27,6 +27,7 @@ type story struct {
 	watched    bool
 	sites      map[int64]string
 	merged     map[int64]int64
+	pages      map[int64][]toldPage // that count, of the link and of those that are merged into it
 }
 
 // toldShare is a share as the story has it.
@@ -53,6 +54,7 @@ func readLedger(t *testing.T, tx pgx.Tx) (l story) {
 	require.NoError(t, err)
 	l.readMerges(t, tx)
 	l.readClaims(t, tx)
+	l.readPages(t, tx)
 	l.subjects = map[[2]string][]int64{}
 	var author, post string
 	var links []int64
@@ -205,6 +207,11 @@ func (l story) found(text string) map[int64]bool {
 	for id, identity := range l.identities {
 		all[l.root(id)] = all[l.root(id)] || strings.Contains(text, "/") && strings.Contains(identity, text)
 	}
+	for id, pages := range l.pages {
+		for _, p := range pages {
+			all[id] = all[id] || !strings.Contains(text, "/") && has(append(strings.Fields(strings.ToLower(p.Title)), p.Description))
+		}
+	}
 	for _, s := range l.shares {
 		if !l.hidden[s.DID] && (!l.watched || l.members[""][s.DID]) && !strings.Contains(text, "/") {
 			c := l.claims[s.Claim]
@@ -245,7 +252,7 @@ func randomQuery(r *rand.Rand, now time.Time) Query {
 		q.Site = fmt.Sprintf("site%d.example", r.IntN(3))
 	}
 	if r.IntN(3) == 0 {
-		q.Text = []string{"heron", "her", "the", "the owl", "seldom", "a", "b d2", "c", "d3", "never", "host1.example/", "host2.example/1", "example/7", "heron a"}[r.IntN(14)]
+		q.Text = []string{"heron", "her", "the", "the owl", "seldom", "a", "b d2", "c", "d3", "never", "host1.example/", "host2.example/1", "example/7", "heron a", "page", "page 7"}[r.IntN(16)]
 	}
 	if r.IntN(5) == 0 {
 		q.By = fmt.Sprintf("did:plc:%02d", r.IntN(8))

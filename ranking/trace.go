@@ -51,7 +51,7 @@ type Link struct {
 	ID        int64     `json:"id"`
 	URL       string    `json:"url"`
 	Title     string    `json:"title"`
-	CardFrom  string    `json:"card_from"` // AT-URI of the post that the card came from; empty: there is no card
+	CardFrom  string    `json:"card_from"` // AT-URI of the post that the title is from, or the address of the page; empty: there is no card
 	FirstSeen time.Time `json:"first_seen"`
 }
 

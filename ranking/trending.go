@@ -54,7 +54,7 @@ type Query struct {
 	Bare    bool   // of each link only the id, the counts and the last share
 }
 
-// LinkCard is a link as its sharers' votes show it.
+// LinkCard is a link as its sharers' votes, or its page, show it.
 type LinkCard struct {
 	ID          int64  `json:"id"`
 	URL         string `json:"url"`
@@ -62,7 +62,8 @@ type LinkCard struct {
 	Title       string `json:"title,omitempty"`
 	Description string `json:"description,omitempty"`
 	Image       string `json:"image,omitempty"`     // blob:<did>/<cid>
-	CardFrom    string `json:"card_from,omitempty"` // AT-URI of the post the card came from
+	CardFrom    string `json:"card_from,omitempty"` // the AT-URI of the post that the title is from, or the address of the page
+	Gift        string `json:"gift,omitempty"`      // a URL that opens the article for readers who have not paid, if a sharer gave one
 }
 
 // TrendingLink is one entry of the ranking.
@@ -193,21 +194,26 @@ func trending(ctx context.Context, db Beginner, q Query, l limits) (p Page, err 
 
 // read calls f in one snapshot, with the state of the counts and the watches of the
 // query.
-func (r *reader) read(ctx context.Context, db Beginner, f func() error) (err error) {
+func (r *reader) read(ctx context.Context, db Beginner, f func() error) error {
 	return snapshot(ctx, db, func(tx pgx.Tx) error {
-		r.tx = tx
-		// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
-		if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
-			return err
-		}
-		if r.state, err = readState(ctx, tx); err != nil {
-			return err
-		}
-		if err := r.findWatches(ctx); err != nil {
+		if err := r.begin(ctx, tx); err != nil {
 			return err
 		}
 		return f()
 	})
+}
+
+// begin reads the state of the counts and the watches of the query in a transaction.
+func (r *reader) begin(ctx context.Context, tx pgx.Tx) (err error) {
+	r.tx = tx
+	// With stale statistics, or none, a scan of a whole table looks cheap. Starting parallel workers takes longer than a page.
+	if _, err := tx.Exec(ctx, `SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)`); err != nil {
+		return err
+	}
+	if r.state, err = readState(ctx, tx); err != nil {
+		return err
+	}
+	return r.findWatches(ctx)
 }
 
 // snapshot calls f in one snapshot of the database.
@@ -290,7 +296,10 @@ func (r *reader) page(ctx context.Context) (p Page, err error) {
 	if p.Links, err = r.describe(ctx, entries); err != nil || r.q.Bare {
 		return p, err
 	}
-	return p, r.correctHeadlines(ctx, p.Links)
+	if err := r.correctHeadlines(ctx, p.Links); err != nil {
+		return p, err
+	}
+	return p, r.addGifts(ctx, p.Links)
 }
 
 // findWatches finds the watches of the target.
@@ -316,6 +325,25 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	if s := r.state; r.q.Past || !s.Counted || s.Watched != s.Watching || r.from().Before(s.KeptFrom) {
 		return nil, false, nil
 	}
+	c, exact, err := r.readPending(ctx)
+	if err != nil || !exact {
+		return nil, false, err
+	}
+	if r.watches != nil {
+		entries, err = r.watched(ctx, c)
+		return entries, true, err
+	}
+	w := &walk{reader: r, changes: c}
+	if exact, err = w.correct(ctx); err != nil || !exact {
+		return nil, false, err
+	}
+	entries, err = w.first(ctx, r.after, r.q.Limit+1)
+	return entries, true, err
+}
+
+// readPending reads what has changed since the last count. exact is false if that is too
+// much.
+func (r *reader) readPending(ctx context.Context) (c changes, exact bool, err error) {
 	rows, err := r.tx.Query(ctx, `SELECT `+pendingColumns+` FROM pending_counts LIMIT $1`, r.pending)
 	if err != nil {
 		return nil, false, fmt.Errorf("read what is pending: %w", err)
@@ -327,22 +355,12 @@ func (r *reader) counted(ctx context.Context) (entries []entry, exact bool, err 
 	if p.everything || n == r.pending {
 		return nil, false, nil
 	}
-	c, err := readChanges(ctx, r.tx, p, r.state, r.pending)
-	if err != nil || len(c) == r.pending {
+	if c, err = readChanges(ctx, r.tx, p, r.state, r.pending); err != nil || len(c) == r.pending {
 		return nil, false, err
 	}
 	r.unread = changes{}
 	maps.Copy(r.unread, c)
-	if r.watches != nil {
-		entries, err = r.watched(ctx, c)
-		return entries, true, err
-	}
-	w := &walk{reader: r, changes: c}
-	if exact, err = w.correct(ctx); err != nil || !exact {
-		return nil, false, err
-	}
-	entries, err = w.first(ctx, r.after, r.q.Limit+1)
-	return entries, true, err
+	return c, true, nil
 }
 
 // topCounted calls f with the links that have the most sharers in each window, as they

@@ -435,6 +435,6 @@ func everySharerAndVote(of string) string {
 func queueEveryVote(q *pgx.Batch, watching bool) {
 	q.Queue(`DELETE FROM claim_votes`)
 	q.Queue(`INSERT INTO claim_votes (claim_id, link_id, titles, title_at, title_from, urls, url_at, url_from) ` + sumOfVotes(`sharers AS f WHERE true`))
-	q.Queue(`WITH v AS MATERIALIZED (SELECT * FROM claim_votes),` + chosen + storeChosen)
+	q.Queue(`WITH v AS MATERIALIZED (SELECT * FROM claim_votes),` + chosen(0, nil) + storeChosen)
 	queueDropCards(q, nil, watching)
 }

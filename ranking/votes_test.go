@@ -159,10 +159,10 @@ func (l story) headline(q Query, link int64) said {
 		}
 	}
 	if len(titles) == 0 {
-		if !alive {
+		if !alive || len(l.pages[link]) > 0 || strings.HasPrefix(shown.from, "http") {
 			shown = said{url: shown.url, site: shown.site}
 		}
-		return shown
+		return l.withPage(shown, link)
 	}
 	title := titles.winner(func(string) bool { return false })
 	shown.title, shown.from, shown.description, shown.image = title.value, title.uri, "", ""
@@ -180,7 +180,7 @@ func (l story) headline(q Query, link int64) said {
 	if best := images.winner(func(string) bool { return false }); best.votes > 0 {
 		shown.image = "blob:" + strings.Split(best.uri, "/")[2] + "/" + best.value
 	}
-	return shown
+	return l.withPage(shown, link)
 }
 
 // TestWrongVotesAreFound: a vote, a sum and a headline that are wrong are reported, and a

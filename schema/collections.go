@@ -46,6 +46,20 @@ LIMIT $4`
 	return All(ctx, db, "list the stored collections of "+did, pgx.RowTo[string], sql, did, from, to, limit)
 }
 
+// CollectionsUnder lists at most limit collections, except posts, that have stored
+// records and begin with a prefix, which ends in a dot.
+func CollectionsUnder(ctx context.Context, db DB, prefix string, limit int) ([]string, error) {
+	const sql = `
+WITH RECURSIVE stored (collection) AS (
+    (SELECT r.collection FROM records_other AS r WHERE r.collection > $1 ORDER BY r.collection LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.collection FROM records_other AS r WHERE r.collection > s.collection ORDER BY r.collection LIMIT 1)
+    FROM stored AS s WHERE starts_with(s.collection, $1)
+)
+SELECT s.collection FROM stored AS s WHERE starts_with(s.collection, $1) LIMIT $2`
+	return All(ctx, db, "list the stored collections under "+prefix, pgx.RowTo[string], sql, prefix, limit)
+}
+
 // StoresPosts reports whether any post is stored.
 func StoresPosts(ctx context.Context, db DB) (bool, error) {
 	return One(ctx, db, "look for posts", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM posts)`)

@@ -67,6 +67,10 @@ type Batch struct {
 	Gap         *Gap
 	Position    Position
 
+	Links          []Link           // commits in the order of the stream, if their chains are verified
+	Desynchronized []Desynchronized // accounts that must be compared with their repositories
+	Resyncs        []Resync         // set by Apply: those of them that need a job
+
 	Projections Projections // rows of deleted records are deleted from their tables
 
 	Exclusive bool // another stream may have the same accounts: its commits wait for this one
@@ -111,7 +115,16 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	if b.Gap != nil {
 		b.Gap.queue(q, lease.Stream)
 	}
+	var broken []Desynchronized
+	b.queueLinks(q, &broken)
+	b.Resyncs = nil
+	b.queueDesynchronized(q, b.Desynchronized)
 	err = tx.SendBatch(ctx, q).Close()
+	if err == nil && len(broken) > 0 {
+		q := &pgx.Batch{}
+		b.queueDesynchronized(q, broken)
+		err = tx.SendBatch(ctx, q).Close()
+	}
 	switch {
 	case err != nil || !copying:
 	case deleted && len(b.Deletions) > 0:

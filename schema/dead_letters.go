@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 // see docs/decisions/dead-letters.md.
 const (
 	maxRaw        = 1 << 20  // bytes of one input
+	maxWaitingRaw = 5 << 20  // bytes of one input that waits for a retry: a frame of the network
 	largeRaw      = 16 << 10 // a longer input is large; bytes kept if no retry can succeed
 	maxLarge      = 64       // number of large inputs that are kept whole
 	cutRaw        = 4 << 10  // bytes kept of further large inputs
@@ -24,6 +26,7 @@ const (
 // The stages at which an input can fail.
 const (
 	StageDecode  = "decode"  // the frame is not an event
+	StageVerify  = "verify"  // the event is not proven: refused, or its key cannot be fetched now
 	StageCommit  = "commit"  // Postgres refuses the event's data
 	StageProcess = "process" // a stored record cannot be projected
 	StageJob     = "job"     // a job ended without success; stored by a trigger of river_job
@@ -41,7 +44,8 @@ type DeadLetter struct {
 	Expected string
 	Received string
 	Raw      []byte
-	Final    bool // no retry can succeed: only the beginning of Raw is stored
+	Class    string // "": ClassPermanent
+	Final    bool   // no retry can succeed: only the beginning of Raw is stored
 	At       time.Time
 
 	Projection string // that failed, at StageProcess
@@ -50,22 +54,26 @@ type DeadLetter struct {
 // insertDeadLetter reads no more rows than the limits allow, through the indexes
 // dead_letters_record, dead_letters_nameless and dead_letters_large. It does not
 // store the input of a deleted record or account. If an older deletion cleared an
-// input that arrives again, it stores the input again.
+// input that arrives again, it stores the input again. An input that waits for a
+// retry is kept whole: what the stream may leave waiting is bounded, see
+// WaitingDeadLetters.
 const insertDeadLetter = `
 WITH bounds AS MATERIALIZED (
-    SELECT NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
+    SELECT $22::text <> 'retryable'
+           AND NOT EXISTS (SELECT FROM dead_letters WHERE key = $1::bytea)
            AND CASE WHEN $5::text <> '' THEN (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did = $5::text LIMIT $16::bigint) AS known)
                     ELSE (SELECT count(*) FROM (SELECT FROM dead_letters WHERE did IS NULL AND stage <> 'job' LIMIT $16::bigint) AS unknown)
                END >= $16::bigint AS counted,
-           octet_length($11::bytea) > 16384
-           AND (SELECT count(*) FROM (SELECT FROM dead_letters WHERE octet_length(raw) > 16384 AND stage <> 'job' LIMIT $17::bigint) AS large) >= $17::bigint AS cut,
+           $22::text <> 'retryable' AND octet_length($11::bytea) > 16384
+           AND (SELECT count(*) FROM (SELECT FROM dead_letters WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job' LIMIT $17::bigint) AS large) >= $17::bigint AS cut,
            EXISTS (SELECT FROM tombstones AS t
                    WHERE t.collection = $4::text AND t.did = $5::text AND t.rkey = $6::text AND $19::text <> '' AND t.rev >= $19::text)
            OR EXISTS (SELECT FROM accounts AS a WHERE a.did = $5::text AND a.status = 'deleted') AS gone
 )
-INSERT INTO dead_letters AS d (key, stage, wire, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen, projection)
+INSERT INTO dead_letters AS d (key, stage, class, wire, stream, collection, did, rkey, cause, path, expected, received, raw, raw_bytes, first_seen, last_seen, projection)
 SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
        $2::text,
+       $22::text,
        $20::text,
        nullif($3::text, ''),
        CASE WHEN b.counted THEN NULL ELSE nullif($4::text, '') END,
@@ -83,6 +91,7 @@ SELECT CASE WHEN b.counted THEN $15::bytea ELSE $1::bytea END,
 FROM bounds AS b
 ON CONFLICT (key) DO UPDATE
 SET state      = CASE d.state WHEN 'retried' THEN 'open' ELSE d.state END,
+    class      = excluded.class,
     raw        = CASE WHEN d.raw_bytes = 0 THEN excluded.raw ELSE d.raw END,
     raw_bytes  = CASE WHEN d.raw_bytes = 0 THEN excluded.raw_bytes ELSE d.raw_bytes END,
     expected   = CASE WHEN d.raw_bytes = 0 THEN excluded.expected ELSE d.expected END,
@@ -100,11 +109,13 @@ const clearInput = `raw = '', raw_bytes = 0, expected = '', received = '', last_
 
 // retryFailed reopens a dead letter whose retry failed. An event whose input was
 // cleared cannot be retried, so it is dismissed. job is cleared because the job that
-// retries a record succeeds even if the record fails again.
+// retries a record succeeds even if the record fails again. The class of an event is
+// that of its last failure.
 const retryFailed = `
 UPDATE dead_letters
 SET job        = NULL,
-    state      = CASE WHEN stage IN ('decode', 'commit') AND raw_bytes = 0 THEN 'dismissed' ELSE 'open' END,
+    state      = CASE WHEN stage IN ('decode', 'verify', 'commit') AND raw_bytes = 0 THEN 'dismissed' ELSE 'open' END,
+    class      = CASE WHEN stage IN ('decode', 'verify', 'commit') THEN $4 ELSE class END,
     state_at   = $3,
     last_seen  = greatest(last_seen, $3),
     last_cause = $2,
@@ -135,7 +146,7 @@ func (d *DeadLetter) queue(q *pgx.Batch, stream string) {
 
 func (d *DeadLetter) statement(stream string) (sql string, args []any) {
 	if d.ID != 0 {
-		return retryFailed, []any{d.ID, Text(d.why()), d.At}
+		return retryFailed, []any{d.ID, Text(d.why()), d.At, cmp.Or(d.Class, ClassPermanent)}
 	}
 	return insertDeadLetter, d.args(stream)
 }
@@ -160,7 +171,10 @@ func (d *DeadLetter) args(stream string) []any {
 		fmt.Fprintf(h, "\n%s", d.Wire)
 	}
 	limit := maxRaw
-	if d.Final {
+	switch {
+	case d.Class == ClassRetryable:
+		limit = maxWaitingRaw
+	case d.Final:
 		limit = largeRaw
 	}
 	raw := d.Raw[:min(len(d.Raw), limit)]
@@ -170,7 +184,7 @@ func (d *DeadLetter) args(stream string) []any {
 	counted := sha256.Sum256([]byte("counted\n" + d.Stage + "\n" + d.Key.DID))
 	return []any{h.Sum(nil), d.Stage, stream, Text(d.Key.Collection), Text(d.Key.DID), Text(d.Key.Rkey), Text(d.Cause), Text(d.Path),
 		Text(d.Expected), Text(d.Received), raw, int64(len(d.Raw)), d.At, Text(d.why()),
-		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection}
+		counted[:], maxPerAccount, maxLarge, cutRaw, d.Rev, d.Wire, d.Projection, cmp.Or(d.Class, ClassPermanent)}
 }
 
 // Text makes an untrusted string storable: valid UTF-8, without NUL, of limited
@@ -185,12 +199,14 @@ func Text(s string) string {
 
 // Stages returns the stages of dead letters, in the order in which an input passes
 // them.
-func Stages() []string { return []string{StageDecode, StageCommit, StageProcess, StageJob} }
+func Stages() []string {
+	return []string{StageDecode, StageVerify, StageCommit, StageProcess, StageJob}
+}
 
 // The classes of dead letters.
 const (
 	ClassPermanent = "permanent" // a retry cannot help until something else changes
-	ClassRetryable = "retryable" // every retry failed
+	ClassRetryable = "retryable" // every retry failed; of an event: it is retried until it passes
 )
 
 // Classes returns the classes of dead letters.
@@ -336,7 +352,7 @@ FROM requested AS a
 JOIN dead_letters AS d ON d.id = a.id
 WHERE a.before < $3
 ORDER BY d.id`
-	return All(ctx, db, "read the dead letters to retry", pgx.RowToStructByName[StoredDeadLetter], sql, maxRaw, limit, bytes)
+	return All(ctx, db, "read the dead letters to retry", pgx.RowToStructByName[StoredDeadLetter], sql, maxWaitingRaw, limit, bytes)
 }
 
 // CountDeadLetterStates counts dead letters by state.

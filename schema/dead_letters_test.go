@@ -248,3 +248,24 @@ func TestRedeliveredDeletionKeepsNewerInput(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, column(t, pool, `SELECT d::text FROM dead_letters AS d WHERE strpos(d::text, 'what was written') > 0`), "it quotes the record")
 }
+
+// TestAccountsWithTheirOwnDocumentsPauseNoStream: what waits for their servers may wait
+// for ever, and is not what the pause of the stream bounds.
+func TestAccountsWithTheirOwnDocumentsPauseNoStream(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	store := func(did string, size int) {
+		t.Helper()
+		l := schema.DeadLetter{Stage: schema.StageVerify, Class: schema.ClassRetryable, Key: schema.Key{Collection: "c", DID: did, Rkey: "r"}, Raw: make([]byte, size), At: time.Now().Add(-time.Hour)}
+		require.NoError(t, l.Store(t.Context(), pool, "s"))
+	}
+	store("did:web:down.example", 1<<20)
+	store("did:plc:a", 10)
+	store("did:plc:b", 1<<14)
+	waiting, err := schema.WaitingDeadLetters(t.Context(), pool, 100)
+	require.NoError(t, err)
+	require.Equal(t, 3, waiting)
+	due, err := schema.RequestDueRetries(t.Context(), pool)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, due, "all are retried")
+}

@@ -65,6 +65,7 @@ type Totals struct {
 	GapProblem      string  // why they cannot be closed; empty if there are none
 	DeadLetters     int64   // open and retrying
 	NewDeadLetters  int64   // of DeadLetters, those first seen after since
+	Desynchronized  int64   // accounts that must be compared with their repositories
 	Bytes           int64   // of the database on disk
 }
 
@@ -85,8 +86,14 @@ SELECT (SELECT count(DISTINCT did) FROM watch_members)                          
        (SELECT count(*) FROM dead_letters WHERE state IN ('open', 'retrying'))             AS dead_letters,
        (SELECT count(*) FROM dead_letters
         WHERE state IN ('open', 'retrying') AND first_seen > $1)                           AS new_dead_letters,
+       (SELECT count(*) FROM resyncs WHERE desynchronized_at IS NOT NULL)                   AS desynchronized,
        pg_database_size(current_database())                                                 AS bytes`
 	return One(ctx, db, "read the totals", pgx.RowToStructByName[Totals], sql, since)
+}
+
+// DatabaseBytes returns the size of the database on disk.
+func DatabaseBytes(ctx context.Context, db DB) (int64, error) {
+	return One(ctx, db, "read the size of the database", pgx.RowTo[int64], `SELECT pg_database_size(current_database())`)
 }
 
 // Counts is the state of the ranking's counts.

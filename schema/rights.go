@@ -21,23 +21,26 @@ type Rights struct {
 // writtenTables are the tables that the running roles write.
 func writtenTables() []string {
 	return []string{
-		"accounts", "alerts", "audit_faults", "audits", "api_schedule", "api_slots", "changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries",
-		"gap_backfills", "gaps", "link_counts", "link_merges", "links", "listing_members", "leaving_links", "pending_counts", "posts", "posts_default", "projections", "records", "records_other",
-		"sharers", "shares", "shares_default", "short_links", "streams", "subjects", "tombstones", "top_links", "top_links_state", "unshared_links", "purge_queue", "waiting", "watch_members", "watches",
+		"accounts", "alerts", "api_schedule", "api_slots", "audit_faults", "audits", "card_fetches", "card_hosts", "cards", "chains", "changed_subjects",
+		"claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries", "feed_entries", "feeds", "gap_backfills", "gaps",
+		"histories", "history_accounts", "history_listings", "leaving_links", "link_counts", "link_merges", "links", "listing_members", "pending_counts",
+		"posts", "posts_default", "projections", "purge_queue", "records", "records_other", "resyncs", "sharers", "shares", "shares_default",
+		"short_links", "stored_collections", "streams", "subjects", "tombstones", "top_links", "top_links_state", "unshared_links", "waiting",
+		"watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",
 	}
 }
 
 // readTables are the tables that the running roles only read.
 func readTables() []string {
-	return []string{"follows", "link_shares", "living_shares", "partitions", "projected_subjects", "river_migration", "weir_migration"}
+	return []string{"follows", "instance_key", "link_shares", "living_shares", "partitions", "projected_subjects", "river_migration", "weir_migration"}
 }
 
 // calledFunctions are the functions that Weir, operators and other functions call.
 func calledFunctions() []string {
 	return []string{
 		"advance_stream", "enqueue_retries", "check_dead_letter_filter", "count_jobs", "dismiss_dead_letter", "dismiss_dead_letters", "drop_partition", "enqueue_backfill",
-		"enqueue_backfill_all", "enqueue_job", "enqueue_request", "ensure_partition", "lock_partition", "lock_partitioned", "release_api_slot", "oldest_job", "prepare_default_partition", "retry_dead_letter",
+		"enqueue_backfill_all", "enqueue_history", "enqueue_job", "enqueue_request", "enqueue_resync", "ensure_partition", "lock_partition", "lock_partitioned", "release_api_slot", "oldest_job", "prepare_default_partition", "retry_dead_letter",
 		"retry_dead_letters", "river_job_state_in_bitmask", "run_projection", "tag", "take_api_slot", "tid_floor", "tid_time", "trending",
 	}
 }

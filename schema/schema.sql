@@ -104,6 +104,59 @@ CREATE TABLE audits (
 );
 CREATE INDEX audits_ended ON audits USING btree (ended_at);
 
+-- The fetches of pages that were started in the last hour: at most 1,000, over all processes.
+CREATE TABLE card_fetches (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    link_id bigint NOT NULL, -- The link. It may have expired.
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    ended_at timestamp with time zone, -- NULL: it is running, or its process died. After a minute nobody waits for it.
+    CONSTRAINT card_fetches_pkey PRIMARY KEY (id)
+);
+
+-- When the next request to a host may start, over all processes. Hosts that nobody asks have no row.
+CREATE TABLE card_hosts (
+    host text COLLATE "C" NOT NULL,
+    next_at timestamp with time zone NOT NULL,
+    CONSTRAINT card_hosts_pkey PRIMARY KEY (host)
+);
+
+-- Links whose page is fetched, and what the page says about itself. The counter adds the row; the job fetch_card fetches the page.
+CREATE TABLE cards (
+    link_id bigint NOT NULL,
+    sharers smallint NOT NULL, -- Why it is fetched: 2, no post of its two or more sharers has a title; 5, it has five sharers.
+    fetch_at timestamp with time zone, -- When the page is fetched next. NULL: never again.
+    tries integer DEFAULT 0 NOT NULL, -- How often a fetch was started: at most four times.
+    fetched_at timestamp with time zone, -- When the last fetch ended. NULL: none has yet.
+    status text DEFAULT ''::text NOT NULL, -- Why the title of the page does not count. Empty: it counts if same_site is true, or the link was merged because of the page.
+    host text COLLATE "C" DEFAULT ''::text NOT NULL, -- The host that was asked, without "www.".
+    address text COLLATE "C" DEFAULT ''::text NOT NULL, -- Where the redirects ended.
+    ends_at text COLLATE "C" DEFAULT ''::text NOT NULL, -- The identity of that address. Empty: it is not known, or no link.
+    canonical text COLLATE "C" DEFAULT ''::text NOT NULL, -- The identity of the address that the page calls its own, in its registrable domain. Empty: none.
+    same_site boolean DEFAULT false NOT NULL, -- The redirects ended in the registrable domain in which they began.
+    title text COLLATE "C" DEFAULT ''::text NOT NULL,
+    description text COLLATE "C" DEFAULT ''::text NOT NULL,
+    site_name text COLLATE "C" DEFAULT ''::text NOT NULL,
+    words tsvector DEFAULT ''::tsvector NOT NULL, -- The words of the title and the description.
+    CONSTRAINT cards_pkey PRIMARY KEY (link_id),
+    CONSTRAINT cards_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
+    CONSTRAINT cards_canonical_check CHECK (octet_length(canonical) <= 2048),
+    CONSTRAINT cards_ends_at_check CHECK (octet_length(ends_at) <= 2048),
+    CONSTRAINT cards_sharers_check CHECK (sharers = ANY (ARRAY[2, 5]))
+) WITH (autovacuum_vacuum_scale_factor=0.1);
+CREATE INDEX cards_canonical ON cards USING btree (canonical, host) WHERE canonical <> ''::text;
+CREATE INDEX cards_due ON cards USING btree (sharers, fetch_at) WHERE fetch_at IS NOT NULL;
+CREATE INDEX cards_ends_at ON cards USING btree (ends_at, host) WHERE ends_at <> ''::text;
+CREATE INDEX cards_title ON cards USING btree (title, host) WHERE title <> ''::text;
+CREATE INDEX cards_words ON cards USING gin (words) WITH (gin_pending_list_limit='1024');
+
+-- The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream's position.
+CREATE TABLE chains (
+    did text COLLATE "C" NOT NULL,
+    rev text COLLATE "C" NOT NULL,
+    data bytea NOT NULL, -- The hash of the root of the repository's tree at that commit.
+    CONSTRAINT chains_pkey PRIMARY KEY (did)
+) WITH (fillfactor=50);
+
 -- Subjects that were deleted or have other links than before. The job check_subjects projects their reposts and quotes again, and removes the row.
 CREATE TABLE changed_subjects (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -172,8 +225,8 @@ CREATE TABLE count_state (
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     key bytea NOT NULL, -- sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.
-    stage text NOT NULL, -- decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
-    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry failed.
+    stage text NOT NULL, -- decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
+    class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.
     state text DEFAULT 'open'::text NOT NULL, -- open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.
     state_at timestamp with time zone,
     stream text,
@@ -198,16 +251,17 @@ CREATE TABLE dead_letters (
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_key_key UNIQUE (key),
     CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
-    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'commit'::text, 'process'::text, 'job'::text])),
+    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'verify'::text, 'commit'::text, 'process'::text, 'job'::text])),
     CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'retrying'::text, 'retried'::text, 'dismissed'::text]))
 );
 CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT NULL;
-CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND stage <> 'job'::text;
+CREATE INDEX dead_letters_large ON dead_letters USING btree (id) WHERE octet_length(raw) > 16384 AND class <> 'retryable'::text AND stage <> 'job'::text;
 CREATE INDEX dead_letters_last_seen ON dead_letters USING btree (last_seen);
 CREATE INDEX dead_letters_nameless ON dead_letters USING btree (id) WHERE did IS NULL AND stage <> 'job'::text;
 CREATE INDEX dead_letters_projection ON dead_letters USING btree (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters USING btree (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_retrying ON dead_letters USING btree (id) WHERE state = 'retrying'::text;
+CREATE INDEX dead_letters_waiting ON dead_letters USING btree ((did ~~ 'did:plc:%'::text)) WHERE class = 'retryable'::text AND stage <> 'job'::text AND (state = ANY (ARRAY['open'::text, 'retrying'::text]));
 
 -- Compression dictionaries, kept after the first download.
 CREATE TABLE dictionaries (
@@ -217,6 +271,26 @@ CREATE TABLE dictionaries (
     fetched_at timestamp with time zone NOT NULL,
     CONSTRAINT dictionaries_pkey PRIMARY KEY (sha256)
 );
+
+-- The links that a feed has published: the newest 2,000. They keep their ids and dates whatever is deleted or merged afterwards.
+CREATE TABLE feed_entries (
+    feed_id bigint NOT NULL,
+    link_id bigint NOT NULL, -- The link whose id readers have seen. It may be merged into another since, or have expired.
+    reached_at timestamp with time zone NOT NULL, -- The date of the share with which the link reached the minimum.
+    CONSTRAINT feed_entries_pkey PRIMARY KEY (feed_id, link_id),
+    CONSTRAINT feed_entries_feed_id_fkey FOREIGN KEY (feed_id) REFERENCES feeds(id) ON DELETE CASCADE
+);
+
+-- Feeds that remember what they published: those whose shares are counted in the same way share a row. One that nobody asks for makes room for others.
+CREATE TABLE feeds (
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    hash bytea NOT NULL, -- Of the view, which may be too long for an index.
+    view text NOT NULL, -- Whose shares count, of which kind, and how many a link needs.
+    usual boolean NOT NULL, -- It differs from others by its watch only. There are as many of these as watches; the number of the others is limited.
+    asked_at timestamp with time zone NOT NULL, -- When it was last computed.
+    CONSTRAINT feeds_pkey PRIMARY KEY (id),
+    CONSTRAINT feeds_hash_key UNIQUE (hash)
+) WITH (fillfactor=50);
 
 -- Every followed account, once.
 CREATE VIEW follows AS
@@ -262,6 +336,75 @@ CREATE TABLE gaps (
 CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT NULL;
 CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
 CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
+
+-- The collections whose past is read, or was: entries of WEIR_COLLECTIONS, or collections under one. Deleting a row has a collection that is kept for ever read again.
+CREATE TABLE histories (
+    collection text COLLATE "C" NOT NULL,
+    reason text NOT NULL, -- new: WEIR_COLLECTIONS names it, and keeps it for ever; requested: somebody asked for it.
+    requested_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    run integer DEFAULT 1 NOT NULL, -- How often it was requested. Each run reads every account again.
+    began_at timestamp with time zone, -- When this run began. NULL: no stream stores the collection yet.
+    completed_at timestamp with time zone, -- When every account had been read, except those that cannot be. NULL: not yet.
+    cancelled_at timestamp with time zone, -- When the run was cancelled. A request continues it.
+    accounts bigint DEFAULT 0 NOT NULL, -- The accounts of this run so far. done of them are read to the end or to the limit, unread cannot be read for now, and the others wait.
+    done bigint DEFAULT 0 NOT NULL,
+    unread bigint DEFAULT 0 NOT NULL,
+    limited bigint DEFAULT 0 NOT NULL, -- How many of done reached the limit of an account: older records of them are not stored.
+    records bigint DEFAULT 0 NOT NULL, -- The records of the accounts in done, whether this run stored them or the stream had.
+    bytes bigint DEFAULT 0 NOT NULL, -- The JSON of these records, in bytes.
+    problem text DEFAULT ''::text NOT NULL, -- Why it does not advance. Empty: it does, or is complete.
+    CONSTRAINT histories_pkey PRIMARY KEY (collection),
+    CONSTRAINT histories_collection_check CHECK (collection <> ''::text),
+    CONSTRAINT histories_reason_check CHECK (reason = ANY (ARRAY['new'::text, 'requested'::text]))
+);
+
+-- The accounts of each history, and how far each has been read.
+CREATE TABLE history_accounts (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    run integer NOT NULL,
+    state text DEFAULT 'waiting'::text NOT NULL, -- waiting; done: read to the end or to the limit; unread: it cannot be read for now, and problem says why.
+    place jsonb, -- The position in the account's repository. NULL: nothing has been read in this run.
+    records bigint DEFAULT 0 NOT NULL, -- The records read so far. An account that reaches the limit has only its newest ones.
+    bytes bigint DEFAULT 0 NOT NULL, -- The JSON of these records, in bytes.
+    limited boolean DEFAULT false NOT NULL, -- It reached WEIR_HISTORY_RECORDS or WEIR_HISTORY_BYTES: older records are not stored.
+    tries integer DEFAULT 0 NOT NULL, -- How often it could not be read.
+    retry_at timestamp with time zone, -- When an unread account is tried again, if it is active. NULL: not again in this run.
+    read_at timestamp with time zone,
+    problem text DEFAULT ''::text NOT NULL,
+    CONSTRAINT history_accounts_pkey PRIMARY KEY (collection, did),
+    CONSTRAINT history_accounts_collection_fkey FOREIGN KEY (collection) REFERENCES histories(collection) ON DELETE CASCADE,
+    CONSTRAINT history_accounts_state_check CHECK (state = ANY (ARRAY['waiting'::text, 'done'::text, 'unread'::text]))
+);
+CREATE INDEX history_accounts_limited ON history_accounts USING btree (collection, did) WHERE limited;
+CREATE INDEX history_accounts_retry ON history_accounts USING btree (retry_at) WHERE state = 'unread'::text AND retry_at IS NOT NULL;
+CREATE INDEX history_accounts_waiting ON history_accounts USING btree (did) WHERE state = 'waiting'::text;
+
+-- Where the whole network is followed: how far relays have named the accounts that have records in a collection.
+CREATE TABLE history_listings (
+    collection text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL, -- The collection that relays are asked for. A prefix has a listing for each name under it that is known.
+    run integer NOT NULL, -- The run of the history that it belongs to.
+    host text DEFAULT ''::text NOT NULL, -- The relay that gave the cursor. The cursor means nothing on another one.
+    cursor text DEFAULT ''::text NOT NULL,
+    pages bigint DEFAULT 0 NOT NULL,
+    seen bigint DEFAULT 0 NOT NULL, -- How many accounts the pages have named so far. Many more than there are accounts: the relay repeats itself.
+    tries integer DEFAULT 0 NOT NULL, -- Failed tries in a row. After some of them another relay is asked.
+    retry_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone,
+    problem text DEFAULT ''::text NOT NULL,
+    CONSTRAINT history_listings_pkey PRIMARY KEY (collection, name),
+    CONSTRAINT history_listings_collection_fkey FOREIGN KEY (collection) REFERENCES histories(collection) ON DELETE CASCADE
+);
+
+-- A random key, made once. The ids in feeds are derived from it: with another key, every feed reader would show every link again.
+CREATE TABLE instance_key (
+    one boolean DEFAULT true NOT NULL,
+    key bytea NOT NULL,
+    made_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT instance_key_pkey PRIMARY KEY (one),
+    CONSTRAINT instance_key_one_check CHECK (one)
+);
 
 -- Links of a partition of shares that expiry is about to drop, if enough accounts share them to keep them. Once the partition is gone, they are marked in links.
 CREATE TABLE leaving_links (
@@ -316,14 +459,14 @@ CREATE INDEX link_counts_speed ON link_counts USING btree (level_speed) WHERE le
 CREATE TABLE link_merges (
     link_id bigint NOT NULL,
     into_id bigint NOT NULL,
-    why text NOT NULL, -- redirect: the link is a short one, and its redirect leads to the other; by hand: by weir link merge.
+    why text NOT NULL, -- redirect: its redirects lead to the other; canonical: its page calls the other its own address; by hand: by weir link merge.
     merged_at timestamp with time zone NOT NULL,
-    split_at timestamp with time zone, -- When somebody undid the merge. A redirect does not merge the link again. NULL: it is in force.
+    split_at timestamp with time zone, -- When the merge was undone: by weir link split, or because more than three links of a host ended there. Only a person merges the link again. NULL: it is in force.
     CONSTRAINT link_merges_pkey PRIMARY KEY (link_id),
     CONSTRAINT link_merges_into_id_fkey FOREIGN KEY (into_id) REFERENCES links(id) ON DELETE CASCADE,
     CONSTRAINT link_merges_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE,
     CONSTRAINT link_merges_check CHECK (into_id <> link_id),
-    CONSTRAINT link_merges_why_check CHECK (why = ANY (ARRAY['redirect'::text, 'by hand'::text]))
+    CONSTRAINT link_merges_why_check CHECK (why = ANY (ARRAY['redirect'::text, 'canonical'::text, 'by hand'::text]))
 );
 CREATE INDEX link_merges_into ON link_merges USING btree (into_id);
 
@@ -400,7 +543,7 @@ CREATE TABLE links (
     title text DEFAULT ''::text NOT NULL,
     description text DEFAULT ''::text NOT NULL,
     image text DEFAULT ''::text NOT NULL, -- blob:<did>/<cid>, the picture that a poster uploaded with the card.
-    card_from text DEFAULT ''::text NOT NULL, -- The AT-URI of the post that the card came from. Empty: there is no card.
+    card_from text DEFAULT ''::text NOT NULL, -- Where the title is from: the AT-URI of a post, or the address of the page itself. Empty: there is no card.
     first_seen timestamp with time zone NOT NULL,
     kept_sharers integer, -- The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.
     kept_at timestamp with time zone, -- When that last happened. The link stays for the retention of links since then, also without shares.
@@ -532,6 +675,25 @@ CREATE INDEX records_other_indexed_at ON records_other USING btree (collection, 
 -- Posts whose rkey is not a TID, or is a TID of a time before the partitions. They expire by indexed_at.
 CREATE TABLE posts_default PARTITION OF posts DEFAULT;
 
+-- Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known.
+CREATE TABLE resyncs (
+    did text COLLATE "C" NOT NULL,
+    desynchronized_at timestamp with time zone, -- Since when its records may differ. NULL: they were compared with the repository.
+    cause text NOT NULL, -- Why they may differ.
+    wanted text COLLATE "C" NOT NULL, -- The highest revision that could not be verified since the last resync began. Empty: none; zzzzzzzzzzzzz: it is unknown.
+    requested_at timestamp with time zone NOT NULL, -- When a job was last added for it.
+    due_at timestamp with time zone NOT NULL, -- The next resync does not begin earlier. Resyncs that find nothing make it later, up to a day: whoever sends forgeries cannot have the repository fetched as often as he likes.
+    begun_at timestamp with time zone, -- When the last resync began.
+    rev text COLLATE "C" DEFAULT ''::text NOT NULL, -- The revision of the repository that was last compared. What is refused up to it needs no other resync.
+    synchronized_at timestamp with time zone,
+    unchanged integer DEFAULT 0 NOT NULL, -- How many resyncs in a row found no difference.
+    problem text DEFAULT ''::text NOT NULL, -- Why the repository could not be compared the last time. Empty: it could.
+    CONSTRAINT resyncs_pkey PRIMARY KEY (did)
+);
+CREATE INDEX resyncs_begun ON resyncs USING btree (begun_at);
+CREATE INDEX resyncs_open ON resyncs USING btree (desynchronized_at) WHERE desynchronized_at IS NOT NULL;
+CREATE INDEX resyncs_synchronized ON resyncs USING btree (synchronized_at) WHERE desynchronized_at IS NULL;
+
 -- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.
 CREATE TABLE sharers (
     did text COLLATE "C" NOT NULL,
@@ -568,11 +730,14 @@ CREATE TABLE shares (
     claim_id bigint, -- What the record says about the link. NULL: nothing, because the record only reposts or quotes a post that contains the link.
     subject_did text COLLATE "C", -- The author of the post that is quoted or reposted. NULL: the record itself contains the link.
     subject_rkey text COLLATE "C", -- The rkey of that post in app.bsky.feed.post.
+    gift text COLLATE "C", -- The URL with which the post opens the article for readers who have not paid. NULL: it gives none.
     words tsvector, -- The words of the post that the sharer wrote. NULL: none, or a repost. They are searched while the post is stored.
     CONSTRAINT shares_pkey PRIMARY KEY (did, collection, rkey, named_id),
     CONSTRAINT shares_named_id_link_id_fkey FOREIGN KEY (named_id, link_id) REFERENCES links(id, counts_as) ON UPDATE CASCADE,
+    CONSTRAINT shares_gift_check CHECK (octet_length(gift) <= 2048),
     CONSTRAINT shares_how_check CHECK (how = ANY (ARRAY['post'::text, 'quote'::text, 'repost'::text]))
 ) PARTITION BY RANGE (rkey);
+CREATE INDEX shares_gift ON ONLY shares USING btree (link_id, shared_at) WHERE gift IS NOT NULL;
 CREATE INDEX shares_link ON ONLY shares USING btree (link_id, shared_at);
 CREATE INDEX shares_sharer ON ONLY shares USING btree (did, link_id);
 CREATE INDEX shares_subject ON ONLY shares USING btree (subject_did, subject_rkey, did, collection, rkey) WHERE subject_did IS NOT NULL;
@@ -597,6 +762,13 @@ CREATE TABLE short_links (
     CONSTRAINT short_links_link_id_fkey FOREIGN KEY (link_id) REFERENCES links(id) ON DELETE CASCADE
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX short_links_resolve_at ON short_links USING btree (resolve_at) WHERE resolve_at IS NOT NULL;
+
+-- The entries of WEIR_COLLECTIONS by which the stream is read: names, and prefixes such as pub.layers.*. The consumer that takes the lease writes them.
+CREATE TABLE stored_collections (
+    collection text COLLATE "C" NOT NULL,
+    since timestamp with time zone DEFAULT clock_timestamp() NOT NULL, -- When a consumer first had this entry: what was written earlier is in no stream.
+    CONSTRAINT stored_collections_pkey PRIMARY KEY (collection)
+);
 
 -- One row per stream: how far it has been committed, and who may commit to it.
 CREATE TABLE streams (
@@ -775,8 +947,8 @@ CREATE OR REPLACE FUNCTION public.check_dead_letter_filter(stage text, class tex
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'job') THEN
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
         RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';
@@ -904,6 +1076,35 @@ BEGIN
     RETURN enqueue_request(jsonb_build_object('all', true, 'since', now() - back, 'priority', priority));
 END $function$;
 
+-- Requests the past of a collection, or of all collections under a prefix such as pub.layers.*. Returns the id of the job that begins it.
+CREATE OR REPLACE FUNCTION public.enqueue_history(collection text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF collection IS NULL OR length(collection) > 317 OR collection !~ '^[a-zA-Z][a-zA-Z0-9-]*(\.[a-zA-Z0-9][a-zA-Z0-9-]*)+\.([a-zA-Z][a-zA-Z0-9]*|\*)$' THEN
+        RAISE EXCEPTION '% is not a collection', coalesce(quote_literal(left(collection, 100)), 'NULL')
+            USING ERRCODE = '22023', HINT = 'For example: SELECT enqueue_history(''site.standard.document''), or a prefix such as pub.layers.*';
+    END IF;
+    -- An unfinished run goes on. A completed one is followed by another, which reads every account again.
+    INSERT INTO histories AS h (collection, reason) VALUES (enqueue_history.collection, 'requested')
+    ON CONFLICT ON CONSTRAINT histories_pkey DO UPDATE
+    SET reason       = 'requested',
+        requested_at = clock_timestamp(),
+        run          = h.run + (h.completed_at IS NOT NULL)::int,
+        began_at     = CASE WHEN h.completed_at IS NULL THEN h.began_at END,
+        accounts     = CASE WHEN h.completed_at IS NULL THEN h.accounts ELSE 0 END,
+        done         = CASE WHEN h.completed_at IS NULL THEN h.done     ELSE 0 END,
+        unread       = CASE WHEN h.completed_at IS NULL THEN h.unread   ELSE 0 END,
+        limited      = CASE WHEN h.completed_at IS NULL THEN h.limited  ELSE 0 END,
+        records      = CASE WHEN h.completed_at IS NULL THEN h.records  ELSE 0 END,
+        bytes        = CASE WHEN h.completed_at IS NULL THEN h.bytes    ELSE 0 END,
+        problem      = '',
+        completed_at = NULL,
+        cancelled_at = NULL;
+    RETURN enqueue_job('fill_collections', 'network', '{"once": true}', ARRAY['manual']);
+END $function$;
+
 -- Adds a job that needs no unique key, and wakes a worker; returns its id.
 CREATE OR REPLACE FUNCTION public.enqueue_job(p_kind text, p_queue text, p_args jsonb, p_tags text[] DEFAULT '{}'::text[])
  RETURNS bigint
@@ -948,6 +1149,22 @@ BEGIN
     NEW.reread_at := now() + interval '1 hour'; -- in case the job below is lost
     PERFORM enqueue_request(jsonb_build_object('account', NEW.did, 'since', NEW.reread_since, 'priority', 1));
     RETURN NEW;
+END $function$;
+
+-- Requests that an account is compared with its repository, by DID: at once, however often that was done. Returns the id of the job.
+CREATE OR REPLACE FUNCTION public.enqueue_resync(account text)
+ RETURNS bigint
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF account IS NULL OR length(account) > 2048 OR account !~ '^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$' THEN
+        RAISE EXCEPTION '% is not a DID', coalesce(quote_literal(left(account, 100)), 'NULL') USING ERRCODE = '22023';
+    END IF;
+    INSERT INTO resyncs AS r (did, desynchronized_at, cause, wanted, requested_at, due_at)
+    VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
+    ON CONFLICT (did) DO UPDATE
+    SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
+    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
 END $function$;
 
 -- Adds a job that retries every dead letter in the state retrying, and wakes a worker.
@@ -1145,7 +1362,10 @@ BEGIN
     IF valid OR NOT EXISTS (SELECT FROM partitions AS p WHERE p.parent = p_parent AND p.ahead) THEN
         RETURN false;
     ELSIF NOT valid THEN
-        EXECUTE format('ALTER TABLE %s VALIDATE CONSTRAINT %I', rest, named); -- scans, and blocks neither readers nor writers
+        BEGIN
+            EXECUTE format('ALTER TABLE %s VALIDATE CONSTRAINT %I', rest, named); -- scans, and blocks neither readers nor writers
+        EXCEPTION WHEN undefined_object THEN NULL; -- another process made a partition meanwhile, and dropped it
+        END;
         RETURN true;
     END IF;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', rest);
@@ -1217,7 +1437,7 @@ BEGIN
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'resolve_links', 'sync_follows') THEN -- the next run does the same work
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'fetch_card', 'fill_collections', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)

@@ -124,6 +124,11 @@ SELECT NOT EXISTS (SELECT FROM watches)                                        A
 	return One(ctx, db, "read the followed accounts", pgx.RowToStructByPos[Followed], sql)
 }
 
+// FollowsEveryone reports whether the whole network is followed.
+func FollowsEveryone(ctx context.Context, db DB) (bool, error) {
+	return One(ctx, db, "read whether everyone is followed", pgx.RowTo[bool], `SELECT NOT EXISTS (SELECT FROM watches)`)
+}
+
 // The kinds of watches.
 const (
 	WatchFollows      = "follows"

@@ -24,7 +24,7 @@ const (
 	Severed       CallFaultKind = "severed"   // the connection ends in the middle of the body
 	Malformed     CallFaultKind = "malformed" // a 200 whose JSON breaks off
 	Empty         CallFaultKind = "empty"     // a 200 without a body
-	Huge          CallFaultKind = "huge"      // a 200 of valid JSON, with 64 MiB of blanks before it
+	Huge          CallFaultKind = "huge"      // a 200 of valid JSON, with 64 MiB of blanks before it; a CAR that is said to have 1 GiB
 	Loop          CallFaultKind = "loop"      // the next cursor equals the requested one
 	Beyond        CallFaultKind = "beyond"    // the last page has a cursor, to an empty page
 )
@@ -168,6 +168,9 @@ func (n *Net) respond(w http.ResponseWriter, endpoint string, data []byte, leave
 	case Empty:
 		data = nil
 	case Huge:
+		if w.Header().Get("Content-Type") == carType {
+			w.Header().Set("Content-Length", fmt.Sprint(1<<30)) // of which only the beginning comes
+		}
 		blanks := make([]byte, 1<<20)
 		for i := range blanks {
 			blanks[i] = ' '

@@ -64,6 +64,8 @@ func appendCBOR(b []byte, v any) []byte {
 		return append(appendHead(b, 3, uint64(len(v))), v...)
 	case []byte:
 		return append(appendHead(b, 2, uint64(len(v))), v...)
+	case verbatim:
+		return append(b, v...)
 	case contentID:
 		b = append(appendHead(b, 6, 42), 0x58, byte(len(v)+1), 0)
 		return append(b, v...)

@@ -28,9 +28,10 @@ const (
 	Accept    Fault = "accept"    // ends Refuse
 	Ahead     Fault = "ahead"     // the server's clock goes a minute ahead, so events have times in the future; see StepClock
 	OnTime    Fault = "on-time"   // ends Ahead; events keep the latest sent time until the true time has caught up
+	Hidden    Fault = "hidden"    // the relay omits an event, see HideFromRelay
 )
 
-// Faults returns all faults.
+// Faults returns the faults that Do triggers.
 func Faults() []Fault {
 	return []Fault{Cut, Stall, Garbage, NotUTF8, Oversized, Duplicate, Stale, Renumber, Restart, TooOld, Refuse, Accept, Ahead, OnTime}
 }

@@ -27,6 +27,7 @@ type member struct {
 	role        role
 	status      string
 	rev         string
+	rotation    int                  // of its key
 	repo        map[string][]*record // by collection; ascending by rkey
 	feed        []*record            // posts and reposts, oldest first
 	seeded      bool                 // the follows from before the log are in the repo
@@ -110,6 +111,7 @@ func (ix *index) apply(e *Entry) {
 	case "identity":
 		delete(ix.handles, p.handle)
 		p.handle = e.Handle
+		p.rotation = max(p.rotation, e.Rotation)
 		ix.handles[p.handle] = p
 	case "account":
 		p.status = e.Status
@@ -120,6 +122,8 @@ func (ix *index) apply(e *Entry) {
 			}
 			p.repo, p.feed, p.seeded, p.following = map[string][]*record{}, nil, true, map[string]int{}
 		}
+	case syncKind:
+		p.rev = e.Rev
 	case "commit":
 		p.rev = e.Rev
 		if e.Operation == "delete" {

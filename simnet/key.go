@@ -11,22 +11,54 @@ import (
 	"slices"
 )
 
-// keyOf returns the key with which an account signs its commits. The same seed
-// gives the same key.
-func keyOf(seed uint64, did string) *ecdsa.PrivateKey {
+// key is a key with which an account signs its commits, on one of the network's two
+// curves.
+type key struct {
+	p256   *ecdsa.PrivateKey // nil: of k256
+	k256   *k256
+	secret *big.Int
+}
+
+// keyOf returns an account's key: its first, or a later one of its rotations. The
+// same seed gives the same keys, half of them on each curve.
+func (n *Net) keyOf(did string, rotation int) key {
 	for i := 0; ; i++ {
-		secret := sha256.Sum256(fmt.Appendf(nil, "%d %s %d", seed, did, i))
-		if key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), secret[:]); err == nil { // nearly all numbers are keys
-			return key
+		secret := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %d", n.cfg.Seed, did, rotation, i))
+		if on := sha256.Sum256(fmt.Appendf(nil, "curve %d %s %d", n.cfg.Seed, did, rotation)); on[0]%2 == 0 {
+			k := key{k256: n.k256, secret: new(big.Int).SetBytes(secret[:])}
+			if k.secret.Cmp(n.k256.n) < 0 && k.secret.Sign() > 0 {
+				return k
+			}
+		} else if p256, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), secret[:]); err == nil { // nearly all numbers are keys
+			return key{p256: p256}
 		}
 	}
 }
 
 // sign signs data: r and s, with the lower of the two possible s, as the network
-// requires. The same data gives the same signature.
-func sign(key *ecdsa.PrivateKey, data []byte) []byte {
+// requires, or else the higher. The same data gives the same signature.
+func (k key) sign(data []byte, high bool) []byte {
 	sum := sha256.Sum256(data)
-	der, err := key.Sign(nil, sum[:], crypto.SHA256)
+	r, s, order := k.pair(sum[:])
+	other := new(big.Int).Sub(order, s)
+	if low := s.Cmp(other) <= 0; low == high {
+		s = other
+	}
+	out := make([]byte, 64)
+	r.FillBytes(out[:32])
+	s.FillBytes(out[32:])
+	return out
+}
+
+// pair returns a signature and the order of the curve.
+func (k key) pair(hash []byte) (r, s, order *big.Int) {
+	if k.p256 == nil {
+		nonce := sha256.Sum256(append(k.secret.Bytes(), hash...))
+		at := new(big.Int).SetBytes(nonce[:])
+		r, s = k.k256.sign(k.secret, at.Mod(at, k.k256.n), new(big.Int).SetBytes(hash))
+		return r, s, k.k256.n
+	}
+	der, err := k.p256.Sign(nil, hash, crypto.SHA256)
 	if err != nil {
 		panic(fmt.Sprintf("simnet cannot sign: %v", err))
 	}
@@ -34,19 +66,17 @@ func sign(key *ecdsa.PrivateKey, data []byte) []byte {
 	if _, err := asn1.Unmarshal(der, &pair); err != nil {
 		panic(fmt.Sprintf("simnet cannot read its signature: %v", err))
 	}
-	order := elliptic.P256().Params().N
-	if other := new(big.Int).Sub(order, pair.S); other.Cmp(pair.S) < 0 {
-		pair.S = other
-	}
-	out := make([]byte, 64)
-	pair.R.FillBytes(out[:32])
-	pair.S.FillBytes(out[32:])
-	return out
+	return pair.R, pair.S, elliptic.P256().Params().N
 }
 
 // multibase returns a public key as DID documents hold it.
-func multibase(key *ecdsa.PrivateKey) string {
-	point, err := key.PublicKey.Bytes() // uncompressed: a type and two coordinates
+func (k key) multibase() string {
+	if k.p256 == nil {
+		x, y := k.k256.point(k.secret)
+		raw := append([]byte{0xe7, 0x01, 2 + byte(y.Bit(0))}, x.FillBytes(make([]byte, 32))...) // 0xe7 as a varint: a key of k256
+		return "z" + base58(raw)
+	}
+	point, err := k.p256.PublicKey.Bytes() // uncompressed: a type and two coordinates
 	if err != nil {
 		panic(fmt.Sprintf("simnet has an invalid key: %v", err))
 	}

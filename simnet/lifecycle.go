@@ -147,7 +147,42 @@ func (n *Net) act(did string, do func(m *model, a *person) error) error {
 		n.model.seq = seq // no number goes missing
 		return err
 	}
+	for _, e := range pending {
+		e.Withheld, e.Curtailed = a.withheld, a.curtailed
+	}
 	n.log.add(n.items(pending...)...)
+	return nil
+}
+
+// Withhold makes the relay omit, or no longer omit, what an account does by hand: the
+// account's repository changes, and no later frame brings that.
+func (n *Net) Withhold(did string, withheld bool) error {
+	return n.alterPerson(did, func(a *person) { a.withheld = withheld })
+}
+
+// Curtailed is how a relay hides the operations of a commit, which stays signed.
+type Curtailed string
+
+// The ways to hide operations.
+const (
+	CurtailOps  Curtailed = "operations" // it leaves them out
+	CurtailPrev Curtailed = "prevData"   // and names the tree after them as the one before, which nobody signs
+)
+
+// Curtail makes the relay hide the operations of what an account writes by hand, or no
+// longer if how is empty.
+func (n *Net) Curtail(did string, how Curtailed) error {
+	return n.alterPerson(did, func(a *person) { a.curtailed = how })
+}
+
+func (n *Net) alterPerson(did string, do func(a *person)) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a := n.model.people[did]
+	if a == nil {
+		return fmt.Errorf("no account has the DID %q", did)
+	}
+	do(a)
 	return nil
 }
 

@@ -24,24 +24,28 @@ const (
 
 // Entry is an event of the network, with what an oracle needs to know.
 type Entry struct {
-	Seq        int64           `json:"seq"`      // ascending by one, before any renumbering
-	TimeUS     int64           `json:"time_us"`  // shared by the operations of a commit
-	UniqueUS   int64           `json:"unique"`   // unique and ascending: time_us of a V1 server
-	DID        string          `json:"did"`      //
-	Kind       string          `json:"kind"`     // commit, identity, account; sync, which only the relay sends
-	Operation  string          `json:"op"`       // of a commit: create, update, delete
-	Collection string          `json:"coll"`     //
-	Rkey       string          `json:"rkey"`     //
-	Rev        string          `json:"rev"`      //
-	CID        string          `json:"cid"`      //
-	Record     json.RawMessage `json:"record"`   // nil on delete
-	CreatedAt  time.Time       `json:"created"`  // the record's createdAt
-	Links      []string        `json:"links"`    // of a post: the pages it shares, by their canonical URLs
-	Claims     []Claim         `json:"claims"`   // what the post says about each of Links
-	Handle     string          `json:"handle"`   // of an identity
-	Active     bool            `json:"active"`   // of an account
-	Status     string          `json:"status"`   // of an account that is not active
-	RelaySeq   int64           `json:"relayseq"` // of an identity or account
+	Seq        int64           `json:"seq"`                 // ascending by one, before any renumbering
+	TimeUS     int64           `json:"time_us"`             // shared by the operations of a commit
+	UniqueUS   int64           `json:"unique"`              // unique and ascending: time_us of a V1 server
+	DID        string          `json:"did"`                 //
+	Kind       string          `json:"kind"`                // commit, identity, account; sync and forged, which only the relay sends
+	Operation  string          `json:"op"`                  // of a commit: create, update, delete
+	Collection string          `json:"coll"`                //
+	Rkey       string          `json:"rkey"`                //
+	Rev        string          `json:"rev"`                 //
+	CID        string          `json:"cid"`                 //
+	Record     json.RawMessage `json:"record"`              // nil on delete
+	CreatedAt  time.Time       `json:"created"`             // the record's createdAt
+	Links      []string        `json:"links"`               // of a post: the pages it shares, by their canonical URLs
+	Claims     []Claim         `json:"claims"`              // what the post says about each of Links
+	Handle     string          `json:"handle"`              // of an identity
+	Active     bool            `json:"active"`              // of an account
+	Status     string          `json:"status"`              // of an account that is not active
+	RelaySeq   int64           `json:"relayseq"`            // of an identity or account
+	Rotation   int             `json:"rotation,omitempty"`  // of an identity with another key: how many the account had before
+	Forgery    Forgery         `json:"forgery,omitempty"`   // of a forged commit
+	Withheld   bool            `json:"withheld,omitempty"`  // the relay never sends it
+	Curtailed  Curtailed       `json:"curtailed,omitempty"` // the relay sends its commit without the operations
 }
 
 // Claim is what a post says about a page. Posts without a card only spell its address.
@@ -141,7 +145,7 @@ func (l *Log) WriteJSONL(w io.Writer, g Generation) error {
 	out := bufio.NewWriterSize(w, 1<<20)
 	items, _ := l.from(0)
 	for _, it := range items {
-		if it.entry != nil && it.entry.Kind == syncKind {
+		if it.entry != nil && it.entry.relayOnly() {
 			continue
 		}
 		if _, err := out.Write(it.frame(g, 0)); err != nil {

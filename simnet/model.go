@@ -49,11 +49,14 @@ func (m Mix) shares() []share {
 
 // person is an account of the network.
 type person struct {
-	did    string
-	handle string
-	status string // "" while active
-	name   int    // number of handle changes
-	manual bool   // its status was set by hand: random events do not change it
+	did       string
+	handle    string
+	status    string    // "" while active
+	name      int       // number of handle changes
+	rotation  int       // number of key changes
+	withheld  bool      // see Net.Withhold
+	curtailed Curtailed // see Net.Curtail
+	manual    bool      // its status was set by hand: random events do not change it
 }
 
 // reference names a record that can be edited, deleted or referred to.

@@ -101,6 +101,24 @@ func (v *visit) describeRepo() (any, error) {
 }
 
 func (v *visit) latestCommit() (any, error) {
+	p, err := v.repository()
+	if err != nil {
+		return nil, err
+	}
+	rev := v.rev(p)
+	return map[string]string{"cid": cidFor(p.did + rev), "rev": rev}, nil
+}
+
+// rev returns the revision of a repository.
+func (v *visit) rev(p *member) string {
+	if p.rev == "" { // from before the log
+		return tidOf(v.index.seeds.before.UnixMicro())
+	}
+	return p.rev
+}
+
+// repository returns the account of a sync call, which must be active.
+func (v *visit) repository() (*member, error) {
 	did, err := v.required("did")
 	if err != nil {
 		return nil, err
@@ -111,17 +129,43 @@ func (v *visit) latestCommit() (any, error) {
 	}
 	switch p.status {
 	case "":
-		rev := p.rev
-		if rev == "" { // from before the log
-			rev = tidOf(v.index.seeds.before.UnixMicro())
-		}
-		return map[string]string{"cid": cidFor(did + rev), "rev": rev}, nil
+		return p, nil
 	case "deactivated":
 		return nil, &xrpcError{http.StatusBadRequest, "RepoDeactivated", "Repo has been deactivated: " + did}
 	case "deleted":
 		return nil, &xrpcError{http.StatusBadRequest, "RepoNotFound", "Could not find repo for DID: " + did}
 	}
 	return nil, &xrpcError{http.StatusBadRequest, "RepoTakendown", "Repo has been taken down: " + did}
+}
+
+// carBody is a response that is a CAR and not JSON.
+type carBody []byte
+
+const carType = "application/vnd.ipld.car"
+
+// getRepo returns the whole repository, signed with the account's key of now. Follows
+// from before the log have no blocks.
+func (v *visit) getRepo() (any, error) {
+	p, err := v.repository()
+	if err != nil {
+		return nil, err
+	}
+	r := &repository{did: p.did, key: v.net.keyOf(p.did, p.rotation)}
+	var records []repoBlock
+	v.index.collection(p, follow)
+	for name, all := range p.repo {
+		for _, one := range all {
+			id := parseCID(one.contentID())
+			r.tree = r.tree.put(name+"/"+one.rkey, id)
+			if raw := recordBlock(one.value()); cidOfBlock(raw) == id {
+				records = append(records, repoBlock{id, raw})
+			}
+		}
+	}
+	root, nodes := r.tree.write()
+	r.data = root
+	signed := r.signed(v.rev(p))
+	return carBody(carOf(append(append([]repoBlock{signed}, nodes...), records...))), nil
 }
 
 // directory serves the document of a DID like the PLC directory.
@@ -148,7 +192,7 @@ func (n *Net) document(p *member) map[string]any {
 		"id":          p.did,
 		"alsoKnownAs": []string{"at://" + p.handle},
 		"verificationMethod": []map[string]string{{"id": p.did + "#atproto", "type": "Multikey", "controller": p.did,
-			"publicKeyMultibase": multibase(keyOf(n.cfg.Seed, p.did))}},
+			"publicKeyMultibase": n.keyOf(p.did, p.rotation).multibase()}},
 		"service": []map[string]string{{"id": "#atproto_pds", "type": "AtprotoPersonalDataServer", "serviceEndpoint": n.PDSURL()}},
 	}
 }

@@ -21,11 +21,12 @@ type Relay struct {
 
 // relay is the log as a relay sends it. It is made when a client first asks.
 type relay struct {
-	mu       sync.Mutex
-	at       int // items of the log that are in messages
-	repos    map[string]*repository
-	messages []*message
-	hidden   map[string]bool // accounts
+	mu        sync.Mutex
+	at        int // items of the log that are in messages
+	repos     map[string]*repository
+	messages  []*message
+	hidden    map[string]bool // accounts
+	rotations map[string]int  // how often accounts changed their keys
 }
 
 // message is an event of the relay.
@@ -40,14 +41,16 @@ type message struct {
 	raw     []byte // instead of a body
 	fault   Fault
 	passing bool
+
+	withheld bool
 }
 
 // HideFromRelay makes the relay omit all events of an account, like a relay that
-// took the account down.
-func (n *Net) HideFromRelay(did string) {
+// took the account down, or send them again. Each omitted event counts as Hidden.
+func (n *Net) HideFromRelay(did string, hidden bool) {
 	n.relay.mu.Lock()
 	defer n.relay.mu.Unlock()
-	n.relay.hidden[did] = true
+	n.relay.hidden[did] = hidden
 }
 
 // SyncRepo makes the relay send a #sync of an account. Jetstream has no such event.
@@ -109,8 +112,18 @@ func (n *Net) message(items []*item, at int) *message {
 		it.relayed = m
 	}
 	last := entries[len(entries)-1]
-	m.seq, m.did, m.timeUS = last.RelaySeq, last.DID, last.TimeUS
+	m.seq, m.did, m.timeUS, m.withheld = last.RelaySeq, last.DID, last.TimeUS, last.Withheld
 	m.kind, m.body = n.relay.body(n, entries)
+	m.body = maps.Clone(m.body) // a replay has the body of another message
+	if last.Kind == "commit" && last.Curtailed != "" {
+		m.body["ops"] = []any{}
+		if last.Curtailed == CurtailPrev {
+			m.body["prevData"] = n.relay.repos[last.DID].data
+		}
+	}
+	if last.Kind == forgedKind {
+		m.fault = Fault(last.Forgery)
+	}
 	m.body["time"] = time.UnixMicro(last.TimeUS).UTC().Format("2006-01-02T15:04:05.000000Z") // as exact as Jetstream's time_us
 	return m
 }
@@ -120,6 +133,7 @@ func (r *relay) body(n *Net, entries []*Entry) (kind string, body object) {
 	e := entries[0]
 	switch e.Kind {
 	case "identity":
+		r.rotate(n, e)
 		return "#identity", object{"did": e.DID, "handle": e.Handle}
 	case "account":
 		if e.Status == "deleted" {
@@ -137,7 +151,21 @@ func (r *relay) body(n *Net, entries []*Entry) (kind string, body object) {
 	if e.Kind == syncKind {
 		return "#sync", r.repos[e.DID].sync(e.Rev)
 	}
+	if e.Kind == forgedKind {
+		return "#commit", r.repos[e.DID].forge(n, e)
+	}
 	return "#commit", r.repos[e.DID].commit(entries)
+}
+
+// rotate gives a repository another key if the event says so.
+func (r *relay) rotate(n *Net, e *Entry) {
+	if e.Rotation == 0 {
+		return
+	}
+	r.rotations[e.DID] = e.Rotation
+	if repo := r.repos[e.DID]; repo != nil {
+		repo.key, repo.rotation = n.keyOf(e.DID, e.Rotation), e.Rotation
+	}
 }
 
 // frame returns the message under a numbering.
@@ -150,7 +178,11 @@ func (m *message) frame(shift int64) []byte {
 	}
 	body := object{"seq": m.seq + shift}
 	maps.Copy(body, m.body)
-	return frameOf(1, m.kind, body)
+	frame := frameOf(1, m.kind, body)
+	if m.fault == Fault(CutFrame) {
+		frame = frame[:len(frame)/2]
+	}
+	return frame
 }
 
 // frameOf returns a frame: a header and a body.
@@ -303,7 +335,10 @@ func (s *repoSubscriber) play(ctx context.Context, messages []*message) (err err
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case m.passing && s.at+i < s.joined, s.net.relay.hides(m.did):
+		case m.withheld, m.passing && s.at+i < s.joined:
+			continue
+		case s.net.relay.hides(m.did):
+			s.net.fired.add(Hidden)
 			continue
 		}
 		if m.fault != "" {

@@ -246,7 +246,7 @@ func TestRelayFaults(t *testing.T) {
 	require.Equal(t, all[0].seq()-4, again.next().seq())
 
 	hidden := all[0].commit.Repo
-	n.HideFromRelay(hidden)
+	n.HideFromRelay(hidden, true)
 	live := subscribeRepos(t, n, "")
 	_, err := n.PostNow(hidden, "nobody sees this")
 	require.NoError(t, err)

@@ -1,20 +1,29 @@
 package simnet
 
-import "crypto/ecdsa"
-
 // repository is an account's repository as its server keeps it.
 type repository struct {
 	did  string
-	key  *ecdsa.PrivateKey
+	key  key
 	tree tree
 	data contentID // the root of the tree
 	rev  string    // of the last commit; "" before the first
+
+	rotation  int      // of the key
+	highS     bool     // of a forgery
+	lastWrite *written // nil: no commit had a record
+	commits   []object // their messages
+}
+
+// written is a commit with records.
+type written struct {
+	message object
+	blocks  []repoBlock
 }
 
 // openRepository returns the repository of an account with the records that are older than
 // the log.
 func (n *Net) openRepository(did string) *repository {
-	r := &repository{did: did, key: keyOf(n.cfg.Seed, did)}
+	r := &repository{did: did, key: n.keyOf(did, n.relay.rotations[did]), rotation: n.relay.rotations[did]}
 	ix := n.indexNow()
 	defer ix.mu.Unlock()
 	if p := ix.byDID[did]; p != nil {
@@ -64,7 +73,12 @@ func (r *repository) commit(entries []*Entry) object {
 	r.data = root
 	signed := r.signed(entries[0].Rev)
 	message["rev"], message["commit"] = r.rev, signed.cid
-	message["blocks"] = carOf(append(append([]repoBlock{signed}, nodes...), records...))
+	blocks := append(append([]repoBlock{signed}, nodes...), records...)
+	message["blocks"] = carOf(blocks)
+	r.commits = append(r.commits, message)
+	if len(records) > 0 {
+		r.lastWrite = &written{message, blocks}
+	}
 	return message
 }
 
@@ -79,7 +93,7 @@ func (r *repository) sync(rev string) object {
 func (r *repository) signed(rev string) repoBlock {
 	r.rev = rev
 	c := object{"did": r.did, "version": 3, "data": r.data, "rev": rev, "prev": nil}
-	c["sig"] = sign(r.key, appendCBOR(nil, c))
+	c["sig"] = r.key.sign(appendCBOR(nil, c), r.highS)
 	raw := appendCBOR(nil, c)
 	return repoBlock{cidOfBlock(raw), raw}
 }

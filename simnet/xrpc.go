@@ -68,6 +68,9 @@ func endpoints() map[string]endpoint {
 		"com.atproto.server.createSession":   {http.MethodPost, (*visit).createSession},
 		"com.atproto.server.refreshSession":  {http.MethodPost, (*visit).refreshSession},
 		"com.atproto.sync.getLatestCommit":   {http.MethodGet, (*visit).latestCommit},
+		"com.atproto.sync.getRepo":           {http.MethodGet, (*visit).getRepo},
+
+		"com.atproto.sync.listReposByCollection": {http.MethodGet, (*visit).reposByCollection},
 	}
 }
 
@@ -140,6 +143,11 @@ func (n *Net) call(endpoint string, w http.ResponseWriter, r *http.Request, hand
 	}
 	if p, ok := body.(interface{ page() *paging }); ok {
 		n.alterPaging(endpoint, r.URL.Query().Get("cursor"), p.page())
+	}
+	if car, ok := body.(carBody); ok {
+		w.Header().Set("Content-Type", carType)
+		n.respond(w, endpoint, car, leave)
+		return
 	}
 	data, err := json.Marshal(body)
 	if err != nil {

@@ -11,19 +11,23 @@ import (
 )
 
 // pages are the addresses of one kind of page: its parameters in their order, and the
-// window if none is asked for.
+// window, the minimum of sharers and the number of links if none is asked for.
 type pages struct {
 	names    []string
 	standard string
+	least    int
+	limit    int
 }
 
 // rankingPages are those of the ranking, linkPages those of links.
 func rankingPages() pages {
 	names := ranking.Parameters()
-	return pages{slices.Insert(names, len(names)-1, "density"), ranking.DefaultWindow}
+	return pages{slices.Insert(names, len(names)-1, "density"), ranking.DefaultWindow, 1, defaultLimit}
 }
 
-func linkPages() pages { return pages{[]string{"window", "watch", "degree", "cursor"}, linkWindow} }
+func linkPages() pages {
+	return pages{[]string{"window", "watch", "degree", "cursor"}, linkWindow, 1, defaultLimit}
+}
 
 // value returns the text of a parameter; empty if it has its default.
 func (p pages) value(v view, name string) string {
@@ -34,8 +38,12 @@ func (p pages) value(v view, name string) string {
 		return v.Name
 	case name == "density" && v.compact:
 		return "compact"
+	case name == "at_least" && max(v.query.AtLeast, 1) == p.least:
+		return ""
+	case name == "at_least":
+		return strconv.Itoa(max(v.query.AtLeast, 1))
 	}
-	return v.query.Parameter(name, defaultLimit)
+	return v.query.Parameter(name, p.limit)
 }
 
 // readable keeps characters that need no escape in a query.

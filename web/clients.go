@@ -47,6 +47,12 @@ func (p Proxies) contain(addr netip.Addr) bool {
 	return false
 }
 
+// forward reports whether a request comes from one of the proxies.
+func (p Proxies) forward(r *http.Request) bool {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && p.contain(at.Addr().Unmap().WithZone(""))
+}
+
 // client returns the address that a request came from: the last one that is not that of
 // a trusted proxy. What stands before it in X-Forwarded-For, anyone may have written. It
 // is invalid if the connection has none.

@@ -31,6 +31,7 @@ type controls struct {
 	Profile   string        // of the account whose links are shown
 	Kept      []hiddenField // by the form of the filters
 	Searching []hiddenField // by the form of the search
+	Feeds     []feedLink
 	Text      string
 	Domain    string
 	By        string
@@ -41,7 +42,7 @@ func formFields() []string { return []string{"watch", "at_least", "domain", "by"
 
 func newControls(v view, watches []choice) controls {
 	q := v.query
-	c := controls{Watches: watches, Kept: kept(v, formFields()...), Searching: kept(v, "text"), Text: q.Text, Domain: q.Site, By: q.By}
+	c := controls{Watches: watches, Kept: kept(v, formFields()...), Searching: kept(v, "text"), Feeds: feedLinks(v), Text: q.Text, Domain: q.Site, By: q.By}
 	for _, w := range windows() {
 		c.Windows = append(c.Windows, choice{Name: w.Name, Title: say("window_link", w.Words), Current: w == v.window,
 			Href: rankingHref(v.with(func(v *view) { v.window = w }))})

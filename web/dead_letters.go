@@ -3,7 +3,6 @@ package web
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -56,7 +55,7 @@ type deadLetterView struct {
 	LastCause string
 	Times     string
 	Input     string // its beginning
-	Size      string // of the complete input, in bytes
+	Size      string // of the complete input
 	Cut       bool
 }
 
@@ -107,7 +106,7 @@ func (s *server) serveDeadLetter(w http.ResponseWriter, r *http.Request) {
 	found, err := schema.FindDeadLetter(ctx, s.db, id, maxInput)
 	switch {
 	case errors.Is(err, schema.ErrNoRows):
-		s.writeError(w, r, http.StatusNotFound, fmt.Sprintf("There is no dead letter %d: it may have expired. The list is at /deadletters.", id))
+		s.writeError(w, r, http.StatusNotFound, say("error_dead_letter", strconv.FormatInt(id, 10)))
 		return
 	case err != nil:
 		s.deadLettersUnavailable(w, r, err)
@@ -138,7 +137,7 @@ func parseDeadLetterFilter(raw string) (schema.DeadLetterFilter, error) {
 			known = schema.DeadLetterStates()
 		}
 		if *field = query.Get(name); query.Has(name) && !slices.Contains(known, *field) {
-			return f, fmt.Errorf("%s is %q: send one of %s", name, shorten(*field, 40), strings.Join(known, ", "))
+			return f, wrongValue(name, *field, say("expected_one_of", strings.Join(known, ", ")))
 		}
 	}
 	return f, nil
@@ -164,7 +163,7 @@ func stagesOf(f schema.DeadLetterFilter, counts []schema.StageCount) []stageView
 	for _, c := range counts {
 		total += c.Count
 	}
-	views := []stageView{{"all", grouped(total), deadLettersURL(schema.DeadLetterFilter{State: f.State}), f.Stage == ""}}
+	views := []stageView{{say("letters_all"), grouped(total), deadLettersURL(schema.DeadLetterFilter{State: f.State}), f.Stage == ""}}
 	for _, c := range counts {
 		views = append(views, stageView{c.Stage, grouped(c.Count), deadLettersURL(schema.DeadLetterFilter{Stage: c.Stage, State: f.State}), f.Stage == c.Stage})
 	}
@@ -172,7 +171,7 @@ func stagesOf(f schema.DeadLetterFilter, counts []schema.StageCount) []stageView
 }
 
 func statesOf(f schema.DeadLetterFilter) []stateView {
-	views := []stateView{{"unsettled", deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage}), f.State == ""}}
+	views := []stateView{{say("letters_unsettled"), deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage}), f.State == ""}}
 	for _, state := range schema.DeadLetterStates() {
 		views = append(views, stateView{state, deadLettersURL(schema.DeadLetterFilter{Stage: f.Stage, State: state}), f.State == state})
 	}
@@ -182,12 +181,12 @@ func statesOf(f schema.DeadLetterFilter) []stateView {
 func (s *server) newDeadLetter(l *schema.StoredDeadLetter) deadLetterView {
 	now := s.now()
 	view := deadLetterView{
-		StoredDeadLetter: *l, Seen: newTimestamp(l.LastSeen, now), First: newTimestamp(l.FirstSeen, now), Times: grouped(int(l.Count)),
+		StoredDeadLetter: *l, Seen: newTimestamp(l.LastSeen, now), First: newTimestamp(l.FirstSeen, now), Times: say("letter_times", int(l.Count)),
 		Cause: plain(l.Cause, maxCause), Path: plain(l.Path, maxDetail), Expected: plain(l.Expected, maxDetail), Received: plain(l.Received, maxDetail),
-		LastCause: plain(l.LastCause, maxCause), Input: plain(string(l.Raw), maxInput), Size: grouped(int(l.RawBytes)), Cut: l.RawBytes > int64(len(l.Raw)),
+		LastCause: plain(l.LastCause, maxCause), Input: plain(string(l.Raw), maxInput), Size: say("letter_size", int(l.RawBytes)), Cut: l.RawBytes > int64(len(l.Raw)),
 	}
 	if view.Cause == "" {
-		view.Cause = "unknown cause"
+		view.Cause = say("letter_unknown_cause")
 	}
 	switch {
 	case l.Kind != "":

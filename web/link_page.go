@@ -21,6 +21,7 @@ type linkPage struct {
 	Shares     string   // how many
 	Accounts   string
 	Counted    string
+	Gift       string // the address that a sharer gave to readers who have not paid; empty: none
 	Verb       string // "counts in …"
 	Whose      string // "of the accounts that … leads to"; empty: of all that count
 	Chart      *chartView
@@ -90,7 +91,7 @@ func (s *server) newLinkPage(request linkRequest, l ranking.LinkSummary, shares 
 	first := v.with(func(*view) {})
 	page := linkPage{
 		frame: s.newFrame().scripted(s), Now: l.At.Format(time.RFC3339), Link: shown, Back: rankingHref(first), Words: v.Words, Shares: say("shares_n", l.Shares), Accounts: say("accounts_n", l.Accounts),
-		Counted: grouped(l.Sharers), Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
+		Counted: grouped(l.Sharers), Gift: l.Gift, Verb: say("counts_in", l.Sharers, v.Words), Chart: newChart(l),
 		NotCounted: notCounted(l), Gaps: newGaps(&snapshot{gaps: gaps, at: l.At}), API: apiHref("/api/v1/links/"+strconv.FormatInt(l.ID, 10)+"/shares", first),
 	}
 	if watch := request.query.Watch; watch != "" {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
+
+	"github.com/weir-social/weir/ranking"
 )
 
 func element(name string) func(*html.Node) bool {
@@ -59,6 +61,34 @@ func TestSharersLeadToTheShares(t *testing.T) {
 		}
 	}
 	require.Zero(t, r.log.count())
+}
+
+// The page of a link offers what a sharer gave to readers who have not paid, and the API
+// too. Only https is offered.
+func TestLinkPageOffersTheGift(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.share(sharedLink, "did:plc:giver", time.Minute)
+	offered := func() (all []string) {
+		for _, a := range find(r.parse(r.get("/links/1")), element("a")) {
+			if text(a) == "Gift link" {
+				all = append(all, attr(a, "href"))
+			}
+		}
+		return all
+	}
+	require.Empty(t, offered())
+	for gift, want := range map[string][]string{sharedLink + `?gift="><script>`: {sharedLink + `?gift="><script>`}, "javascript:alert(1)": nil, "http://site.example/?gift=1": nil} {
+		r.exec(`UPDATE shares SET gift = $1`, gift)
+		r.audit(r.get("/links/1"))
+		for i, href := range offered() {
+			require.Equal(t, want[i], strings.NewReplacer("%22", `"`, "%3e", ">", "%3c", "<").Replace(href))
+		}
+		require.Len(t, offered(), len(want))
+		for _, target := range []string{"/api/v1/links/1", "/api/v1/trending"} {
+			require.Equal(t, want != nil, strings.Contains(r.get(target), `"gift":`), target)
+		}
+	}
 }
 
 // A link with many shares has many pages of them.
@@ -178,6 +208,9 @@ func TestTextsOfSharersStayText(t *testing.T) {
 	for _, text := range hostileTexts() {
 		text = strings.ReplaceAll(text, "\x00", "") // Postgres stores none
 		r.exec(`UPDATE links SET title = $1, description = $1, site = $1, image = $1, card_from = $1`, text)
+		r.exec(`UPDATE links SET card_from = 'https://a.example/?' || $1 WHERE id = 1`, text)
+		r.exec(`INSERT INTO cards (link_id, sharers, fetched_at, title, description, site_name, address, status) VALUES (1, 5, now(), $1, $1, $1, $1, $1)
+ON CONFLICT (link_id) DO UPDATE SET title = $1, description = $1, site_name = $1, address = $1, status = $1`, text)
 		r.exec(`UPDATE claims SET title = $1, url = $1`, text)
 		r.exec(`UPDATE accounts SET handle = $1, display_name = $1`, text)
 		r.exec(`UPDATE records SET record = jsonb_build_object('text', $1::text)`, text)
@@ -199,5 +232,30 @@ func TestTextsOfSharersStayText(t *testing.T) {
 			}
 		}
 		r.get("/api/v1/links/1/shares")
+		require.NotContains(t, r.get("/api/v1/links/1"), "<", "JSON escapes markup")
+	}
+}
+
+// TestPageSaysWhereTheTitleIsFrom: a post, or the page itself.
+func TestPageSaysWhereTheTitleIsFrom(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.share("https://a.example/", "did:plc:aaa", time.Minute)
+	for from, want := range map[string][3]string{
+		"https://a.example/x":                          {"page", "https://a.example/x", "The title is from the page itself"},
+		"at://did:plc:aaa/app.bsky.feed.post/3kabcdef": {"post", "https://bsky.app/profile/did:plc:aaa/post/3kabcdef", "The title is from a post"},
+	} {
+		r.exec(`UPDATE links SET title = 'T', card_from = $1`, from)
+		var l ranking.LinkSummary
+		require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/links/1")), &l))
+		require.Equal(t, want[0], l.TitleFrom)
+		require.Equal(t, from, l.CardFrom)
+		found := ""
+		for _, a := range find(r.parse(r.get("/links/1")), element("a")) {
+			if attr(a, "href") == want[1] && strings.HasPrefix(text(a), "The title") {
+				found = text(a)
+			}
+		}
+		require.Equal(t, want[2], found)
 	}
 }

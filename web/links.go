@@ -55,7 +55,7 @@ func (s *server) parseLinkRequest(r *http.Request, names []string) (l linkReques
 	text := r.PathValue("id")
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id < 1 || strconv.FormatInt(id, 10) != text {
-		return l, fmt.Errorf("id is %q: send the id of a link, a whole number such as 17", shorten(text, 40))
+		return l, wrongValue("id", text, say("expected_id"))
 	}
 	values, err := parseParameters(r.URL.RawQuery, names, "window=24h&watch=alice.example")
 	if err != nil {
@@ -108,10 +108,19 @@ func (s *server) link(ctx context.Context, request linkRequest) (ranking.LinkSum
 		s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", l.URL) })
 		return l, ranking.ErrLink
 	}
+	l.Gift = giftHref(l.Gift)
 	l.Image, l.FirstSeen, l.At = s.images.url(l.Image), l.FirstSeen.UTC(), l.At.UTC()
 	l.FirstShared, l.LastShared = utc(l.FirstShared), utc(l.LastShared)
 	l.HistoryFrom = utc(l.HistoryFrom)
 	return l, nil
+}
+
+// giftHref returns the address of a gift; empty if it is not https.
+func giftHref(raw string) string {
+	if u, ok := parseLink(raw); !ok || u.Scheme != "https" {
+		return ""
+	}
+	return raw
 }
 
 // linkGaps are the gaps that may hide shares of the window.

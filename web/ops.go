@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
@@ -55,7 +54,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.home, s.homeName = "/deadletters", "To the dead letters"
+	s.home, s.homeName = "/deadletters", say("to_letters")
 	mux := http.NewServeMux()
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) }) //nolint:errcheck // the client has gone
 	mux.HandleFunc("/readyz", s.buffered(o.ready))
@@ -68,7 +67,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 	mux.HandleFunc("/static/{build}/{name}", s.serveAsset)
 	mux.Handle("/debug/pprof/", o.profiles())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.writeError(w, r, http.StatusNotFound, "There is nothing at this address. This listener serves /health, /livez, /readyz, /metrics, /deadletters and /debug/pprof/.")
+		s.writeError(w, r, http.StatusNotFound, say("error_ops_not_found"))
 	})
 	return s.secure(mux), nil
 }
@@ -78,7 +77,7 @@ func OpsHandler(o OpsConfig) (http.Handler, error) {
 func (o OpsConfig) profiles() http.Handler {
 	if o.Token == "" {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "Profiles require a token: set the variable WEIR_OPS_TOKEN and restart Weir.", http.StatusNotFound)
+			http.Error(w, say("error_profiles"), http.StatusNotFound)
 		})
 	}
 	mux := http.NewServeMux()
@@ -91,7 +90,7 @@ func (o OpsConfig) profiles() http.Handler {
 		if text := r.FormValue("seconds"); text != "" {
 			seconds, err := strconv.ParseFloat(text, 64)
 			if err != nil || !(seconds >= 0 && seconds <= maxProfile.Seconds()) { // refuses NaN too
-				http.Error(w, fmt.Sprintf("seconds is %q: send a number from 0 to %.0f", shorten(text, 40), maxProfile.Seconds()), http.StatusBadRequest)
+				http.Error(w, wrongValue("seconds", text, say("expected_seconds", int(maxProfile.Seconds()))).Error(), http.StatusBadRequest)
 				return
 			}
 		}
@@ -115,7 +114,7 @@ func (o OpsConfig) requireToken(next http.Handler) http.Handler {
 		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Add("WWW-Authenticate", `Bearer realm="weir"`)
 			w.Header().Add("WWW-Authenticate", `Basic realm="weir: any name, and WEIR_OPS_TOKEN as the password", charset="UTF-8"`)
-			http.Error(w, "send the value of WEIR_OPS_TOKEN in the header “Authorization: Bearer …”; in a browser, enter any name and the value as the password", http.StatusUnauthorized)
+			http.Error(w, say("error_token"), http.StatusUnauthorized)
 			return
 		}
 		next.ServeHTTP(w, r)

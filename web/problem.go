@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -24,7 +25,7 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, code int, me
 		return
 	}
 	page := problemView{
-		frame: s.newFrame(), Code: code, Heading: http.StatusText(code), Message: message, ToHome: s.homeName,
+		frame: s.newFrame(), Code: code, Heading: say("error_heading_" + strconv.Itoa(code)), Message: message, ToHome: s.homeName,
 	}
 	if code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests {
 		page.Again = r.URL.RequestURI()

@@ -43,6 +43,7 @@ func TestLargeResponsesAreCompressed(t *testing.T) {
 	}
 	doc := r.parse(r.get("/"))
 	targets := []string{"/", "/api/v1/trending"}
+	r.exec(`INSERT INTO shares (did, collection, rkey, link_id, named_id, how, shared_at) SELECT 'did:plc:' || n, 'app.bsky.feed.post', n::text, id, id, 'post', $1 FROM links, generate_series(1, 2) AS n`, r.now)
 	for _, n := range find(doc, func(n *html.Node) bool { return n.Data == "link" || n.Data == "script" }) {
 		targets = append(targets, attr(n, "href")+attr(n, "src"))
 	}

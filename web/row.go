@@ -28,7 +28,8 @@ type linkView struct {
 	SharedBy    []person
 	More        int // sharers who are not in SharedBy
 	Seen        *timestamp
-	CardFrom    string
+	CardFrom    string // the post that the title is from
+	PageFrom    string // or the page
 }
 
 // newLink describes a link in a view.
@@ -48,6 +49,7 @@ func (s *server) newLink(l *ranking.TrendingLink, now time.Time, in view) (linkV
 		Sharers:     grouped(l.Sharers),
 		Seen:        newTimestamp(l.FirstSeen, now),
 		CardFrom:    postURL(l.CardFrom),
+		PageFrom:    pageURL(l.CardFrom),
 		More:        l.Sharers - len(l.Faces),
 	}
 	if v.Title == "" {

@@ -57,8 +57,7 @@ func checkHost(hosts Hosts, log *slog.Logger, next http.Handler) http.Handler {
 		name := plain(hostOf(r.Host), maxSite)
 		log.Debug("host_refused", "host", name)
 		w.Header().Set("Connection", "close")
-		http.Error(w, "Weir does not know the host name "+name+". To reach this server by this name, add it to the variable WEIR_HOSTS "+
-			"(separated by commas) and restart Weir.", http.StatusMisdirectedRequest)
+		http.Error(w, say("error_host", name), http.StatusMisdirectedRequest)
 	})
 }
 
@@ -74,7 +73,7 @@ func dropBody(next http.Handler) http.Handler {
 		http.NewResponseController(w).SetReadDeadline(time.Now()) //nolint:errcheck // without it, the connection ends with the read timeout
 		r.Body = http.NoBody
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			http.Error(w, "Weir accepts no request body: send the request without one.", http.StatusRequestEntityTooLarge)
+			http.Error(w, say("error_body"), http.StatusRequestEntityTooLarge)
 			return
 		}
 		next.ServeHTTP(w, r) // refuses the method

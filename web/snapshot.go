@@ -133,7 +133,7 @@ func (s *server) shown(links []ranking.TrendingLink) []ranking.TrendingLink {
 			s.corrupt.Do(func() { s.log.Error("stored_url_invalid", "url", l.URL) })
 			continue
 		}
-		l.Image = s.images.url(l.Image)
+		l.Image, l.Gift = s.images.url(l.Image), giftHref(l.Gift)
 		l.FirstShared, l.LastShared = l.FirstShared.UTC(), l.LastShared.UTC()
 		shown = append(shown, l)
 	}

@@ -49,7 +49,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	reader, err := s.live.subscribe(v)
 	if err != nil {
 		h.Set("Retry-After", "10")
-		s.writeError(w, r, http.StatusServiceUnavailable, "Too many streams are open. Try again in a moment, or request /api/v1/trending.")
+		s.writeError(w, r, http.StatusServiceUnavailable, say("error_streams"))
 		return
 	}
 	defer s.live.unsubscribe(reader)

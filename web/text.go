@@ -150,3 +150,14 @@ func postURL(uri string) string {
 	}
 	return appBase + url.PathEscape(at.Authority().String()) + "/post/" + url.PathEscape(at.RecordKey().String())
 }
+
+// maxAddress is the longest address of a page that is shown, in bytes.
+const maxAddress = 4096
+
+// pageURL returns the address of the page that a title is from; "" if it is from a post.
+func pageURL(from string) string {
+	if u, ok := parseLink(from); ok && len(from) <= maxAddress {
+		return u.String()
+	}
+	return ""
+}

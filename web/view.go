@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-social/weir/ranking"
@@ -40,14 +41,14 @@ func parseView(raw string, names []string, standard string) (view, error) {
 func parseParameters(raw string, names []string, example string) (url.Values, error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return nil, fmt.Errorf("the query is malformed: send one like %s", example)
+		return nil, errors.New(say("error_query", example))
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("unknown parameter %q: send any of %s", shorten(name, 40), strings.Join(names, ", "))
+			return nil, errors.New(say("error_parameter", quoted(name), strings.Join(names, ", ")))
 		}
 		if n := len(values[name]); n > 1 {
-			return nil, fmt.Errorf("%s appears %d times: send it once", name, n)
+			return nil, errors.New(say("error_repeated", name, n))
 		}
 	}
 	return values, nil
@@ -62,7 +63,7 @@ func newView(values url.Values, standard string) (v view, err error) {
 		return values.Get(name), values.Has(name)
 	}, ranking.Limits{Default: defaultLimit, Most: maxLimit})
 	if wrong, ok := errors.AsType[*ranking.ParameterError](err); ok {
-		return v, fmt.Errorf("%s is %q: send %s", wrong.Name, shorten(wrong.Value, 40), wrong.Expected)
+		return v, wrongValue(wrong.Name, wrong.Value, Expected(wrong))
 	}
 	for _, w := range windows() {
 		if w.Length == v.query.Window {
@@ -70,7 +71,7 @@ func newView(values url.Values, standard string) (v view, err error) {
 		}
 	}
 	if density := values.Get("density"); density != "" && density != "full" && density != "compact" {
-		return v, fmt.Errorf("density is %q: send one of full, compact", shorten(density, 40))
+		return v, wrongValue("density", density, say("expected_one_of", "full, compact"))
 	}
 	v.compact = values.Get("density") == "compact"
 	return v, err
@@ -83,8 +84,7 @@ const namedTargets = 10
 func (s *server) writeUnreadable(w http.ResponseWriter, r *http.Request, v view, err error) {
 	switch {
 	case errors.Is(err, ranking.ErrCursor):
-		s.writeError(w, r, http.StatusBadRequest, fmt.Sprintf("cursor is %q: send the next of a page with the same other parameters, from less than an hour ago, or none for the first page",
-			shorten(string(v.query.After), 40)))
+		s.writeError(w, r, http.StatusBadRequest, wrongValue("cursor", string(v.query.After), say("expected_cursor")).Error())
 	case errors.Is(err, ranking.ErrWatch):
 		s.writeUnknownWatch(w, r, v.query.Watch)
 	default:
@@ -101,18 +101,40 @@ func (s *server) writeUnknownWatch(w http.ResponseWriter, r *http.Request, targe
 		s.writeUnavailable(w, r)
 		return
 	}
-	expected := "send none: there are no watches"
-	if len(targets) > 0 {
-		expected = "send the target of a watch: "
-		for i, each := range targets[:min(len(targets), namedTargets)] {
-			if i > 0 {
-				expected += ", "
-			}
-			expected += plain(each, maxURL)
-		}
+	var named []string
+	for _, each := range targets[:min(len(targets), namedTargets)] {
+		named = append(named, plain(each, maxURL))
 	}
-	if len(targets) > namedTargets {
-		expected += " or another one"
+	expected := say("expected_one_target", strings.Join(named, ", "))
+	switch {
+	case len(targets) == 0:
+		expected = say("expected_no_watch")
+	case len(targets) > namedTargets:
+		expected = say("expected_some_target", strings.Join(named, ", "))
 	}
-	s.writeError(w, r, http.StatusBadRequest, fmt.Sprintf("watch is %q: %s", shorten(target, 40), expected))
+	s.writeError(w, r, http.StatusBadRequest, wrongValue("watch", target, expected).Error())
+}
+
+// wrongValue reports that a parameter has a value that it cannot have.
+func wrongValue(name, value, expected string) error {
+	return errors.New(say("error_value", name, quoted(value), expected))
+}
+
+// quoted returns a stranger's text on one line, in quotation marks.
+func quoted(text string) string { return strconv.Quote(shorten(text, 40)) }
+
+// Expected describes the values that a parameter can have, such as "a whole number from 1
+// to 200".
+func Expected(wrong *ranking.ParameterError) string {
+	switch wrong.Expected {
+	case ranking.OneOf:
+		return say("expected_one_of", strings.Join(wrong.Values, ", "))
+	case ranking.SomeOf:
+		return say("expected_some_of", strings.Join(wrong.Values, ","))
+	}
+	values := make([]any, len(wrong.Values))
+	for i := range wrong.Values {
+		values[i] = wrong.Values[i]
+	}
+	return say("expected_"+string(wrong.Expected), values...)
 }

@@ -36,6 +36,10 @@ type Config struct {
 	Keep    time.Duration // how long rendered pages are sent again, such as KeepPages; 0: not
 	Proxies Proxies       // whose X-Forwarded-For counts
 
+	// URL is the public address, such as https://weir.example, to which feeds lead. "": the
+	// one that the request names.
+	URL string
+
 	Title    string          // the name at the top of the page; "": Weir
 	Stopping <-chan struct{} // closed when the process stops: streams end; nil: never
 	Logger   *slog.Logger
@@ -50,18 +54,21 @@ type server struct {
 	images    images
 	assets    assets
 	templates *template.Template
+	url       string             // the public address; empty: as requests name it
 	home      string             // the target of the name at the top of every page
 	homeName  string             // the text of the link to it
 	slots     renderSlots        // limits concurrent pages
 	counting  singleflight.Group // the running counts, by view
 	rendering singleflight.Group // the pages that are rendered, by address
 	cache     *cache
+	feeds     *feedCache
+	feedTurns chan struct{} // a token per feed that is being computed
 	clients   *clients
 	live      *liveViews
 	corrupt   sync.Once // logs an invalid stored URL once
 }
 
-// Handler serves the page at /, the pages of links, and the JSON API under /api/v1/. The error names the field of cfg to change.
+// Handler serves the page at /, the pages of links, the feeds, and the JSON API under /api/v1/. The error names the field of cfg to change.
 func Handler(cfg Config) (http.Handler, error) {
 	if cfg.DB == nil || cfg.Now == nil || cfg.Logger == nil {
 		return nil, errors.New("the page needs DB, Now and Logger: set all three")
@@ -73,6 +80,9 @@ func Handler(cfg Config) (http.Handler, error) {
 	s.home, s.homeName = "/", say("to_ranking")
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.kept(s.servePage))
+	for _, format := range []feedFormat{atomFormat(), jsonFormat()} {
+		mux.HandleFunc(format.path, s.buffered(s.serveFeed(format)))
+	}
 	mux.HandleFunc("/links/{id}", s.kept(s.linkHandler(linkPages().names, s.serveLinkPage)))
 	mux.HandleFunc("/api/v1/trending", s.buffered(s.serveTrending))
 	mux.HandleFunc("/api/v1/trending/stream", s.serveStream)
@@ -97,10 +107,14 @@ func newServer(cfg Config) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the templates: %w", err)
 	}
+	public, err := parsePublic(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
 	s := &server{
-		db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
+		url: public, db: cfg.DB, now: cfg.Now, title: cmp.Or(cfg.Title, "Weir"), log: cfg.Logger,
 		images: images, assets: assets, templates: templates, slots: make(renderSlots, maxRendering),
-		cache: newCache(cfg.Keep), clients: newClients(cfg.Proxies, cfg.Logger),
+		cache: newCache(cfg.Keep), feeds: newFeedCache(), feedTurns: make(chan struct{}, feedsAtOnce), clients: newClients(cfg.Proxies, cfg.Logger),
 	}
 	s.live = newLiveViews(func(ctx context.Context, q ranking.Query) (ranking.Page, error) {
 		q.At = s.now()

@@ -208,7 +208,9 @@ func TestAssetsOfThePageAreServed(t *testing.T) {
 	doc := r.parse(r.get("/"))
 	types := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 	loaded := 0
-	for _, n := range find(doc, func(n *html.Node) bool { return n.Data == "link" || n.Data == "script" || n.Data == "img" }) {
+	for _, n := range find(doc, func(n *html.Node) bool {
+		return n.Data == "link" && attr(n, "rel") != "alternate" || n.Data == "script" || n.Data == "img"
+	}) {
 		address := attr(n, "href") + attr(n, "src")
 		rec := r.do(http.MethodGet, address)
 		require.Equal(t, http.StatusOK, rec.Code, address)

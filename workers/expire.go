@@ -148,6 +148,8 @@ func (w *Expire) Run(ctx context.Context, now time.Time) error {
 		r.ledger,
 		func() error { return r.rows("tombstones", schema.ExpireTombstones, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("gaps", schema.ExpireGaps, now.Add(-w.keep.Gaps)) },
+		func() error { return r.rows("chains", schema.ExpireChains, now) },
+		func() error { return r.rows("resyncs", schema.ExpireResyncs, now.Add(-w.keep.Tombstones)) },
 		func() error { return r.rows("dead_letters", schema.ExpireDeadLetters, now.Add(-w.keep.DeadLetters)) },
 		func() error { return r.unneeded(now.Add(-w.keep.Tombstones)) },
 	) {
@@ -262,7 +264,7 @@ func (r *expiry) account(did string) error {
 			return schema.PurgeProjected(ctx, db, table, did, r.keptCollections(), limit)
 		}})
 	}
-	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}) {
+	for _, step := range append(steps, step{"purged_dead_letters", schema.PurgeDeadLetters}, step{"purged_histories", schema.PurgeHistories}) {
 		err := r.batches(step.what, func(limit int) (examined, deleted int, err error) {
 			deleted, err = step.purge(r.ctx, r.pool, did, limit)
 			return deleted, deleted, err

@@ -64,7 +64,7 @@ func newRigOn(t *testing.T, network simnet.Config, change func(*Config)) *rig {
 // apiOf returns a client of a network's services.
 func apiOf(t *testing.T, n *simnet.Net) *bluesky.Client {
 	t.Helper()
-	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Logger: slog.New(slog.DiscardHandler),
+	api, err := bluesky.New(bluesky.Config{AppView: n.AppViewURL(), Directory: n.DirectoryURL(), Relays: []string{n.PDSURL()}, Logger: slog.New(slog.DiscardHandler),
 		Retries: []time.Duration{time.Millisecond}})
 	require.NoError(t, err)
 	return api
@@ -79,6 +79,8 @@ func (r *rig) explain() {
 	err := r.pool.QueryRow(context.Background(), `
 SELECT concat_ws(E'\n',
     (SELECT json_agg(w) FROM watches AS w),
+    (SELECT json_agg(y) FROM resyncs AS y),
+    (SELECT json_agg(h) FROM histories AS h), (SELECT json_agg(l) FROM history_listings AS l), (SELECT json_agg(b) FROM history_accounts AS b WHERE state <> 'done'),
     (SELECT json_agg(j) FROM (SELECT kind, state, args ->> 'watch' AS watch, count(*), max(attempt) AS attempt, max(errors::text) AS errors
                               FROM river_job GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) AS j))`).Scan(&text)
 	r.t.Logf("%s %v", text, err)

@@ -119,6 +119,31 @@ func TestSharesFollowThePost(t *testing.T) {
 	require.Empty(t, shares(t, pool))
 }
 
+// A gift is kept with the share that gives it, and leaves with it. The link is the same.
+func TestGiftFollowsThePost(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	a, w := newAuthor(t, pool), worker(pool)
+	gifts := func() (all []string) {
+		rows, err := pool.Query(t.Context(), `SELECT l.url || ' ' || coalesce(s.gift, 'none') FROM shares AS s JOIN links AS l ON l.id = s.link_id ORDER BY s.rkey`)
+		require.NoError(t, err)
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return all
+	}
+	const story = "https://www.nytimes.com/story.html"
+	a.post("1", "1", story+"?smid=x", story+"?unlocked_article_code=a")
+	a.post("2", "1", story)
+	require.NoError(t, work(t.Context(), w, "1", "2"))
+	require.Equal(t, []string{story + " " + story + "?unlocked_article_code=a", story + " none"}, gifts())
+	a.post("1", "2", story)
+	a.post("2", "2", story+"?unlocked_article_code=b&smid=y")
+	require.NoError(t, work(t.Context(), w, "1", "2"))
+	require.Equal(t, []string{story + " none", story + " " + story + "?unlocked_article_code=b"}, gifts())
+	a.delete("2", "3")
+	require.Equal(t, []string{story + " none"}, gifts())
+}
+
 // TestLateWorkerWritesWhatIsStoredNow: a worker reads a post; before it writes,
 // the post is edited and the edit's job completes. Without the second check of
 // the revision, the older links would be written last and stay.

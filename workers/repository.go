@@ -22,7 +22,7 @@ import (
 // collection after another and page by page, and repairs the differences.
 type repository struct {
 	pool   *pgxpool.Pool
-	api    *bluesky.Client
+	api    listing
 	did    string
 	stored collection.Registry
 

@@ -16,7 +16,8 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// RetryDeadLetters retries the requested dead letters, oldest first: events
+// RetryDeadLetters retries the requested dead letters, and the events that wait as
+// dead letters until they can be proven, oldest first: events
 // through the stream's code, records by a job of the failed projection, jobs by
 // enqueueing them again. A dead letter leaves the state "retrying" in the
 // transaction that settles it, so a killed worker continues where it stopped.
@@ -39,6 +40,9 @@ const (
 
 // Work runs until no more dead letters are requested.
 func (w *RetryDeadLetters) Work(ctx context.Context, _ *river.Job[jobs.RetryDeadLetters]) error {
+	if _, err := schema.RequestDueRetries(ctx, w.pool); err != nil {
+		return err
+	}
 	for started := time.Now(); ; {
 		if time.Since(started) > w.patience {
 			return snooze(0)

@@ -261,3 +261,27 @@ func TestJobWhoseRowsAreRefusedEndsAtOnce(t *testing.T) {
 	require.Equal(t, schema.ClassPermanent, l.Class)
 	require.Contains(t, l.Cause, `"strict"`)
 }
+
+// TestWaitingEventsOccupyOneWorker however long their retry takes: the job of the next
+// minute is not added before. A person's request adds a job all the same.
+func TestWaitingEventsOccupyOneWorker(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	jobsOf := func() (n int) {
+		t.Helper()
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE kind = 'retry_dead_letters'`).Scan(&n))
+		return n
+	}
+	for range 3 {
+		_, err = queue.Insert(t.Context(), jobs.RetryDeadLetters{}, nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, jobsOf())
+	l := schema.DeadLetter{Stage: schema.StageDecode, Raw: []byte("{}"), At: time.Now()}
+	require.NoError(t, l.Store(t.Context(), pool, "s"))
+	_, err = pool.Exec(t.Context(), `SELECT retry_dead_letters()`)
+	require.NoError(t, err)
+	require.Equal(t, 2, jobsOf())
+}

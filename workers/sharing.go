@@ -121,7 +121,7 @@ func (p *sharing) addPost(post *schema.Post) {
 	shares := make([]ranking.Share, 0, len(found.Links))
 	for _, l := range found.Links {
 		shares = append(shares, ranking.Share{
-			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt, Text: found.Text,
+			Key: key, Identity: l.Identity, URL: l.URL, Site: l.Site, Short: l.Short, Gift: l.Gift, How: "post", SharedAt: post.CreatedAt, StoredAt: post.IndexedAt, Text: found.Text,
 			Card: ranking.Card{Title: l.Card.Title, Description: l.Card.Description, Image: l.Card.Image},
 		})
 	}

@@ -67,15 +67,19 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.RequestBackfill{Priority: 9}, []string{"one-account"}},
 		{jobs.SendAlert{Name: "WeirLag", Severity: "warning"}, []string{"warning", "WeirLag", "fires"}},
 		{jobs.SendAlert{Name: "WeirNoConsumer", Severity: "critical", Resolved: true}, []string{"critical", "WeirNoConsumer", "resolved"}},
-		{jobs.RetryDeadLetters{}, []string{"manual"}},
 		{jobs.RunProjection{Name: "links"}, []string{"links"}},
 		{jobs.CheckAlerts{}, []string{"periodic"}},
 		{jobs.CheckSubjects{}, []string{"periodic"}},
 		{jobs.ResolveLinks{}, []string{"periodic"}},
+		{jobs.FetchCard{}, []string{"periodic"}},
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
 		{jobs.CheckCounts{}, []string{"periodic"}},
+		{jobs.RetryDeadLetters{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
+		{jobs.ResyncRepo{DID: "did:plc:a"}, []string{"resync"}},
+		{jobs.BackfillRepo{DID: "did:plc:a"}, []string{"history"}},
+		{jobs.FillCollections{}, []string{"periodic"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)
@@ -100,7 +104,7 @@ func TestPeriodicJobLeavesNoDeadLetter(t *testing.T) {
 	pool := schematest.New(t)
 	queue, err := Queue(pool, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.CheckCounts{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, jobs.ProcessPosts{}} {
+	for _, args := range []river.JobArgs{jobs.CheckAlerts{}, jobs.CheckSubjects{}, jobs.ResolveLinks{}, jobs.FetchCard{}, jobs.FillCollections{}, jobs.CheckCounts{}, jobs.RetryDeadLetters{}, jobs.Expire{}, jobs.Audit{}, jobs.SyncFollows{}, jobs.ProcessPosts{}} {
 		inserted, err := queue.Insert(t.Context(), args, nil)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1`, inserted.Job.ID)

@@ -24,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/card"
 	"github.com/weir-social/weir/collection"
 	"github.com/weir-social/weir/jobs"
 	"github.com/weir-social/weir/ops/health"
@@ -48,6 +49,7 @@ type Config struct {
 	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
 	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
 	Redirects    *redirect.Client // asks shorteners; nil: their links are not resolved
+	Cards        *card.Client     // fetches the pages of links; nil: none are fetched
 	FromPDS      bool             // read feeds from the accounts' own servers instead of the AppView
 	Keep         *Retention       // the retention; nil: these workers expire nothing
 	// Collections are the stored collections and their retention. If empty, only
@@ -55,15 +57,18 @@ type Config struct {
 	Collections collection.Registry
 	// Retry processes dead letters of the stages decode and commit like events of
 	// the stream, and settles each. It returns database errors only.
-	Retry         func(context.Context, []schema.StoredDeadLetter) error
-	Audit         AuditPlan     // zero: no periodic audits
-	Queues        []string      // the queues to process; all of them when empty
-	PollOnly      bool          // poll every second, because LISTEN does not work, as behind a transaction pooler
-	KeepIndexes   bool          // do not rebuild indexes: the role does not own the tables
-	Limits        health.Limits // the thresholds of the alerts
-	AlertInterval time.Duration // how often the alerts are checked; 30 s when zero
-	Webhook       *Webhook      // where alerts are sent; nil: nowhere
-	ProcessOnly   bool          // process the projection queues only, and leave the rest to other processes
+	Retry          func(context.Context, []schema.StoredDeadLetter) error
+	ReadRepository ReadRepository // of resyncs
+	Resync         ResyncLimits
+	History        HistoryLimits
+	Audit          AuditPlan     // zero: no periodic audits
+	Queues         []string      // the queues to process; all of them when empty
+	PollOnly       bool          // poll every second, because LISTEN does not work, as behind a transaction pooler
+	KeepIndexes    bool          // do not rebuild indexes: the role does not own the tables
+	Limits         health.Limits // the thresholds of the alerts
+	AlertInterval  time.Duration // how often the alerts are checked; 30 s when zero
+	Webhook        *Webhook      // where alerts are sent; nil: nowhere
+	ProcessOnly    bool          // process the projection queues only, and leave the rest to other processes
 	// Stopping is closed when the process begins to stop. Jobs that wait for
 	// external services then end at once and continue in another process.
 	Stopping   <-chan struct{}
@@ -86,38 +91,9 @@ func New(cfg Config) (*Client, error) {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
 	}
 	known := Bundle{workers: river.NewWorkers(), args: decoders{}, pool: cfg.Pool, log: cfg.Logger, metrics: newProjectorMetrics(cfg.Registerer)}
-	interruptible := known // for jobs that call external services
-	interruptible.stopping = cfg.Stopping
-	links := newProcessPosts(cfg, known.Projector(jobs.Links().Name))
-	Add(known, links)
-	if cfg.More != nil {
-		cfg.More(known)
+	if err := addWorkers(known, cfg); err != nil {
+		return nil, err
 	}
-	for _, row := range cfg.Projections.Rows() {
-		if _, ok := known.args[row.Kind]; !ok {
-			return nil, fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
-		}
-	}
-	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: runRecords, patience: cfg.JobTimeout / 2})
-	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
-	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
-	Add(interruptible, newCheckSubjects(cfg, links))
-	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
-	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
-	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
-	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
-	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
-	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
-	if cfg.Keep != nil {
-		expire, err := newExpire(cfg, *cfg.Keep)
-		if err != nil {
-			return nil, err
-		}
-		Add(known, expire)
-	}
-	Add(interruptible, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
-		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true}})
 	queues, err := queues(cfg)
 	if err != nil {
 		return nil, err
@@ -151,7 +127,55 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg)}, nil
+	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg, client)}, nil
+}
+
+// addWorkers adds all workers.
+func addWorkers(known Bundle, cfg Config) error {
+	interruptible := known // for jobs that call external services
+	interruptible.stopping = cfg.Stopping
+	links := newProcessPosts(cfg, known.Projector(jobs.Links().Name))
+	Add(known, links)
+	if cfg.More != nil {
+		cfg.More(known)
+	}
+	for _, row := range cfg.Projections.Rows() {
+		if _, ok := known.args[row.Kind]; !ok {
+			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
+		}
+	}
+	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: runRecords, patience: cfg.JobTimeout / 2})
+	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
+	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
+	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
+	Add(interruptible, newCheckSubjects(cfg, links))
+	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
+	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
+	addRepositories(interruptible, cfg)
+	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
+	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
+	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
+	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
+	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
+	if cfg.Keep != nil {
+		expire, err := newExpire(cfg, *cfg.Keep)
+		if err != nil {
+			return err
+		}
+		Add(known, expire)
+	}
+	Add(interruptible, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
+		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true}})
+	return nil
+}
+
+// addRepositories adds the workers that read whole repositories. Few of these are in
+// memory at once.
+func addRepositories(b Bundle, cfg Config) {
+	memory := make(chan struct{}, resyncMemory)
+	Add(b, newResyncRepo(cfg, memory))
+	Add(b, newBackfillRepo(cfg, memory))
+	Add(b, newFillCollections(cfg))
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
@@ -218,6 +242,7 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 		jobs.QueueBackfill:    queue(cfg.Backfill),
 		jobs.QueueMaintenance: queue(1),
 		jobs.QueueAlerts:      queue(4), // a hanging webhook must not block the next check
+		jobs.QueueCards:       queue(1),
 	}
 	for _, name := range cfg.Projections.Queues() {
 		if _, ok := all[name]; !ok {
@@ -249,9 +274,12 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 		return nil // such a client never becomes leader
 	}
 	list := []*river.PeriodicJob{every(c.SyncInterval, jobs.SyncFollows{}, start), every(c.AlertInterval, jobs.CheckAlerts{}, start), every(time.Minute, jobs.CheckSubjects{}, start),
-		every(countsCheckInterval, jobs.CheckCounts{}, false)}
+		every(time.Minute, jobs.RetryDeadLetters{}, start), every(countsCheckInterval, jobs.CheckCounts{}, false), every(time.Minute, jobs.FillCollections{}, start)}
 	if c.Redirects != nil {
 		list = append(list, every(time.Minute, jobs.ResolveLinks{}, start))
+	}
+	if c.Cards != nil {
+		list = append(list, every(time.Minute, jobs.FetchCard{}, start))
 	}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
@@ -292,7 +320,7 @@ func Queue(pool *pgxpool.Pool, log *slog.Logger) (*river.Client[pgx.Tx], error) 
 func CancelBackfills(ctx context.Context, client *river.Client[pgx.Tx]) (int, error) {
 	dropped := 0
 	for {
-		result, err := client.JobDeleteMany(ctx, river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind(), jobs.RequestBackfill{}.Kind()).
+		result, err := client.JobDeleteMany(ctx, river.NewJobDeleteManyParams().Kinds(jobs.BackfillAccount{}.Kind(), jobs.BackfillRepo{}.Kind(), jobs.RequestBackfill{}.Kind()).
 			States(rivertype.JobStateAvailable, rivertype.JobStateScheduled, rivertype.JobStateRetryable).First(1000))
 		if err != nil {
 			return dropped, fmt.Errorf("drop backfills: %w", err)

@@ -12,11 +12,12 @@ import (
 
 	"github.com/weir-social/weir/app"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/web"
 	"github.com/weir-social/weir/workers"
 )
 
 func backfillCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "backfill", Short: "Read the older posts of accounts"}
+	cmd := &cobra.Command{Use: "backfill", Short: "Read the older records of accounts and collections"}
 	cmd.AddCommand(backfillAddCommand(), backfillStatusCommand(), backfillCancelCommand())
 	return cmd
 }
@@ -25,16 +26,30 @@ func backfillAddCommand() *cobra.Command {
 	var (
 		back time.Duration
 		all  bool
+		name string
 	)
 	cmd := &cobra.Command{
 		Use:   "add [ACCOUNT…]",
-		Short: "Request backfills of accounts, by handle or DID, or of all followed accounts",
+		Short: "Request backfills of accounts, by handle or DID, of all followed accounts, or of a collection",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if all == (len(args) > 0) {
-				return fmt.Errorf("give accounts or --all")
+			if chosen := []bool{len(args) > 0, all, name != ""}; count(chosen) != 1 {
+				return fmt.Errorf("give accounts, --all or --collection")
+			}
+			if name != "" && cmd.Flags().Changed("back") {
+				return fmt.Errorf("--back is for accounts: a collection is read as far back as it is kept")
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
-				if all {
+				switch {
+				case name != "":
+					if !p.Covers(name) {
+						return fmt.Errorf("%s is not stored: name it in WEIR_COLLECTIONS first", name)
+					}
+					id, err := schema.RequestHistory(ctx, p.Pool(), name)
+					if err == nil {
+						fmt.Fprintf(cmd.OutOrStdout(), "history of %s requested (job %d)\n", name, id)
+					}
+					return err
+				case all:
 					id, err := schema.RequestAllBackfills(ctx, p.Pool(), back)
 					if err == nil {
 						fmt.Fprintf(cmd.OutOrStdout(), "backfills requested (job %d)\n", id)
@@ -54,7 +69,18 @@ func backfillAddCommand() *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&back, "back", 24*time.Hour, "how far back to read")
 	cmd.Flags().BoolVar(&all, "all", false, "request a backfill of every followed account")
+	cmd.Flags().StringVar(&name, "collection", "", "request the past of a collection, or of a prefix such as pub.layers.*")
 	return cmd
+}
+
+// count counts what is true.
+func count(all []bool) (n int) {
+	for _, one := range all {
+		if one {
+			n++
+		}
+	}
+	return n
 }
 
 func backfillStatusCommand() *cobra.Command {
@@ -68,7 +94,17 @@ func backfillStatusCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printBackfills(cmd.OutOrStdout(), b)
+				histories, err := schema.Histories(ctx, p.Pool())
+				if err != nil {
+					return err
+				}
+				if err := printBackfills(cmd.OutOrStdout(), b); err != nil {
+					return err
+				}
+				for _, h := range histories {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", web.Plain(h.Collection), describeHistory(h))
+				}
+				return nil
 			})
 		},
 	}
@@ -98,10 +134,29 @@ func printBackfills(w io.Writer, b schema.Backfills) error {
 	return err
 }
 
+// describeHistory describes how far a history is.
+func describeHistory(h schema.History) string {
+	of := ""
+	if h.State == schema.HistoryListing {
+		of = " listed so far"
+	}
+	words := []string{h.State, fmt.Sprintf("%d of %s%s", h.Done, counts(h.Accounts, "account", "accounts"), of), counts(h.Records, "record", "records")}
+	if h.Limited > 0 {
+		words = append(words, counts(h.Limited, "account", "accounts")+" at the limit")
+	}
+	if h.Unread > 0 {
+		words = append(words, fmt.Sprintf("%d cannot be read for now", h.Unread))
+	}
+	if h.Problem != "" {
+		words = append(words, web.Plain(h.Problem))
+	}
+	return strings.Join(words, ", ")
+}
+
 func backfillCancelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel",
-		Short: "Cancel every backfill that has not started",
+		Short: "Cancel every backfill that has not started, and the histories of collections",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
@@ -109,9 +164,16 @@ func backfillCancelCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				histories, err := schema.CancelHistories(ctx, p.Pool())
+				if err != nil {
+					return err
+				}
 				n, err := workers.CancelBackfills(ctx, queue)
 				if err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled; running ones continue\n", counts(int64(n), "backfill", "backfills"))
+				}
+				if histories > 0 {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled: weir backfill add --collection continues one\n", counts(int64(histories), "history", "histories"))
 				}
 				return err
 			})

@@ -84,7 +84,14 @@ func printStatus(w io.Writer, r health.Report, now time.Time) error {
 	if r.Unclosable > 0 {
 		gaps += fmt.Sprintf("; %d cannot be closed: %s", r.Unclosable, web.Plain(r.GapProblem))
 	}
-	fmt.Fprintf(table, "\nfollowing\t%s\nopen gaps\t%s\ndead letters\t%d\ndatabase\t%.1f MB\n", follows, gaps, r.DeadLetters, float64(r.DatabaseBytes)/(1<<20))
+	fmt.Fprintf(table, "\nfollowing\t%s\nopen gaps\t%s\ndead letters\t%d\n", follows, gaps, r.DeadLetters)
+	if r.Desynchronized > 0 {
+		fmt.Fprintf(table, "desynchronized\t%s to be compared with their repositories\n", counts(r.Desynchronized, "account", "accounts"))
+	}
+	for _, h := range r.Histories {
+		fmt.Fprintf(table, "history of %s\t%s\n", web.Plain(h.Collection), describeHistory(h))
+	}
+	fmt.Fprintf(table, "database\t%.1f MB\n", float64(r.DatabaseBytes)/(1<<20))
 	return table.Flush()
 }
 

@@ -84,7 +84,7 @@ func parseQuery(cmd *cobra.Command) (ranking.Query, error) {
 		return flag.Value.String(), flag.Changed
 	}, ranking.Limits{Default: 20, Most: 1000})
 	if wrong, ok := errors.AsType[*ranking.ParameterError](err); ok {
-		return q, fmt.Errorf("--%s is %s: expected %s", flagOf(wrong.Name), wrong.Value, wrong.Expected)
+		return q, fmt.Errorf("--%s is %s: expected %s", flagOf(wrong.Name), wrong.Value, web.Expected(wrong))
 	}
 	return q, err
 }

@@ -10,6 +10,7 @@ import (
 
 	comatproto "github.com/bluesky-social/indigo/api/atproto"
 	"github.com/bluesky-social/indigo/atproto/atdata"
+	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/repo"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/stretchr/testify/require"
@@ -66,7 +67,7 @@ func indigoFrame(b *testing.B, frame []byte) *comatproto.SyncSubscribeRepos_Comm
 }
 
 // indigoRecords decodes a commit and its records by indigo.
-func indigoRecords(b *testing.B, frame []byte) {
+func indigoRecords(b *testing.B, frame []byte) *comatproto.SyncSubscribeRepos_Commit {
 	b.Helper()
 	ctx := context.Background()
 	msg := indigoFrame(b, frame)
@@ -79,6 +80,7 @@ func indigoRecords(b *testing.B, frame []byte) {
 		require.NoError(b, err)
 		indigoTranscode(b, raw)
 	}
+	return msg
 }
 
 func indigoTranscode(b *testing.B, raw []byte) {
@@ -89,12 +91,48 @@ func indigoTranscode(b *testing.B, raw []byte) {
 	require.NoError(b, err)
 }
 
+// benchSigned compares a decoded and verified commit with one that indigo decodes and
+// whose signature it verifies. Both have the account's key or document cached. chained:
+// both also apply the operations backwards.
+func benchSigned(b *testing.B, curve string, chained bool) {
+	r := filled(b, 2000)
+	p256, k256 := newKeys(b)
+	if r.key = p256; curve == "k256" {
+		r.key = k256
+	}
+	var frames [][]byte
+	for range 32 {
+		frames = append(frames, r.next())
+	}
+	_, v := newDirectory(r, VerifierConfig{Chained: chained})
+	public, err := r.key.PublicKey()
+	require.NoError(b, err)
+	known := identity.NewMockDirectory()
+	known.Insert(identity.Identity{DID: testDID, Handle: "a.example", Keys: map[string]identity.VerificationMethod{"atproto": {Type: "Multikey", PublicKeyMultibase: public.Multibase()}}})
+	wire := Wire(nil, v)
+	var m consumer.Message
+	ratio(b, len(frames), func(i int) {
+		wire.Decode(frames[i], arrival(), &m)
+		m.Proof.Start()
+		if verdict := m.Proof.Verdict(); verdict.Cause != "" || chained && verdict.Link.Broken != "" {
+			b.Fatal(verdict)
+		}
+	}, func(i int) {
+		msg := indigoRecords(b, frames[i])
+		require.NoError(b, repo.VerifyCommitSignature(context.Background(), known, msg))
+		if chained {
+			_, err := repo.VerifyCommitMessage(context.Background(), msg)
+			require.NoError(b, err)
+		}
+	})
+}
+
 func BenchmarkFirehose(b *testing.B) {
 	posts := commits(b, 1, func() []byte { return post(b, "Hello, world: this is a post of usual length, with a link. é") }, "app.bsky.feed.post")
 	ten := commits(b, 10, func() []byte { return post(b, "Hello, world: this is a post of usual length, with a link. é") }, "app.bsky.feed.post")
 	layers := commits(b, 1, func() []byte { return layer(b) }, "pub.layers.annotation")
 	var m consumer.Message
-	all, none := Wire(nil), Wire(func(string) bool { return false })
+	all, none := Wire(nil, nil), Wire(func(string) bool { return false }, nil)
 	decode := func(wire consumer.Wire, frames [][]byte) func(int) {
 		return func(i int) {
 			if wire.Decode(frames[i], arrival(), &m); len(m.Malformed) > 0 {
@@ -126,6 +164,10 @@ func BenchmarkFirehose(b *testing.B) {
 			require.NoError(b, err)
 		})
 	})
+	for _, curve := range []string{"p256", "k256"} {
+		b.Run("signed/"+curve, func(b *testing.B) { benchSigned(b, curve, false) })
+		b.Run("chained/"+curve, func(b *testing.B) { benchSigned(b, curve, true) })
+	}
 	var t transcoder
 	var out []byte
 	for name, raw := range map[string][]byte{"transcode/post": post(b, "Hello, world: this is a post of usual length, with a link. é"), "transcode/layer": layer(b)} {

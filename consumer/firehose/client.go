@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -23,6 +24,7 @@ const readLimit = maxFrame + 1<<10
 type Config struct {
 	socket.Config                              // ReadLimit: the network's limit
 	Wanted        func(collection string) bool // the collections whose records are decoded; nil: all
+	Verifier      *Verifier                    // checks signatures; nil: they are not checked
 }
 
 // Client reads one of several servers: relays, or single servers of accounts. One
@@ -53,25 +55,29 @@ func New(cfg Config) (*Client, error) {
 // Capabilities returns what relays and servers of accounts have in common. Whether
 // a cursor is inclusive differs between them, and is not known: the consumer asks
 // for the number before. A relay that took an account down omits its past events,
-// so several anchors are requested.
+// so several anchors are requested. A time is found by the dates of the events.
 func (c *Client) Capabilities() consumer.Capabilities {
-	return consumer.Capabilities{Wire: Wire(c.cfg.Wanted), Exclusive: true, Anchors: 8}
+	return consumer.Capabilities{Wire: Wire(c.cfg.Wanted, c.cfg.Verifier), TimeCursor: true, Informal: true, Exclusive: true, Anchors: 8}
 }
 
 // Connect makes a connection, see socket.Dialer.
 func (c *Client) Connect(ctx context.Context, at func(host string) consumer.Cursor, report func(consumer.Attempt)) (consumer.Conn, error) {
 	var connected *conn
-	err := c.dialer.Connect(ctx, func(_ context.Context, host string, dial func(url.Values) (*socket.Conn, error)) error {
+	err := c.dialer.Connect(ctx, func(ctx context.Context, host string, dial func(url.Values) (*socket.Conn, error)) error {
 		parameters := url.Values{}
 		switch from := at(host); from.Kind {
 		case consumer.CursorSeq:
 			parameters.Set("cursor", strconv.FormatInt(from.Value, 10))
 		case consumer.CursorTime:
-			return fmt.Errorf("a relay cannot start at a time")
+			since, err := c.find(ctx, dial, time.UnixMicro(from.Value))
+			if err != nil {
+				return err
+			}
+			parameters.Set("cursor", strconv.FormatInt(since, 10))
 		}
 		ws, err := dial(parameters)
 		if err == nil {
-			connected = &conn{Conn: ws, client: c, decoder: decoder{wanted: c.cfg.Wanted}}
+			connected = &conn{Conn: ws, client: c, decoder: decoder{wanted: c.cfg.Wanted, verifier: c.cfg.Verifier}}
 		}
 		return err
 	}, report)

@@ -2,7 +2,6 @@ package firehose
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -192,14 +191,4 @@ func TestClientIsConfigured(t *testing.T) {
 		_, err := New(Config{Config: socket.Config{Endpoints: endpoints}})
 		require.ErrorContains(t, err, want)
 	}
-	var cursors []string
-	c := testClient(t, Config{}, servedFrames(t, &cursors, nil))
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := c.Connect(ctx, func(string) consumer.Cursor { return consumer.Cursor{Kind: consumer.CursorTime, Value: 1} },
-		func(a consumer.Attempt) {
-			require.ErrorContains(t, a.Err, "cannot start at a time")
-			cancel()
-		})
-	require.ErrorIs(t, err, context.Canceled)
-	require.Empty(t, cursors)
 }

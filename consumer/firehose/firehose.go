@@ -1,11 +1,12 @@
-// Package firehose is a source that reads com.atproto.sync.subscribeRepos, the stream
-// of a relay or of a single server. A frame is one change of an account or a signed commit of its
-// repository, with the blocks that prove it.
+// Package firehose is a source that reads com.atproto.sync.subscribeRepos, the stream of
+// a relay or of a single server. A frame is one change of an account or a signed commit
+// of its repository, with the blocks that prove it.
 //
 // An event is emitted only if its record has the CID that the operation names, and
 // if the repository's tree has that CID at the path, or no record there after a
-// deletion. Signatures and the chain of commits are not checked here: a server that
-// lies can still invent a whole commit.
+// deletion. With a Verifier, the commit must be signed by the account's key as well:
+// without, a server that lies can invent a whole commit. Unless the chain of commits is
+// checked, a server can leave out operations and commits.
 package firehose
 
 import (
@@ -44,9 +45,12 @@ const (
 // that cannot be read keeps its place if that is readable. An operation that cannot
 // be read is one Malformed; the others of its frame become events.
 //
+// With a verifier, events of a commit are to be stored only if its signature is of the
+// account's key.
+//
 // Unknown fields, unknown kinds of frames and unknown types of messages are ignored.
-func Wire(wanted func(collection string) bool) consumer.Wire {
-	d := &decoder{wanted: wanted}
+func Wire(wanted func(collection string) bool, verifier *Verifier) consumer.Wire {
+	d := &decoder{wanted: wanted, verifier: verifier}
 	decode := func(frame []byte, arrived time.Time, m *consumer.Message) { d.decode(frame, arrived, m) }
 	return consumer.Wire{Name: wireName, Decode: decode, Excerpt: excerpt}
 }

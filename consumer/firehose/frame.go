@@ -11,7 +11,8 @@ import (
 // decoder decodes one frame after another. It is used by one goroutine. After
 // decode it holds the last frame, for further checks of it.
 type decoder struct {
-	wanted func(collection string) bool // nil: all are wanted
+	wanted   func(collection string) bool // nil: all are wanted
+	verifier *Verifier                    // nil: signatures are not checked
 
 	reader
 	frame
@@ -39,6 +40,7 @@ type frame struct {
 	commit, prevData digest
 	named, inductive bool // commit and prevData were read
 	car              []byte
+	checked          bool // the signed commit was read
 	tooBig           bool
 
 	handle, status string
@@ -68,8 +70,16 @@ func (d *decoder) decode(data []byte, arrived time.Time, m *consumer.Message) *N
 	if bad == nil {
 		bad = d.events(m)
 	}
-	if bad != nil {
+	switch {
+	case bad != nil:
 		d.refuse(m, bad)
+	case d.verifier != nil && d.kind == typeCommit:
+		if d.verifier.cfg.Chained {
+			d.addLink(m)
+		}
+		if len(m.Events) > 0 {
+			m.Proof = d.verifier.prove(d, len(m.Events))
+		}
 	}
 	return nil
 }
@@ -81,6 +91,15 @@ func (d *decoder) decodeBeginning(data []byte, arrived time.Time, m *consumer.Me
 	d.read(data) //nolint:errcheck // it ends too early
 	d.place(m)   //nolint:errcheck // as above
 	d.refuse(m, &consumer.Malformed{Cause: "the frame is too long", Expected: "at most " + strconv.Itoa(maxFrame) + " bytes", Received: "more"})
+}
+
+// position returns the number and the time of a frame, or of its beginning; 0 if they
+// are unreadable.
+func (d *decoder) position(data []byte) (seq int64, at time.Time) {
+	var m consumer.Message
+	d.read(data) //nolint:errcheck // the rest of it has no meaning here
+	d.place(&m)  //nolint:errcheck // as above
+	return m.Seq, m.At
 }
 
 // read reads the header and the body. The CAR stays unread.
@@ -256,11 +275,19 @@ func (d *decoder) events(m *consumer.Message) *consumer.Malformed {
 		return &consumer.Malformed{Cause: "not a DID", Path: "/did", Expected: "a DID", Received: consumer.Shorten(d.did)}
 	case d.kind == typeSync:
 		m.Identity = consumer.Identity{Kind: "sync", Author: d.did, Revision: d.rev}
-		return d.readSigned()
+		bad := d.readSigned()
+		if bad == nil && d.verifier != nil {
+			ev := m.Add()
+			ev.Kind, ev.Author, ev.Revision = consumer.KindSync, d.did, d.rev
+		}
+		return bad
 	}
 	ev := m.Add()
 	ev.Author, ev.At = d.did, d.time
 	if d.kind == typeIdentity {
+		if d.verifier != nil {
+			d.verifier.keys.forget(d.did)
+		}
 		ev.Kind, ev.Handle = consumer.KindIdentity, d.handle
 		m.Identity = consumer.Identity{Kind: "identity", Author: d.did}
 		if d.handle != "" && !syntax.IsHandle(d.handle) {
@@ -299,4 +326,16 @@ func (d *decoder) refuse(m *consumer.Message, bad *consumer.Malformed) {
 	if len(d.ops) == 1 {
 		d.ops[0].claim(bad, d.rev)
 	}
+	if d.kind == typeCommit || d.kind == typeSync {
+		d.lost(bad)
+	}
+}
+
+// lost says of a failed proof that the account must be compared with its repository.
+// Without a verifier, relays are trusted, and nothing is compared.
+func (d *decoder) lost(bad *consumer.Malformed) *consumer.Malformed {
+	if bad.Lost = d.verifier != nil; bad.Lost && bad.Revision == "" && syntax.IsTID(d.rev) {
+		bad.Revision = d.rev
+	}
+	return bad
 }

@@ -95,14 +95,14 @@ func TestBlocksOfUnwantedCommitStayUnread(t *testing.T) {
 	r := newRepository(t)
 	msg := r.commit(write{"app.bsky.feed.post/a", post(t, "a")}, write{"app.bsky.feed.like/b", post(t, "b")}, write{"app.bsky.feed.post/c", post(t, "c")})
 	var m consumer.Message
-	like := Wire(func(collection string) bool { return collection == "app.bsky.feed.like" })
+	like := Wire(func(collection string) bool { return collection == "app.bsky.feed.like" }, nil)
 	like.Decode(commitFrame(t, msg), arrival(), &m)
 	require.Len(t, m.Events, 1)
 	require.Equal(t, []any{"b", 1}, []any{m.Events[0].Key, m.Events[0].Part})
 
 	msg.Blocks = []byte("not a CAR")
 	frame := commitFrame(t, msg)
-	Wire(func(string) bool { return false }).Decode(frame, arrival(), &m)
+	Wire(func(string) bool { return false }, nil).Decode(frame, arrival(), &m)
 	require.Empty(t, m.Events)
 	require.Empty(t, m.Malformed)
 	require.Equal(t, msg.Seq, m.Seq)

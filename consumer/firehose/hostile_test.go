@@ -144,7 +144,7 @@ func hostileFrames(t testing.TB) map[string]hostile {
 func TestHostileFramesAreRefusedWithinBounds(t *testing.T) { //nolint:paralleltest // see above
 	for name, c := range hostileFrames(t) {
 		var m consumer.Message
-		wire := Wire(nil)
+		wire := Wire(nil, nil)
 		used := allocated(func() { wire.Decode(c.frame, arrival(), &m) })
 		require.Empty(t, m.Events, name)
 		require.NotEmpty(t, m.Malformed, name)
@@ -166,7 +166,7 @@ func TestDecodingAllocatesLittle(t *testing.T) { //nolint:paralleltest // it mea
 	r := filled(t, 200)
 	frame := commitFrame(t, r.commit(write{"app.bsky.feed.post/a", post(t, "a")}))
 	var m consumer.Message
-	none, all := Wire(func(string) bool { return false }), Wire(nil)
+	none, all := Wire(func(string) bool { return false }, nil), Wire(nil, nil)
 	require.Zero(t, testing.AllocsPerRun(1000, func() { none.Decode(frame, arrival(), &m) }))
 	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { all.Decode(frame, arrival(), &m) }), 4.0)
 	require.Len(t, m.Events, 1)
@@ -212,7 +212,7 @@ func TestMutatedFramesNeverLie(t *testing.T) {
 		for _, ev := range decoded(t, frame).Events {
 			whole[ev.Collection+"/"+ev.Key] = ev.CID + string(ev.Record)
 		}
-		wire := Wire(nil)
+		wire := Wire(nil, nil)
 		var m consumer.Message
 		for range 200 {
 			mutated := slices.Clone(frame)

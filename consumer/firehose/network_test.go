@@ -267,6 +267,6 @@ func (r *repository) writes(random *rand.Rand, n int) []write {
 func decoded(t testing.TB, frame []byte) *consumer.Message {
 	t.Helper()
 	var m consumer.Message
-	Wire(nil).Decode(frame, arrival(), &m)
+	Wire(nil, nil).Decode(frame, arrival(), &m)
 	return &m
 }

@@ -92,16 +92,12 @@ func (d *decoder) commitEvents(m *consumer.Message) *consumer.Malformed {
 	if d.tooBig {
 		return &consumer.Malformed{Cause: "the commit is marked as too big for its operations to be included", Path: "/tooBig", Expected: "false", Received: "true"}
 	}
-	read := false
 	for i := range d.ops {
 		if !d.wants(&d.ops[i]) {
 			continue
 		}
-		if !read {
-			if bad := d.checkCommit(); bad != nil {
-				return bad
-			}
-			read = true
+		if bad := d.checkCommit(); bad != nil {
+			return bad
 		}
 		bad := d.event(m, i)
 		if bad == nil {
@@ -125,12 +121,17 @@ func (d *decoder) wants(o *operation) bool {
 	return d.wanted == nil || collection == "" || d.wanted(collection)
 }
 
-// checkCommit checks what the operations of a commit have in common, and reads it.
+// checkCommit checks what the operations of a commit have in common, and reads it, once.
 func (d *decoder) checkCommit() *consumer.Malformed {
+	if d.checked {
+		return nil
+	}
 	if !syntax.IsDID(d.did) {
 		return &consumer.Malformed{Cause: "not a DID", Path: "/repo", Expected: "a DID", Received: consumer.Shorten(d.did)}
 	}
-	return d.readSigned()
+	bad := d.readSigned()
+	d.checked = bad == nil
+	return bad
 }
 
 // readSigned reads the blocks, and the signed commit from them, which must be of the
@@ -189,16 +190,16 @@ func (d *decoder) event(m *consumer.Message, part int) *consumer.Malformed {
 	value, found, bad := d.blocks.lookup(&d.signed.data, o.path, nil)
 	switch {
 	case bad != nil:
-		return within("/tree", bad)
+		return d.lost(within("/tree", bad))
 	case ev.Operation == consumer.Delete && found:
-		return &consumer.Malformed{Cause: "the deleted record is in the repository's tree", Path: "/tree", Expected: "nothing", Received: value.String()}
+		return d.lost(&consumer.Malformed{Cause: "the deleted record is in the repository's tree", Path: "/tree", Expected: "nothing", Received: value.String()})
 	case ev.Operation == consumer.Delete:
 		*m.Add() = ev
 		return nil
 	case !found:
-		return &consumer.Malformed{Cause: "the record is not in the repository's tree", Path: "/tree", Expected: o.cid.String(), Received: "nothing"}
+		return d.lost(&consumer.Malformed{Cause: "the record is not in the repository's tree", Path: "/tree", Expected: o.cid.String(), Received: "nothing"})
 	case value != o.cid:
-		return &consumer.Malformed{Cause: "the repository's tree has another record", Path: "/tree", Expected: o.cid.String(), Received: value.String()}
+		return d.lost(&consumer.Malformed{Cause: "the repository's tree has another record", Path: "/tree", Expected: o.cid.String(), Received: value.String()})
 	}
 	if bad := d.record(&ev, &o.cid); bad != nil {
 		return within("/record", bad)
@@ -229,7 +230,7 @@ func (d *decoder) record(ev *consumer.Event, cid *digest) *consumer.Malformed {
 	raw, bad := d.blocks.get(cid)
 	switch {
 	case bad != nil:
-		return bad
+		return d.lost(bad)
 	case len(raw) > maxRecord:
 		return &consumer.Malformed{Cause: "the record is larger than the network allows", Expected: "at most " + strconv.Itoa(maxRecord) + " bytes", Received: strconv.Itoa(len(raw)) + " bytes"}
 	}

@@ -20,7 +20,7 @@ import (
 // frame.
 func alone(t testing.TB, m *consumer.Message) {
 	t.Helper()
-	wire := Wire(nil)
+	wire := Wire(nil, nil)
 	var single consumer.Message
 	for i := range m.Events {
 		want := m.Events[i]
@@ -109,7 +109,7 @@ func TestExcerptHoldsOneEvent(t *testing.T) {
 	m := decoded(t, commitFrame(t, r.commit(writes...)))
 	require.Len(t, m.Events, 30)
 	alone(t, m)
-	wire := Wire(nil)
+	wire := Wire(nil, nil)
 	require.Less(t, len(wire.Excerpt(m.Raw, 3)), len(m.Raw)/2)
 	require.Equal(t, m.Raw, wire.Excerpt(m.Raw, 99))
 	require.Equal(t, []byte("x"), wire.Excerpt([]byte("x"), 0))
@@ -119,7 +119,7 @@ func TestExcerptHoldsOneEvent(t *testing.T) {
 // The records of a frame stay as they are while later frames are decoded.
 func TestRecordsOutliveTheirFrame(t *testing.T) {
 	t.Parallel()
-	r, wire := newRepository(t), Wire(nil)
+	r, wire := newRepository(t), Wire(nil, nil)
 	var m consumer.Message
 	var kept []consumer.Event
 	var want []string

@@ -36,6 +36,7 @@ type Conn struct {
 	// Of the reading goroutine.
 	slab     []byte
 	received bool        // an event has arrived
+	probes   bool        // see Probes
 	stop     func() bool // ends the wait for the context of Next
 }
 
@@ -69,6 +70,10 @@ func (k *Conn) Fail(closeErr error) {
 	})
 }
 
+// Probes says that the connection only looks at what the server has. Its end is no
+// failure, and its events do not end a row of failures. It is called before Next.
+func (k *Conn) Probes() { k.probes = true }
+
 // Send sends a text message.
 func (k *Conn) Send(ctx context.Context, message []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, k.dialer.cfg.DialTimeout)
@@ -93,7 +98,9 @@ func (k *Conn) Next(ctx context.Context) (consumer.Frame, error) {
 	k.dialer.metrics.bytes.Add(float64(len(f.Data)))
 	if !k.received {
 		k.received = true
-		k.dialer.resetFailures()
+		if !k.probes {
+			k.dialer.resetFailures()
+		}
 	}
 	return f, nil
 }
@@ -116,7 +123,7 @@ func (k *Conn) ended(ctx context.Context, err error) error {
 	case errors.Is(err, io.EOF):
 		err = errors.New("the connection was lost")
 	}
-	if !k.received {
+	if !k.received && !k.probes {
 		k.dialer.recordFailure(fmt.Errorf("no event arrived: %w", err))
 	}
 	return err

@@ -14,7 +14,7 @@ import (
 
 // Collector exports the metrics that describe the database rather than one process,
 // so every process exports the same values. Labels are streams, queues, stages,
-// tables and Weir's own processes, never text from the network. While the database
+// tables, configured collections and Weir's own processes, never text from the network. While the database
 // does not respond, weir_database_up is 0 and the other metrics are missing. The
 // limits of this process are always exported.
 type Collector struct {
@@ -62,6 +62,9 @@ var (
 	gapSeconds     = desc("gaps_open_seconds", "The total length of the open gaps. Expect zero.")
 	deadLettersNew = desc("dead_letters_new", "Dead letters of the last ten minutes. Expect zero.")
 	deadLetters    = desc("dead_letters", "Dead letters that were neither retried nor dismissed, by stage. Expect zero.", "stage")
+	desynchronized = desc("desynchronized_accounts", "Accounts that must be compared with their repositories, because a commit of them could not be verified. At 10,000 no further ones are marked. Expect zero after a while.")
+	historyAccount = desc("history_accounts", "Accounts of the histories of collections, by state: waiting, done, unread (cannot be read for now) and limited (of done, those that reached the limit of an account).", "collection", "state")
+	historyRecords = desc("history_records", "Records of the accounts that the history of a collection has read.", "collection")
 	databaseBytes  = desc("database_bytes", "The size of the database on disk.")
 	tableBytes     = desc("table_bytes", "The size of a table on disk, with its indexes and partitions.", "table")
 	tableDeadRows  = desc("table_dead_rows", "Dead rows of a table that wait for vacuum. If they only grow, a transaction holds an old snapshot open.", "table")
@@ -137,6 +140,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for _, s := range byStage {
 		gauge(deadLetters, float64(s.Count), s.Stage)
 	}
+	gauge(desynchronized, float64(r.Desynchronized))
+	sendHistories(r, gauge)
 	gauge(databaseBytes, float64(r.DatabaseBytes))
 	sendAudit(r, gauge)
 	gauge(countsPending, float64(r.CountsPending))
@@ -166,6 +171,18 @@ func (c *Collector) sendLimits(gauge func(*prometheus.Desc, float64, ...string))
 		age = c.limits.AuditAge.Seconds()
 	}
 	gauge(auditLimit, age)
+}
+
+// sendHistories exports how far the past of collections, which operators name, has been
+// read.
+func sendHistories(r Report, gauge func(*prometheus.Desc, float64, ...string)) {
+	for _, h := range r.Histories {
+		gauge(historyAccount, float64(h.Accounts-h.Done-h.Unread), h.Collection, "waiting")
+		gauge(historyAccount, float64(h.Done), h.Collection, "done")
+		gauge(historyAccount, float64(h.Unread), h.Collection, "unread")
+		gauge(historyAccount, float64(h.Limited), h.Collection, "limited")
+		gauge(historyRecords, float64(h.Records), h.Collection)
+	}
 }
 
 // sendAudit exports the result of the last audit.

@@ -88,8 +88,11 @@ type Report struct {
 	Unclosable     int64   `json:"unclosable_gaps"` // open gaps that cannot be closed
 	GapProblem     string  `json:"gap_problem"`     // why they cannot be closed; empty if all can be
 	DeadLetters    int64   `json:"dead_letters"`
-	NewDeadLetters int64   `json:"new_dead_letters"` // of the last ten minutes
+	NewDeadLetters int64   `json:"new_dead_letters"`        // of the last ten minutes
+	Desynchronized int64   `json:"desynchronized_accounts"` // accounts that must be compared with their repositories
 	DatabaseBytes  int64   `json:"database_bytes"`
+
+	Histories []schema.History `json:"histories"` // of collections: how far their past has been read
 
 	Audit           *schema.Audit `json:"audit"`             // the last audit; null: none yet
 	AuditSecondsAgo float64       `json:"audit_seconds_ago"` // since it ended, or since one was possible
@@ -135,7 +138,7 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 	r := Report{
 		Queues: queues, FollowsCount: totals.Follows, UnreadWatches: totals.FailedWatches, OpenGaps: totals.Gaps, GapSeconds: totals.GapSeconds,
 		GapAccounts: totals.GapAccounts, GapWaiting: totals.GapAccountsLeft, Unclosable: totals.StuckGaps, GapProblem: totals.GapProblem,
-		DeadLetters: totals.DeadLetters, NewDeadLetters: totals.NewDeadLetters, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
+		DeadLetters: totals.DeadLetters, NewDeadLetters: totals.NewDeadLetters, Desynchronized: totals.Desynchronized, DatabaseBytes: totals.Bytes, Conditions: []Condition{}, Streams: []Stream{},
 	}
 	for _, st := range statuses {
 		r.Streams = append(r.Streams, stream(st, now, limits))
@@ -146,6 +149,9 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		}
 	}
 	if err := r.readAudit(ctx, db, now); err != nil {
+		return Report{}, err
+	}
+	if r.Histories, err = schema.Histories(ctx, db); err != nil {
 		return Report{}, err
 	}
 	counts, err := schema.ReadCounts(ctx, db)

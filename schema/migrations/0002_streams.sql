@@ -131,10 +131,61 @@ COMMENT ON FUNCTION close_gap IS 'Adds the job that closes a new gap, in the tra
 
 CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
 
+CREATE TABLE resyncs (
+    did               text COLLATE "C" PRIMARY KEY,
+    desynchronized_at timestamptz,
+    cause             text             NOT NULL,
+    wanted            text COLLATE "C" NOT NULL,
+    requested_at      timestamptz      NOT NULL,
+    due_at            timestamptz      NOT NULL,
+    begun_at          timestamptz,
+    rev               text COLLATE "C" NOT NULL DEFAULT '',
+    synchronized_at   timestamptz,
+    unchanged         int              NOT NULL DEFAULT 0,
+    problem           text             NOT NULL DEFAULT ''
+);
+CREATE INDEX resyncs_open ON resyncs (desynchronized_at) WHERE desynchronized_at IS NOT NULL;
+CREATE INDEX resyncs_begun ON resyncs (begun_at);
+CREATE INDEX resyncs_synchronized ON resyncs (synchronized_at) WHERE desynchronized_at IS NULL;
+
+COMMENT ON TABLE  resyncs IS 'Accounts whose stored records may differ from their repositories, because a commit of them could not be verified, or was announced without its contents. Those that were compared since stay for as long as deletions are known.';
+COMMENT ON COLUMN resyncs.desynchronized_at IS 'Since when its records may differ. NULL: they were compared with the repository.';
+COMMENT ON COLUMN resyncs.cause IS 'Why they may differ.';
+COMMENT ON COLUMN resyncs.wanted IS 'The highest revision that could not be verified since the last resync began. Empty: none; zzzzzzzzzzzzz: it is unknown.';
+COMMENT ON COLUMN resyncs.requested_at IS 'When a job was last added for it.';
+COMMENT ON COLUMN resyncs.due_at IS 'The next resync does not begin earlier. Resyncs that find nothing make it later, up to a day: whoever sends forgeries cannot have the repository fetched as often as he likes.';
+COMMENT ON COLUMN resyncs.begun_at IS 'When the last resync began.';
+COMMENT ON COLUMN resyncs.rev IS 'The revision of the repository that was last compared. What is refused up to it needs no other resync.';
+COMMENT ON COLUMN resyncs.unchanged IS 'How many resyncs in a row found no difference.';
+COMMENT ON COLUMN resyncs.problem IS 'Why the repository could not be compared the last time. Empty: it could.';
+
+CREATE TABLE chains (
+    did  text COLLATE "C" PRIMARY KEY,
+    rev  text COLLATE "C" NOT NULL,
+    data bytea            NOT NULL
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE  chains IS 'The last commit of each followed account, if the chain of commits is verified: the next one must follow from it. It moves in the transaction of the stream''s position.';
+COMMENT ON COLUMN chains.data IS 'The hash of the root of the repository''s tree at that commit.';
+
+CREATE FUNCTION enqueue_resync(account text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    IF account IS NULL OR length(account) > 2048 OR account !~ '^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$' THEN
+        RAISE EXCEPTION '% is not a DID', coalesce(quote_literal(left(account, 100)), 'NULL') USING ERRCODE = '22023';
+    END IF;
+    INSERT INTO resyncs AS r (did, desynchronized_at, cause, wanted, requested_at, due_at)
+    VALUES (account, now(), 'requested', 'zzzzzzzzzzzzz', now(), now())
+    ON CONFLICT (did) DO UPDATE
+    SET desynchronized_at = coalesce(r.desynchronized_at, now()), cause = excluded.cause, wanted = excluded.wanted, requested_at = now(), due_at = now();
+    RETURN enqueue_job('resync_repo', 'backfill', jsonb_build_object('did', account), ARRAY['resync']); -- a second job finds nothing to do
+END $$;
+
+COMMENT ON FUNCTION enqueue_resync IS 'Requests that an account is compared with its repository, by DID: at once, however often that was done. Returns the id of the job.';
+
 CREATE TABLE dead_letters (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        bytea       NOT NULL UNIQUE,
-    stage      text        NOT NULL CHECK (stage IN ('decode', 'commit', 'process', 'job')),
+    stage      text        NOT NULL CHECK (stage IN ('decode', 'verify', 'commit', 'process', 'job')),
     class      text        NOT NULL DEFAULT 'permanent' CHECK (class IN ('permanent', 'retryable')),
     state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'retrying', 'retried', 'dismissed')),
     state_at   timestamptz,
@@ -164,12 +215,13 @@ CREATE INDEX dead_letters_job ON dead_letters (job) WHERE job IS NOT NULL;
 CREATE INDEX dead_letters_projection ON dead_letters (projection) WHERE projection IS NOT NULL;
 CREATE INDEX dead_letters_record ON dead_letters (did, collection, rkey) WHERE did IS NOT NULL;
 CREATE INDEX dead_letters_nameless ON dead_letters (id) WHERE did IS NULL AND stage <> 'job';
-CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND stage <> 'job';
+CREATE INDEX dead_letters_large ON dead_letters (id) WHERE octet_length(raw) > 16384 AND class <> 'retryable' AND stage <> 'job';
+CREATE INDEX dead_letters_waiting ON dead_letters ((did LIKE 'did:plc:%')) WHERE class = 'retryable' AND stage <> 'job' AND state IN ('open', 'retrying');
 
 COMMENT ON TABLE  dead_letters IS 'Events, records and jobs that could not be processed, with the cause. They are set aside so that the rest goes on.';
 COMMENT ON COLUMN dead_letters.key IS 'sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.';
-COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.';
-COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry failed.';
+COMMENT ON COLUMN dead_letters.stage IS 'decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.';
+COMMENT ON COLUMN dead_letters.class IS 'permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.';
 COMMENT ON COLUMN dead_letters.state IS 'open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.';
 COMMENT ON COLUMN dead_letters.wire IS 'The format of raw: a retry needs the decoder of this name. Empty: the input came over no wire.';
 COMMENT ON COLUMN dead_letters.kind IS 'Of a job: its kind.';
@@ -198,7 +250,7 @@ BEGIN
     UPDATE dead_letters
     SET state = CASE state WHEN 'dismissed' THEN state ELSE 'open' END, state_at = now(), last_seen = now(), last_cause = why, count = count + 1
     WHERE job = NEW.id;
-    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'resolve_links', 'sync_follows') THEN -- the next run does the same work
+    IF FOUND OR NEW.state = 'discarded' AND NEW.kind IN ('expire', 'check_alerts', 'check_counts', 'check_subjects', 'audit', 'fetch_card', 'fill_collections', 'resolve_links', 'retry_dead_letters', 'sync_follows') THEN -- the next run does the same work
         RETURN NULL;
     END IF;
     INSERT INTO dead_letters AS d (key, stage, class, kind, queue, job, cause, raw, raw_bytes, first_seen, last_seen)
@@ -246,8 +298,8 @@ COMMENT ON FUNCTION retry_dead_letter IS 'Requests a retry of a dead letter, wha
 
 CREATE FUNCTION check_dead_letter_filter(stage text, class text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF stage NOT IN ('decode', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, commit, process or job.';
+    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'job') THEN
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
         RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';

@@ -92,7 +92,10 @@ BEGIN
     IF valid OR NOT EXISTS (SELECT FROM partitions AS p WHERE p.parent = p_parent AND p.ahead) THEN
         RETURN false;
     ELSIF NOT valid THEN
-        EXECUTE format('ALTER TABLE %s VALIDATE CONSTRAINT %I', rest, named); -- scans, and blocks neither readers nor writers
+        BEGIN
+            EXECUTE format('ALTER TABLE %s VALIDATE CONSTRAINT %I', rest, named); -- scans, and blocks neither readers nor writers
+        EXCEPTION WHEN undefined_object THEN NULL; -- another process made a partition meanwhile, and dropped it
+        END;
         RETURN true;
     END IF;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', rest);

@@ -25,7 +25,7 @@ COMMENT ON COLUMN links.identity IS 'The same for all spellings of one article. 
 COMMENT ON COLUMN links.url IS 'The spelling that is shown: a normalised URL.';
 COMMENT ON COLUMN links.site IS 'The host of that URL, as the page shows it.';
 COMMENT ON COLUMN links.image IS 'blob:<did>/<cid>, the picture that a poster uploaded with the card.';
-COMMENT ON COLUMN links.card_from IS 'The AT-URI of the post that the card came from. Empty: there is no card.';
+COMMENT ON COLUMN links.card_from IS 'Where the title is from: the AT-URI of a post, or the address of the page itself. Empty: there is no card.';
 COMMENT ON COLUMN links.kept_sharers IS 'The largest number of accounts that shared it when some of its shares expired, if they were enough to keep the link. NULL: they never were.';
 COMMENT ON COLUMN links.kept_at IS 'When that last happened. The link stays for the retention of links since then, also without shares.';
 COMMENT ON COLUMN links.merged_into IS 'The link that counts in place of this one, as link_merges says. It is merged into none itself. NULL: this link counts itself.';

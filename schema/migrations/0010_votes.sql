@@ -20,6 +20,12 @@ COMMENT ON COLUMN sharers.url_at IS 'Since when: the date of its earliest post w
 COMMENT ON COLUMN sharers.url_key IS 'The collection and rkey of that post.';
 COMMENT ON COLUMN sharers.voted_at IS 'When this time leaves the longest window, the votes are read again.';
 
+-- What a sharer gives is not a claim: each gives another one.
+ALTER TABLE shares ADD COLUMN gift text COLLATE "C" CHECK (octet_length(gift) <= 2048);
+CREATE INDEX shares_gift ON shares (link_id, shared_at) WHERE gift IS NOT NULL;
+
+COMMENT ON COLUMN shares.gift IS 'The URL with which the post opens the article for readers who have not paid. NULL: it gives none.';
+
 CREATE TABLE claim_votes (
     claim_id   bigint NOT NULL,
     link_id    bigint NOT NULL,

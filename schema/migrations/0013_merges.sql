@@ -3,15 +3,15 @@
 CREATE TABLE link_merges (
     link_id   bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,
     into_id   bigint      NOT NULL REFERENCES links (id) ON DELETE CASCADE CHECK (into_id <> link_id),
-    why       text        NOT NULL CHECK (why IN ('redirect', 'by hand')),
+    why       text        NOT NULL CHECK (why IN ('redirect', 'canonical', 'by hand')),
     merged_at timestamptz NOT NULL,
     split_at  timestamptz
 );
 CREATE INDEX link_merges_into ON link_merges (into_id);
 
 COMMENT ON TABLE  link_merges IS 'Which links were merged into which, when and why. A link may be merged into one that is merged itself: links.merged_into is the last of them.';
-COMMENT ON COLUMN link_merges.why IS 'redirect: the link is a short one, and its redirect leads to the other; by hand: by weir link merge.';
-COMMENT ON COLUMN link_merges.split_at IS 'When somebody undid the merge. A redirect does not merge the link again. NULL: it is in force.';
+COMMENT ON COLUMN link_merges.why IS 'redirect: its redirects lead to the other; canonical: its page calls the other its own address; by hand: by weir link merge.';
+COMMENT ON COLUMN link_merges.split_at IS 'When the merge was undone: by weir link split, or because more than three links of a host ended there. Only a person merges the link again. NULL: it is in force.';
 
 CREATE TABLE short_links (
     link_id    bigint      PRIMARY KEY REFERENCES links (id) ON DELETE CASCADE,

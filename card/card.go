@@ -1,0 +1,275 @@
+// Package card reads what a page says about itself: its title, description and site name,
+// where its address leads and which address it calls its own. The address is a stranger's,
+// and so is the page: every request is guarded, and time, bytes and redirects are bounded.
+// It obeys robots.txt, executes nothing, sends no cookie and never fetches a picture.
+package card
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/publicsuffix"
+
+	"github.com/weir-social/weir/guard"
+	"github.com/weir-social/weir/link"
+)
+
+const (
+	maxBytes     = 2 << 20 // of a page, compressed and decompressed
+	maxRedirects = 5
+	maxAddress   = 4096 // bytes of an address on the way
+)
+
+// Config configures a Client.
+type Config struct {
+	Transport *http.Transport                           // http.DefaultTransport when nil; it is always guarded
+	Guard     guard.Config                              // tests name their servers
+	Ports     []string                                  // 80 and 443 when nil; tests have others
+	Turn      func(ctx context.Context, h string) error // waits until a request to the host may start; nil: no limit
+	Timeout   time.Duration                             // of everything; 10 s when zero
+	UserAgent string                                    // begins with the name that robots.txt knows
+}
+
+// Client fetches pages. It is safe for concurrent use.
+type Client struct {
+	cfg       Config
+	transport http.RoundTripper // follows no redirect, and keeps no cookie
+	robots    robotsCache
+}
+
+// New returns a client.
+func New(cfg Config) *Client {
+	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
+	if cfg.Ports == nil {
+		cfg.Ports = []string{"80", "443"}
+	}
+	of := cfg.Transport
+	if of == nil {
+		of = http.DefaultTransport.(*http.Transport) //nolint:forcetypeassert // it is one
+	}
+	t := cfg.Guard.Transport(of)
+	t.DisableKeepAlives, t.DisableCompression = true, true // gzip is read here, within bounds
+	return &Client{cfg: cfg, transport: t}
+}
+
+// Page is what a page says about itself. All texts are plain, on one line, and valid UTF-8.
+type Page struct {
+	Title       string    // at most 300 characters
+	Description string    // at most 1000
+	SiteName    string    // at most 100
+	Address     string    // where the redirects ended
+	SameSite    bool      // that has the registrable domain of the address that was fetched
+	To          link.Link // the same address as a link; zero: it is none
+	Canonical   link.Link // the address that the page calls its own, in the same registrable domain; zero: none
+	Why         string    // why it is not the page of an article; empty: it is
+}
+
+// Dead is the error for an address without a page: to ask again would not help.
+type Dead struct{ Why string }
+
+func (e *Dead) Error() string { return e.Why }
+
+// busy is the error for a server that asks to come back later.
+type busy struct {
+	status int
+	host   string
+	after  time.Duration
+}
+
+func (e *busy) Error() string { return fmt.Sprintf("%s answers %d", e.host, e.status) }
+
+// RetryAfter returns how long a server asks to wait; 0: it did not say.
+func RetryAfter(err error) time.Duration {
+	if b, ok := errors.AsType[*busy](err); ok {
+		return b.after
+	}
+	return 0
+}
+
+// Fetch reads the page at an address. It returns a *Dead, or another error if the page
+// could not be read now.
+func (c *Client) Fetch(ctx context.Context, address string) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	first, err := url.Parse(address)
+	if err != nil {
+		return Page{}, &Dead{"its address is not valid"}
+	}
+	allowed := func(ctx context.Context, at *url.URL) error {
+		ok, err := c.mayFetch(ctx, at)
+		if err == nil && !ok {
+			err = &Dead{"the robots.txt of " + at.Hostname() + " forbids it"}
+		}
+		return err
+	}
+	resp, at, err := c.follow(ctx, first, allowed)
+	if err != nil {
+		return Page{}, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	if resp.StatusCode != http.StatusOK {
+		return Page{}, &Dead{fmt.Sprintf("%s answers %d", at.Hostname(), resp.StatusCode)}
+	}
+	h, err := readHead(resp)
+	if err != nil {
+		return Page{}, fmt.Errorf("read the page of %s: %w", at.Hostname(), err)
+	}
+	return newPage(h, first, at), nil
+}
+
+// newPage describes the page that was found at an address.
+func newPage(h head, first, at *url.URL) Page {
+	p := Page{Title: h.title.text, Description: h.description.text, SiteName: h.site.text, Address: at.String(), SameSite: sameSite(first, at)}
+	if to, err := link.Parse(at.String()); err == nil && !to.Excluded && (!to.Short || at.Host == first.Host) {
+		p.To, p.Address = to, to.URL
+	}
+	if own, err := at.Parse(h.canonical); err == nil && h.canonical != "" && sameSite(own, at) {
+		if to, err := link.Parse(own.String()); err == nil && !to.Excluded && !to.Short {
+			p.Canonical = to
+		}
+	}
+	switch {
+	case p.Title == "":
+		p.Why = "it has no title"
+	case strings.ContainsRune(p.Title, '\uFFFD'):
+		p.Why = "its title cannot be read in its charset"
+	case at.Path != first.Path && isRoot(at.Path):
+		p.Why = "it leads to the front page of " + at.Hostname()
+	case isWall(p.Title) || isWallAddress(first, at):
+		p.Why = "it is a consent, login or bot-check page"
+	}
+	if strings.ContainsRune(p.Description, '\uFFFD') {
+		p.Description = ""
+	}
+	if strings.ContainsRune(p.SiteName, '\uFFFD') {
+		p.SiteName = ""
+	}
+	return p
+}
+
+func isRoot(path string) bool { return strings.Trim(path, "/") == "" }
+
+// follow follows redirects, and returns the first answer that is none and its address.
+// before, if not nil, decides about each address.
+func (c *Client) follow(ctx context.Context, at *url.URL, before func(context.Context, *url.URL) error) (*http.Response, *url.URL, error) {
+	for hops := 0; ; hops++ {
+		if err := c.check(at); err != nil {
+			return nil, nil, err
+		}
+		if before != nil {
+			if err := before(ctx, at); err != nil {
+				return nil, nil, err
+			}
+		}
+		resp, err := c.get(ctx, at)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch resp.StatusCode {
+		case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		default:
+			return resp, at, nil
+		}
+		resp.Body.Close() //nolint:errcheck // its body is not read
+		if hops == maxRedirects {
+			return nil, nil, &Dead{fmt.Sprintf("it redirects more than %d times", maxRedirects)}
+		}
+		next, err := resp.Location()
+		if err != nil {
+			return nil, nil, &Dead{at.Hostname() + " redirects to no address"}
+		}
+		at = next
+	}
+}
+
+// check refuses addresses that are never asked, whatever their host is.
+func (c *Client) check(at *url.URL) error {
+	port := at.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[at.Scheme]
+	}
+	switch {
+	case at.Scheme != "http" && at.Scheme != "https":
+		return &Dead{"it leads to an address that is neither http nor https"}
+	case at.User != nil:
+		return &Dead{"it leads to an address with a user name"}
+	case at.Hostname() == "":
+		return &Dead{"it leads to an address without a host"}
+	case !slices.Contains(c.cfg.Ports, port):
+		return &Dead{"it leads to port " + port}
+	case len(at.String()) > maxAddress:
+		return &Dead{fmt.Sprintf("it leads to an address of more than %d bytes", maxAddress)}
+	}
+	return nil
+}
+
+// get makes one request.
+func (c *Client) get(ctx context.Context, at *url.URL) (*http.Response, error) {
+	if c.cfg.Turn != nil {
+		if err := c.cfg.Turn(ctx, strings.ToLower(at.Hostname())); err != nil {
+			return nil, fmt.Errorf("wait to ask %s: %w", at.Hostname(), err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, &Dead{"its address is not valid"}
+	}
+	req.Header.Set("User-Agent", c.cfg.UserAgent)
+	req.Header.Set("Accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1")
+	req.Header.Set("Accept-Encoding", "gzip")
+	resp, err := c.transport.RoundTrip(req)
+	if err != nil {
+		return nil, refusal(at.Hostname(), err)
+	}
+	switch status := resp.StatusCode; {
+	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status >= 500:
+		resp.Body.Close() //nolint:errcheck // its body is not read
+		seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 20)
+		if err != nil {
+			seconds = 0
+		}
+		return nil, &busy{status, at.Hostname(), time.Duration(seconds) * time.Second} //nolint:gosec // 20 bits
+	}
+	return resp, nil
+}
+
+// refusal returns the error of a request that got no answer. A name that does not exist and
+// a certificate that does not fit are answers.
+func refusal(host string, err error) error {
+	var dns *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.Is(err, guard.ErrPrivate):
+		return &Dead{host + " has a private address"}
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return &Dead{host + " does not exist"}
+	case errors.As(err, &certificate), errors.As(err, &record):
+		return &Dead{host + " has no valid certificate"}
+	}
+	return fmt.Errorf("ask %s: %w", host, err)
+}
+
+// sameSite reports whether two addresses have one registrable domain.
+func sameSite(a, b *url.URL) bool {
+	return registrable(a.Hostname()) == registrable(b.Hostname())
+}
+
+func registrable(host string) string {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
+	if err != nil { // the host itself is a public suffix, or an IP address
+		return host
+	}
+	return domain
+}

@@ -1,0 +1,207 @@
+package firehose
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	atproto "github.com/bluesky-social/indigo/atproto/syntax"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/syntax"
+)
+
+// Repository is a copy of an account's repository whose commit is signed by the account.
+// Its tree is read, and every record is checked when it is read. It is not safe for
+// concurrent use.
+type Repository struct {
+	rev     string
+	data    digest
+	blocks  blocks
+	records map[string][]leaf // by collection, sorted by key
+	json    transcoder
+}
+
+// leaf is a record of a repository.
+type leaf struct {
+	key string
+	cid digest
+}
+
+const (
+	// maxLayers bounds the layers of a tree: a hash has no more zeros.
+	maxLayers = 128
+
+	// maxRepositoryKeys bounds the keys of a repository, in bytes: a tree of 128 MiB may
+	// name keys of 2 GiB, which share their beginnings.
+	maxRepositoryKeys = 128 << 20
+
+	// revAhead is how far the clock of an account's server may be ahead.
+	revAhead = time.Hour
+)
+
+// ReadRepository reads a CAR that an account's server exports. Its commit must be of the
+// account and signed with the key. Records of other collections than wanted are left
+// out. The repository shares memory with the CAR.
+func ReadRepository(car []byte, did string, key atcrypto.PublicKey, wanted func(collection string) bool) (*Repository, error) {
+	r := &Repository{records: map[string][]leaf{}}
+	if bad := r.blocks.read(car); bad != nil {
+		return nil, fmt.Errorf("read the repository of %s: %w", did, bad)
+	}
+	raw, bad := r.blocks.get(&r.blocks.root)
+	if bad != nil {
+		return nil, fmt.Errorf("read the commit of %s: %w", did, bad)
+	}
+	c, bad := readCommit(raw)
+	if bad != nil {
+		return nil, fmt.Errorf("read the commit of %s: %w", did, bad)
+	}
+	switch tid, err := atproto.ParseTID(c.rev); {
+	case c.did != did:
+		return nil, fmt.Errorf("the repository of %s is that of %s", did, consumer.Shorten(c.did))
+	case err != nil:
+		return nil, fmt.Errorf("the revision of %s is no TID: %s", did, consumer.Shorten(c.rev))
+	case tid.Time().After(time.Now().Add(revAhead)): // no later revision would be newer
+		return nil, fmt.Errorf("the revision of %s is of the future: %s", did, tid.Time().UTC().Format(time.RFC3339))
+	}
+	if err := key.HashAndVerify(c.unsigned(), c.sig); err != nil {
+		return nil, fmt.Errorf("the repository of %s is not signed with the account's key: %w", did, err)
+	}
+	r.rev, r.data = strings.Clone(c.rev), c.data
+	w := walk{Repository: r, wanted: wanted, left: len(r.blocks.list)}
+	if err := w.node(&c.data, maxLayers); err != nil {
+		return nil, fmt.Errorf("read the tree of %s: %w", did, err)
+	}
+	return r, nil
+}
+
+// walk reads a whole tree.
+type walk struct {
+	*Repository
+	wanted func(collection string) bool
+	left   int    // nodes that may still be read: each is read once, if the keys are sorted
+	last   string // the last key
+	keys   int    // bytes of the wanted keys
+}
+
+// node reads a node and what is below it.
+func (w *walk) node(at *digest, layers int) error {
+	if w.left--; w.left < 0 || layers < 0 {
+		return errors.New("its nodes contain each other")
+	}
+	data, bad := w.blocks.get(at)
+	if bad != nil {
+		return bad
+	}
+	left, err := leftOf(data)
+	if err != nil {
+		return err
+	}
+	if left != nil {
+		if err := w.node(left, layers-1); err != nil {
+			return err
+		}
+	}
+	n, bad := readNode(data)
+	if bad != nil {
+		return bad
+	}
+	var e entry
+	before := ""
+	for n.left > 0 {
+		if bad := n.next(&e); bad != nil {
+			return bad
+		}
+		key := before[:e.shared] + string(e.rest)
+		if err := w.leaf(key, &e.value); err != nil {
+			return err
+		}
+		before = key
+		if e.hasRight {
+			if err := w.node(&e.right, layers-1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// leftOf returns the link before the entries of a node, which comes last in its block.
+func leftOf(data []byte) (*digest, error) {
+	n, bad := readNode(data)
+	if bad != nil {
+		return nil, bad
+	}
+	var e entry
+	for n.left > 0 {
+		if bad := n.next(&e); bad != nil {
+			return nil, bad
+		}
+	}
+	var left digest
+	switch hasLeft, bad := n.end(&left); {
+	case bad != nil:
+		return nil, bad
+	case hasLeft:
+		return &left, nil
+	}
+	return nil, nil
+}
+
+// leaf adds a record of a wanted collection.
+func (w *walk) leaf(key string, cid *digest) error {
+	if key <= w.last {
+		return fmt.Errorf("its keys are not sorted: %s", consumer.Shorten(key))
+	}
+	w.last = key
+	collection, rkey, ok := strings.Cut(key, "/")
+	if !ok || !syntax.IsNSID(collection) || !syntax.IsRecordKey(rkey) || !w.wanted(collection) {
+		return nil // a stream would not store it either
+	}
+	if w.keys += len(key); w.keys > maxRepositoryKeys {
+		return fmt.Errorf("its keys are longer than %d bytes", maxRepositoryKeys)
+	}
+	w.records[collection] = append(w.records[collection], leaf{rkey, *cid})
+	return nil
+}
+
+// Rev returns the revision.
+func (r *Repository) Rev() string { return r.rev }
+
+// Data returns the hash of the root of the tree.
+func (r *Repository) Data() []byte { return r.data[:] }
+
+// Collections returns the wanted collections that have records, in order.
+func (r *Repository) Collections() []string {
+	names := make([]string, 0, len(r.records))
+	for name := range r.records {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Len returns the number of records of a collection.
+func (r *Repository) Len(collection string) int { return len(r.records[collection]) }
+
+// Key returns the key of a record of a collection, by its place in their order.
+func (r *Repository) Key(collection string, i int) string { return r.records[collection][i].key }
+
+// Record returns a record of a collection, by its place. The JSON is nil if the record
+// cannot be read, or is not in the copy.
+func (r *Repository) Record(collection string, i int) (cid string, json []byte) {
+	l := &r.records[collection][i]
+	cid = l.cid.String()
+	raw, bad := r.blocks.get(&l.cid)
+	if bad != nil || len(raw) > maxRecord {
+		return cid, nil
+	}
+	json, _, bad = r.json.transcode(nil, raw)
+	if bad != nil {
+		return cid, nil
+	}
+	return cid, json
+}

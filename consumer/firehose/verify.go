@@ -1,0 +1,270 @@
+package firehose
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/weir-social/weir/consumer"
+)
+
+// VerifierConfig configures a Verifier. Zero values take the defaults.
+type VerifierConfig struct {
+	Key        KeySource
+	Chained    bool          // check the chain of each account's commits, too
+	Wait       time.Duration // 3 s: how long a commit waits for a key
+	Timeout    time.Duration // 10 s: for one lookup
+	Lookups    int           // 16: lookups at once, and as many of documents that accounts serve themselves
+	Spacing    time.Duration // 10 ms: between the starts of two lookups
+	Cached     int           // 100,000: accounts whose keys are cached
+	Refresh    time.Duration // 30 s: a key that is younger is not fetched again because a signature does not fit
+	Refused    int           // 100: refused commits that leave dead letters, and one more every ten minutes
+	Unreadable int           // 1,000: dead letters of accounts whose own server does not serve their DID document, and one more every ten seconds
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer // nil: not exposed
+}
+
+// Verifier checks the signatures of commits. It is safe for concurrent use.
+type Verifier struct {
+	cfg  VerifierConfig
+	log  *slog.Logger
+	keys *keys
+	pool chan struct{} // a token per proof that has begun
+
+	refused, unreadable *bucket
+	slow                *bucket // waits for documents that accounts serve themselves and that did not arrive
+
+	verified, waiting prometheus.Counter
+	refusals          *prometheus.CounterVec
+}
+
+// maxProofs bounds the proofs that have begun. Most of them only wait for a key.
+const maxProofs = 256
+
+// Why a commit is refused, in metrics.
+const (
+	causeSignature = "signature" // not of the account's key
+	causeHighS     = "high_s"    // of the account's key, but in the form that anybody can make of another
+	causeNoKey     = "no_key"    // the account has no key
+	causeGone      = "gone"      // the account's DID was deleted, as it may be since an old commit
+)
+
+// NewVerifier sets the defaults.
+func NewVerifier(cfg VerifierConfig) *Verifier {
+	cfg.Wait = cmp.Or(cfg.Wait, 3*time.Second)
+	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	f := promauto.With(cfg.Registerer)
+	v := &Verifier{
+		cfg: cfg, log: cfg.Logger, pool: make(chan struct{}, maxProofs),
+		keys: &keys{source: cfg.Key, timeout: cmp.Or(cfg.Timeout, 10*time.Second), pace: pace{spacing: cmp.Or(cfg.Spacing, 10*time.Millisecond)},
+			running: [2]chan struct{}{make(chan struct{}, cmp.Or(cfg.Lookups, 16)), make(chan struct{}, cmp.Or(cfg.Lookups, 16))}, known: newLRU(cmp.Or(cfg.Cached, 100_000)), absent: newLRU(maxAbsent), pending: map[string]*lookup{},
+			lookups: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_source_key_lookups_total",
+				Help: "DID documents read for the keys of accounts, by outcome: found, absent (the account has no key), failed. Expect no failed ones."}, []string{"outcome"})},
+		refused:    &bucket{size: cmp.Or(cfg.Refused, 100), refill: 10 * time.Minute},
+		unreadable: &bucket{size: cmp.Or(cfg.Unreadable, 1000), refill: 10 * time.Second},
+		slow:       &bucket{size: 10, refill: 30 * time.Second},
+		verified: f.NewCounter(prometheus.CounterOpts{Name: "weir_source_verified_commits_total",
+			Help: "Commits whose signature is of the account's key."}),
+		waiting: f.NewCounter(prometheus.CounterOpts{Name: "weir_source_unverified_commits_total",
+			Help: "Commits dead-lettered because the account's key could not be fetched. They are retried. Expect zero."}),
+		refusals: f.NewCounterVec(prometheus.CounterOpts{Name: "weir_source_refused_commits_total",
+			Help: "Commits refused, by cause: signature (not of the account's key), high_s (not in the canonical form), no_key (the account has no key), gone (its DID was deleted since). Expect zero but for gone: a server forwards forgeries."}, []string{"cause"}),
+	}
+	for _, cause := range []string{causeSignature, causeHighS, causeNoKey, causeGone} {
+		v.refusals.WithLabelValues(cause)
+	}
+	for _, outcome := range []string{"found", "absent", "failed"} {
+		v.keys.lookups.WithLabelValues(outcome)
+	}
+	return v
+}
+
+// Patient returns a verifier with the same keys and metrics, and its own pool, whose
+// commits wait longer for a key: for retries, which delay no stream.
+func (v *Verifier) Patient(wait time.Duration) *Verifier {
+	patient := *v
+	patient.cfg.Wait, patient.pool = wait, make(chan struct{}, maxProofs)
+	patient.cfg.Chained = false                                                                        // what is retried is a part of a commit, and late
+	patient.refused, patient.unreadable = &bucket{size: v.refused.size, refill: v.refused.refill}, nil // what is retried stays a dead letter
+	patient.slow = nil
+	return &patient
+}
+
+// prove returns the proof of the commit that d decoded last into some events.
+func (v *Verifier) prove(d *decoder, events int) *proof {
+	const large = 16 << 10 // bytes of a dead letter that count as another one
+	p := &proof{verifier: v, commit: d.signed, deadLetters: events + len(d.data)/large}
+	if v.cfg.Chained {
+		p.decoder = d
+	}
+	return p
+}
+
+// proof is the check of one commit's signature, see consumer.Proof.
+type proof struct {
+	verifier    *Verifier
+	commit      commit
+	deadLetters int      // the number as which its dead letters count
+	decoder     *decoder // nil: the chain is not checked
+	done        chan struct{}
+	verdict     consumer.Verdict
+}
+
+// Start begins the check with the key that is cached now: that of before a later
+// #identity.
+func (p *proof) Start() {
+	v := p.verifier
+	p.done = make(chan struct{})
+	var link *consumer.Link
+	if d := p.decoder; d != nil {
+		p.decoder = nil // it decodes the next frame
+		if bad := d.checkCommit(); bad != nil {
+			p.verdict = consumer.Verdict{Cause: bad.Error(), Lost: true}
+			close(p.done)
+			return
+		}
+		p.commit, link = d.signed, d.chained()
+	}
+	v.pool <- struct{}{}
+	key := v.keys.of(p.commit.did)
+	go func() {
+		p.verdict = v.check(&p.commit, key)
+		switch {
+		case p.verdict.Cause == "":
+			p.verdict.Link = link
+		case p.verdict.Retry && ownDocument(p.commit.did) && !v.unreadable.take(p.deadLetters):
+			p.verdict.Drop, p.verdict.Lost = true, true
+		}
+		<-v.pool
+		close(p.done)
+	}()
+}
+
+func (p *proof) Verdict() consumer.Verdict {
+	<-p.done
+	return p.verdict
+}
+
+// check checks a signature. If it does not fit, the key is fetched once more, unless
+// it is new: the account may have a new key without an #identity that was seen.
+func (v *Verifier) check(c *commit, key *lookup) consumer.Verdict {
+	wait := time.NewTimer(v.cfg.Wait)
+	defer wait.Stop()
+	unsigned := c.unsigned()
+	for again := true; ; again = false {
+		if !v.arrives(c.did, key, wait.C) {
+			return v.unknown(errors.New("it did not arrive in time"))
+		}
+		switch {
+		case errors.Is(key.err, ErrGone):
+			v.refusals.WithLabelValues(causeGone).Inc()
+			return consumer.Verdict{Cause: key.err.Error(), Drop: true, Lost: true} // its records would be purged, and are
+		case errors.Is(key.err, ErrNoKey):
+			return v.refuse(c, causeNoKey, "the account has no key: "+key.err.Error())
+		case key.err != nil:
+			return v.unknown(key.err)
+		case key.key.HashAndVerify(unsigned, c.sig) == nil:
+			v.verified.Inc()
+			return consumer.Verdict{}
+		case key.key.HashAndVerifyLenient(unsigned, c.sig) == nil:
+			return v.refuse(c, causeHighS, "the signature is not in the canonical form")
+		case !again || time.Since(key.at) < v.cfg.Refresh:
+			return v.refuse(c, causeSignature, "the signature is not of the account's key")
+		}
+		key = v.keys.again(c.did, key)
+	}
+}
+
+// arrives waits for a key, and reports whether it has arrived. If too many servers of
+// accounts have been slow lately, it does not wait for others of these: anybody has such a
+// server, and a batch of the stream waits for the slowest.
+func (v *Verifier) arrives(did string, key *lookup, timeout <-chan time.Time) bool {
+	select {
+	case <-key.done:
+		return true
+	default:
+	}
+	if ownDocument(did) && v.slow.empty() {
+		return false
+	}
+	select {
+	case <-key.done:
+		return true
+	case <-timeout:
+		if ownDocument(did) {
+			v.slow.take(1)
+		}
+		return false
+	}
+}
+
+// refuse is the verdict on a forgery.
+func (v *Verifier) refuse(c *commit, cause, words string) consumer.Verdict {
+	v.refusals.WithLabelValues(cause).Inc()
+	kept := v.refused.take(1)
+	if kept {
+		v.log.Warn("commit_refused", "did", c.did, "rev", c.rev, "cause", cause, "error", words)
+	}
+	return consumer.Verdict{Cause: words, Drop: !kept, Lost: cause != causeNoKey} // without a key its repository cannot be verified either
+}
+
+// unknown is the verdict on a commit whose key cannot be fetched now. How much waits for
+// the directory is bounded by a pause of the stream. Anybody can have accounts whose own
+// server fails: what these leave waiting is bounded by a bucket, and the rest of it is
+// read from their repositories.
+func (v *Verifier) unknown(err error) consumer.Verdict {
+	v.waiting.Inc()
+	return consumer.Verdict{Cause: "the account's key cannot be fetched: " + err.Error(), Retry: true}
+}
+
+// bucket allows size events, and one more for every refill that passes. nil allows all.
+type bucket struct {
+	size   int
+	refill time.Duration
+
+	mu    sync.Mutex
+	used  int
+	since time.Time // of the last refill
+}
+
+func (b *bucket) take(n int) bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fill()
+	if b.used+n > b.size {
+		return false
+	}
+	b.used += n
+	return true
+}
+
+// empty reports whether no event is allowed now.
+func (b *bucket) empty() bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fill()
+	return b.used >= b.size
+}
+
+// fill adds what has passed since the last refill. The caller holds the lock.
+func (b *bucket) fill() {
+	now := time.Now()
+	if b.used == 0 {
+		b.since = now
+	}
+	if n := int(now.Sub(b.since) / b.refill); n > 0 {
+		b.used, b.since = max(0, b.used-n), b.since.Add(time.Duration(n)*b.refill)
+	}
+}

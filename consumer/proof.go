@@ -1,0 +1,87 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// A Proof is a check of a message that takes longer than its decoding, such as that
+// of a signature whose key must be fetched.
+type Proof interface {
+	// Start begins the check, if an event of the message is to be stored. It is
+	// called before the next message is decoded. It may wait, for a bounded time.
+	Start()
+	// Verdict returns the outcome. It waits, for a bounded time.
+	Verdict() Verdict
+}
+
+// A Verdict is the outcome of a Proof.
+type Verdict struct {
+	Cause string // why the events are not stored; "": they are proven
+	Retry bool   // the cause may pass: the events wait as dead letters and are checked again
+	Drop  bool   // the events leave no dead letter, because too many were refused
+	Link  *Link  // the commit in the chain of its account, if that is verified; nil: it is not
+	Lost  bool   // the account may have changed in a way that is not stored: it must be compared with its repository
+}
+
+// A Link is a proven commit in the chain of its account's commits.
+type Link struct {
+	Author, Revision string
+	Data             []byte // hash of the repository after the commit
+	Prev             []byte // the same before it, as its operations show; nil: it is the first
+	Broken           string // why that is not shown; "": it is
+}
+
+// prove waits for the proofs of the batch's frames. Events that are not proven
+// become dead letters: deadLettered is called for the collection of each.
+func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
+	if !b.unproven {
+		return
+	}
+	b.unproven = false
+	events, frames, at := b.events[:0], b.frames[:0], 0
+	for _, f := range b.frames {
+		of := b.events[at : at+f.events]
+		at += f.events
+		var v Verdict
+		if f.proof != nil {
+			v, f.proof = f.proof.Verdict(), nil
+		}
+		if v.Link != nil {
+			b.links = append(b.links, schema.Link{DID: v.Link.Author, Rev: v.Link.Revision, Data: v.Link.Data, Prev: v.Link.Prev, Broken: v.Link.Broken})
+		}
+		link := of[0].Kind == KindLink // it writes nothing itself
+		if v.Cause == "" {
+			if !link {
+				events, frames = append(events, of...), append(frames, f)
+			}
+			continue
+		}
+		if v.Lost {
+			b.desynchronize(of[0].Author, v.Cause, of[0].Revision)
+		}
+		if last := len(of) - 1; of[last].DeadLetterID != 0 { // the dead letter has the whole frame
+			of, v.Drop = of[last:], false
+		}
+		for i := range of {
+			if v.Drop || link {
+				continue
+			}
+			b.deadLetters = append(b.deadLetters, b.unprovenLetter(&of[i], &v, now))
+			deadLettered(of[i].Collection)
+		}
+	}
+	clear(b.events[len(events):])
+	b.events, b.frames = events, frames
+}
+
+// unprovenLetter returns the dead letter of an event that is not proven.
+func (b *batch) unprovenLetter(ev *Event, v *Verdict, now time.Time) schema.DeadLetter {
+	deadLetter := b.deadLetter(ev, now)
+	deadLetter.Stage, deadLetter.Cause = schema.StageVerify, v.Cause
+	if v.Retry {
+		deadLetter.Class = schema.ClassRetryable
+	}
+	return deadLetter
+}

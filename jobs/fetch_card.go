@@ -1,0 +1,16 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// FetchCard fetches the pages of links that several accounts share, for their titles. There
+// is one unfinished job at a time. It has few attempts: the next minute adds another job,
+// and so does a link that needs its page.
+type FetchCard struct{}
+
+// Kind names the job.
+func (FetchCard) Kind() string { return "fetch_card" }
+
+// InsertOpts are the defaults of its inserts.
+func (FetchCard) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueCards, Priority: 2, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic}, UniqueOpts: river.UniqueOpts{ByState: unfinished()}}
+}

@@ -1,0 +1,245 @@
+package ranking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// The pages of links that enough accounts share are fetched. The counter decides which, in
+// the transaction that counts them: the primary key of cards keeps it to one fetch for each
+// link. All times are of the database's clock.
+
+// The limits of fetches, over all processes.
+const (
+	CardsPerHour = 1000
+	CardsAtOnce  = 2
+	CardTries    = 4 // the first and three more
+
+	fetchedAt         = 5 // sharers: the page of the link is fetched, whatever they say
+	fetchedUntitledAt = 2 // sharers: it is fetched if none of them gives a title
+
+	cardLock  = 0x77656972637264
+	cardLease = time.Minute // after which nobody waits for a fetch; longer than any
+)
+
+// wantedColumns are links that several accounts share, as columns.
+type wantedColumns struct {
+	links   pgtype.FlatArray[int64]
+	sharers pgtype.FlatArray[int16]
+}
+
+func (c *wantedColumns) add(link int64, sharers int) {
+	switch {
+	case sharers >= fetchedAt:
+		c.links, c.sharers = append(c.links, link), append(c.sharers, fetchedAt)
+	case sharers >= fetchedUntitledAt:
+		c.links, c.sharers = append(c.links, link), append(c.sharers, fetchedUntitledAt)
+	}
+}
+
+// wantCards adds the links k to cards that are to be there. It locks them: a link that was
+// deleted or merged after the snapshot of the counter fails its step, which is then repeated.
+func wantCards(k string) string {
+	return `
+WITH wanted AS MATERIALIZED (
+    SELECT k.link_id, k.sharers FROM ` + k + `
+    WHERE (k.sharers >= ` + strconv.Itoa(fetchedAt) + ` OR NOT EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = k.link_id AND v.titles > 0))
+      AND NOT EXISTS (SELECT FROM cards AS c WHERE c.link_id = k.link_id AND (c.fetch_at IS NULL OR c.sharers >= k.sharers))
+)
+INSERT INTO cards AS c (link_id, sharers, fetch_at)
+SELECT l.id, w.sharers, now()
+FROM (SELECT * FROM wanted ORDER BY link_id) AS w
+CROSS JOIN LATERAL (SELECT l.id FROM links AS l WHERE l.id = w.link_id AND l.merged_into IS NULL LIMIT 1 FOR KEY SHARE) AS l
+ON CONFLICT (link_id) DO UPDATE SET sharers = excluded.sharers`
+}
+
+// queueCards queues what adds links to cards, after their votes. added is set when the
+// queue was sent.
+func queueCards(q *pgx.Batch, of wantedColumns, added *int) {
+	if len(of.links) > 0 {
+		q.Queue(wantCards(`unnest($1::bigint[], $2::smallint[]) AS k (link_id, sharers)`), of.links, of.sharers).Exec(rowsInto(added))
+	}
+}
+
+// queueEveryCard does it for all links that are counted.
+func queueEveryCard(q *pgx.Batch, added *int) {
+	sharers := fmt.Sprintf(`CASE WHEN n.sharers >= %[1]d THEN %[1]d ELSE %[2]d END::smallint`, fetchedAt, fetchedUntitledAt)
+	q.Queue(wantCards(`(SELECT n.link_id, ` + sharers + ` AS sharers FROM link_counts AS n) AS k`)).Exec(rowsInto(added))
+}
+
+func rowsInto(n *int) func(pgconn.CommandTag) error {
+	return func(done pgconn.CommandTag) error {
+		*n = int(done.RowsAffected())
+		return nil
+	}
+}
+
+// CardFetch is a fetch that was started.
+type CardFetch struct {
+	ID   int64 // in card_fetches
+	Link int64
+	URL  string
+	Try  int // 1: the first
+}
+
+// StartCardFetch starts the fetch that is most due: of the link that most accounts share,
+// and of two such links the latest. It returns nil if none may start: wait is 0 if nothing
+// is due, or the hour's fetches are used up, and otherwise how long to wait.
+func StartCardFetch(ctx context.Context, pool Beginner) (started *CardFetch, wait time.Duration, err error) {
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(cardLock)); err != nil {
+			return err
+		}
+		room, err := roomForCards(ctx, tx)
+		if err != nil || room == 0 {
+			return err
+		}
+		if room < 0 {
+			wait = cardPause
+			return nil
+		}
+		for started == nil {
+			due, unwanted, err := nextCard(ctx, tx)
+			if errors.Is(err, schema.ErrNoRows) {
+				wait, err = cardsWait(ctx, tx)
+				return err
+			}
+			if err != nil {
+				return err
+			}
+			if unwanted {
+				if err := forgetCard(ctx, tx, due); err != nil {
+					return err
+				}
+				continue
+			}
+			started = &due
+		}
+		return startCard(ctx, tx, started)
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("start the fetch of a page: %w", err)
+	}
+	return started, wait, nil
+}
+
+// cardPause is how long to wait for another fetch to end, or for the turn of a host.
+const cardPause = 250 * time.Millisecond
+
+// roomForCards returns how many fetches may start in this hour: -1 if some may as soon as
+// another ends.
+func roomForCards(ctx context.Context, tx pgx.Tx) (int, error) {
+	q := &pgx.Batch{}
+	q.Queue(`DELETE FROM card_fetches WHERE started_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'`)
+	q.Queue(`DELETE FROM card_hosts WHERE next_at NOT BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute'`)
+	var hour, running int
+	q.Queue(`
+SELECT count(*), count(*) FILTER (WHERE f.ended_at IS NULL AND f.started_at BETWEEN clock_timestamp() - $1::interval AND clock_timestamp() + $1::interval)
+FROM card_fetches AS f`, cardLease).QueryRow(func(row pgx.Row) error { return row.Scan(&hour, &running) })
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return 0, err
+	}
+	if hour < CardsPerHour && running >= CardsAtOnce {
+		return -1, nil
+	}
+	return max(0, CardsPerHour-hour), nil
+}
+
+// dueCard is a condition: the page of c is to be fetched now. A first fetch is due however
+// the clock was set since it was wanted, and so is one that is due in more than a day.
+const dueCard = `c.fetch_at IS NOT NULL AND (c.tries = 0 OR c.fetch_at NOT BETWEEN now() AND now() + interval '1 day')`
+
+// hostOfURL is the host of l.url.
+const hostOfURL = `split_part(split_part(l.url, '/', 3), ':', 1)`
+
+// nextCard returns the page that is most due, of a host that may be asked now. It is
+// unwanted if the link counts as another one, or somebody gave a title meanwhile.
+func nextCard(ctx context.Context, tx pgx.Tx) (due CardFetch, unwanted bool, err error) {
+	const sql = `
+SELECT c.link_id, l.url, c.tries + 1,
+       l.merged_into IS NOT NULL OR c.sharers < $1 AND c.tries = 0 AND EXISTS (SELECT FROM claim_votes AS v WHERE v.link_id = c.link_id AND v.titles > 0)
+FROM cards AS c
+JOIN links AS l ON l.id = c.link_id
+WHERE ` + dueCard + ` AND NOT EXISTS (SELECT FROM card_hosts AS h WHERE h.host = ` + hostOfURL + ` AND h.next_at > clock_timestamp())
+ORDER BY c.sharers DESC, c.fetch_at DESC
+LIMIT 1
+FOR UPDATE OF c SKIP LOCKED`
+	due, err = schema.One(ctx, tx, "choose the page to fetch", func(row pgx.CollectableRow) (f CardFetch, err error) {
+		return f, row.Scan(&f.Link, &f.URL, &f.Try, &unwanted)
+	}, sql, fetchedAt)
+	return due, unwanted, err
+}
+
+// cardsWait returns how long to wait for the turn of a host; 0: nothing is due.
+func cardsWait(ctx context.Context, tx pgx.Tx) (wait time.Duration, err error) {
+	due, err := schema.One(ctx, tx, "look for pages to fetch", pgx.RowTo[bool], `SELECT EXISTS (SELECT FROM cards AS c WHERE `+dueCard+`)`)
+	if due {
+		wait = cardPause
+	}
+	return wait, err
+}
+
+// forgetCard has a page not fetched. The counter may ask for it again if it never was.
+func forgetCard(ctx context.Context, tx pgx.Tx, due CardFetch) error {
+	q := &pgx.Batch{}
+	q.Queue(`DELETE FROM cards WHERE link_id = $1 AND tries = 0`, due.Link)
+	q.Queue(`UPDATE cards SET fetch_at = NULL WHERE link_id = $1`, due.Link)
+	return tx.SendBatch(ctx, q).Close()
+}
+
+// startCard notes a start. If the process dies, the next try comes after the lease.
+func startCard(ctx context.Context, tx pgx.Tx, f *CardFetch) error {
+	q := &pgx.Batch{}
+	q.Queue(`UPDATE cards SET tries = $2, fetch_at = CASE WHEN $2 < $3::int THEN now() + 2 * $4::interval END WHERE link_id = $1`, f.Link, f.Try, CardTries, cardLease)
+	q.Queue(`INSERT INTO card_fetches (link_id) VALUES ($1) RETURNING id`, f.Link).QueryRow(func(row pgx.Row) error { return row.Scan(&f.ID) })
+	return tx.SendBatch(ctx, q).Close()
+}
+
+// EndCardFetch lets another fetch start.
+func EndCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
+	if _, err := db.Exec(ctx, `UPDATE card_fetches SET ended_at = clock_timestamp() WHERE id = $1`, f.ID); err != nil {
+		return fmt.Errorf("end the fetch of a page: %w", err)
+	}
+	return nil
+}
+
+// InterruptCardFetch puts back a fetch that its process ended: it was no try.
+func InterruptCardFetch(ctx context.Context, db schema.DB, f CardFetch) error {
+	if _, err := db.Exec(ctx, `UPDATE cards SET tries = tries - 1, fetch_at = now() WHERE link_id = $1 AND tries = $2`, f.Link, f.Try); err != nil {
+		return fmt.Errorf("put back the fetch of a page: %w", err)
+	}
+	return nil
+}
+
+// FailCardFetch stores why a page could not be read, and tries again after a wait; 0: never.
+func FailCardFetch(ctx context.Context, db schema.DB, f CardFetch, why string, again time.Duration) error {
+	const sql = `
+UPDATE cards
+SET status = left($3, 300), fetched_at = now(), fetch_at = CASE WHEN $4::interval > interval '0' AND tries < $5 THEN now() + $4::interval END
+WHERE link_id = $1 AND tries = $2`
+	if _, err := db.Exec(ctx, sql, f.Link, f.Try, schema.Text(why), again, CardTries); err != nil {
+		return fmt.Errorf("store why a page could not be read: %w", err)
+	}
+	return nil
+}
+
+// TakeHostTurn reserves the start of a request to a host, and returns how long to wait for
+// it. All processes together start one at least spacing after the other.
+func TakeHostTurn(ctx context.Context, db schema.DB, host string, spacing time.Duration) (time.Duration, error) {
+	// A turn in the far future was reserved before the clock was set back.
+	const sql = `
+INSERT INTO card_hosts AS h (host, next_at) VALUES (left($1, 253), clock_timestamp() + $2::interval)
+ON CONFLICT (host) DO UPDATE
+SET next_at = CASE WHEN h.next_at < clock_timestamp() + interval '1 minute' THEN greatest(h.next_at, clock_timestamp()) ELSE clock_timestamp() END + $2::interval
+RETURNING h.next_at - $2::interval - clock_timestamp()`
+	return schema.One(ctx, db, "wait for the turn of "+host, pgx.RowTo[time.Duration], sql, schema.Text(host), spacing)
+}

@@ -1,0 +1,333 @@
+package ranking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// The title that a page gives itself beats the votes. It counts for the link of the page,
+// and for the link that counts in place of that one. Whoever changes what counts (a page
+// that was read, a merge, a split) writes the headlines in the same transaction: at every
+// moment a headline depends on claim_votes and cards alone.
+
+// cardCounts is a condition: the title of the page c of the link m counts.
+const cardCounts = `c.title <> '' AND c.status = ''
+      AND (c.same_site OR m.merged_into IS NOT NULL AND EXISTS (SELECT FROM link_merges AS g WHERE g.link_id = m.id AND g.split_at IS NULL AND g.why <> 'by hand'))`
+
+// countingCards is the common table expression pages: the page whose title counts for each
+// of some links. Its own comes before that of a link which is merged into it. param is as
+// in among; 0: all links.
+func countingCards(param int, links []int64) string {
+	of := func(column string) string {
+		if param == 0 {
+			return "true"
+		}
+		return among(column, param, links)
+	}
+	return `
+pages AS MATERIALIZED (
+    SELECT DISTINCT ON (g.link_id) g.link_id, g.title, g.description, g.address
+    FROM (
+        SELECT c.link_id, c.title, c.description, c.address, c.fetched_at, c.link_id AS of, 1 AS n
+        FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE ` + of("c.link_id") + ` AND m.merged_into IS NULL AND ` + cardCounts + `
+        UNION ALL
+        SELECT m.merged_into, c.title, c.description, c.address, c.fetched_at, c.link_id, 2
+        FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE ` + of("m.merged_into") + ` AND m.merged_into IS NOT NULL AND ` + cardCounts + `
+    ) AS g
+    ORDER BY g.link_id, g.n, g.fetched_at, g.of
+)`
+}
+
+// hasPage is a condition: the title of a page counts for the link.
+func hasPage(link string) string {
+	return `(EXISTS (SELECT FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE c.link_id = ` + link + `.id AND m.merged_into IS NULL AND ` + cardCounts + `)
+    OR EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.merged_into = ` + link + `.id AND ` + cardCounts + `))`
+}
+
+// hasAnyPage is the same for many links: the pages are read once.
+func hasAnyPage(link string) string {
+	return link + `.id IN (SELECT m.counts_as FROM cards AS c JOIN links AS m ON m.id = c.link_id WHERE ` + cardCounts + `)`
+}
+
+// FetchedPage is what the page of a link says about itself.
+type FetchedPage struct {
+	Title       string    `json:"title,omitempty"`
+	Description string    `json:"description,omitempty"`
+	SiteName    string    `json:"site_name,omitempty"`
+	Address     string    `json:"address,omitempty"` // where the redirects ended
+	FetchedAt   time.Time `json:"fetched_at"`
+	Counts      bool      `json:"counts"`        // its title is shown
+	Why         string    `json:"why,omitempty"` // it does not count
+}
+
+// fetchedPage returns the page whose title counts for a link, or else the page of the link
+// itself, or of one that is merged into it; nil: none was fetched.
+func fetchedPage(ctx context.Context, db schema.DB, link int64) (*FetchedPage, error) {
+	const sql = `
+SELECT c.title, c.description, c.site_name, c.address, c.fetched_at, coalesce(` + cardCounts + `, false) AS counts,
+       CASE WHEN ` + cardCounts + ` THEN '' WHEN c.status <> '' THEN c.status ELSE 'it is a page of another site' END AS why
+FROM links AS m
+JOIN cards AS c ON c.link_id = m.id
+WHERE (m.id = $1 OR m.merged_into = $1) AND c.fetched_at IS NOT NULL
+ORDER BY counts DESC, m.id = $1 DESC, c.fetched_at, c.link_id
+LIMIT 1`
+	p, err := schema.One(ctx, db, "read the page of the link", pgx.RowToStructByPos[FetchedPage], sql, link)
+	if errors.Is(err, schema.ErrNoRows) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return &p, err
+}
+
+// refreshHeadlines writes the headlines of links after something about their pages has
+// changed. It locks the links first: a step of the counter that chose a headline from an
+// older snapshot then fails, and is repeated.
+func refreshHeadlines(ctx context.Context, tx pgx.Tx, links ...int64) error {
+	found, err := schema.One(ctx, tx, "look for pages", pgx.RowTo[bool],
+		`SELECT EXISTS (SELECT FROM links AS m JOIN cards AS c ON c.link_id = m.id WHERE m.id = ANY ($1) OR m.merged_into = ANY ($1))`, links)
+	if err != nil || !found {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `SELECT FROM links AS l WHERE l.id = ANY ($1) ORDER BY l.id FOR NO KEY UPDATE`, links); err != nil {
+		return fmt.Errorf("lock the links of a page: %w", err)
+	}
+	s, err := readState(ctx, tx)
+	if err != nil {
+		return err
+	}
+	chosen, err := readHeadlines(ctx, tx, links, nil)
+	if err != nil {
+		return err
+	}
+	q := &pgx.Batch{}
+	if len(chosen) > 0 {
+		q.Queue(storeHeadlines, headlineColumns(chosen)...)
+	}
+	queueDropCards(q, links, s.Watching)
+	if err := tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("write the headlines of a page: %w", err)
+	}
+	return nil
+}
+
+// PageCard is what a page that was fetched says about itself.
+type PageCard struct {
+	Title       string
+	Description string
+	SiteName    string
+	Address     string // where the redirects ended
+	SameSite    bool   // that has the registrable domain of the link's URL
+	Ends        *Share // the same as a link: its Identity, URL and Site; nil: it is none
+	Canonical   *Share // the address that the page calls its own; nil: none, or another site's
+	Why         string // why it is not the page of an article; empty: it is
+}
+
+// maxEnds is how many links of a host may end at an address that another link has. Where
+// more do is a page for logins or errors, and not what all of them are about.
+const maxEnds = 3
+
+// StoreCard stores the page of a link, and merges the link with the one that the page leads
+// to: the address that it calls its own, or else where the redirects ended. It does nothing
+// if the link has expired, or a later fetch of it was started.
+func StoreCard(ctx context.Context, tx pgx.Tx, f CardFetch, p PageCard, now time.Time) error {
+	if err := waitForMerges(ctx, tx); err != nil { // before links are locked; those who store pages see each other's
+		return err
+	}
+	var own string
+	var counts int64
+	err := tx.QueryRow(ctx, `SELECT l.identity, l.counts_as FROM links AS l WHERE l.id = $1 FOR NO KEY UPDATE`, f.Link).Scan(&own, &counts)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("lock the link of a page: %w", err)
+	}
+	s := &storing{tx: tx, now: now, host: hostOf(f.URL), affected: []int64{f.Link, counts}}
+	if stored, err := s.store(ctx, f, p); err != nil || !stored {
+		return err
+	}
+	if err := s.distrustTitle(ctx, schema.Text(p.Title)); err != nil {
+		return err
+	}
+	ends, err := s.target(ctx, p.Ends, own, "ends_at")
+	if err != nil {
+		return err
+	}
+	canonical, err := s.target(ctx, p.Canonical, own, "canonical")
+	if err != nil {
+		return err
+	}
+	if p.Why == "" && !s.crowded {
+		switch {
+		case canonical != nil:
+			err = s.merge(ctx, f.Link, *canonical, Canonical)
+		case ends != nil:
+			err = s.merge(ctx, f.Link, *ends, Redirected)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	slices.Sort(s.affected)
+	return refreshHeadlines(ctx, tx, slices.Compact(s.affected)...)
+}
+
+// hostOf returns the host of a URL, without "www.".
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(strings.ToLower(u.Hostname()), "www.")
+}
+
+// storing is a page that is being stored.
+type storing struct {
+	tx       pgx.Tx
+	now      time.Time
+	host     string
+	affected []int64 // links whose headlines may change, beside those that are merged or split
+	crowded  bool    // it is a page at which too many links end
+}
+
+// store stores what the page says. It reports whether the fetch was the latest.
+func (s *storing) store(ctx context.Context, f CardFetch, p PageCard) (bool, error) {
+	const sql = `
+UPDATE cards
+SET fetch_at = NULL, fetched_at = now(), status = $3, host = $4, address = $5, ends_at = $6, canonical = $7, same_site = $8, title = $9, description = $10, site_name = $11,
+    words = coalesce($12, '')::tsvector
+WHERE link_id = $1 AND tries = $2`
+	identity := func(of *Share) string {
+		if of == nil {
+			return ""
+		}
+		return of.Identity
+	}
+	title, description := schema.Text(p.Title), schema.Text(p.Description)
+	done, err := s.tx.Exec(ctx, sql, f.Link, f.Try, schema.Text(p.Why), s.host, schema.Text(p.Address), identity(p.Ends), identity(p.Canonical), p.SameSite, title, description, schema.Text(p.SiteName), vector(title, description))
+	if err != nil {
+		return false, fmt.Errorf("store a page: %w", err)
+	}
+	return done.RowsAffected() > 0, nil
+}
+
+// target returns the link with which the link of the page is to be merged; nil: with none.
+// column says where cards has its identity. If too many links of the host end there, those
+// that were merged into it because of their pages are split again.
+func (s *storing) target(ctx context.Context, to *Share, own, column string) (*Share, error) {
+	if to == nil || to.Identity == own {
+		return nil, nil
+	}
+	many, err := schema.One(ctx, s.tx, "count the links that end there", pgx.RowTo[int], `
+SELECT count(*) FROM (SELECT FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.`+column+` = $2 AND l.identity <> $2 LIMIT $3) AS k`, s.host, to.Identity, maxEnds+1)
+	if err != nil {
+		return nil, err
+	}
+	if many > maxEnds {
+		return nil, s.distrust(ctx, to.Identity, column)
+	}
+	if u, err := url.Parse(to.URL); err != nil || strings.Trim(u.Path, "/") == "" {
+		return nil, nil //nolint:nilerr // it is no address to merge into
+	}
+	return to, nil
+}
+
+// distrust splits the links of the host from the address at which they end. If their
+// redirects led there, their titles are not theirs.
+func (s *storing) distrust(ctx context.Context, identity, column string) error {
+	if column == "ends_at" {
+		s.crowded = true
+		if err := s.discount(ctx, "c.ends_at = $2 AND l.identity <> $2", identity, fmt.Sprintf("more than %d links of %s lead to this page", maxEnds, s.host)); err != nil {
+			return err
+		}
+	}
+	if column == "ends_at" {
+		return s.split(ctx, "c.ends_at = $2", identity)
+	}
+	return s.split(ctx, "c.canonical = $2 AND i.identity = $2", identity)
+}
+
+// split undoes the merges of links of the host that their pages made, if they meet a
+// condition on $2.
+func (s *storing) split(ctx context.Context, which, value string) error {
+	merged, err := schema.All(ctx, s.tx, "read which links were merged", pgx.RowTo[int64], `
+SELECT g.link_id
+FROM cards AS c
+JOIN link_merges AS g ON g.link_id = c.link_id
+JOIN links AS i ON i.id = g.into_id
+WHERE c.host = $1 AND g.split_at IS NULL AND g.why <> $3 AND `+which+`
+ORDER BY g.link_id`, s.host, value, ByHand)
+	if err != nil {
+		return err
+	}
+	for _, link := range merged {
+		if err := SplitLink(ctx, s.tx, link, s.now); err != nil && !errors.Is(err, ErrNotMerged) {
+			return err
+		}
+	}
+	return nil
+}
+
+// distrustTitle has no title count that too many links of the host have: their redirects
+// lead to as many addresses of one page, or to none.
+func (s *storing) distrustTitle(ctx context.Context, title string) error {
+	if title == "" {
+		return nil
+	}
+	many, err := schema.One(ctx, s.tx, "count the pages with the title", pgx.RowTo[int], `
+SELECT count(*) FROM (SELECT DISTINCT l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id WHERE c.host = $1 AND c.title = $2 LIMIT $3) AS k`, s.host, title, maxEnds+1)
+	if err != nil || many <= maxEnds {
+		return err
+	}
+	s.crowded = true
+	if err := s.discount(ctx, "c.title = $2", title, fmt.Sprintf("more than %d pages of %s have this title", maxEnds, s.host)); err != nil {
+		return err
+	}
+	return s.split(ctx, "c.title = $2", title)
+}
+
+// discount has the titles of those pages of the host not count that meet a condition on $2.
+func (s *storing) discount(ctx context.Context, which, value, why string) error {
+	pages, err := schema.All(ctx, s.tx, "lock the links of the pages", pgx.RowToStructByPos[struct{ Link, Counts int64 }], `
+SELECT l.id, l.counts_as FROM cards AS c JOIN links AS l ON l.id = c.link_id
+WHERE c.host = $1 AND c.status = '' AND `+which+`
+ORDER BY l.id FOR NO KEY UPDATE OF l`, s.host, value)
+	if err != nil {
+		return err
+	}
+	links := make([]int64, len(pages))
+	for i, p := range pages {
+		links[i] = p.Link
+		s.affected = append(s.affected, p.Link, p.Counts)
+	}
+	if _, err := s.tx.Exec(ctx, `UPDATE cards SET status = $2 WHERE link_id = ANY ($1)`, links, schema.Text(why)); err != nil {
+		return fmt.Errorf("discount the titles of pages: %w", err)
+	}
+	return nil
+}
+
+// merge merges a link with the one of an address, which is added if nobody shares it.
+func (s *storing) merge(ctx context.Context, link int64, to Share, why string) error {
+	q := &pgx.Batch{}
+	queueLinks(q, []Share{to}, s.now)
+	var into int64
+	q.Queue(`SELECT l.id FROM links AS l WHERE l.identity = $1 FOR KEY SHARE`, to.Identity).QueryRow(func(row pgx.Row) error { return row.Scan(&into) })
+	if err := s.tx.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("add the link to which a page leads: %w", err)
+	}
+	s.affected = append(s.affected, into)
+	err := MergeLinks(ctx, s.tx, Merge{Link: link, Into: into, Why: why, Now: s.now})
+	var elsewhere *MergedError
+	if errors.As(err, &elsewhere) || errors.Is(err, ErrSplit) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+package ranking
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// compareFeed compares the feed of a view, which remembers nothing, with a fold in Go.
+func (h *history) compareFeed(t *testing.T, tx pgx.Tx, l story, q Query, limit limits) {
+	t.Helper()
+	s, err := readState(t.Context(), tx)
+	require.NoError(t, err)
+	q.At, q.Window, q.Sort = later(q.At, s.AsOf), LongestWindow, Sharers
+	inner, err := tx.Begin(t.Context())
+	require.NoError(t, err)
+	r := newFeedReader(q, 0, limit)
+	require.NoError(t, r.begin(t.Context(), inner))
+	f, err := r.compute(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, inner.Rollback(t.Context()))
+	var got []string
+	for _, e := range f.Entries {
+		got = append(got, feedLine(e.ID, e.Reached, l.identities[e.ID], e.Title))
+		require.Equal(t, derive(f.key, "link", l.identities[e.ID]), e.UUID)
+	}
+	require.Equal(t, l.foldFeed(q), got, "%+v", q)
+}
+
+func feedLine(id int64, at time.Time, identity, title string) string {
+	return fmt.Sprintf("link %d (%s, %q) at %s", id, identity, title, at.UTC().Format(time.RFC3339Nano))
+}
+
+// foldFeed returns the newest links of a story that reached the minimum, a line each.
+func (l story) foldFeed(q Query) (lines []string) {
+	first := map[int64]map[string]time.Time{}
+	who := l.members[joined(q.Watch, string(q.Degree))]
+	found, by := l.found(q.Text), l.by(q)
+	for _, s := range l.shares {
+		if l.counts(s, q) && s.At.After(q.At.Add(-LongestWindow)) && (q.Watch == "" || who[s.DID]) {
+			if first[s.Link] == nil {
+				first[s.Link] = map[string]time.Time{}
+			}
+			if at, ok := first[s.Link][s.DID]; !ok || s.At.Before(at) {
+				first[s.Link][s.DID] = s.At
+			}
+		}
+	}
+	var all []reached
+	for id, sharers := range first {
+		if (q.By != "" && !by[id]) || (q.Site != "" && l.sites[id] != q.Site) || (q.Text != "" && !found[id]) || len(sharers) < q.least() {
+			continue
+		}
+		var times []time.Time
+		for _, at := range sharers {
+			times = append(times, at)
+		}
+		slices.SortFunc(times, time.Time.Compare)
+		at := times[q.least()-1]
+		if at.After(q.At) {
+			at = q.At
+		}
+		all = append(all, reached{id, at})
+	}
+	slices.SortFunc(all, func(a, b reached) int { return cmp.Or(b.at.Compare(a.at), int(b.id-a.id)) })
+	for _, e := range all[:min(len(all), q.Limit)] {
+		lines = append(lines, feedLine(e.id, e.at, l.identities[e.id], l.headline(q, e.id).title))
+	}
+	return lines
+}
+
+func joined(watch, degree string) string {
+	if degree == "" {
+		return watch
+	}
+	return watch + " " + degree
+}

@@ -1,0 +1,86 @@
+package schema
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Link is a verified commit in the chain of an account's commits.
+type Link struct {
+	DID    string
+	Rev    string
+	Data   []byte // hash of the root of the repository's tree
+	Prev   []byte // the same of the commit before, as the commit's operations show it; nil: there is none
+	Broken string // why Prev is not shown; empty: it is
+}
+
+// rising returns the links without those that repeat earlier ones, in order.
+func rising(links []Link) []Link {
+	last := map[string]string{}
+	return slices.DeleteFunc(slices.Clone(links), func(l Link) bool {
+		if l.Rev <= last[l.DID] {
+			return true
+		}
+		last[l.DID] = l.Rev
+		return false
+	})
+}
+
+// queueLinks compares links with the last known commits of their accounts, and moves
+// these forward. It appends to broken the accounts of which a commit is missing. The
+// chain of an account begins with the first commit that is seen of it. Only those of
+// followed accounts are kept.
+//
+// A gap makes them unknown: the accounts are compared anyway.
+func (b *Batch) queueLinks(q *pgx.Batch, broken *[]Desynchronized) {
+	if b.Gap != nil {
+		q.Queue(`DELETE FROM chains`)
+	}
+	if len(b.Links) == 0 {
+		return
+	}
+	const sql = `
+WITH known AS MATERIALIZED (
+    SELECT c.did, c.rev, c.data FROM chains AS c WHERE c.did = ANY ($1::text[]) ORDER BY c.did FOR UPDATE
+), links AS (
+    SELECT l.did, l.rev COLLATE "C" AS rev, l.data, l.why, l.n, l.prev,
+           coalesce(lag(l.data) OVER (PARTITION BY l.did ORDER BY l.n), k.data) AS before
+    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bytea[], $5::text[]) WITH ORDINALITY AS l (did, rev, data, prev, why, n)
+    LEFT JOIN known AS k ON k.did = l.did
+    WHERE k.did IS NULL OR l.rev COLLATE "C" > k.rev
+), moved AS (
+    INSERT INTO chains AS c (did, rev, data)
+    SELECT DISTINCT ON (l.did) l.did, l.rev, l.data FROM links AS l
+    WHERE EXISTS (SELECT FROM watch_members AS w WHERE w.did = l.did)
+    ORDER BY l.did, l.n DESC
+    ON CONFLICT (did) DO UPDATE SET rev = excluded.rev, data = excluded.data
+)
+SELECT l.did, CASE WHEN l.why <> '' THEN l.why ELSE 'a commit before this one is missing' END, l.rev
+FROM links AS l
+WHERE l.why <> '' OR l.before IS NOT NULL AND l.prev IS DISTINCT FROM l.before
+ORDER BY l.did, l.n`
+	links := rising(b.Links)
+	did, rev, why := make(pgtype.FlatArray[string], len(links)), make(pgtype.FlatArray[string], len(links)), make(pgtype.FlatArray[string], len(links))
+	data, prev := make(pgtype.FlatArray[[]byte], len(links)), make(pgtype.FlatArray[[]byte], len(links))
+	for i, l := range links {
+		did[i], rev[i], data[i], prev[i], why[i] = l.DID, l.Rev, l.Data, l.Prev, Text(l.Broken)
+	}
+	q.Queue(sql, did, rev, data, prev, why).Query(func(rows pgx.Rows) (err error) {
+		*broken, err = pgx.AppendRows(*broken, rows, pgx.RowToStructByPos[Desynchronized])
+		return err
+	})
+}
+
+// ExpireChains deletes the chains of accounts that are no longer followed, at most limit.
+func ExpireChains(ctx context.Context, db DB, _ time.Time, limit int) (int, error) {
+	const sql = `
+DELETE FROM chains
+WHERE ctid = ANY (ARRAY(
+    SELECT c.ctid FROM chains AS c WHERE NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = c.did) LIMIT $1 FOR UPDATE SKIP LOCKED
+))`
+	return deleteRows(ctx, db, "expire chains", sql, limit)
+}

@@ -1,0 +1,146 @@
+package schema_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// link is a commit, named by its revision, that follows another one; empty: it is the
+// first.
+func link(did, rev, prev string) schema.Link {
+	l := schema.Link{DID: did, Rev: rev, Data: []byte("tree " + rev)}
+	if prev != "" {
+		l.Prev = []byte("tree " + prev)
+	}
+	return l
+}
+
+// linked stores links, and returns the accounts that lack a commit, with the revisions.
+func linked(t *testing.T, pool *pgxpool.Pool, links ...schema.Link) []string {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), `DELETE FROM resyncs`)
+	require.NoError(t, err)
+	b := schema.Batch{Links: links}
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+		return err
+	}))
+	found, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT did || ' ' || wanted FROM resyncs ORDER BY did`)
+	require.NoError(t, err)
+	require.Len(t, b.Resyncs, len(found))
+	return found
+}
+
+func watching(t *testing.T, pool *pgxpool.Pool, dids ...string) {
+	t.Helper()
+	for _, did := range dids {
+		_, err := pool.Exec(t.Context(), `WITH w AS (INSERT INTO watches (target, kind) VALUES ($1, 'account') RETURNING id) INSERT INTO watch_members (watch_id, did) SELECT id, $1 FROM w`, did)
+		require.NoError(t, err)
+	}
+}
+
+// TestCommitThatFollowsNoKnownOne desynchronizes its account, in one batch or in
+// several. What is repeated does not.
+func TestCommitThatFollowsNoKnownOne(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 2, 3, 100} {
+		pool := schematest.New(t)
+		watching(t, pool, "a", "b", "c")
+		all := []schema.Link{
+			link("a", "2", ""), link("b", "3", "2"), link("a", "4", "2"), link("c", "2", ""), link("c", "3", "2"), // a and c from the first commit, b from a later one
+			link("a", "2", ""), link("a", "4", "2"), link("b", "3", "2"), // repeated
+			link("a", "6", "5"),                      // 5 is missing
+			link("a", "7", "6"), link("b", "4", "3"), // and nothing after it
+			link("c", "5", ""), // it does not say what it follows
+		}
+		broken := map[string]bool{}
+		for at := 0; at < len(all); at += size {
+			for _, b := range linked(t, pool, all[at:min(len(all), at+size)]...) {
+				broken[b] = true
+			}
+		}
+		require.Equal(t, map[string]bool{"a 6": true, "c 5": true}, broken, size)
+		heads, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT did || ' ' || rev || ' ' || convert_from(data, 'UTF8') FROM chains ORDER BY did`)
+		require.NoError(t, err)
+		require.Equal(t, []string{"a 7 tree 7", "b 4 tree 4", "c 5 tree 5"}, heads)
+	}
+}
+
+// TestChainsAreOfFollowedAccounts, so that their table is bounded, and unknown after a
+// gap.
+func TestChainsAreOfFollowedAccounts(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	watching(t, pool, "a")
+	require.Empty(t, linked(t, pool, link("a", "2", ""), link("stranger", "2", "")))
+	require.Empty(t, linked(t, pool, link("stranger", "5", "4")), "nothing is known of it")
+	rows := func() int {
+		t.Helper()
+		n, err := schema.One(t.Context(), pool, "count", pgx.RowTo[int], `SELECT count(*) FROM chains`)
+		require.NoError(t, err)
+		return n
+	}
+	expire := func() int {
+		t.Helper()
+		n, err := schema.ExpireChains(t.Context(), pool, time.Now(), 10)
+		require.NoError(t, err)
+		return n
+	}
+	require.Equal(t, 1, rows())
+	require.Zero(t, expire())
+	_, err := pool.Exec(t.Context(), `DELETE FROM watches`)
+	require.NoError(t, err)
+	require.Equal(t, 1, expire())
+	require.Zero(t, rows())
+}
+
+// TestResyncGoesOnWithTheChain: the commits that it includes are not missing.
+func TestResyncGoesOnWithTheChain(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	watching(t, pool, "a")
+	require.Empty(t, linked(t, pool, link("a", "2", "")))
+	marks(t, pool, lost("a", "4"))
+	end := func(rev string, data []byte) {
+		t.Helper()
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			_, err := schema.EndResync(t.Context(), tx, "a", schema.ResyncResult{Rev: rev, Data: data, Useful: time.Minute, Useless: time.Hour})
+			return err
+		}))
+	}
+	end("5", []byte("tree 5"))
+	require.Empty(t, linked(t, pool, link("a", "4", "3"), link("a", "6", "5")))
+	end("5", []byte("tree 5"))
+	require.Empty(t, linked(t, pool, link("a", "7", "6")), "an older copy does not move the chain back")
+	end("8", nil)
+	require.Equal(t, []string{"a 9"}, linked(t, pool, link("a", "9", "8")), "the tree was not read")
+}
+
+// TestAccountThatIsMarkedTwiceNeedsOneJob: in one batch, a commit of it was refused, and
+// a later one shows that another is missing.
+func TestAccountThatIsMarkedTwiceNeedsOneJob(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	watching(t, pool, "a", "b")
+	require.Empty(t, linked(t, pool, link("a", "2", ""), link("b", "2", "")))
+	b := schema.Batch{Links: []schema.Link{link("a", "5", "4"), link("b", "5", "4")}, Desynchronized: []schema.Desynchronized{lost("a", "3"), lost("c", "3")}}
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := b.Apply(t.Context(), tx, schema.Lease{}, true)
+		return err
+	}))
+	var dids []string
+	for _, r := range b.Resyncs {
+		dids = append(dids, r.DID)
+	}
+	require.ElementsMatch(t, []string{"a", "b", "c"}, dids)
+	wanted, err := schema.All(t.Context(), pool, "read", pgx.RowTo[string], `SELECT did || ' ' || wanted FROM resyncs ORDER BY did`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a 5", "b 5", "c 3"}, wanted)
+}

@@ -1,0 +1,185 @@
+package schema
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// waitingAccounts are the accounts that a running history waits for.
+const waitingAccounts = `history_accounts AS a JOIN histories AS h ON h.collection = a.collection AND h.run = a.run AND h.cancelled_at IS NULL WHERE a.state = 'waiting'`
+
+// HistoryQueue is what decides how many jobs histories may add.
+type HistoryQueue struct {
+	Waiting int  // accounts that wait for their turn, up to the limit
+	Jobs    int  // unfinished jobs of histories
+	Others  bool // other backfills wait
+}
+
+// ReadHistoryQueue reads the queue of histories. It counts at most limit accounts.
+func ReadHistoryQueue(ctx context.Context, db DB, limit int) (HistoryQueue, error) {
+	const sql = `
+SELECT (SELECT count(*) FROM (SELECT FROM ` + waitingAccounts + ` LIMIT $1) AS w)                                   AS waiting,
+       (SELECT count(*) FROM river_job WHERE kind = 'backfill_repo' AND state IN ` + unfinished + `)                AS jobs,
+       EXISTS (SELECT FROM river_job WHERE state = 'available' AND queue = 'backfill' AND kind <> 'backfill_repo')  AS others`
+	return One(ctx, db, "read the queue of histories", pgx.RowToStructByName[HistoryQueue], sql, limit)
+}
+
+// HistoryAccountsWithoutJob lists at most limit accounts that wait and have no job.
+func HistoryAccountsWithoutJob(ctx context.Context, db DB, limit int) ([]string, error) {
+	const sql = `
+WITH working AS MATERIALIZED (SELECT j.args ->> 'did' AS did FROM river_job AS j WHERE j.kind = 'backfill_repo' AND j.state IN ` + unfinished + `)
+SELECT DISTINCT a.did FROM ` + waitingAccounts + ` AND NOT EXISTS (SELECT FROM working AS w WHERE w.did = a.did)
+ORDER BY a.did
+LIMIT $1`
+	return All(ctx, db, "list the accounts of histories", pgx.RowTo[string], sql, limit)
+}
+
+// RetryHistoryAccounts makes at most limit accounts wait again that could not be read, if
+// they are due and active.
+func RetryHistoryAccounts(ctx context.Context, db DB, limit int) error {
+	const sql = `
+WITH due AS (
+    SELECT a.collection, a.did FROM history_accounts AS a
+    WHERE a.state = 'unread' AND a.retry_at <= now()
+      AND EXISTS (SELECT FROM histories AS h WHERE h.collection = a.collection AND h.run = a.run AND h.cancelled_at IS NULL)
+      AND NOT EXISTS (SELECT FROM accounts AS c WHERE c.did = a.did AND c.status <> 'active')
+    ORDER BY a.retry_at
+    LIMIT $1
+    FOR UPDATE SKIP LOCKED
+), again AS (
+    UPDATE history_accounts AS a SET state = 'waiting', retry_at = NULL
+    FROM due AS d WHERE a.collection = d.collection AND a.did = d.did
+    RETURNING a.collection, a.run
+)
+UPDATE histories AS h SET unread = h.unread - n.n
+FROM (SELECT collection, run, count(*) AS n FROM again GROUP BY collection, run) AS n
+WHERE h.collection = n.collection AND h.run = n.run`
+	if _, err := db.Exec(ctx, sql, limit); err != nil {
+		return fmt.Errorf("retry accounts of histories: %w", err)
+	}
+	return nil
+}
+
+// HistoryAccount is an account that a history waits for.
+type HistoryAccount struct {
+	Collection string // of the history
+	DID        string
+	Run        int
+	Place      json.RawMessage // nil: it has not been read
+	Records    int64
+	Bytes      int64
+	Tries      int
+}
+
+// HistoryOwner is what the reading of an account needs to know besides.
+type HistoryOwner struct {
+	Status  string
+	Wanted  bool  // it is followed, or everyone is
+	Records int64 // that histories have read of it
+	Bytes   int64
+}
+
+// FindHistoryOwner reads what is known of an account of histories.
+func FindHistoryOwner(ctx context.Context, db DB, did string) (HistoryOwner, error) {
+	const sql = `
+SELECT coalesce((SELECT c.status FROM accounts AS c WHERE c.did = $1), 'active')                                     AS status,
+       NOT EXISTS (SELECT FROM watches) OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = $1)                  AS wanted,
+       coalesce(sum(a.records), 0)::bigint                                                                           AS records,
+       coalesce(sum(a.bytes), 0)::bigint                                                                             AS bytes
+FROM histories AS h
+JOIN history_accounts AS a ON a.collection = h.collection AND a.did = $1 AND a.state = 'done'`
+	return One(ctx, db, "read the account "+did+" of histories", pgx.RowToStructByName[HistoryOwner], sql, did)
+}
+
+// WaitingHistories lists the histories that wait for an account, by name.
+func WaitingHistories(ctx context.Context, db DB, did string) ([]HistoryAccount, error) {
+	const sql = `
+SELECT a.collection AS collection, a.did AS did, a.run AS run, a.place AS place, a.records AS records, a.bytes AS bytes, a.tries AS tries
+FROM ` + waitingAccounts + ` AND a.did = $1
+ORDER BY a.collection`
+	return All(ctx, db, "read the histories of "+did, pgx.RowToStructByName[HistoryAccount], sql, did)
+}
+
+// MoveHistoryAccount stores the position in an account's repository, and what has been
+// read of it.
+func MoveHistoryAccount(ctx context.Context, tx pgx.Tx, a HistoryAccount) error {
+	const sql = `UPDATE history_accounts SET place = $4, records = $5, bytes = $6 WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'`
+	tag, err := tx.Exec(ctx, sql, a.Collection, a.DID, a.Run, a.Place, a.Records, a.Bytes)
+	if err != nil {
+		return fmt.Errorf("store the position in %s: %w", a.DID, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return ErrMoved
+	}
+	return nil
+}
+
+// EndHistoryAccount records that an account was read, to the end or to the limit.
+func EndHistoryAccount(ctx context.Context, db DB, a HistoryAccount, limited bool) error {
+	const sql = `
+WITH ended AS (
+    UPDATE history_accounts SET state = 'done', records = $4, bytes = $5, limited = $6, place = NULL, read_at = now(), tries = 0, problem = ''
+    WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'
+    RETURNING run
+)
+UPDATE histories AS h SET done = h.done + 1, records = h.records + $4, bytes = h.bytes + $5, limited = h.limited + $6::boolean::int
+FROM ended AS e
+WHERE h.collection = $1 AND h.run = e.run`
+	if _, err := db.Exec(ctx, sql, a.Collection, a.DID, a.Run, a.Records, a.Bytes, limited); err != nil {
+		return fmt.Errorf("end the history of %s: %w", a.DID, err)
+	}
+	return nil
+}
+
+// PostponeHistoryAccount records why an account cannot be read, and when to try again;
+// zero: not in this run. counts: it is a failed try. again: it is then read from its top.
+func PostponeHistoryAccount(ctx context.Context, db DB, a HistoryAccount, problem string, wait time.Duration, counts, again bool) error {
+	const sql = `
+WITH postponed AS (
+    UPDATE history_accounts
+    SET state = 'unread', problem = $4, retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END, tries = tries + $6::boolean::int,
+        place   = CASE WHEN NOT $7 THEN place END,
+        records = CASE WHEN $7 THEN 0 ELSE records END,
+        bytes   = CASE WHEN $7 THEN 0 ELSE bytes END
+    WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting'
+    RETURNING run
+)
+UPDATE histories AS h SET unread = h.unread + 1 FROM postponed AS p WHERE h.collection = $1 AND h.run = p.run`
+	if _, err := db.Exec(ctx, sql, a.Collection, a.DID, a.Run, Text(problem), wait, counts, again); err != nil {
+		return fmt.Errorf("postpone the history of %s: %w", a.DID, err)
+	}
+	return nil
+}
+
+// DropHistoryAccount takes an account off a history that waits for it: it is deleted, or
+// no longer followed.
+func DropHistoryAccount(ctx context.Context, db DB, a HistoryAccount) error {
+	const sql = `
+WITH dropped AS (
+    DELETE FROM history_accounts WHERE collection = $1 AND did = $2 AND run = $3 AND state = 'waiting' RETURNING run
+)
+UPDATE histories AS h SET accounts = h.accounts - 1 FROM dropped AS d WHERE h.collection = $1 AND h.run = d.run`
+	if _, err := db.Exec(ctx, sql, a.Collection, a.DID, a.Run); err != nil {
+		return fmt.Errorf("drop %s from its history: %w", a.DID, err)
+	}
+	return nil
+}
+
+// PurgeHistories forgets that a purgeable account was read: if it returns, it is read
+// again. There are few histories, so no limit is needed.
+func PurgeHistories(ctx context.Context, db DB, did string, _ int) (int, error) {
+	const sql = `
+WITH forgotten AS (
+    DELETE FROM history_accounts WHERE collection IN (SELECT collection FROM histories) AND did = $1 AND state <> 'waiting' AND` + purgeable + `
+    RETURNING collection, run, state
+), unread AS (
+    UPDATE histories AS h SET accounts = h.accounts - 1, unread = h.unread - 1
+    FROM forgotten AS f WHERE h.collection = f.collection AND h.run = f.run AND f.state = 'unread'
+)
+SELECT count(*) FROM forgotten`
+	return One(ctx, db, "forget the histories of "+did, pgx.RowTo[int], sql, did)
+}

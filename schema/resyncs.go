@@ -1,0 +1,215 @@
+package schema
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Desynchronized is an account whose stored records may differ from its repository.
+type Desynchronized struct {
+	DID   string
+	Cause string
+	Rev   string // the revision that was not stored; empty if unknown
+}
+
+// Resync is an account that a commit marked as desynchronized, and that needs a job.
+type Resync struct {
+	DID string
+	Due time.Time // the job must not begin earlier
+}
+
+const (
+	// maxDesynchronized bounds the accounts that are desynchronized at the same time.
+	// Further ones are not marked: anybody can invent accounts.
+	maxDesynchronized = 10_000
+
+	// unknownRev sorts after every revision.
+	unknownRev = "zzzzzzzzzzzzz"
+
+	// resyncLost is how long after its due time a job that has not begun counts as
+	// lost: somebody deleted it.
+	resyncLost = 24 * time.Hour
+)
+
+// sortedDesynchronized returns one mark per account, with its highest revision, in the
+// order in which rows are locked.
+func sortedDesynchronized(marks []Desynchronized) []Desynchronized {
+	marks = slices.Clone(marks)
+	for i := range marks {
+		marks[i].Rev = cmp.Or(marks[i].Rev, unknownRev)
+	}
+	slices.SortStableFunc(marks, func(a, b Desynchronized) int { return cmp.Or(cmp.Compare(a.DID, b.DID), cmp.Compare(b.Rev, a.Rev)) })
+	return slices.CompactFunc(marks, func(a, b Desynchronized) bool { return a.DID == b.DID })
+}
+
+// queueDesynchronized marks accounts. It adds those that have no job yet to b.Resyncs.
+// What a resync has compared already needs no other one.
+func (b *Batch) queueDesynchronized(q *pgx.Batch, marks []Desynchronized) {
+	if len(marks) == 0 {
+		return
+	}
+	const sql = `
+INSERT INTO resyncs AS r (did, desynchronized_at, cause, wanted, requested_at, due_at)
+SELECT d.did, now(), d.cause, d.rev, now(), now()
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS d (did, cause, rev, n)
+LEFT JOIN resyncs AS k ON k.did = d.did
+WHERE CASE WHEN k.did IS NOT NULL THEN d.rev COLLATE "C" > k.rev
+           ELSE (SELECT count(*) FROM (SELECT FROM resyncs WHERE desynchronized_at IS NOT NULL LIMIT $4) AS open) + d.n <= $4 END
+ORDER BY d.n
+ON CONFLICT (did) DO UPDATE
+SET desynchronized_at = coalesce(r.desynchronized_at, now()),
+    cause             = excluded.cause,
+    wanted            = greatest(r.wanted, excluded.wanted),
+    requested_at      = CASE WHEN r.desynchronized_at IS NULL OR r.due_at < now() - $5::interval THEN now() ELSE r.requested_at END,
+    due_at            = CASE WHEN r.due_at < now() - $5::interval THEN now() ELSE r.due_at END
+WHERE excluded.wanted > r.wanted OR r.desynchronized_at IS NULL OR r.due_at < now() - $5::interval
+RETURNING did, due_at, requested_at = now()`
+	marks = sortedDesynchronized(marks)
+	did, cause, rev := make(pgtype.FlatArray[string], len(marks)), make(pgtype.FlatArray[string], len(marks)), make(pgtype.FlatArray[string], len(marks))
+	for i, m := range marks {
+		did[i], cause[i], rev[i] = m.DID, Text(m.Cause), m.Rev
+	}
+	q.Queue(sql, did, cause, rev, maxDesynchronized, resyncLost).Query(func(rows pgx.Rows) error {
+		var r Resync
+		var due bool
+		_, err := pgx.ForEachRow(rows, []any{&r.DID, &r.Due, &due}, func() error {
+			marked := slices.ContainsFunc(b.Resyncs, func(before Resync) bool { return before.DID == r.DID })
+			if due && !marked { // an account whose chain is broken may have been marked before
+				b.Resyncs = append(b.Resyncs, r)
+			}
+			return nil
+		})
+		return err
+	})
+}
+
+// ResyncState is what a resync needs to know of an account.
+type ResyncState struct {
+	Begun    bool          // this call began a resync
+	Wait     time.Duration // otherwise: until it may begin; zero or less: too many have begun in the last hour
+	Age      time.Duration // since it was desynchronized
+	Status   string        // of the account
+	Watched  bool          // the account is followed
+	Everyone bool          // the whole network is followed
+}
+
+// BeginResync begins a resync of an account if it is due and active, and fewer than perHour
+// have begun in the last hour. It returns ErrNoRows if the account is not desynchronized. If
+// the resync does not end, the next one may begin after again.
+func BeginResync(ctx context.Context, db DB, did string, perHour int, again time.Duration) (ResyncState, error) {
+	const sql = `
+WITH begun AS (
+    UPDATE resyncs
+    SET begun_at = now(), wanted = '', due_at = now() + $3::interval
+    WHERE did = $1 AND desynchronized_at IS NOT NULL AND due_at <= now()
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = $1 AND a.status <> 'active')
+      AND (SELECT count(*) FROM (SELECT FROM resyncs WHERE begun_at > now() - interval '1 hour' LIMIT $2) AS recent) < $2
+    RETURNING did
+)
+SELECT EXISTS (SELECT FROM begun)                                                AS begun,
+       r.due_at - now()                                                          AS wait,
+       now() - r.desynchronized_at                                               AS age,
+       coalesce((SELECT a.status FROM accounts AS a WHERE a.did = $1), 'active') AS status,
+       EXISTS (SELECT FROM watch_members AS w WHERE w.did = $1)                  AS watched,
+       NOT EXISTS (SELECT FROM watches)                                          AS everyone
+FROM resyncs AS r
+WHERE r.did = $1 AND r.desynchronized_at IS NOT NULL`
+	return One(ctx, db, "begin the resync of "+did, pgx.RowToStructByPos[ResyncState], sql, did, perHour, again)
+}
+
+// IsDesynchronized reports whether an account must be compared with its repository.
+func IsDesynchronized(ctx context.Context, db DB, did string) (bool, error) {
+	const sql = `SELECT EXISTS (SELECT FROM resyncs WHERE did = $1 AND desynchronized_at IS NOT NULL)`
+	return One(ctx, db, "find the resync of "+did, pgx.RowTo[bool], sql, did)
+}
+
+// ResyncResult is the result of comparing an account with its repository.
+type ResyncResult struct {
+	Rev     string // the repository's
+	Data    []byte // hash of the root of its tree; nil: unknown
+	Changed bool   // a difference was found
+	Useful  time.Duration
+	Useless time.Duration // how long until the next resync, after one that found a difference, or none: then it doubles up to a day
+}
+
+// EndResync records that an account was compared with its repository. It returns zero if
+// the account is synchronized now, or how long the next resync has to wait, if a later
+// revision was refused meanwhile. What waited for the comparison as dead letters is
+// settled: whatever of it was true is stored.
+func EndResync(ctx context.Context, tx pgx.Tx, did string, r ResyncResult) (again time.Duration, err error) {
+	if err := settleRefused(ctx, tx, did, `last_seen < (SELECT r.begun_at FROM resyncs AS r WHERE r.did = $1)`); err != nil {
+		return 0, err
+	}
+	// The chain goes on from the commit that was compared.
+	const chain = `UPDATE chains SET rev = $2, data = $3 WHERE did = $1 AND rev < $2 AND $3::bytea IS NOT NULL`
+	if _, err := tx.Exec(ctx, chain, did, r.Rev, r.Data); err != nil {
+		return 0, fmt.Errorf("move the chain of %s: %w", did, err)
+	}
+	const sql = `
+UPDATE resyncs
+SET desynchronized_at = CASE WHEN wanted > $2 THEN desynchronized_at END,
+    synchronized_at   = now(),
+    rev               = greatest(rev, $2),
+    unchanged         = CASE WHEN $3 THEN 0 ELSE unchanged + 1 END,
+    due_at            = now() + CASE WHEN $3 THEN $4::interval ELSE least($5::interval * 2 ^ least(unchanged, 10), interval '1 day') END,
+    problem           = ''
+WHERE did = $1
+RETURNING CASE WHEN desynchronized_at IS NOT NULL THEN due_at - now() ELSE interval '0' END`
+	again, err = One(ctx, tx, "end the resync of "+did, pgx.RowTo[time.Duration], sql, did, r.Rev, r.Changed, r.Useful, r.Useless)
+	if errors.Is(err, ErrNoRows) { // the account was purged meanwhile
+		return 0, nil
+	}
+	return again, err
+}
+
+// settleRefused dismisses the dead letters of what was refused of an account, under a
+// condition.
+func settleRefused(ctx context.Context, tx pgx.Tx, did, condition string) error {
+	sql := `
+UPDATE dead_letters
+SET state = 'dismissed', state_at = now()
+WHERE did = $1 AND stage = 'verify' AND class = 'permanent' AND state = 'open' AND ` + condition
+	if _, err := tx.Exec(ctx, sql, did); err != nil {
+		return fmt.Errorf("settle the dead letters of %s: %w", did, err)
+	}
+	return nil
+}
+
+// PostponeResync records why an account could not be compared, and when to try again.
+func PostponeResync(ctx context.Context, db DB, did, problem string, wait time.Duration) error {
+	if _, err := db.Exec(ctx, `UPDATE resyncs SET problem = $2, due_at = now() + $3::interval WHERE did = $1`, did, Text(problem), wait); err != nil {
+		return fmt.Errorf("postpone the resync of %s: %w", did, err)
+	}
+	return nil
+}
+
+// DropResync forgets an account that needs no resync any more, because nothing of it is
+// stored. What was refused of it is settled too.
+func DropResync(ctx context.Context, tx pgx.Tx, did string) error {
+	if err := settleRefused(ctx, tx, did, `true`); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM resyncs WHERE did = $1`, did); err != nil {
+		return fmt.Errorf("drop the resync of %s: %w", did, err)
+	}
+	return nil
+}
+
+// ExpireResyncs deletes the rows of accounts that were synchronized at or before a time.
+// Their last revision is then forgotten.
+func ExpireResyncs(ctx context.Context, db DB, before time.Time, limit int) (int, error) {
+	const sql = `
+DELETE FROM resyncs
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM resyncs WHERE desynchronized_at IS NULL AND synchronized_at <= $1
+    ORDER BY synchronized_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)) AND desynchronized_at IS NULL`
+	return deleteRows(ctx, db, "expire resyncs", sql, before, limit)
+}

@@ -1,0 +1,366 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// BackfillRepo reads the past of an account in every collection whose history waits for
+// it, newest first, from the account's own server: by listing, or by one copy of the
+// repository where that takes fewer calls. It compares and repairs as a gap does, under
+// the repository's revision, so what the stream brings meanwhile stays.
+//
+// Each page is committed with the position after it, in history_accounts: a killed job,
+// or the next job of the account, continues there. What cannot be read is no failure of
+// the job: it is stored with the account, which is tried again later.
+type BackfillRepo struct {
+	river.WorkerDefaults[jobs.BackfillRepo]
+	pool        *pgxpool.Pool
+	api         *bluesky.Client
+	log         *slog.Logger
+	stored      collection.Registry
+	projections *Projections
+	read        ReadRepository
+	limits      HistoryLimits
+	memory      chan struct{} // a token per repository in memory, shared with resyncs
+	patience    time.Duration // how long to read before others go first
+}
+
+const (
+	copiedFrom    = 3  // collections from which on a copy takes fewer calls than listing
+	historyTries  = 10 // failed tries of an account in a run
+	historyRetry  = time.Minute
+	historyClosed = time.Hour // after a server has refused
+	longestRetry  = 24 * time.Hour
+)
+
+func newBackfillRepo(cfg Config, memory chan struct{}) *BackfillRepo {
+	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
+		limits: cfg.History.withDefaults(), memory: memory, patience: cfg.JobTimeout / 2}
+}
+
+// Work reads the account.
+func (w *BackfillRepo) Work(ctx context.Context, job *river.Job[jobs.BackfillRepo]) error {
+	histories, err := schema.WaitingHistories(ctx, w.pool, job.Args.DID)
+	if err != nil || len(histories) == 0 {
+		return err
+	}
+	owner, err := schema.FindHistoryOwner(ctx, w.pool, job.Args.DID)
+	if err != nil {
+		return err
+	}
+	h := &pastReader{BackfillRepo: w, log: jobLog(ctx, w.log).With("did", job.Args.DID), did: job.Args.DID, until: time.Now().Add(w.patience),
+		limited: limited{listing: w.api, records: w.limits.Records - owner.Records, bytes: w.limits.Bytes - owner.Bytes}}
+	for _, a := range histories { // what is read already counts too
+		h.limited.records -= a.Records
+		h.limited.bytes -= a.Bytes
+	}
+	switch {
+	case owner.Status == "deleted" || !owner.Wanted:
+		return h.drop(ctx, histories)
+	case owner.Status != "active": // its server would refuse
+		return h.postpone(ctx, histories, errors.New("the account is "+owner.Status), historyClosed, false, false)
+	}
+	reading, cancel := context.WithTimeout(ctx, w.patience*3/2) // a server that does not respond must not end the job
+	defer cancel()
+	release, err := h.open(reading, histories)
+	if err != nil {
+		return h.failed(ctx, histories, err)
+	}
+	defer release()
+	for i, a := range histories {
+		err := h.fill(reading, a)
+		switch {
+		case errors.Is(err, errPatience), errors.Is(err, schema.ErrMoved):
+			return snooze(0) // continue behind more urgent jobs, from what is stored then
+		case refused(err): // perhaps this collection only
+			if err := h.failed(ctx, histories[i:i+1], err); err != nil {
+				return err
+			}
+		case err != nil:
+			return h.failed(ctx, histories[i:], err)
+		}
+	}
+	return nil
+}
+
+// pastReader reads one account.
+type pastReader struct {
+	*BackfillRepo
+	log     *slog.Logger
+	did     string
+	until   time.Time
+	limited limited
+	names   map[string][]string // by history: the collections in which the account may have records
+	copied  Repository          // nil: the account's server lists the records
+}
+
+// errPatience ends an attempt that has not failed.
+var errPatience = errors.New("others go first")
+
+// open reads which collections the account has, and fetches its repository if that takes
+// fewer calls than listing them.
+func (h *pastReader) open(ctx context.Context, histories []schema.HistoryAccount) (release func(), err error) {
+	fresh := 0
+	h.names = map[string][]string{}
+	for _, a := range histories {
+		if h.names[a.Collection], err = h.collections(ctx, a.Collection); err != nil {
+			return nil, err
+		}
+		if a.Place == nil {
+			fresh += len(h.names[a.Collection])
+		}
+	}
+	if fresh < copiedFrom || h.read == nil {
+		return func() {}, nil
+	}
+	return h.copy(ctx)
+}
+
+// collections returns the collections of a history in which the account may have records.
+func (h *pastReader) collections(ctx context.Context, of string) ([]string, error) {
+	if !strings.HasSuffix(of, "*") {
+		return []string{of}, nil
+	}
+	found, err := h.api.Collections(ctx, h.did)
+	if err != nil {
+		return nil, err
+	}
+	found = slices.DeleteFunc(found, func(name string) bool { return !inHistory(h.stored, of, name) })
+	slices.SortFunc(found, compareNames)
+	return found[:min(len(found), mostCollections)], nil
+}
+
+// copy fetches the repository, which must be signed by the account. Without a copy, the
+// server lists the records.
+func (h *pastReader) copy(ctx context.Context) (release func(), err error) {
+	select {
+	case h.memory <- struct{}{}:
+	default: // resyncs go first
+		return func() {}, nil
+	}
+	defer func() {
+		if h.copied == nil {
+			<-h.memory
+			release = func() {}
+		}
+	}()
+	key, err := h.api.SigningKey(ctx, h.did)
+	if err != nil {
+		if errors.Is(err, bluesky.ErrGone) {
+			return nil, err
+		}
+		return nil, nil
+	}
+	fetching, cancel := context.WithTimeout(ctx, h.patience/2)
+	defer cancel()
+	car, err := h.api.Repository(fetching, h.did)
+	if err != nil { // it is too large, or slow, or the server does not export it
+		return nil, nil
+	}
+	copied, err := h.read(car, h.did, key)
+	if err != nil {
+		return nil, &unverifiedError{err}
+	}
+	h.copied, h.limited.listing = copied, exported{copied}
+	return func() { <-h.memory }, nil
+}
+
+// fill reads the collections of one history from the stored position on.
+func (h *pastReader) fill(ctx context.Context, a schema.HistoryAccount) error {
+	var at repositoryPlace
+	if a.Place != nil && h.copied == nil {
+		if err := json.Unmarshal(a.Place, &at); err != nil {
+			return fmt.Errorf("read the position in %s: %w", h.did, err)
+		}
+	}
+	if at.Collection == "" { // it begins at the top
+		h.limited.records, h.limited.bytes = h.limited.records+a.Records, h.limited.bytes+a.Bytes
+		a.Records, a.Bytes = 0, 0
+	}
+	if err := h.begin(ctx, &at); err != nil {
+		return err
+	}
+	names := h.names[a.Collection]
+	repo := &repository{pool: h.pool, api: &h.limited, did: h.did, stored: h.stored, projections: h.projections}
+	now, err := schema.EarliestTime(ctx, h.pool, time.Now()) // the clock of the retention
+	if err != nil {
+		return err
+	}
+	for more := at.Collection != "" && !at.End || at.next(names); more; more = !at.End || at.next(names) {
+		if h.limited.left() {
+			if err := h.page(ctx, repo, &a, &at, now); err != nil {
+				return err
+			}
+		}
+		if !h.limited.left() && (!at.End || at.peek(names)) {
+			return h.end(ctx, a, true)
+		}
+		if time.Now().After(h.until) {
+			return errPatience
+		}
+	}
+	return h.end(ctx, a, false)
+}
+
+// begin reads the revision under which everything is stored, before the first page.
+func (h *pastReader) begin(ctx context.Context, at *repositoryPlace) (err error) {
+	if at.Rev != "" {
+		return nil
+	}
+	if h.copied != nil {
+		at.Rev = h.copied.Rev()
+		return nil
+	}
+	at.Rev, err = h.api.LatestRev(ctx, h.did)
+	return err
+}
+
+// page stores the next page with the position after it.
+func (h *pastReader) page(ctx context.Context, repo *repository, a *schema.HistoryAccount, at *repositoryPlace, now time.Time) error {
+	var ever time.Time
+	in, err := repo.span(ctx, at.Collection, ever, ever, now, aboveAll)
+	if err != nil {
+		return err
+	}
+	if repo.retention(at.Collection) == 0 { // below the smallest TID, too
+		in.From, in.Since = "", ""
+	}
+	before := h.limited
+	next := *at
+	c, err := repo.page(ctx, &next, in)
+	if err != nil {
+		return err
+	}
+	moved := *a
+	moved.Records += before.records - h.limited.records
+	moved.Bytes += before.bytes - h.limited.bytes
+	stored := next
+	if h.copied != nil { // the next attempt lists, from the top: this copy is gone then
+		stored = repositoryPlace{}
+	}
+	if moved.Place, err = json.Marshal(stored); err != nil {
+		return fmt.Errorf("store the position in %s: %w", h.did, err)
+	}
+	err = repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), next.Rev, c, func(tx pgx.Tx) error { return schema.MoveHistoryAccount(ctx, tx, moved) })
+	if err == nil {
+		*a, *at = moved, next
+	}
+	return err
+}
+
+// peek reports whether there is a collection after the current one.
+func (p *repositoryPlace) peek(names []string) bool {
+	next := *p
+	return next.next(names)
+}
+
+// inHistory reports whether a collection is read for a history: it is stored, and no
+// entry of its own, or longer prefix, has a history of its own.
+func inHistory(stored collection.Registry, of, name string) bool {
+	e, ok := stored.Find(name)
+	return ok && (name == of || collection.Match(of, name) && len(e.Pattern) <= len(of))
+}
+
+// end records that the account was read.
+func (h *pastReader) end(ctx context.Context, a schema.HistoryAccount, limited bool) error {
+	if limited {
+		h.log.Info("history_limited", "collection", a.Collection, "records", a.Records, "bytes", a.Bytes, "effect", "older records of the account are not stored: see WEIR_HISTORY_RECORDS and WEIR_HISTORY_BYTES")
+	}
+	return schema.EndHistoryAccount(ctx, h.pool, a, limited)
+}
+
+// failed decides when an account that cannot be read is tried again.
+func (h *pastReader) failed(ctx context.Context, histories []schema.HistoryAccount, err error) error {
+	_, api := errors.AsType[*bluesky.Error](err)
+	_, unverified := errors.AsType[*unverifiedError](err)
+	switch {
+	case ctx.Err() == nil && (bluesky.Unsent(err) || !api && errors.Is(err, context.DeadlineExceeded)): // others were first
+		return snooze(0)
+	case ctx.Err() != nil || !api && !unverified && !errors.Is(err, bluesky.ErrGone):
+		return err
+	}
+	if errors.Is(err, bluesky.ErrGone) {
+		h.log.Info("account_deleted", "error", err)
+		if err := schema.MarkDeleted(ctx, h.pool, h.did); err != nil {
+			return err
+		}
+		return h.drop(ctx, histories)
+	}
+	tries := histories[0].Tries
+	switch {
+	case bluesky.Classify(err) == bluesky.RateLimited:
+		return h.postpone(ctx, histories, err, max(bluesky.RetryAfter(err), historyRetry), false, false)
+	case refused(err) || unverified:
+		return h.postpone(ctx, histories, err, historyClosed<<min(tries, 10), true, true)
+	}
+	return h.postpone(ctx, histories, err, historyRetry<<min(2*tries, 20), true, false)
+}
+
+// postpone records why the account cannot be read, and when it is tried again. Tries that
+// count end the run of the account some time. again: it is then read from its top.
+func (h *pastReader) postpone(ctx context.Context, histories []schema.HistoryAccount, cause error, wait time.Duration, counts, again bool) error {
+	h.log.Info("history_postponed", "error", cause)
+	for _, a := range histories {
+		wait := min(wait, longestRetry)
+		if counts && a.Tries+1 >= historyTries {
+			wait = 0
+		}
+		if err := schema.PostponeHistoryAccount(ctx, h.pool, a, cause.Error(), wait, counts, again); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop takes the account off its histories.
+func (h *pastReader) drop(ctx context.Context, histories []schema.HistoryAccount) error {
+	for _, a := range histories {
+		if err := schema.DropHistoryAccount(ctx, h.pool, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// limited is a listing that ends at a limit.
+type limited struct {
+	listing
+	records, bytes int64 // that may still be read
+}
+
+// left reports whether more may be read.
+func (l *limited) left() bool { return l.records > 0 && l.bytes > 0 }
+
+// Records returns a page, or as much of it as may be read: the last record may exceed
+// the bytes.
+func (l *limited) Records(ctx context.Context, did, name, cursor string, limit int) (page []bluesky.FeedPost, next string, err error) {
+	page, next, err = l.listing.Records(ctx, did, name, cursor, limit)
+	if err != nil {
+		return nil, "", err
+	}
+	for i, p := range page {
+		if !l.left() {
+			return page[:i], cmp.Or(next, page[i-1].Rkey), nil
+		}
+		l.records--
+		l.bytes -= int64(len(p.Record))
+	}
+	return page, next, nil
+}

@@ -1,0 +1,170 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-social/weir/card"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+)
+
+// FetchCard fetches the pages of links, for their titles. What is due is in the table
+// cards, so a killed run is continued by the next.
+type FetchCard struct {
+	river.WorkerDefaults[jobs.FetchCard]
+	pool     *pgxpool.Pool
+	client   *card.Client  // nil: nothing is fetched
+	patience time.Duration // how long to run before the job yields to others; shorter than the job's timeout
+}
+
+// fetchCardAgain returns the wait after a number of tries in vain.
+func fetchCardAgain(tries int) time.Duration {
+	return []time.Duration{time.Minute, 10 * time.Minute, time.Hour}[min(tries, 3)-1]
+}
+
+// longestRetryAfter bounds what a server may ask for.
+const longestRetryAfter = 6 * time.Hour
+
+// Work runs until nothing is due, the hour's fetches are used up, or its time is up.
+func (w *FetchCard) Work(ctx context.Context, _ *river.Job[jobs.FetchCard]) error {
+	if w.client == nil {
+		return nil
+	}
+	until := time.Now().Add(w.patience)
+	var more atomic.Bool
+	group, ctx := errgroup.WithContext(ctx)
+	for range ranking.CardsAtOnce {
+		group.Go(func() error {
+			for time.Now().Before(until) {
+				f, wait, err := ranking.StartCardFetch(ctx, w.pool)
+				switch {
+				case err != nil:
+					return err
+				case f != nil:
+					err = w.fetch(ctx, *f)
+				case wait > 0:
+					err = sleep(ctx, wait)
+				default:
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+			}
+			more.Store(true)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if more.Load() {
+		return snooze(0)
+	}
+	return nil
+}
+
+// fetch fetches one page and stores what it says.
+func (w *FetchCard) fetch(ctx context.Context, f ranking.CardFetch) (err error) {
+	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.patience)
+	defer cancel()
+	defer func() { err = errors.Join(err, ranking.EndCardFetch(storing, w.pool, f)) }()
+	fetching, stop := context.WithTimeout(ctx, w.patience*2/3)
+	defer stop()
+	page, err := w.client.Fetch(fetching, f.URL)
+	var dead *card.Dead
+	switch {
+	case ctx.Err() != nil: // the process stops
+		return errors.Join(ctx.Err(), ranking.InterruptCardFetch(storing, w.pool, f))
+	case errors.As(err, &dead):
+		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), 0)
+	case err != nil:
+		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), max(fetchCardAgain(f.Try), min(card.RetryAfter(err), longestRetryAfter)))
+	}
+	if err = w.store(storing, f, pageCard(page)); schema.Classify(err) == schema.Data {
+		return ranking.FailCardFetch(storing, w.pool, f, err.Error(), 0)
+	}
+	return err
+}
+
+// store stores a page. The counter and those who merge write the same links: a deadlock is
+// no reason to fetch it again.
+func (w *FetchCard) store(ctx context.Context, f ranking.CardFetch, p ranking.PageCard) (err error) {
+	for try := 0; try < 4; try++ {
+		err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return ranking.StoreCard(ctx, tx, f, p, time.Now()) })
+		if errors.Is(err, ranking.ErrLink) { // what it leads to expired meanwhile
+			continue
+		}
+		if err == nil || schema.Classify(err) != schema.Transient {
+			break
+		}
+	}
+	return err
+}
+
+func pageCard(p card.Page) ranking.PageCard {
+	as := func(l link.Link) *ranking.Share {
+		if l.Identity == "" {
+			return nil
+		}
+		return &ranking.Share{Identity: l.Identity, URL: l.URL, Site: l.Site}
+	}
+	return ranking.PageCard{Title: p.Title, Description: p.Description, SiteName: p.SiteName, Address: p.Address, SameSite: p.SameSite, Ends: as(p.To), Canonical: as(p.Canonical), Why: p.Why}
+}
+
+const (
+	hostInterval = time.Second            // between the starts of two requests to a host, over all processes
+	hostLate     = 250 * time.Millisecond // how much later than reserved a request may start
+)
+
+// HostTurns returns what waits until a request to a host may start: one a second, over all
+// processes. A start that this process misses is lost.
+func HostTurns(pool *pgxpool.Pool) func(ctx context.Context, host string) error {
+	return func(ctx context.Context, host string) error {
+		for {
+			asked := time.Now()
+			wait, err := ranking.TakeHostTurn(ctx, pool, host, hostInterval+hostLate)
+			if err != nil {
+				return err
+			}
+			if err := sleep(ctx, wait); err != nil {
+				return err
+			}
+			if time.Since(asked)-wait <= hostLate {
+				return nil
+			}
+		}
+	}
+}
+
+// fetchEnqueuer enqueues the job for the pages that a step of the counter asked for.
+type fetchEnqueuer struct {
+	fetches bool // pages are fetched
+	client  *river.Client[pgx.Tx]
+	owed    bool // a page was asked for, and no job was added since
+}
+
+// enqueueFetch adds a job if one is owed. A job that runs may have seen that nothing was
+// due, so it is asked for again until it has ended.
+func (c *counter) enqueueFetch(ctx context.Context) {
+	if !c.owed || !c.fetches {
+		return
+	}
+	added, err := c.client.Insert(ctx, jobs.FetchCard{}, nil)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		c.log.Warn("fetch_not_enqueued", "error", err, "hint", "it is tried again in a second")
+	case err == nil && !added.UniqueSkippedAsDuplicate:
+		c.owed = false
+	}
+}

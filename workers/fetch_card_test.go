@@ -1,0 +1,244 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/card"
+	"github.com/weir-social/weir/guard/guardtest"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/link"
+	"github.com/weir-social/weir/ranking"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/schema/schematest"
+)
+
+// fetching is workers that fetch pages of a web on loopback.
+type fetching struct {
+	*rig
+	web   *guardtest.Web
+	turns func(context.Context, string) error
+	n     int
+}
+
+func newFetching(t *testing.T, serve http.HandlerFunc) *fetching {
+	t.Helper()
+	r := &fetching{rig: &rig{t: t, pool: schematest.New(t)}, web: guardtest.New(t, false, serve)}
+	t.Cleanup(r.explain)
+	r.turns = func(context.Context, string) error { return nil }
+	return r
+}
+
+// works starts a process, and returns what stops it.
+func (r *fetching) works(id string) (stop func()) {
+	r.t.Helper()
+	pages := card.New(card.Config{Guard: r.web.Guard, Ports: []string{r.web.Port}, Turn: r.turns, UserAgent: "weir"})
+	stopping := make(chan struct{})
+	client, err := New(Config{Pool: r.pool, Projections: registered(r.t, r.pool), ID: id, Cards: pages, Stopping: stopping, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	require.NoError(r.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := false
+	stop = func() {
+		if !ended {
+			ended = true
+			close(stopping)
+			cancel()
+			<-client.Stopped()
+		}
+	}
+	r.t.Cleanup(stop)
+	require.NoError(r.t, client.Start(ctx))
+	r.client = client
+	return stop
+}
+
+// posted has accounts share pages of the web, all with one title.
+func (r *fetching) posted(accounts int, title string, pages ...string) {
+	r.t.Helper()
+	var keys []schema.Key
+	var shares []ranking.Share
+	for _, name := range pages {
+		host, path, _ := strings.Cut(name, "/")
+		l, err := link.Parse(r.web.Address(host, "/"+path))
+		require.NoError(r.t, err)
+		for a := range accounts {
+			r.n++
+			k := schema.Key{Collection: schema.PostCollection, DID: fmt.Sprint("did:plc:", a), Rkey: fmt.Sprintf("%06d", r.n)}
+			keys = append(keys, k)
+			shares = append(shares, ranking.Share{Key: k, Identity: l.Identity, URL: l.URL, Site: l.Site, How: "post", SharedAt: time.Now().Add(-time.Minute), Card: ranking.Card{Title: title}})
+		}
+	}
+	require.NoError(r.t, pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {
+		return ranking.ReplaceShares(r.t.Context(), tx, keys, shares, time.Now())
+	}))
+}
+
+// titled is the number of links whose title begins so, and is that of a page or of a post.
+const titled = `SELECT count(*) FROM links WHERE title LIKE $1 AND card_from LIKE $2`
+
+// TestPagesOfSharedLinksAreFetched once, for their titles, as soon as they are counted.
+func TestPagesOfSharedLinksAreFetched(t *testing.T) {
+	t.Parallel()
+	r := newFetching(t, guardtest.Site(func(name string) (string, bool) {
+		return `<title>Page of ` + name + `</title><meta name=description content="D">`, !strings.HasSuffix(name, "/robots.txt")
+	}))
+	r.works("a")
+	r.works("b")
+	r.posted(1, "", "one.example/a")
+	r.posted(2, "", "two.example/a")
+	r.posted(4, "Post", "four.example/a")
+	r.posted(5, "Post", "five.example/a")
+	r.becomes(2, titled, "Page of %", "http%")
+	require.ElementsMatch(t, []string{"two.example/a", "five.example/a"}, r.web.Pages())
+	require.Equal(t, 1, r.count(titled, "Post", "at:%"))
+	r.posted(7, "Post", "four.example/a", "five.example/a")
+	r.becomes(3, titled, "Page of %", "http%")
+	r.becomes(0, `SELECT count(*) FROM pending_counts`)
+	require.ElementsMatch(t, []string{"two.example/a", "five.example/a", "four.example/a"}, r.web.Pages(), "once each")
+	_, err := ranking.Check(t.Context(), r.pool, func(d ranking.Difference) { require.Fail(t, d.String()) })
+	require.NoError(t, err)
+}
+
+// TestPageThatFailsIsTriedFourTimes, and one that does not exist once.
+func TestPageThatFailsIsTriedFourTimes(t *testing.T) {
+	t.Parallel()
+	r := newFetching(t, guardtest.Site(func(name string) (string, bool) { return "503", name == "busy.example/a" }))
+	r.works("a")
+	r.posted(2, "", "busy.example/a", "gone.example/a")
+	r.becomes(1, `SELECT count(*) FROM cards WHERE fetch_at IS NULL AND status = 'gone.example answers 404'`)
+	for n := 1; n < ranking.CardTries; n++ {
+		r.becomes(1, `SELECT count(*) FROM cards WHERE fetch_at > now() AND status = 'busy.example answers 503' AND tries = $1 AND NOT EXISTS (SELECT FROM card_fetches WHERE ended_at IS NULL)`, n)
+		r.execute(`UPDATE cards SET fetch_at = now() WHERE fetch_at IS NOT NULL`)
+		r.fetchesAgain()
+	}
+	r.becomes(1, `SELECT count(*) FROM cards WHERE fetch_at IS NULL AND tries = $1`, ranking.CardTries)
+	require.Len(t, r.web.Pages(), 1+ranking.CardTries)
+}
+
+// fetchesAgain adds a job once the one before has ended.
+func (r *fetching) fetchesAgain() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		done, err := r.client.Insert(r.t.Context(), jobs.FetchCard{}, nil)
+		return err == nil && !done.UniqueSkippedAsDuplicate
+	}, time.Minute, 5*time.Millisecond)
+}
+
+// TestThousandArticlesLeadToOneLoginPage, which nothing says it is: no link is merged, and
+// none has its title.
+func TestThousandArticlesLeadToOneLoginPage(t *testing.T) {
+	t.Parallel()
+	schematest.Long(t)
+	const articles = 1000
+	var running, most atomic.Int64
+	web := guardtest.Site(func(name string) (string, bool) {
+		switch {
+		case strings.HasSuffix(name, "/robots.txt"):
+			return "", false
+		case name == "paper.example/welcome":
+			return "<title>The Paper, for members</title>", true
+		}
+		return "> http://paper.example/welcome", true
+	})
+	r := newFetching(t, func(w http.ResponseWriter, req *http.Request) {
+		now := running.Add(1)
+		defer running.Add(-1)
+		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+		}
+		web(w, req)
+	})
+	var pages []string
+	for n := range articles {
+		pages = append(pages, fmt.Sprint("paper.example/", n))
+	}
+	r.posted(5, "Vote", pages...)
+	r.works("a")
+	r.works("b")
+	require.Eventually(t, func() bool {
+		return r.count(`SELECT count(*) FROM cards WHERE fetched_at IS NOT NULL`) == articles
+	}, 5*time.Minute, 100*time.Millisecond)
+	r.becomes(0, `SELECT count(*) FROM pending_counts`)
+	require.Zero(t, r.count(`SELECT count(*) FROM links WHERE merged_into IS NOT NULL`), "nothing merges wrongly")
+	require.LessOrEqual(t, r.count(`SELECT count(*) FROM link_merges`), 3)
+	require.Equal(t, articles, r.count(titled, "Vote", "at:%"))
+	require.LessOrEqual(t, most.Load(), int64(ranking.CardsAtOnce), "over both processes")
+	require.Equal(t, articles, r.count(`SELECT count(*) FROM card_fetches`))
+	_, err := ranking.Check(t.Context(), r.pool, func(d ranking.Difference) { require.Fail(t, d.String()) })
+	require.NoError(t, err)
+
+	r.posted(5, "Vote", "other.example/a")
+	r.fetchesAgain()
+	r.becomes(1, `SELECT count(*) FROM cards WHERE tries = 0`)
+	require.Len(t, r.web.Pages(), 2*articles, "that were the fetches of this hour")
+}
+
+// TestFetchThatIsInterruptedIsNoTry: another process continues it.
+func TestFetchThatIsInterruptedIsNoTry(t *testing.T) {
+	t.Parallel()
+	hangs, asked := new(atomic.Bool), make(chan struct{}, 9)
+	hangs.Store(true)
+	r := newFetching(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path != "/robots.txt" && hangs.Load() {
+			asked <- struct{}{}
+			<-req.Context().Done()
+		}
+		guardtest.HTML("<title>Page</title>")(w, req)
+	})
+	stop := r.works("a")
+	r.posted(2, "", "slow.example/a")
+	<-asked
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM cards WHERE tries = 1 AND fetch_at > now()`), "if the process dies, it is fetched again")
+	stop()
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM cards WHERE tries = 0 AND fetch_at <= now()`))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM card_fetches WHERE ended_at IS NOT NULL`))
+	hangs.Store(false)
+	r.works("b")
+	r.becomes(1, titled, "Page", "http%")
+}
+
+// TestLinkMayExpireWhileItIsFetched: the others are fetched.
+func TestLinkMayExpireWhileItIsFetched(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 9), make(chan struct{})
+	r := newFetching(t, func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(req.Host, "slow.") && req.URL.Path != "/robots.txt" {
+			asked <- struct{}{}
+			<-release
+		}
+		guardtest.HTML("<title>Page</title>")(w, req)
+	})
+	r.works("a")
+	r.posted(2, "", "slow.example/a")
+	<-asked
+	r.execute(`DELETE FROM shares`)
+	r.execute(`DELETE FROM links`)
+	close(release)
+	r.posted(2, "", "other.example/a")
+	r.becomes(1, titled, "Page", "http%")
+	r.becomes(0, `SELECT count(*) FROM card_fetches WHERE ended_at IS NULL`)
+	require.Zero(t, r.count(`SELECT count(*) FROM river_job WHERE kind = 'fetch_card' AND errors IS NOT NULL`))
+}
+
+// TestHostIsAskedOnceASecond: the turns of a host are a second apart, over all processes.
+func TestHostIsAskedOnceASecond(t *testing.T) {
+	t.Parallel()
+	r := newFetching(t, guardtest.HTML("<title>Page</title>"))
+	r.turns = HostTurns(r.pool)
+	for range 3 {
+		require.NoError(t, r.turns(t.Context(), "paper.example"))
+	}
+	require.Zero(t, r.count(`SELECT count(*) FROM card_hosts WHERE next_at < (SELECT min(next_at) FROM card_hosts)`))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, r.turns(ctx, "paper.example"), context.DeadlineExceeded, "the next turn is later")
+}

@@ -1,0 +1,369 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// FillCollections advances the histories of collections. Where the whole network is
+// followed, relays name the accounts, page by page; otherwise the followed accounts are
+// read. Each page is committed with the position after it, so a killed job continues
+// there. A page that is stored twice changes nothing the second time.
+//
+// The accounts wait in history_accounts, and a bounded number of them have jobs. The
+// relays are asked for more only while few accounts wait.
+type FillCollections struct {
+	river.WorkerDefaults[jobs.FillCollections]
+	pool        *pgxpool.Pool
+	api         *bluesky.Client
+	log         *slog.Logger
+	stored      collection.Registry
+	projections *Projections
+	limits      HistoryLimits
+	jobsLimit   int           // how deep a queue of projections may be
+	bytesLimit  int64         // how large the database may be; 0: any size
+	patience    time.Duration // how long to work before others go first
+}
+
+// HistoryLimits bound what histories read. Zero fields take the defaults.
+type HistoryLimits struct {
+	Records int64         // 10,000: of an account, over all collections
+	Bytes   int64         // 32 MiB: their JSON
+	Waiting int           // 2,000: accounts that a listing lets wait
+	Jobs    int           // 32: unfinished jobs; more would look like a backlog
+	Settle  time.Duration // 10 s: how long an account must have been followed
+	Pause   time.Duration // 2 s: between two passes
+	Endless int64         // 10,000: how many accounts, or empty pages, more than there should be a listing may have
+}
+
+func (l HistoryLimits) withDefaults() HistoryLimits {
+	return HistoryLimits{
+		Records: cmp.Or(l.Records, 10_000), Bytes: cmp.Or(l.Bytes, 32<<20), Waiting: cmp.Or(l.Waiting, 2000), Jobs: cmp.Or(l.Jobs, 32),
+		Settle: cmp.Or(l.Settle, 10*time.Second), Pause: cmp.Or(l.Pause, 2*time.Second),
+		Endless: cmp.Or(l.Endless, 10_000),
+	}
+}
+
+const (
+	listingTries   = 3               // failed tries of a listing before another relay is asked
+	listingPage    = 500             // accounts of a page: small enough to stop soon when many wait
+	longestListing = 5 * time.Minute // between two tries
+)
+
+func newFillCollections(cfg Config) *FillCollections {
+	return &FillCollections{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, limits: cfg.History.withDefaults(),
+		jobsLimit: int(cfg.Limits.Jobs), bytesLimit: cfg.Limits.Bytes, patience: cfg.JobTimeout / 2}
+}
+
+// Work makes one pass over the histories, and continues soon while there is more to do.
+func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillCollections]) error {
+	p := &historyPass{FillCollections: w, log: jobLog(ctx, w.log), until: time.Now().Add(w.patience / 2)}
+	if err := p.read(ctx); err != nil {
+		return err
+	}
+	runs, err := schema.HistoryRuns(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	unfinished := false
+	for i := range runs {
+		soon, err := p.visit(ctx, &runs[i])
+		if err != nil {
+			return err
+		}
+		unfinished = unfinished || soon
+	}
+	waiting, err := p.enqueue(ctx)
+	if err != nil {
+		return err
+	}
+	unfinished = unfinished || waiting > 0
+	for _, h := range runs {
+		if err := p.complete(ctx, h); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !unfinished || p.full != "": // the next minute looks again
+		return nil
+	case job.Args.Once:
+		_, err := river.ClientFromContext[pgx.Tx](ctx).Insert(ctx, jobs.FillCollections{}, nil)
+		return err
+	}
+	return snooze(w.limits.Pause)
+}
+
+// visit advances a run. soon: there is more to do in a moment.
+func (p *historyPass) visit(ctx context.Context, h *schema.HistoryRun) (soon bool, err error) {
+	problem, err := p.run(ctx, h)
+	if err != nil {
+		return false, err
+	}
+	return !h.Complete && (problem == "" || h.Stored && !h.Began), schema.SetHistoryProblem(ctx, p.pool, *h, problem)
+}
+
+// complete ends a run whose accounts are all read.
+func (p *historyPass) complete(ctx context.Context, h schema.HistoryRun) error {
+	if !h.Began || h.Complete {
+		return nil
+	}
+	done, ended, err := schema.CompleteHistory(ctx, p.pool, h, p.everyone)
+	if ended {
+		p.log.Info("collection_filled", "collection", h.Collection, "accounts", done.Accounts, "records", done.Records, "bytes", done.Bytes, "unread", done.Unread, "limited", done.Limited)
+	}
+	return err
+}
+
+// begin begins a run if a stream stores the collection, and returns why it cannot.
+func (w *FillCollections) begin(ctx context.Context, h *schema.HistoryRun) (problem string, err error) {
+	switch {
+	case !Covers(w.stored, h.Collection):
+		return "WEIR_COLLECTIONS of the workers does not name it", nil
+	case h.Began:
+		return "", nil
+	case !h.Streamed:
+		return "no stream stores it yet", nil
+	}
+	if err := schema.BeginHistory(ctx, w.pool, *h); err != nil {
+		return "", err
+	}
+	jobLog(ctx, w.log).Info("history_begun", "collection", h.Collection, "run", h.Run)
+	h.Began = true
+	return "", nil
+}
+
+// Covers reports whether a collection is stored, or everything under a prefix.
+func Covers(stored collection.Registry, name string) bool {
+	if !strings.HasSuffix(name, "*") {
+		return stored.Stores(name)
+	}
+	return slices.ContainsFunc(stored.Prefixes(), func(prefix string) bool { return collection.Match(prefix, name) })
+}
+
+// historyPass is one pass.
+type historyPass struct {
+	*FillCollections
+	log      *slog.Logger
+	until    time.Time
+	everyone bool
+	full     string // why no more may be read for now; empty: it may
+}
+
+// read reads what every history depends on, and lets accounts wait again that could not
+// be read and are due.
+func (p *historyPass) read(ctx context.Context) (err error) {
+	if p.everyone, err = schema.FollowsEveryone(ctx, p.pool); err != nil {
+		return err
+	}
+	if p.full, err = p.obstacle(ctx); err != nil {
+		return err
+	}
+	return schema.RetryHistoryAccounts(ctx, p.pool, p.limits.Waiting)
+}
+
+// obstacle returns why no more may be read for now: what is stored already does not fit.
+func (p *historyPass) obstacle(ctx context.Context) (string, error) {
+	if p.bytesLimit > 0 {
+		size, err := schema.DatabaseBytes(ctx, p.pool)
+		if err != nil || size > p.bytesLimit {
+			return "the database is larger than WEIR_DATABASE_LIMIT", err
+		}
+	}
+	if p.jobsLimit <= 0 {
+		return "", nil
+	}
+	depth, err := schema.DeepestQueue(ctx, p.pool, p.projections.Queues(), p.jobsLimit/2+1)
+	if err == nil && depth > p.jobsLimit/2 { // at the limit, the stream would be paused
+		return "the projections are behind", nil
+	}
+	return "", err
+}
+
+// run begins a history and finds accounts of it. It returns why it cannot advance.
+func (p *historyPass) run(ctx context.Context, h *schema.HistoryRun) (problem string, err error) {
+	if problem, err = p.begin(ctx, h); err != nil || problem != "" {
+		return problem, err
+	}
+	if !h.Complete {
+		problem = p.full
+	}
+	switch {
+	case p.full != "":
+		return problem, nil
+	case p.everyone:
+		return p.advance(ctx, *h)
+	}
+	return "", pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		_, err := schema.AddFollowedToHistory(ctx, tx, *h, p.limits.Settle, insertChunk)
+		return err
+	})
+}
+
+// advance finds accounts of a history where the whole network is followed.
+func (p *historyPass) advance(ctx context.Context, h schema.HistoryRun) (problem string, err error) {
+	names, err := p.names(ctx, h.Collection)
+	switch {
+	case err != nil:
+		return "", err
+	case len(names) == 0:
+		return "no collection under the prefix is known yet: request one with weir backfill add --collection", nil
+	case len(p.api.Relays()) == 0:
+		return "no relay is configured that names the accounts: see WEIR_RELAYS", nil
+	}
+	if err := schema.AddHistoryNames(ctx, p.pool, h.Collection, h.Run, names); err != nil {
+		return "", err
+	}
+	listings, err := schema.OpenListings(ctx, p.pool, h)
+	if err != nil {
+		return "", err
+	}
+	for _, l := range listings {
+		if err := p.list(ctx, l); err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// names returns the collections that relays are asked for. Under a prefix these are the
+// ones that have stored records: first by the stream, then from the repositories that are
+// read. Earlier runs knew others, perhaps.
+func (p *historyPass) names(ctx context.Context, of string) ([]string, error) {
+	prefix, ok := strings.CutSuffix(of, "*")
+	if !ok {
+		return []string{of}, nil
+	}
+	names, err := schema.HistoryNames(ctx, p.pool, of)
+	if err != nil {
+		return nil, err
+	}
+	found, err := schema.CollectionsUnder(ctx, p.pool, prefix, schema.MaxHistoryNames)
+	if err != nil {
+		return nil, err
+	}
+	names = append(append(names, found...), schema.PostCollection) // which is in another table
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !inHistory(p.stored, of, name) }), nil
+}
+
+// list stores pages of a listing while there is room for more accounts. A relay that
+// fails is recorded; the next pass tries again.
+func (p *historyPass) list(ctx context.Context, l schema.AccountListing) error {
+	for time.Now().Before(p.until) {
+		queue, err := schema.ReadHistoryQueue(ctx, p.pool, p.limits.Waiting)
+		if err != nil || queue.Waiting >= p.limits.Waiting {
+			return err
+		}
+		relay := p.relay(l.Host)
+		if relay != l.Host {
+			l.Cursor = ""
+		}
+		dids, next, err := p.accounts(ctx, relay, l)
+		if err == nil && next != "" && p.endless(l) {
+			err = fmt.Errorf("%s names the accounts of %s again and again: %d so far, on %d pages", relay, l.Name, l.Seen, l.Pages)
+		}
+		if err != nil {
+			if ctx.Err() != nil || bluesky.Unsent(err) {
+				return ctx.Err()
+			}
+			return p.failed(ctx, l, relay, err)
+		}
+		added := int64(0)
+		err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+			added, err = schema.MoveListing(ctx, tx, l, relay, next, dids)
+			return err
+		})
+		if errors.Is(err, schema.ErrMoved) { // another process lists it
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if next == "" {
+			p.log.Info("accounts_listed", "collection", l.Name, "relay", relay, "pages", l.Pages+1, "accounts", l.Seen+int64(len(dids)))
+			return nil
+		}
+		l.Host, l.Cursor, l.Pages, l.Seen, l.Known, l.Tries = relay, next, l.Pages+1, l.Seen+int64(len(dids)), l.Known+added, 0
+	}
+	return nil
+}
+
+// accounts requests the next page. A relay that does not respond must not end the job.
+func (p *historyPass) accounts(ctx context.Context, relay string, l schema.AccountListing) (dids []string, next string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	defer cancel()
+	return p.api.AccountsWith(ctx, relay, l.Name, l.Cursor, min(listingPage, p.limits.Waiting))
+}
+
+// endless reports whether a listing has named far more accounts than it has, or has far
+// too many pages for them.
+func (p *historyPass) endless(l schema.AccountListing) bool {
+	return l.Seen > 2*l.Known+p.limits.Endless || l.Pages > l.Seen+p.limits.Endless
+}
+
+// relay returns the relay to ask: the one that gave the cursor, while it is configured.
+func (p *historyPass) relay(host string) string {
+	relays := p.api.Relays()
+	if slices.Contains(relays, host) {
+		return host
+	}
+	return relays[0]
+}
+
+// failed records that a relay failed. One that refuses, or fails several times, is
+// followed by the next, which begins at the top: a cursor belongs to its relay.
+func (p *historyPass) failed(ctx context.Context, l schema.AccountListing, relay string, cause error) error {
+	_, api := errors.AsType[*bluesky.Error](cause)
+	wait := min(time.Second<<min(l.Tries, 10), longestListing)
+	if bluesky.Classify(cause) == bluesky.RateLimited {
+		wait = max(wait, bluesky.RetryAfter(cause))
+	}
+	next, restart := relay, !api || refused(cause) || (l.Tries+1)%listingTries == 0
+	if restart {
+		relays := p.api.Relays()
+		next = relays[(slices.Index(relays, relay)+1)%len(relays)]
+		restart = next != relay || !api || refused(cause) // the only relay may go on at its cursor
+	}
+	p.log.Warn("accounts_not_listed", "collection", l.Name, "relay", relay, "error", cause, "next", next, "wait", wait)
+	return schema.FailListing(ctx, p.pool, l, next, cause.Error(), restart, wait)
+}
+
+// enqueue adds jobs for accounts that wait, while few have one and no other backfill
+// waits. A job that is lost is added again. It returns how many accounts wait.
+func (p *historyPass) enqueue(ctx context.Context) (waiting int, err error) {
+	queue, err := schema.ReadHistoryQueue(ctx, p.pool, p.limits.Jobs)
+	room := p.limits.Jobs - queue.Jobs
+	if err != nil || queue.Waiting == 0 || room <= 0 || queue.Others || p.full != "" {
+		return queue.Waiting, err
+	}
+	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		dids, err := schema.HistoryAccountsWithoutJob(ctx, tx, room)
+		if err != nil || len(dids) == 0 {
+			return err
+		}
+		params := make([]river.InsertManyParams, len(dids))
+		for i, did := range dids {
+			params[i].Args = jobs.BackfillRepo{DID: did}
+		}
+		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertManyTx(ctx, tx, params); err != nil {
+			return fmt.Errorf("enqueue %s: %w", jobs.BackfillRepo{}.Kind(), err)
+		}
+		return nil
+	})
+	return queue.Waiting, err
+}

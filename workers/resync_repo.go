@@ -1,0 +1,359 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/bluesky"
+	"github.com/weir-social/weir/collection"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// ResyncRepo fetches an account's repository, whose commit must be signed with the
+// account's key, and makes the stored records equal to it: records written, edited and
+// deleted. All of it has the revision of that commit, so what the stream brings
+// meanwhile is newer and stays. Running the job twice changes nothing the second time.
+//
+// How often a repository is fetched is bounded for each account and for all together:
+// forgeries cause resyncs too.
+type ResyncRepo struct {
+	river.WorkerDefaults[jobs.ResyncRepo]
+	pool        *pgxpool.Pool
+	api         *bluesky.Client
+	log         *slog.Logger
+	stored      collection.Registry
+	projections *Projections
+	read        ReadRepository
+	limits      ResyncLimits
+	memory      chan struct{} // a token per repository in memory, shared with histories
+}
+
+// ReadRepository reads the CAR of a repository. It returns an error if the repository is
+// not of the account, or not signed with the key.
+type ReadRepository func(car []byte, did string, key atcrypto.PublicKey) (Repository, error)
+
+// Repository is a verified copy of an account's repository. The keys of a collection are
+// sorted.
+type Repository interface {
+	Rev() string
+	Data() []byte // hash of the root of its tree
+	Collections() []string
+	Len(collection string) int
+	Key(collection string, i int) string
+	Record(collection string, i int) (cid string, record []byte) // nil: it cannot be read
+}
+
+// ResyncLimits bound how often repositories are fetched. Zero fields take the defaults.
+type ResyncLimits struct {
+	PerHour int           // 600: of all accounts
+	Useful  time.Duration // 1 min: of one account, after a resync that found a difference
+	Useless time.Duration // 1 h: after one that found none; it doubles up to a day
+	Within  time.Duration // 9 min: of one resync, so that the job can still record that it took longer
+}
+
+const (
+	resyncTimeout  = 10 * time.Minute   // a large repository takes minutes to arrive
+	resyncMemory   = 2                  // repositories in memory at once
+	resyncBusy     = 5 * time.Second    // how long the others wait at first, at most
+	resyncBusyMost = 30 * time.Minute   // and later, when many wait for slow ones
+	resyncInactive = time.Hour          // how often an account that is not active is looked at
+	resyncRefused  = 24 * time.Hour     // until the repository of a server that refuses is requested again
+	resyncGivenUp  = 8 * 24 * time.Hour // an account that nobody follows and that could not be read for so long
+	resyncBefore   = 8 * 24 * time.Hour // how far a stream may have reached back before the database was made
+)
+
+func newResyncRepo(cfg Config, memory chan struct{}) *ResyncRepo {
+	limits := ResyncLimits{cmp.Or(cfg.Resync.PerHour, 600), cmp.Or(cfg.Resync.Useful, time.Minute), cmp.Or(cfg.Resync.Useless, time.Hour), cmp.Or(cfg.Resync.Within, resyncTimeout*9/10)}
+	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
+		limits: limits, memory: memory}
+}
+
+// EnqueueResyncs adds the jobs of accounts that a commit marked, in its transaction. An
+// account has at most one.
+func EnqueueResyncs(queue inserter) func(context.Context, pgx.Tx, []schema.Resync) error {
+	return func(ctx context.Context, tx pgx.Tx, resyncs []schema.Resync) error {
+		params := make([]river.InsertManyParams, len(resyncs))
+		for i, r := range resyncs {
+			params[i] = river.InsertManyParams{Args: jobs.ResyncRepo{DID: r.DID}, InsertOpts: &river.InsertOpts{ScheduledAt: r.Due}}
+		}
+		if _, err := queue.InsertManyTx(ctx, tx, params); err != nil {
+			return fmt.Errorf("enqueue %s: %w", jobs.ResyncRepo{}.Kind(), err)
+		}
+		return nil
+	}
+}
+
+// Timeout is that of a large repository.
+func (w *ResyncRepo) Timeout(*river.Job[jobs.ResyncRepo]) time.Duration { return resyncTimeout }
+
+// Work compares the account if that is due and allowed.
+func (w *ResyncRepo) Work(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
+	did := job.Args.DID
+	select {
+	case w.memory <- struct{}{}:
+		defer func() { <-w.memory }()
+	default: // it waits outside the queue, which backfills need too, and begins when it can
+		return snooze(time.Second + rand.N(min(max(resyncBusy, time.Since(job.CreatedAt)), resyncBusyMost)))
+	}
+	state, err := schema.BeginResync(ctx, w.pool, did, w.limits.PerHour, w.limits.Useful)
+	switch {
+	case errors.Is(err, schema.ErrNoRows): // it is synchronized
+		return w.finish(ctx, job)
+	case err != nil:
+		return err
+	case !state.Begun && state.Wait > 0: // the clocks differ, or another job of the account was faster
+		return snooze(state.Wait + 10*time.Millisecond)
+	case state.Status == "deleted" || !state.Watched && !state.Everyone: // its records are purged
+		return w.drop(ctx, job)
+	case state.Status != "active": // its server would refuse
+		return w.postpone(ctx, did, errors.New("the account is "+state.Status), resyncInactive)
+	case !state.Begun: // too many have begun in this hour: this one gets its turn within the next
+		return snooze(time.Minute + rand.N(time.Hour))
+	}
+	log := jobLog(ctx, w.log).With("did", did)
+	result := schema.ResyncResult{Useful: w.limits.Useful, Useless: w.limits.Useless}
+	timed, cancel := context.WithTimeout(ctx, w.limits.Within)
+	defer cancel()
+	faults, err := w.resync(timed, did, &result)
+	if err != nil && timed.Err() != nil && ctx.Err() == nil {
+		err = &unverifiedError{fmt.Errorf("the comparison did not end within %s: %w", w.limits.Within, err)}
+	}
+	if err != nil {
+		return w.failed(ctx, job, log, &state, err)
+	}
+	result.Changed = faults > 0
+	wait, err := w.end(ctx, job, result)
+	if err != nil {
+		return err
+	}
+	log.Info("resynchronized", "rev", result.Rev, "repaired", faults, "again", wait)
+	if wait > 0 {
+		return snooze(wait)
+	}
+	return nil
+}
+
+// failed decides when to try again. An error of the account or its server is no failure
+// of the job: it is stored with the account, and tried again after as long as the
+// account has been desynchronized, a day at most.
+func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo], log *slog.Logger, state *schema.ResyncState, err error) error {
+	_, api := errors.AsType[*bluesky.Error](err)
+	_, unverified := errors.AsType[*unverifiedError](err)
+	keyless := errors.Is(err, bluesky.ErrNoKey)
+	if ctx.Err() != nil || !api && !unverified && !keyless {
+		return err
+	}
+	if errors.Is(err, bluesky.ErrGone) {
+		log.Info("account_deleted", "error", err)
+		if err := schema.MarkDeleted(ctx, w.pool, job.Args.DID); err != nil {
+			return err
+		}
+		return w.drop(ctx, job)
+	}
+	log.Warn("not_resynchronized", "error", err)
+	wait := min(max(state.Age, w.limits.Useful), resyncRefused)
+	switch {
+	case !state.Watched && (keyless || state.Age > resyncGivenUp): // anybody can invent such an account
+		return w.drop(ctx, job)
+	case refused(err), keyless:
+		wait = resyncRefused
+	case bluesky.Classify(err) == bluesky.RateLimited:
+		wait = max(bluesky.RetryAfter(err), w.limits.Useful)
+	}
+	return w.postpone(ctx, job.Args.DID, err, wait)
+}
+
+// unverifiedError is why a repository is not the account's.
+type unverifiedError struct{ error }
+
+func (e *unverifiedError) Unwrap() error { return e.error }
+
+// resync makes the stored records equal to the repository, whose commit it stores in r. It
+// returns how many records differed.
+func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncResult) (faults int, err error) {
+	since, err := w.since(ctx, did)
+	if err != nil {
+		return 0, err
+	}
+	repo := &repository{pool: w.pool, did: did, stored: w.stored, projections: w.projections}
+	if repo.api, err = w.fetch(ctx, did, r); err != nil {
+		return 0, err
+	}
+	now, err := schema.EarliestTime(ctx, w.pool, time.Now()) // the clock of the retention
+	if err != nil {
+		return 0, err
+	}
+	names, err := repo.collections(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var at repositoryPlace
+	for more := at.next(names); more; more = !at.End || at.next(names) {
+		in, err := repo.span(ctx, at.Collection, since, since, now, aboveAll)
+		if err != nil {
+			return 0, err
+		}
+		c, err := repo.page(ctx, &at, in)
+		if err != nil {
+			return 0, err
+		}
+		if len(c.faults) == 0 {
+			continue
+		}
+		faults += len(c.faults)
+		if err := repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), r.Rev, c, nil); err != nil {
+			return 0, err
+		}
+	}
+	if copied, ok := repo.api.(exported); ok {
+		err = w.outdate(ctx, repo, copied)
+	}
+	return faults, err
+}
+
+// outdate gives the records whose events wait as dead letters the state and the revision
+// of the repository. Otherwise the retry of such an event could bring back what was
+// deleted since, or undo an edit, because the stream has not brought that.
+func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied exported) error {
+	keys, err := schema.UnprovenRecords(ctx, w.pool, repo.did)
+	if err != nil {
+		return err
+	}
+	for page := range slices.Chunk(keys, repositoryPage) {
+		now, err := schema.LatestTime(ctx, w.pool, time.Now())
+		if err != nil {
+			return err
+		}
+		var gone []schema.Deletion
+		there := map[string]*compared{} // by collection
+		for _, k := range page {
+			i, ok := copied.find(k.Collection, k.Rkey)
+			switch {
+			case !w.stored.Stores(k.Collection): // the copy lacks it
+				continue
+			case !ok:
+				gone = append(gone, schema.Deletion{Key: k, Rev: copied.Rev(), At: now})
+				continue
+			}
+			c := there[k.Collection]
+			if c == nil {
+				c = &compared{collection: k.Collection, listed: map[string]schema.SourceRecord{}}
+				there[k.Collection] = c
+			}
+			if r := copied.record(repo.did, k.Collection, i); r.Record != nil {
+				c.faults = append(c.faults, schema.Fault{DID: k.DID, Collection: k.Collection, Rkey: k.Rkey, Fault: schema.FaultMissing})
+				c.listed[k.Rkey] = schema.SourceRecord{Rkey: k.Rkey, CID: r.CID, Record: r.Record}
+			}
+		}
+		if err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return schema.BuryRecords(ctx, tx, gone) }); err != nil {
+			return err
+		}
+		for _, c := range there {
+			if err := repo.repair(ctx, river.ClientFromContext[pgx.Tx](ctx), copied.Rev(), *c, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// since returns since when the records of an account should be stored.
+func (w *ResyncRepo) since(ctx context.Context, did string) (time.Time, error) {
+	feed, err := schema.FindFeed(ctx, w.pool, did)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if feed.CompleteSince != nil {
+		return *feed.CompleteSince, nil
+	}
+	made, err := schema.MadeAt(ctx, w.pool)
+	return made.Add(-resyncBefore), err
+}
+
+// fetch returns the listing of a repository, whose commit it stores in r: of the verified
+// copy or, if the repository is too large for one, of the account's own server.
+func (w *ResyncRepo) fetch(ctx context.Context, did string, r *schema.ResyncResult) (listing, error) {
+	key, err := w.api.SigningKey(ctx, did)
+	if err != nil {
+		return nil, err
+	}
+	car, err := w.api.Repository(ctx, did)
+	if errors.Is(err, bluesky.ErrTooLong) {
+		r.Rev, err = w.api.LatestRev(ctx, did)
+		return w.api, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	copied, err := w.read(car, did, key)
+	if err != nil {
+		return nil, &unverifiedError{err}
+	}
+	r.Rev, r.Data = copied.Rev(), copied.Data()
+	return exported{copied}, nil
+}
+
+// finish ends the job of an account that is synchronized. Who marks the account before the
+// job has ended adds no other one, but locks it: so what was marked is looked at again
+// after the end.
+func (w *ResyncRepo) finish(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
+	errMarked := errors.New("it was marked meanwhile")
+	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if _, err := river.JobCompleteTx[*riverDriver](ctx, tx, job); err != nil {
+			return err
+		}
+		marked, err := schema.IsDesynchronized(ctx, tx, job.Args.DID)
+		if marked {
+			err = errMarked
+		}
+		return err
+	})
+	if errors.Is(err, errMarked) {
+		return snooze(0)
+	}
+	return err
+}
+
+// end records the result. It returns how long the job has to wait before it runs again,
+// or zero if it is complete.
+func (w *ResyncRepo) end(ctx context.Context, job *river.Job[jobs.ResyncRepo], r schema.ResyncResult) (wait time.Duration, err error) {
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if wait, err = schema.EndResync(ctx, tx, job.Args.DID, r); err != nil || wait > 0 {
+			return err
+		}
+		_, err := river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+	return wait, err
+}
+
+// postpone records why an account could not be compared, and waits.
+func (w *ResyncRepo) postpone(ctx context.Context, did string, cause error, wait time.Duration) error {
+	if err := schema.PostponeResync(ctx, w.pool, did, cause.Error(), wait); err != nil {
+		return err
+	}
+	return snooze(wait)
+}
+
+// drop ends the job of an account that nothing is stored of any more.
+func (w *ResyncRepo) drop(ctx context.Context, job *river.Job[jobs.ResyncRepo]) error {
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := schema.DropResync(ctx, tx, job.Args.DID); err != nil {
+			return err
+		}
+		_, err := river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+}
