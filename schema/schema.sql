@@ -415,6 +415,18 @@ CREATE TABLE leaving_links (
     CONSTRAINT leaving_links_pkey PRIMARY KEY (part, link_id)
 );
 
+-- The schemas that records are compared with. Every process uses exactly these, and notices a change with the next records that it judges.
+CREATE TABLE lexicons (
+    nsid text COLLATE "C" NOT NULL,
+    document jsonb NOT NULL, -- The schema file.
+    hash text NOT NULL, -- SHA-256 of the document. The verdicts name another hash, which covers the definitions in other documents too.
+    source text NOT NULL, -- built in: it comes with Weir; folder: from WEIR_LEXICONS; resolved: published by the authority of the name. Of the same name, a folder comes before resolved, and resolved before built in.
+    authority text COLLATE "C", -- The account that published a resolved schema.
+    loaded_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL, -- When this document was stored.
+    CONSTRAINT lexicons_pkey PRIMARY KEY (nsid),
+    CONSTRAINT lexicons_source_check CHECK (source = ANY (ARRAY['built in'::text, 'folder'::text, 'resolved'::text]))
+);
+
 -- How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.
 CREATE TABLE link_counts (
     link_id bigint NOT NULL,
@@ -593,6 +605,24 @@ CREATE VIEW living_shares AS
            FROM accounts b
           WHERE b.did = subject_did AND b.status <> 'active'::text));
 
+-- Records that require a record which is not stored. Nothing is derived from them until it comes, however late.
+CREATE TABLE parked (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    to_collection text COLLATE "C" NOT NULL, -- The record that it waits for, with to_did and to_rkey.
+    to_did text COLLATE "C" NOT NULL,
+    to_rkey text COLLATE "C" NOT NULL,
+    since timestamp with time zone DEFAULT now() NOT NULL, -- When this version of the record began to wait.
+    attempts integer DEFAULT 0 NOT NULL, -- How often the target was looked for since.
+    retry_at timestamp with time zone, -- When it is looked for next. NULL: when it is stored.
+    state text DEFAULT 'waiting'::text NOT NULL, -- waiting: it may come any moment; asking: the server of its account is asked for it; missing: the server has none, or gave no answer, and the record is a dead letter.
+    problem text DEFAULT ''::text NOT NULL, -- What the server said.
+    CONSTRAINT parked_pkey PRIMARY KEY (did, collection, rkey, to_did, to_collection, to_rkey),
+    CONSTRAINT parked_state_check CHECK (state = ANY (ARRAY['waiting'::text, 'asking'::text, 'missing'::text]))
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX parked_for ON parked USING btree (to_did, to_collection, to_rkey, did, collection, rkey);
+
 -- The partitions of posts and shares, with the time and the range of rkeys that each holds. ahead: it holds the time after the last one. The default partitions are left out.
 CREATE VIEW partitions AS
  SELECT p.relname::text AS parent,
@@ -650,6 +680,37 @@ CREATE TABLE purge_queue (
     CONSTRAINT purge_queue_pkey PRIMARY KEY (did)
 );
 CREATE INDEX purge_queue_queued_at ON purge_queue USING btree (queued_at);
+
+-- Every reference in the projected records. References to deleted records stay.
+CREATE TABLE record_refs (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    path text NOT NULL, -- Where it is in the record: a JSON pointer.
+    kind text NOT NULL, -- at-uri; strong-ref: an at-uri with the CID of the version that is meant; did; blob; cid-link.
+    target text NOT NULL, -- The at-uri, the DID or the CID, as it is in the record.
+    to_collection text COLLATE "C", -- The record that it names, with to_did and to_rkey. NULL: it names none, or has a handle in place of a DID.
+    to_did text COLLATE "C",
+    to_rkey text COLLATE "C",
+    cid text, -- Of a strong reference, the version that is meant.
+    declared boolean NOT NULL, -- Whether the schema says that this is a reference. False: it is in a field without a schema.
+    read boolean DEFAULT false NOT NULL, -- A rule reads the target, so that this record is judged again when the target changes.
+    dangling boolean DEFAULT false NOT NULL, -- The target was deleted, or its account was, and it is of a judged collection. False says nothing about targets of other collections.
+    CONSTRAINT record_refs_kind_check CHECK (kind = ANY (ARRAY['at-uri'::text, 'strong-ref'::text, 'did'::text, 'blob'::text, 'cid-link'::text]))
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX record_refs_record ON record_refs USING btree (did, collection, rkey);
+CREATE INDEX record_refs_target ON record_refs USING btree (to_did, to_collection, to_rkey, did, collection, rkey) WHERE to_rkey IS NOT NULL;
+
+-- What people wrote in the projected records: the strings that the schema declares without a format and without a list of values. A record without any has no row.
+CREATE TABLE record_texts (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    text text NOT NULL, -- The texts, a line each, in the order of the record.
+    words tsvector NOT NULL, -- The words of the text.
+    CONSTRAINT record_texts_pkey PRIMARY KEY (did, collection, rkey)
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit='1024');
 
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
@@ -849,6 +910,25 @@ CREATE TABLE unshared_links (
     CONSTRAINT unshared_links_pkey PRIMARY KEY (link_id)
 ) WITH (autovacuum_vacuum_scale_factor=0.1);
 CREATE INDEX unshared_links_since ON unshared_links USING btree (since);
+
+-- What each stored record of a judged collection was found to be, in its newest version. A record that is stored and has no row has not been judged yet.
+CREATE TABLE verdicts (
+    collection text COLLATE "C" NOT NULL,
+    did text COLLATE "C" NOT NULL,
+    rkey text COLLATE "C" NOT NULL,
+    cid text NOT NULL, -- The version of the record that was judged.
+    schema_hash text NOT NULL, -- The schema that it was compared with, and every definition that the schema uses. Empty: there was none.
+    verdict text NOT NULL, -- valid, invalid, or unknown: there is no schema, or a part of it is missing; what could be checked is right.
+    state text NOT NULL, -- projected: its references and texts are stored; parked: it waits for a record that it requires; missing: it waited in vain, which is a dead letter; refused: it is invalid or breaks a hard rule, which is a dead letter. Only a projected record has rows in record_refs and record_texts.
+    dangling boolean DEFAULT false NOT NULL, -- A record that it requires was deleted.
+    problems jsonb DEFAULT '[]'::jsonb NOT NULL, -- Why it is invalid or refused: an array of objects with rule, path, expected and received. path is a JSON pointer.
+    warnings jsonb DEFAULT '[]'::jsonb NOT NULL, -- The soft rules that it breaks, as in problems.
+    judged_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was judged last.
+    CONSTRAINT verdicts_pkey PRIMARY KEY (did, collection, rkey),
+    CONSTRAINT verdicts_state_check CHECK (state = ANY (ARRAY['projected'::text, 'parked'::text, 'missing'::text, 'refused'::text])),
+    CONSTRAINT verdicts_verdict_check CHECK (verdict = ANY (ARRAY['valid'::text, 'invalid'::text, 'unknown'::text]))
+) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX verdicts_schema ON verdicts USING btree (collection, schema_hash, did, rkey);
 
 -- Records that a projection cannot use before another record is known, such as reposts of a post that is not stored or shares no link. A row whose record was deleted goes when its turn comes.
 CREATE TABLE waiting (
