@@ -426,6 +426,7 @@ CREATE TABLE lexicons (
     CONSTRAINT lexicons_pkey PRIMARY KEY (nsid),
     CONSTRAINT lexicons_source_check CHECK (source = ANY (ARRAY['built in'::text, 'folder'::text, 'resolved'::text]))
 );
+CREATE TRIGGER lexicon_changed AFTER INSERT OR DELETE OR UPDATE ON lexicons FOR EACH ROW EXECUTE FUNCTION lexicon_changed();
 
 -- How many accounts share each link in each window, as of count_state.as_of. Links with one sharer have no row. Only the counter writes here.
 CREATE TABLE link_counts (
@@ -711,6 +712,17 @@ CREATE TABLE record_texts (
     CONSTRAINT record_texts_pkey PRIMARY KEY (did, collection, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit='1024');
+
+-- The views of records: one for each collection that has a schema, such as layers.expression for pub.layers.expression.expression. A job makes them again when a schema changes.
+CREATE TABLE record_views (
+    collection text COLLATE "C" NOT NULL,
+    schema_name text COLLATE "C" NOT NULL, -- The schema of the view. Weir makes it and uses no other one.
+    view_name text COLLATE "C" NOT NULL,
+    columns jsonb NOT NULL, -- The columns behind uri, did, rkey, cid, rev, indexed_at, verdict and record: an array of objects with the column's name, the field that it shows, and the field's type.
+    made_at timestamp with time zone DEFAULT now() NOT NULL, -- When the view was made, or changed last.
+    CONSTRAINT record_views_pkey PRIMARY KEY (collection),
+    CONSTRAINT record_views_schema_name_view_name_key UNIQUE (schema_name, view_name)
+);
 
 -- Every stored record of any collection, in its newest revision.
 CREATE TABLE records (
@@ -1121,6 +1133,31 @@ BEGIN
 END $function$;
 REVOKE EXECUTE ON FUNCTION drop_partition(text) FROM PUBLIC;
 
+-- Drops the view of a collection's records, and its schema after the last view. An error if something else depends on the view.
+CREATE OR REPLACE FUNCTION public.drop_record_view(p_collection text)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET lock_timeout TO '2s'
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    old record_views;
+BEGIN
+    DELETE FROM record_views AS v WHERE v.collection = p_collection RETURNING v.* INTO old;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    EXECUTE format('DROP VIEW IF EXISTS %I.%I', old.schema_name, old.view_name);
+    IF NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = old.schema_name) THEN
+        BEGIN
+            EXECUTE format('DROP SCHEMA IF EXISTS %I', old.schema_name);
+        EXCEPTION WHEN dependent_objects_still_exist THEN NULL; -- somebody made something in it
+        END;
+    END IF;
+END $function$;
+REVOKE EXECUTE ON FUNCTION drop_record_view(text) FROM PUBLIC;
+
 -- Requests a backfill of one account, by handle or DID: its records in every stored collection, as far back as given. Returns the id of the job.
 CREATE OR REPLACE FUNCTION public.enqueue_backfill(account text, back interval DEFAULT '24:00:00'::interval, priority integer DEFAULT 2)
  RETURNS bigint
@@ -1361,6 +1398,18 @@ BEGIN
     RETURN OLD;
 END $function$;
 
+-- Has the views of records made again after a schema changed.
+CREATE OR REPLACE FUNCTION public.lexicon_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF NOT EXISTS (SELECT FROM river_job WHERE kind = 'make_record_views' AND state = 'available') THEN
+        PERFORM enqueue_job('make_record_views', 'maintenance', '{}');
+    END IF;
+    RETURN NULL;
+END $function$;
+
 -- Locks a partition that the view partitions lists, and its table. False if none has that name, or if it holds the time after the last one. SQLSTATE 55P03 while the table is in use.
 CREATE OR REPLACE FUNCTION public.lock_partition(p_part text)
  RETURNS boolean
@@ -1404,6 +1453,70 @@ BEGIN
     EXECUTE format('LOCK TABLE ONLY %I IN %s MODE', p_parent, p_mode);
 END $function$;
 REVOKE EXECUTE ON FUNCTION lock_partitioned(text,text) FROM PUBLIC;
+
+-- Makes the view of a collection's records, or changes it. False: it is so already. An error if the schema exists and Weir did not make it, or if something else depends on a column that goes.
+CREATE OR REPLACE FUNCTION public.make_record_view(p_collection text, p_schema text, p_view text, p_columns jsonb)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET lock_timeout TO '2s'
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    named  CONSTANT text := '^[a-z][a-z0-9_]{0,62}$';
+    old    record_views;
+    fields text;
+    query  text;
+    reader text;
+BEGIN
+    SELECT v.* INTO old FROM record_views AS v WHERE v.collection = p_collection FOR UPDATE;
+    IF old.schema_name = p_schema AND old.view_name = p_view AND old.columns = p_columns AND to_regclass(format('%I.%I', p_schema, p_view)) IS NOT NULL THEN
+        RETURN false;
+    ELSIF p_schema !~ named OR p_view !~ named OR jsonb_typeof(p_columns) <> 'array' OR jsonb_array_length(p_columns) > 1000 THEN
+        RAISE EXCEPTION 'no view of records can be %.% with these columns', quote_ident(left(p_schema, 100)), quote_ident(left(p_view, 100)) USING ERRCODE = '22023';
+    ELSIF (old.schema_name, old.view_name) <> (p_schema, p_view) THEN
+        PERFORM drop_record_view(p_collection);
+    END IF;
+    IF to_regnamespace(p_schema) IS NULL THEN
+        EXECUTE format('CREATE SCHEMA %I', p_schema);
+        EXECUTE format('COMMENT ON SCHEMA %I IS %L', p_schema, 'Views of records, made by Weir: the table record_views lists them.');
+    ELSIF NOT EXISTS (SELECT FROM record_views AS v WHERE v.schema_name = p_schema) THEN
+        RAISE EXCEPTION 'the schema % is not one of records', p_schema USING ERRCODE = '42939';
+    END IF;
+    SELECT string_agg(format(', %s AS %I', CASE c.value ->> 'type'
+               WHEN 'boolean'  THEN format('CASE jsonb_typeof(r.record -> %1$L) WHEN ''boolean'' THEN (r.record -> %1$L)::boolean END', c.value ->> 'field')
+               WHEN 'integer'  THEN format('record_integer(r.record -> %L)', c.value ->> 'field')
+               WHEN 'string'   THEN format('r.record ->> %L', c.value ->> 'field')
+               WHEN 'datetime' THEN format('record_time(r.record ->> %L)', c.value ->> 'field')
+               WHEN 'cid-link' THEN format('r.record -> %L ->> ''$link''', c.value ->> 'field')
+               ELSE format('r.record -> %L', c.value ->> 'field')
+           END, c.value ->> 'column'), '' ORDER BY c.n)
+    INTO fields
+    FROM jsonb_array_elements(p_columns) WITH ORDINALITY AS c (value, n);
+    query := format('SELECT ''at://'' || r.did || ''/'' || r.collection || ''/'' || r.rkey AS uri, r.did, r.rkey, r.cid, r.rev, r.indexed_at, v.verdict, r.record%s
+        FROM records AS r LEFT JOIN verdicts AS v ON v.did = r.did AND v.collection = r.collection AND v.rkey = r.rkey AND v.cid = r.cid
+        WHERE r.collection = %L', fields, p_collection);
+    BEGIN
+        EXECUTE format('CREATE OR REPLACE VIEW %I.%I AS %s', p_schema, p_view, query);
+    EXCEPTION WHEN invalid_table_definition THEN -- a column is gone, or has another place or type
+        EXECUTE format('DROP VIEW %I.%I', p_schema, p_view);
+        EXECUTE format('CREATE VIEW %I.%I AS %s', p_schema, p_view, query);
+    END;
+    EXECUTE format('COMMENT ON VIEW %I.%I IS %L', p_schema, p_view, 'The stored records of ' || p_collection || ', whatever their verdict. verdict is NULL for a record that has not been judged.');
+    -- Whoever may read the records may read them here.
+    FOR reader IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_class AS c CROSS JOIN LATERAL aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) AS a
+        WHERE c.oid = 'records'::regclass AND a.privilege_type = 'SELECT'
+    LOOP
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', p_schema, reader);
+        EXECUTE format('GRANT SELECT ON %I.%I TO %s', p_schema, p_view, reader);
+    END LOOP;
+    INSERT INTO record_views AS v (collection, schema_name, view_name, columns) VALUES (p_collection, p_schema, p_view, p_columns)
+    ON CONFLICT (collection) DO UPDATE SET schema_name = excluded.schema_name, view_name = excluded.view_name, columns = excluded.columns, made_at = now();
+    RETURN true;
+END $function$;
+REVOKE EXECUTE ON FUNCTION make_record_view(text,text,text,jsonb) FROM PUBLIC;
 
 -- When the longest-waiting job of a queue became available. NULL if none is.
 CREATE OR REPLACE FUNCTION public.oldest_job(p_queue text)
@@ -1543,6 +1656,17 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+-- An integer in a record. NULL for anything else.
+CREATE OR REPLACE FUNCTION public.record_integer(p_value jsonb)
+ RETURNS bigint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    SELECT CASE WHEN jsonb_typeof(p_value) = 'number'
+        THEN CASE WHEN p_value::numeric BETWEEN -9223372036854775808 AND 9223372036854775807 AND p_value::numeric = trunc(p_value::numeric) THEN p_value::numeric::bigint END
+    END
+$function$;
+
 -- Has the counter look again at all that the new and the former members of a watch share.
 CREATE OR REPLACE FUNCTION public.record_member_changes()
  RETURNS trigger
@@ -1574,6 +1698,19 @@ BEGIN
     END IF;
     RETURN NULL;
 END $function$;
+
+-- The time that a datetime in a record says. NULL if it is no datetime of the network: records are stored as strangers wrote them.
+CREATE OR REPLACE FUNCTION public.record_time(p_text text)
+ RETURNS timestamp with time zone
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$
+    -- The shape alone would let 30 February through, and the cast would end the query.
+    SELECT CASE WHEN p_text ~ '^(?!0000)\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,20})?(Z|[+-](0\d|1[0-4]):[0-5]\d)$'
+        THEN CASE WHEN substr(p_text, 9, 2)::int <= extract(day FROM make_date(substr(p_text, 1, 4)::int, substr(p_text, 6, 2)::int, 1) + interval '1 month - 1 day')
+            THEN p_text::timestamptz END
+    END
+$function$;
 
 -- Has expiry check the accounts that a watch lost.
 CREATE OR REPLACE FUNCTION public.record_unwatched_accounts()

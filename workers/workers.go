@@ -156,6 +156,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
 	Add(known, &CheckCounts{pool: cfg.Pool, log: cfg.Logger})
+	Add(known, &MakeRecordViews{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &SendAlert{hook: cfg.Webhook, log: cfg.Logger, now: time.Now})
 	if cfg.Keep != nil {
 		expire, err := newExpire(cfg, *cfg.Keep)
