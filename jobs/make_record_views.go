@@ -10,4 +10,6 @@ type MakeRecordViews struct{}
 func (MakeRecordViews) Kind() string { return "make_record_views" }
 
 // InsertOpts are the defaults of its inserts.
-func (MakeRecordViews) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: QueueMaintenance} }
+func (MakeRecordViews) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueMaintenance, Tags: []string{"lexicons"}}
+}

@@ -699,6 +699,7 @@ CREATE TABLE record_refs (
     dangling boolean DEFAULT false NOT NULL, -- The target was deleted, or its account was, and it is of a judged collection. False says nothing about targets of other collections.
     CONSTRAINT record_refs_kind_check CHECK (kind = ANY (ARRAY['at-uri'::text, 'strong-ref'::text, 'did'::text, 'blob'::text, 'cid-link'::text]))
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX record_refs_ends ON record_refs USING btree (did, collection, rkey, path) WHERE path ~ '^(/[A-Za-z]{1,40}/[0-9]{1,9})?/(source|target)/recordRef$'::text;
 CREATE INDEX record_refs_record ON record_refs USING btree (did, collection, rkey);
 CREATE INDEX record_refs_target ON record_refs USING btree (to_did, to_collection, to_rkey, did, collection, rkey) WHERE to_rkey IS NOT NULL;
 
@@ -1405,7 +1406,7 @@ CREATE OR REPLACE FUNCTION public.lexicon_changed()
 AS $function$
 BEGIN
     IF NOT EXISTS (SELECT FROM river_job WHERE kind = 'make_record_views' AND state = 'available') THEN
-        PERFORM enqueue_job('make_record_views', 'maintenance', '{}');
+        PERFORM enqueue_job('make_record_views', 'maintenance', '{}', ARRAY['lexicons']);
     END IF;
     RETURN NULL;
 END $function$;

@@ -1,4 +1,8 @@
--- One view for each type of record whose schema is known, with a column for each field.
+-- What the records are read through: the ends of edges, and a view for each type of record whose schema is known, with a column for each
+-- field.
+
+-- A record that describes an edge, such as pub.layers.graph.graphEdge, has its ends here; a set of edges has those of each one.
+CREATE INDEX record_refs_ends ON record_refs (did, collection, rkey, path) WHERE path ~ '^(/[A-Za-z]{1,40}/[0-9]{1,9})?/(source|target)/recordRef$';
 
 CREATE TABLE record_views (
     collection  text COLLATE "C" PRIMARY KEY,
@@ -125,7 +129,7 @@ END $$;
 CREATE FUNCTION lexicon_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM river_job WHERE kind = 'make_record_views' AND state = 'available') THEN
-        PERFORM enqueue_job('make_record_views', 'maintenance', '{}');
+        PERFORM enqueue_job('make_record_views', 'maintenance', '{}', ARRAY['lexicons']);
     END IF;
     RETURN NULL;
 END $$;
