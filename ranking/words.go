@@ -175,6 +175,10 @@ func parse(text string) search {
 	return s
 }
 
+// TextQuery returns the words that a text asks for as a tsquery. The empty one matches
+// nothing.
+func TextQuery(text string) string { return parse(text).words }
+
 func appendPhrase(phrases []string, text string, begins bool) []string {
 	all := words(text)
 	if len(all) == 0 {
