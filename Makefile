@@ -54,7 +54,7 @@ bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZE
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
 	$(on_postgres) go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 	$(on_postgres) go test ./ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
-	go test ./lexicon -run '^$$$$' -bench BesideIndigo
+	go test ./lexicon -run '^$$' -bench BesideIndigo
 	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m
 
 bench-against: postgres ## measure CPU and WAL per event against the commit BASE, ten times in turn

@@ -33,7 +33,7 @@ func layers() map[string][]string {
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"link", "ranking", "schema"},
-		"web":                {"ops/health", "ranking", "schema"},
+		"web":                {"ops/health", "ranking", "records", "schema", "syntax"},
 		"web/browsertest":    {},
 		"ranking":            {"schema"},
 		"records":            {"lexicon", "schema"},

@@ -109,7 +109,7 @@ func TestWalksEqualASearchInMemory(t *testing.T) {
 			p, err := ShortestPaths(t.Context(), pool, node(start), node(end), MaxDepth, MaxEdges)
 			require.NoError(t, err)
 			require.Equal(t, want, p.Length, "%d to %d", start, end)
-			for _, path := range p.Paths {
+			for _, path := range p.List {
 				at := node(start).URI()
 				for _, e := range path {
 					at = e.other(at)
@@ -143,6 +143,6 @@ func TestWalksAreBounded(t *testing.T) {
 	p, err := ShortestPaths(t.Context(), pool, node(1), node(2), 4, 20)
 	require.NoError(t, err)
 	require.True(t, p.Truncated)
-	require.Empty(t, p.Paths)
+	require.Empty(t, p.List)
 	require.False(t, slices.ContainsFunc(g.Nodes, func(n Node) bool { return n.Depth > 2 }))
 }

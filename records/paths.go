@@ -12,7 +12,7 @@ const maxPaths = 10
 // Paths are the shortest ones between two records.
 type Paths struct {
 	Length int      `json:"length"` // in edges; 0: there is none within the depth, or both are the same
-	Paths  [][]Edge `json:"paths"`  // some of them; an edge may lead either way
+	List   [][]Edge `json:"paths"`  // some of them; an edge may lead either way
 	// Truncated: not all edges within the depth were visited. There may be more or
 	// shorter paths.
 	Truncated bool `json:"truncated"`
@@ -42,12 +42,12 @@ func ShortestPaths(ctx context.Context, db DB, from, to schema.Key, depth, edges
 			}
 		}
 	}
-	p.Paths = shortest(all, from.URI(), to.URI(), depth)
-	if len(p.Paths) > 0 {
-		p.Length = len(p.Paths[0])
+	p.List = shortest(all, from.URI(), to.URI(), depth)
+	if len(p.List) > 0 {
+		p.Length = len(p.List[0])
 	}
-	for i := range p.Paths {
-		if err := typed(ctx, db, p.Paths[i]); err != nil {
+	for i := range p.List {
+		if err := typed(ctx, db, p.List[i]); err != nil {
 			return p, err
 		}
 	}

@@ -77,6 +77,18 @@ const state = `CASE
         ELSE 'missing'
     END`
 
+// Find returns a record, or schema.ErrNoRows.
+func Find(ctx context.Context, db DB, k schema.Key) (Record, error) {
+	found, err := readKeys(ctx, db, []schema.Key{k})
+	if err == nil && len(found) == 0 {
+		err = schema.ErrNoRows
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	return found[0], nil
+}
+
 // Read returns a record with the first of its references and referrers, or
 // schema.ErrNoRows.
 func Read(ctx context.Context, db DB, k schema.Key, limit int) (Detail, error) {
