@@ -106,7 +106,7 @@ func (c *Client) Record(ctx context.Context, did, collection, rkey string) (reco
 	r := request{call: getRecord, method: http.MethodGet, path: xrpcPath(getRecord, url.Values{"repo": {did}, "collection": {collection}, "rkey": {rkey}})}
 	r.read = func(body []byte) (err error) {
 		if record, err = readRecord(body, did, collection); err == nil && record.Rkey != rkey {
-			err = malformed("expected the record " + rkey)
+			err = malformed("expected the record %s", rkey)
 		}
 		return err
 	}

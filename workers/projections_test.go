@@ -109,7 +109,7 @@ func (a author) commit(p *Projections, b schema.Batch) (err error) {
 		if err != nil {
 			return err
 		}
-		return p.Enqueue(queue, "s")(a.t.Context(), tx, written, time.Now())
+		return p.Enqueue(queue, "s")(a.t.Context(), tx, append(written, p.Rows().Deleted(b.Deletions)...), time.Now())
 	})
 }
 
