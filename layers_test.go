@@ -19,7 +19,7 @@ const module = "github.com/weir-social/weir"
 func layers() map[string][]string {
 	return map[string][]string{
 		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "web", "workers"},
+		"app":      {"bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "lexicon/rules", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
@@ -29,7 +29,7 @@ func layers() map[string][]string {
 		"consumer/jetstream": {"consumer", "consumer/socket", "syntax"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
-		"workers":            {"bluesky", "card", "collection", "jobs", "link", "ops/health", "ranking", "records", "redirect", "schema"},
+		"workers":            {"bluesky", "card", "collection", "jobs", "lexicon", "lexicon/rules", "link", "ops/health", "ranking", "records", "redirect", "schema", "verdict"},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"link", "ranking", "schema"},
@@ -37,6 +37,7 @@ func layers() map[string][]string {
 		"web/browsertest":    {},
 		"ranking":            {"schema"},
 		"records":            {"lexicon", "schema"},
+		"verdict":            {"lexicon", "schema"},
 
 		"bluesky":           {"guard"},
 		"card":              {"guard", "link"},

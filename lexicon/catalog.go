@@ -39,8 +39,8 @@ func New(files ...[]byte) (*Catalog, error) {
 	return c, c.link()
 }
 
-// Load returns the catalog of all .json files in a folder and the folders in it.
-func Load(folder fs.FS) (*Catalog, error) {
+// Files returns the contents of all .json files in a folder and the folders in it.
+func Files(folder fs.FS) ([][]byte, error) {
 	var files [][]byte
 	err := fs.WalkDir(folder, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".json") {
@@ -57,6 +57,15 @@ func Load(folder fs.FS) (*Catalog, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("load lexicons: %w", err)
+	}
+	return files, nil
+}
+
+// Load returns the catalog of the schemas in a folder.
+func Load(folder fs.FS) (*Catalog, error) {
+	files, err := Files(folder)
+	if err != nil {
+		return nil, err
 	}
 	return New(files...)
 }

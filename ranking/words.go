@@ -132,6 +132,26 @@ func bounded(text string) string {
 	return text[:end]
 }
 
+// WordsOf returns the words of the beginning of a text as a tsvector, or nil if it has
+// none: as many bytes of it as most.
+func WordsOf(text string, most int) *string {
+	var parts []string
+	for text != "" && most > 0 {
+		part := bounded(text[:min(len(text), most)])
+		if len(part) < len(text) {
+			if end := strings.LastIndexFunc(part, unicode.IsSpace); end > 0 {
+				part = part[:end]
+			}
+		}
+		if part == "" {
+			break
+		}
+		parts = append(parts, part)
+		text, most = text[len(part):], most-len(part)
+	}
+	return vector(parts...)
+}
+
 // readable returns the host and the path of a URL as people read them.
 func readable(address string) string {
 	_, address, _ = strings.Cut(address, "://")

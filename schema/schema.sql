@@ -225,7 +225,7 @@ CREATE TABLE count_state (
 CREATE TABLE dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     key bytea NOT NULL, -- sha256 over the stage, the input and its wire; of a job, over its kind and arguments. The same dead letter twice is one row.
-    stage text NOT NULL, -- decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; job: the job ended without success.
+    stage text NOT NULL, -- decode: the frame is not an event; verify: the event is not proven; commit: the event cannot be stored; process: the record cannot be projected; lexicon: it is invalid; rules: it breaks a hard rule; reference: a record that it requires cannot be had; job: the job ended without success.
     class text DEFAULT 'permanent'::text NOT NULL, -- permanent: a retry cannot help until something else changes; retryable: every retry of the job failed, or, of an event, it is retried by itself until it passes.
     state text DEFAULT 'open'::text NOT NULL, -- open; retrying: a retry was requested or is running; retried: the retry succeeded; dismissed: it stays dismissed even if it fails again.
     state_at timestamp with time zone,
@@ -251,7 +251,7 @@ CREATE TABLE dead_letters (
     CONSTRAINT dead_letters_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letters_key_key UNIQUE (key),
     CONSTRAINT dead_letters_class_check CHECK (class = ANY (ARRAY['permanent'::text, 'retryable'::text])),
-    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'verify'::text, 'commit'::text, 'process'::text, 'job'::text])),
+    CONSTRAINT dead_letters_stage_check CHECK (stage = ANY (ARRAY['decode'::text, 'verify'::text, 'commit'::text, 'process'::text, 'lexicon'::text, 'rules'::text, 'reference'::text, 'job'::text])),
     CONSTRAINT dead_letters_state_check CHECK (state = ANY (ARRAY['open'::text, 'retrying'::text, 'retried'::text, 'dismissed'::text]))
 );
 CREATE INDEX dead_letters_job ON dead_letters USING btree (job) WHERE job IS NOT NULL;
@@ -420,11 +420,11 @@ CREATE TABLE lexicons (
     nsid text COLLATE "C" NOT NULL,
     document jsonb NOT NULL, -- The schema file.
     hash text NOT NULL, -- SHA-256 of the document. The verdicts name another hash, which covers the definitions in other documents too.
-    source text NOT NULL, -- built in: it comes with Weir; folder: from WEIR_LEXICONS; resolved: published by the authority of the name. Of the same name, a folder comes before resolved, and resolved before built in.
+    source text NOT NULL, -- folder: from WEIR_LEXICONS; resolved: published by the authority of the name. A file in the folder wins.
     authority text COLLATE "C", -- The account that published a resolved schema.
     loaded_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL, -- When this document was stored.
     CONSTRAINT lexicons_pkey PRIMARY KEY (nsid),
-    CONSTRAINT lexicons_source_check CHECK (source = ANY (ARRAY['built in'::text, 'folder'::text, 'resolved'::text]))
+    CONSTRAINT lexicons_source_check CHECK (source = ANY (ARRAY['folder'::text, 'resolved'::text]))
 );
 CREATE TRIGGER lexicon_changed AFTER INSERT OR DELETE OR UPDATE ON lexicons FOR EACH ROW EXECUTE FUNCTION lexicon_changed();
 
@@ -614,14 +614,15 @@ CREATE TABLE parked (
     to_collection text COLLATE "C" NOT NULL, -- The record that it waits for, with to_did and to_rkey.
     to_did text COLLATE "C" NOT NULL,
     to_rkey text COLLATE "C" NOT NULL,
-    since timestamp with time zone DEFAULT now() NOT NULL, -- When this version of the record began to wait.
+    since timestamp with time zone DEFAULT now() NOT NULL, -- When the record began to wait for it.
     attempts integer DEFAULT 0 NOT NULL, -- How often the target was looked for since.
-    retry_at timestamp with time zone, -- When it is looked for next. NULL: when it is stored.
+    retry_at timestamp with time zone, -- When it is looked for next. NULL: never; its arrival releases the record.
     state text DEFAULT 'waiting'::text NOT NULL, -- waiting: it may come any moment; asking: the server of its account is asked for it; missing: the server has none, or gave no answer, and the record is a dead letter.
     problem text DEFAULT ''::text NOT NULL, -- What the server said.
     CONSTRAINT parked_pkey PRIMARY KEY (did, collection, rkey, to_did, to_collection, to_rkey),
     CONSTRAINT parked_state_check CHECK (state = ANY (ARRAY['waiting'::text, 'asking'::text, 'missing'::text]))
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
+CREATE INDEX parked_due ON parked USING btree (retry_at) WHERE state = 'waiting'::text;
 CREATE INDEX parked_for ON parked USING btree (to_did, to_collection, to_rkey, did, collection, rkey);
 
 -- The partitions of posts and shares, with the time and the range of rkeys that each holds. ahead: it holds the time after the last one. The default partitions are left out.
@@ -708,8 +709,8 @@ CREATE TABLE record_texts (
     collection text COLLATE "C" NOT NULL,
     did text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
-    text text NOT NULL, -- The texts, a line each, in the order of the record.
-    words tsvector NOT NULL, -- The words of the text.
+    text text NOT NULL, -- The texts, a line each, in the order of the record: the first 64 KiB.
+    words tsvector NOT NULL, -- The words of the text. Workers make them: Postgres' parser depends on the locale.
     CONSTRAINT record_texts_pkey PRIMARY KEY (did, collection, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit='1024');
@@ -936,7 +937,7 @@ CREATE TABLE verdicts (
     dangling boolean DEFAULT false NOT NULL, -- A record that it requires was deleted.
     problems jsonb DEFAULT '[]'::jsonb NOT NULL, -- Why it is invalid or refused: an array of objects with rule, path, expected and received. path is a JSON pointer.
     warnings jsonb DEFAULT '[]'::jsonb NOT NULL, -- The soft rules that it breaks, as in problems.
-    judged_at timestamp with time zone DEFAULT now() NOT NULL, -- When it was judged last.
+    judged_at timestamp with time zone DEFAULT now() NOT NULL, -- When this was found. Judging it again with the same result changes nothing.
     CONSTRAINT verdicts_pkey PRIMARY KEY (did, collection, rkey),
     CONSTRAINT verdicts_state_check CHECK (state = ANY (ARRAY['projected'::text, 'parked'::text, 'missing'::text, 'refused'::text])),
     CONSTRAINT verdicts_verdict_check CHECK (verdict = ANY (ARRAY['valid'::text, 'invalid'::text, 'unknown'::text]))
@@ -1040,8 +1041,8 @@ CREATE OR REPLACE FUNCTION public.check_dead_letter_filter(stage text, class tex
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'job') THEN
-        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process or job.';
+    IF stage NOT IN ('decode', 'verify', 'commit', 'process', 'lexicon', 'rules', 'reference', 'job') THEN
+        RAISE EXCEPTION '% is not a stage', quote_literal(left(stage, 100)) USING ERRCODE = '22023', HINT = 'A stage is decode, verify, commit, process, lexicon, rules, reference or job.';
     END IF;
     IF class NOT IN ('permanent', 'retryable') THEN
         RAISE EXCEPTION '% is not a class', quote_literal(left(class, 100)) USING ERRCODE = '22023', HINT = 'A class is permanent or retryable.';

@@ -61,6 +61,7 @@ type Config struct {
 	ReadRepository ReadRepository // of resyncs
 	Resync         ResyncLimits
 	History        HistoryLimits
+	Lexicons       Lexicons
 	Audit          AuditPlan     // zero: no periodic audits
 	Queues         []string      // the queues to process; all of them when empty
 	PollOnly       bool          // poll every second, because LISTEN does not work, as behind a transaction pooler
@@ -144,7 +145,7 @@ func addWorkers(known Bundle, cfg Config) error {
 			return fmt.Errorf("projection %q: no worker processes its jobs of kind %s", row.Name, row.Kind)
 		}
 	}
-	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: runRecords, patience: cfg.JobTimeout / 2})
+	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: pageRecords, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
 	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
@@ -152,6 +153,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
+	addJudges(known, interruptible, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
@@ -284,6 +286,12 @@ func (c Config) periodic(start bool) []*river.PeriodicJob {
 	}
 	if c.Keep != nil {
 		list = append(list, every(time.Hour, jobs.Expire{}, start))
+	}
+	if c.judges() != nil {
+		list = append(list, every(time.Minute, jobs.CheckParked{}, start))
+		for _, name := range c.Lexicons.Resolve {
+			list = append(list, every(resolveInterval, jobs.ResolveLexicon{NSID: name}, start))
+		}
 	}
 	if c.Audit.Every > 0 {
 		// The job runs often and checks whether an audit is due, because a restarted process restarts its interval.

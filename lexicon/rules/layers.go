@@ -30,7 +30,8 @@ func Layers(namespace string) Namespace {
 			layersIDs(c, ids)
 			layersTargets(c)
 		},
-		wanted: layersWanted,
+		wanted:   layersWanted,
+		required: layersRequired,
 	}
 }
 
@@ -58,8 +59,8 @@ func layersParts() map[string]func(*check, lexicon.Value) {
 	}
 }
 
-// blocking are the references that a record must have, and the collection of each.
-// The paper of a dataLink is on a platform of its own.
+// blocking are the references that a record must have to a collection of this
+// namespace.
 func blocking(name string) map[string]string {
 	return map[string]map[string]string{
 		"annotation.annotationLayer":    {"expression": "expression.expression"},
@@ -71,6 +72,19 @@ func blocking(name string) map[string]string {
 		"judgment.judgmentSet":          {"experimentRef": "judgment.experimentDef"},
 		"judgment.agreementReport":      {"experimentRef": "judgment.experimentDef"},
 	}[name]
+}
+
+// layersRequired returns the references that a record must have. The paper of a dataLink
+// is on a platform of its own, and is not one of them.
+func layersRequired(c *check) []string {
+	required := blocking(c.name)
+	var uris []string
+	for _, v := range c.Root.Items() {
+		if _, ok := required[v.Key()]; ok || c.name == "changelog.entry" && v.Key() == "subject" {
+			uris = append(uris, v.Text())
+		}
+	}
+	return uris
 }
 
 // layersReferences: a required reference names a record of the right collection.

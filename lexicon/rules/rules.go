@@ -33,6 +33,8 @@ type Namespace struct {
 	check func(*check)
 	// wanted returns the at-uris of the records that the rules read.
 	wanted func(*check) []string
+	// required returns those of them without which a record is of no use.
+	required func(*check) []string
 }
 
 // Rules are the registered namespaces.
@@ -62,6 +64,16 @@ func (r Rules) Wanted(record Record) []string {
 		return nil
 	}
 	return c.namespace.wanted(c)
+}
+
+// Required returns the at-uris of the records without which a record is of no use, in
+// its order. If they are not known yet, it can wait for them.
+func (r Rules) Required(record Record) []string {
+	c := r.of(&record)
+	if c == nil {
+		return nil
+	}
+	return c.namespace.required(c)
 }
 
 func (r Rules) of(record *Record) *check {

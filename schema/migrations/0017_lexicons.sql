@@ -4,7 +4,7 @@ CREATE TABLE lexicons (
     nsid      text COLLATE "C" PRIMARY KEY,
     document  jsonb            NOT NULL,
     hash      text             NOT NULL,
-    source    text             NOT NULL CHECK (source IN ('built in', 'folder', 'resolved')),
+    source    text             NOT NULL CHECK (source IN ('folder', 'resolved')),
     authority text COLLATE "C",
     loaded_at timestamptz      NOT NULL DEFAULT clock_timestamp()
 );
@@ -12,7 +12,7 @@ CREATE TABLE lexicons (
 COMMENT ON TABLE  lexicons IS 'The schemas that records are compared with. Every process uses exactly these, and notices a change with the next records that it judges.';
 COMMENT ON COLUMN lexicons.document IS 'The schema file.';
 COMMENT ON COLUMN lexicons.hash IS 'SHA-256 of the document. The verdicts name another hash, which covers the definitions in other documents too.';
-COMMENT ON COLUMN lexicons.source IS 'built in: it comes with Weir; folder: from WEIR_LEXICONS; resolved: published by the authority of the name. Of the same name, a folder comes before resolved, and resolved before built in.';
+COMMENT ON COLUMN lexicons.source IS 'folder: from WEIR_LEXICONS; resolved: published by the authority of the name. A file in the folder wins.';
 COMMENT ON COLUMN lexicons.authority IS 'The account that published a resolved schema.';
 COMMENT ON COLUMN lexicons.loaded_at IS 'When this document was stored.';
 
@@ -40,7 +40,7 @@ COMMENT ON COLUMN verdicts.state IS 'projected: its references and texts are sto
 COMMENT ON COLUMN verdicts.dangling IS 'A record that it requires was deleted.';
 COMMENT ON COLUMN verdicts.problems IS 'Why it is invalid or refused: an array of objects with rule, path, expected and received. path is a JSON pointer.';
 COMMENT ON COLUMN verdicts.warnings IS 'The soft rules that it breaks, as in problems.';
-COMMENT ON COLUMN verdicts.judged_at IS 'When it was judged last.';
+COMMENT ON COLUMN verdicts.judged_at IS 'When this was found. Judging it again with the same result changes nothing.';
 
 CREATE TABLE record_refs (
     collection    text COLLATE "C" NOT NULL,
@@ -81,8 +81,8 @@ CREATE TABLE record_texts (
 CREATE INDEX record_texts_words ON record_texts USING gin (words) WITH (gin_pending_list_limit = 1024);
 
 COMMENT ON TABLE  record_texts IS 'What people wrote in the projected records: the strings that the schema declares without a format and without a list of values. A record without any has no row.';
-COMMENT ON COLUMN record_texts.text IS 'The texts, a line each, in the order of the record.';
-COMMENT ON COLUMN record_texts.words IS 'The words of the text.';
+COMMENT ON COLUMN record_texts.text IS 'The texts, a line each, in the order of the record: the first 64 KiB.';
+COMMENT ON COLUMN record_texts.words IS 'The words of the text. Workers make them: Postgres'' parser depends on the locale.';
 
 CREATE TABLE parked (
     collection    text COLLATE "C" NOT NULL,
@@ -99,11 +99,12 @@ CREATE TABLE parked (
     PRIMARY KEY (did, collection, rkey, to_did, to_collection, to_rkey)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX parked_for ON parked (to_did, to_collection, to_rkey, did, collection, rkey);
+CREATE INDEX parked_due ON parked (retry_at) WHERE state = 'waiting';
 
 COMMENT ON TABLE  parked IS 'Records that require a record which is not stored. Nothing is derived from them until it comes, however late.';
 COMMENT ON COLUMN parked.to_collection IS 'The record that it waits for, with to_did and to_rkey.';
-COMMENT ON COLUMN parked.since IS 'When this version of the record began to wait.';
+COMMENT ON COLUMN parked.since IS 'When the record began to wait for it.';
 COMMENT ON COLUMN parked.attempts IS 'How often the target was looked for since.';
-COMMENT ON COLUMN parked.retry_at IS 'When it is looked for next. NULL: when it is stored.';
+COMMENT ON COLUMN parked.retry_at IS 'When it is looked for next. NULL: never; its arrival releases the record.';
 COMMENT ON COLUMN parked.state IS 'waiting: it may come any moment; asking: the server of its account is asked for it; missing: the server has none, or gave no answer, and the record is a dead letter.';
 COMMENT ON COLUMN parked.problem IS 'What the server said.';
