@@ -234,7 +234,7 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'run_projection'`)
 	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)), "again, as at every start")
 	require.Equal(t, []string{"1"}, strs(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection'`))
-	execute(t, pool, `DELETE FROM words; SELECT run_projection('words')`) // as `weir projection run`
+	execute(t, pool, `DELETE FROM words; SELECT run_projection('words')`) // as `weir rebuild`
 	becomes(t, pool, []string{fmt.Sprint(3*pageRecords + 1)}, `SELECT count(*)::text FROM words`)
 }
 

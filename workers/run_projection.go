@@ -14,7 +14,8 @@ import (
 )
 
 // RunProjection adds a projection's jobs for all stored records, in the order of
-// their keys. Projecting a record twice changes nothing.
+// their keys, and deletes rows that should not exist. Projecting a record twice changes
+// nothing.
 type RunProjection struct {
 	river.WorkerDefaults[jobs.RunProjection]
 	pool        *pgxpool.Pool
@@ -39,8 +40,26 @@ func (w *RunProjection) Work(ctx context.Context, job *river.Job[jobs.RunProject
 		*at = pagePlace{After: jobs.Record(keys[len(keys)-1]), Count: at.Count + len(keys)}
 		return p.Job(jobs.Batch{Records: p.of(keys)}), nil
 	})
+	if err != nil {
+		return err
+	}
+	removed, err := w.removeStale(ctx, p)
 	if err == nil {
-		jobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", end.Count)
+		jobLog(ctx, w.log).Info("projection_enqueued", "projection", p.Name, "records", end.Count, "stale", removed)
 	}
 	return err
+}
+
+// removeStale deletes the rows of records that are gone, or of collections that are not
+// read any more. It is short, and a killed worker begins it again.
+func (w *RunProjection) removeStale(ctx context.Context, p *projection) (removed int, err error) {
+	for started := time.Now(); ; {
+		if time.Since(started) > w.patience {
+			return removed, snooze(0)
+		}
+		n, err := p.row.RemoveStale(ctx, w.pool, w.records)
+		if removed += n; err != nil || n < w.records {
+			return removed, err
+		}
+	}
 }
