@@ -137,6 +137,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	interruptible.stopping = cfg.Stopping
 	links := newProcessPosts(cfg, known.Projector(jobs.Links().Name))
 	Add(known, links)
+	addJudges(known, interruptible, cfg)
 	if cfg.More != nil {
 		cfg.More(known)
 	}
@@ -153,7 +154,6 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
-	addJudges(known, interruptible, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
