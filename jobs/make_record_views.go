@@ -11,5 +11,5 @@ func (MakeRecordViews) Kind() string { return "make_record_views" }
 
 // InsertOpts are the defaults of its inserts.
 func (MakeRecordViews) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: QueueMaintenance, Tags: []string{"lexicons"}}
+	return river.InsertOpts{Queue: QueueMaintenance, Tags: []string{"lexicon"}}
 }

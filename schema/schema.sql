@@ -1407,7 +1407,7 @@ CREATE OR REPLACE FUNCTION public.lexicon_changed()
 AS $function$
 BEGIN
     IF NOT EXISTS (SELECT FROM river_job WHERE kind = 'make_record_views' AND state = 'available') THEN
-        PERFORM enqueue_job('make_record_views', 'maintenance', '{}', ARRAY['lexicons']);
+        PERFORM enqueue_job('make_record_views', 'maintenance', '{}', ARRAY['lexicon']);
     END IF;
     RETURN NULL;
 END $function$;

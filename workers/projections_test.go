@@ -234,8 +234,16 @@ func TestNewProjectionReadsWhatIsStored(t *testing.T) {
 	becomes(t, pool, []string{"completed"}, `SELECT state::text FROM river_job WHERE kind = 'run_projection'`)
 	require.NoError(t, p.Register(t.Context(), pool, slog.New(slog.DiscardHandler)), "again, as at every start")
 	require.Equal(t, []string{"1"}, strs(t, pool, `SELECT count(*)::text FROM river_job WHERE kind = 'run_projection'`))
-	execute(t, pool, `DELETE FROM words; SELECT run_projection('words')`) // as `weir rebuild`
-	becomes(t, pool, []string{fmt.Sprint(3*pageRecords + 1)}, `SELECT count(*)::text FROM words`)
+	execute(t, pool, `DELETE FROM words`)
+	execute(t, pool, `INSERT INTO words (collection, did, rkey, n) VALUES ('com.example.unread', 'did:plc:a', 'stale', 1)`)
+	id, err := schema.RunProjection(t.Context(), pool, "words") // as `weir rebuild`
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		run, err := schema.FindProjectionRun(t.Context(), pool, id)
+		require.NoError(t, err)
+		return run == schema.ProjectionRun{State: "completed", Records: 3*pageRecords + 1}
+	}, time.Minute, 10*time.Millisecond)
+	require.Equal(t, []string{fmt.Sprint(3*pageRecords + 1)}, strs(t, pool, `SELECT count(*)::text FROM words`))
 }
 
 // TestProgramThatLacksAProjectionStoresNothing, and its error tells the operator

@@ -75,6 +75,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
 		{jobs.CheckCounts{}, []string{"periodic"}},
+		{jobs.MakeRecordViews{}, []string{"lexicon"}},
 		{jobs.RetryDeadLetters{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
 		{jobs.ResyncRepo{DID: "did:plc:a"}, []string{"resync"}},

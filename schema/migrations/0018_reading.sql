@@ -129,7 +129,7 @@ END $$;
 CREATE FUNCTION lexicon_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM river_job WHERE kind = 'make_record_views' AND state = 'available') THEN
-        PERFORM enqueue_job('make_record_views', 'maintenance', '{}', ARRAY['lexicons']);
+        PERFORM enqueue_job('make_record_views', 'maintenance', '{}', ARRAY['lexicon']);
     END IF;
     RETURN NULL;
 END $$;
