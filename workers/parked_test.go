@@ -116,11 +116,11 @@ func (b *bench) judgeAgain(keys ...schema.Key) {
 func TestManyWaitForOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
-	const many = 1200
+	const many = 600
 	target := key(ontologies, "did:plc:author", 1)
 	for at := 0; at < many; {
 		var writes []schema.Write
-		for ; len(writes) < 400; at++ {
+		for ; len(writes) < 200; at++ {
 			writes = append(writes, written(schema.Key{Collection: typeDefs, DID: "did:plc:waiter", Rkey: fmt.Sprintf("3kabcde%s", strings.NewReplacer("0", "a", "1", "b", "8", "y", "9", "z").Replace(fmt.Sprintf("%06d", at)))}, tidOf(1), typeDef(target)))
 		}
 		require.NoError(t, b.commit(b.projections, schema.Batch{Writes: sorted(writes)}))
