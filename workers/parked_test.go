@@ -28,7 +28,8 @@ func typeDef(of schema.Key) string {
 func (b *bench) state(k schema.Key) string {
 	b.t.Helper()
 	all := strs(b.t, b.pool, strings.Replace(states, "ORDER BY 1", fmt.Sprintf("WHERE v.did = '%s' AND v.collection = '%s' AND v.rkey = '%s'", k.DID, k.Collection, k.Rkey), 1))
-	return strings.TrimPrefix(strings.Join(all, "; "), k.DID+" "+k.Rkey[9:]+" ")
+	_, found, _ := strings.Cut(strings.TrimPrefix(strings.Join(all, "; "), k.DID+" "), " ")
+	return found
 }
 
 // TestParkedIsReleased by whatever decides that it need not wait, however late.
