@@ -145,4 +145,12 @@ func TestWalksAreBounded(t *testing.T) {
 	require.True(t, p.Truncated)
 	require.Empty(t, p.List)
 	require.False(t, slices.ContainsFunc(g.Nodes, func(n Node) bool { return n.Depth > 2 }))
+
+	for i := range 3 {
+		refer(t, pool, node(10), fmt.Sprintf("/%d", i), node(11))
+	}
+	g, err = Neighbourhood(t.Context(), pool, node(10), MaxDepth, 6)
+	require.NoError(t, err)
+	require.Len(t, g.Edges, 3)
+	require.False(t, g.Truncated, "the walk does not go round in a circle")
 }

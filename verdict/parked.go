@@ -153,6 +153,17 @@ WHERE to_did = $2 AND to_collection = $1 AND to_rkey = $3 AND state = 'asking'`
 	return nil
 }
 
+// GivenUp reports whether others wait for a target in vain already, and what its server
+// said.
+func GivenUp(ctx context.Context, db schema.DB, target schema.Key) (problem string, found bool, err error) {
+	const sql = `SELECT problem FROM parked WHERE to_did = $2 AND to_collection = $1 AND to_rkey = $3 AND state = 'missing' LIMIT 1`
+	problems, err := schema.All(ctx, db, "read what a server said", pgx.RowTo[string], sql, target.Collection, target.DID, target.Rkey)
+	if err != nil || len(problems) == 0 {
+		return "", false, err
+	}
+	return problems[0], true, nil
+}
+
 // Asked returns targets whose servers are being asked, at most limit.
 func Asked(ctx context.Context, db schema.DB, limit int) ([]schema.Key, error) {
 	const sql = `SELECT DISTINCT to_collection, to_did, to_rkey FROM parked WHERE state = 'asking' LIMIT $1`

@@ -25,7 +25,7 @@ type FetchRecord struct {
 	projections *Projections
 }
 
-// Work asks once. A server that fails is asked again a few times.
+// Work asks once, however many wait. A server that fails is asked again a few times.
 func (w *FetchRecord) Work(ctx context.Context, job *river.Job[jobs.FetchRecord]) error {
 	key := schema.Key(job.Args.Record)
 	at, err := verdict.Targets(ctx, w.pool, []schema.Key{key})
@@ -34,6 +34,13 @@ func (w *FetchRecord) Work(ctx context.Context, job *river.Job[jobs.FetchRecord]
 	}
 	if at[key] != (verdict.Target{}) { // it came meanwhile, or was deleted
 		return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return enqueueDependents(ctx, tx, []schema.Key{key}) })
+	}
+	problem, asked, err := verdict.GivenUp(ctx, w.pool, key)
+	switch {
+	case err != nil:
+		return err
+	case asked:
+		return w.giveUp(ctx, key, problem)
 	}
 	record, err := w.api.Record(ctx, key.DID, key.Collection, key.Rkey)
 	failed, ofServer := errors.AsType[*bluesky.Error](err)

@@ -149,12 +149,14 @@ func (b *bench) settled() {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
 		execute(b.t, b.pool, `UPDATE parked SET retry_at = now() WHERE ctid = ANY (ARRAY(SELECT ctid FROM parked WHERE state = 'waiting' FOR UPDATE SKIP LOCKED))`)
-		execute(b.t, b.pool, `UPDATE river_job SET scheduled_at = now() WHERE id = ANY (ARRAY(SELECT id FROM river_job WHERE kind = 'check_parked' AND state = 'scheduled' FOR UPDATE SKIP LOCKED))`)
+		if _, err := b.client.Insert(b.t.Context(), jobs.CheckParked{}, nil); err != nil {
+			return false
+		}
 		var left int
 		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `
 SELECT (SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'discarded', 'cancelled') AND kind IN ('judge_records', 'judge_dependents', 'judge_outdated', 'fetch_record', 'retry_dead_letters')) + (SELECT count(*) FROM parked WHERE state <> 'missing')`).Scan(&left))
 		return left == 0
-	}, time.Minute, 20*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 }
 
 func tidOf(n int) string { return fmt.Sprintf("3kabcdefg22%c%c", 'a'+n/26, 'a'+n%26) }
@@ -176,13 +178,18 @@ func histories(did string) (all []change, want []string) {
 		return key
 	}
 	expect := func(key schema.Key, state string) { want = append(want, did+" "+key.Rkey[9:]+" "+state) }
-	never := func(collection string) schema.Key { n++; return schema.Key{Collection: collection, DID: did, Rkey: tidOf(n)} }
+	never := func(collection string) schema.Key {
+		n++
+		return schema.Key{Collection: collection, DID: did, Rkey: tidOf(n)}
+	}
 
 	text := add(expressions, `,"id":"x","kind":"document","text":"a long text"`)
 	corpus := add(corpora, `,"name":"c"`)
 	expect(text, "valid projected")
 	expect(corpus, "valid projected")
-	member := func(c, e schema.Key) string { return fmt.Sprintf(`,"corpusRef":%q,"expressionRef":%q`, c.URI(), e.URI()) }
+	member := func(c, e schema.Key) string {
+		return fmt.Sprintf(`,"corpusRef":%q,"expressionRef":%q`, c.URI(), e.URI())
+	}
 	expect(add(memberships, member(corpus, text)), "valid projected refs:/corpusRef,/expressionRef")
 
 	// A chain, of which each waits for the next.

@@ -28,7 +28,8 @@ func typeDef(of schema.Key) string {
 func (b *bench) state(k schema.Key) string {
 	b.t.Helper()
 	all := strs(b.t, b.pool, strings.Replace(states, "ORDER BY 1", fmt.Sprintf("WHERE v.did = '%s' AND v.collection = '%s' AND v.rkey = '%s'", k.DID, k.Collection, k.Rkey), 1))
-	return strings.TrimPrefix(strings.Join(all, "; "), k.DID+" "+k.Rkey[9:]+" ")
+	_, found, _ := strings.Cut(strings.TrimPrefix(strings.Join(all, "; "), k.DID+" "), " ")
+	return found
 }
 
 // TestParkedIsReleased by whatever decides that it need not wait, however late.
@@ -116,11 +117,11 @@ func (b *bench) judgeAgain(keys ...schema.Key) {
 func TestManyWaitForOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
-	const many = 1200
+	const many = 600
 	target := key(ontologies, "did:plc:author", 1)
 	for at := 0; at < many; {
 		var writes []schema.Write
-		for ; len(writes) < 400; at++ {
+		for ; len(writes) < 200; at++ {
 			writes = append(writes, written(schema.Key{Collection: typeDefs, DID: "did:plc:waiter", Rkey: fmt.Sprintf("3kabcde%s", strings.NewReplacer("0", "a", "1", "b", "8", "y", "9", "z").Replace(fmt.Sprintf("%06d", at)))}, tidOf(1), typeDef(target)))
 		}
 		require.NoError(t, b.commit(b.projections, schema.Batch{Writes: sorted(writes)}))
