@@ -1,6 +1,8 @@
 package records
 
 import (
+	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"strings"
@@ -153,6 +155,8 @@ func TestHostileSchemasMakeViews(t *testing.T) {
 	}
 	require.Equal(t, maxColumns, one[int](t, pool, `SELECT jsonb_array_length(columns) FROM record_views WHERE collection = 'com.example.wide'`))
 
+	require.Equal(t, "field_did", one[string](t, pool, `SELECT c ->> 'column' FROM record_views, jsonb_array_elements(columns) AS c WHERE c ->> 'field' = 'did'`), "did is a common column")
+
 	store(t, pool, "com.example.hostile", "did:plc:a", "1", `{"x\"; DROP TABLE records; --": "found", "'quoted'": 1e300, "a-b": 9223372036854775807, "a_b": 0.5, "aB": "99999-01-01T00:00:00Z", "did": {"deep": [1]}}`)
 	var found int
 	rows, err := pool.Query(t.Context(), `SELECT * FROM com_example.hostile`)
@@ -176,6 +180,32 @@ func TestHostileSchemasMakeViews(t *testing.T) {
 		require.ErrorAs(t, err, &refused, name)
 		require.Contains(t, []string{"22023", "42939"}, refused.Code)
 	}
+}
+
+// A role that owns nothing has views made, and reads them if it may read the records.
+func TestViewsBelongToTheOwner(t *testing.T) {
+	t.Parallel()
+	pool := schematest.New(t)
+	app := strings.ToLower("app_" + rand.Text())
+	execute(t, pool, `CREATE ROLE `+app)
+	t.Cleanup(func() {
+		_, err := pool.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY `+app+`; DROP ROLE `+app)
+		require.NoError(t, err)
+	})
+	execute(t, pool, `GRANT SELECT ON records, record_views TO `+app+`; GRANT EXECUTE ON FUNCTION make_record_view, drop_record_view TO `+app)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SET LOCAL ROLE `+app); err != nil {
+			return err
+		}
+		made, err := MakeViews(t.Context(), tx, catalogOf(t, lexiconOf("com.example.town.tree", `"height":{"type":"integer"}`)))
+		require.Equal(t, 1, made)
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `SELECT height FROM example.tree`)
+		}
+		return err
+	}))
+	require.False(t, one[bool](t, pool, `SELECT pg_has_role($1, relowner, 'MEMBER') FROM pg_class WHERE oid = 'example.tree'::regclass`, app))
+	require.False(t, one[bool](t, pool, `SELECT has_schema_privilege('public', 'example', 'USAGE') OR has_function_privilege('public', 'make_record_view(text, text, text, jsonb)', 'EXECUTE')`))
 }
 
 // A datetime of the network is a time, and nothing else is, or ends the query.
