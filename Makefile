@@ -58,6 +58,8 @@ bench: postgres build ## measure throughput and cost, as ratios; WEIR_BENCH_SIZE
 	$(on_postgres) go test ./e2e -run '^$$' -bench . -benchtime 1x -timeout 3h
 	$(on_postgres) go test ./workers -run '^$$' -bench Expire -benchtime 1x -timeout 30m
 	$(on_postgres) go test ./ranking -run '^$$' -bench . -benchtime 1x -timeout 1h
+	go test ./lexicon -run '^$$' -bench BesideIndigo
+	$(on_postgres) go test ./records -run '^$$' -bench . -benchtime 1x -timeout 30m
 
 bench-against: postgres ## measure CPU and WAL per event against the commit BASE, ten times in turn
 	@dir=$$(mktemp -d) && trap 'git worktree remove --force "$$dir/base" 2>/dev/null; rm -rf "$$dir"' EXIT && \

@@ -19,24 +19,25 @@ const module = "github.com/weir-social/weir"
 func layers() map[string][]string {
 	return map[string][]string{
 		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "web", "workers"},
+		"app":      {"bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "lexicon/rules", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
 
 		"consumer":           {"schema"},
-		"consumer/firehose":  {"consumer", "consumer/socket", "consumer/syntax"},
-		"consumer/jetstream": {"consumer", "consumer/socket", "consumer/syntax"},
+		"consumer/firehose":  {"consumer", "consumer/socket", "syntax"},
+		"consumer/jetstream": {"consumer", "consumer/socket", "syntax"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
-		"consumer/syntax":    {},
-		"workers":            {"bluesky", "card", "collection", "jobs", "link", "ops/health", "ranking", "redirect", "schema"},
+		"workers":            {"bluesky", "card", "collection", "jobs", "lexicon", "lexicon/rules", "link", "ops/health", "ranking", "records", "redirect", "schema", "verdict"},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"link", "ranking", "schema"},
-		"web":                {"ops/health", "ranking", "schema"},
+		"web":                {"ops/health", "ranking", "records", "schema", "syntax"},
 		"web/browsertest":    {},
 		"ranking":            {"schema"},
+		"records":            {"lexicon", "schema"},
+		"verdict":            {"lexicon", "schema"},
 
 		"bluesky":           {"guard"},
 		"card":              {"guard", "link"},
@@ -45,12 +46,15 @@ func layers() map[string][]string {
 		"guard":             {},
 		"guard/guardtest":   {"guard"},
 		"jobs":              {},
+		"lexicon":           {"syntax"},
+		"lexicon/rules":     {"lexicon", "syntax"},
 		"link":              {},
 		"redirect":          {"guard", "link"},
 		"loopback":          {},
 		"schema":            {"collection"},
 		"schema/schematest": {"devpg", "schema"},
 		"simnet":            {"loopback"},
+		"syntax":            {},
 	}
 }
 

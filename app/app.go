@@ -134,7 +134,7 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 	if cfg.Webhook, err = p.cfg.webhook(); err != nil {
 		return err
 	}
-	cfg.Projections = p.projections
+	cfg.Projections, cfg.Lexicons = p.projections, p.cfg.lexicons()
 	cfg.More = func(b workers.Bundle) {
 		for _, add := range p.more {
 			add(b)
@@ -161,6 +161,9 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	} else if err := ranking.EnsureDays(ctx, p.pool, now, keep.Shares); err != nil {
 		p.log.Warn("partitions_not_made", "table", "shares", "error", err)
+	}
+	if err := client.StoreLexicons(ctx); err != nil {
+		return err
 	}
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start the workers: %w", err)

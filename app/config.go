@@ -136,6 +136,14 @@ type Config struct {
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 
+	// A folder of lexicons: schema files, .json. The records of WEIR_COLLECTIONS, except those
+	// that links are made of, are compared with them, and their references and texts are
+	// stored. Read at the start of workers; every worker needs the same files.
+	Lexicons string `env:"WEIR_LEXICONS"`
+	// Names of schemas that are fetched from the accounts that their domains name, separated by
+	// commas, such as com.example.note. A file in WEIR_LEXICONS wins.
+	ResolveLexicons []string `env:"WEIR_RESOLVE_LEXICONS"`
+
 	// Services that are called
 
 	// The AppView: handles, profiles, follow lists, feeds.
@@ -286,10 +294,11 @@ func ReadConfig() (Config, error) {
 // parse returns an error if a variable that is read where it is used cannot be read.
 func (c Config) parse() error {
 	_, stored := c.stored()
+	lexicons := c.checkLexicons()
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
-	return cmp.Or(stored, webhook, hosts, proxies)
+	return cmp.Or(stored, lexicons, webhook, hosts, proxies)
 }
 
 // stored returns the registry of the stored collections.

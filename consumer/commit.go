@@ -132,11 +132,14 @@ func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error
 		if err == nil && len(write.Resyncs) > 0 && c.resync != nil {
 			err = c.resync(ctx, tx, write.Resyncs)
 		}
-		if err != nil || len(written) == 0 {
+		if err != nil {
 			return err
 		}
 		stored = len(written)
-		return c.enqueue(ctx, tx, written, b.oldest)
+		if named := append(written, c.projections.Deleted(write.Deletions)...); len(named) > 0 {
+			err = c.enqueue(ctx, tx, named, b.oldest)
+		}
+		return err
 	})
 	if err == nil {
 		c.metrics.stored.Add(float64(stored))

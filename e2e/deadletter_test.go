@@ -171,7 +171,7 @@ func TestDeadLetterRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + schematest.NewURL(t)}
 	for args, want := range map[string]string{
-		"list --stage jobs":         `--stage is "jobs": expected decode, verify, commit, process or job`,
+		"list --stage jobs":         `--stage is "jobs": expected decode, verify, commit, process, lexicon, rules, reference or job`,
 		"list --stage=":             `--stage is "": expected decode`,
 		"list --class bad":          `--class is "bad": expected permanent or retryable`,
 		"list --state x":            `--state is "x": expected open, retrying, retried or dismissed`,

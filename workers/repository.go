@@ -305,7 +305,10 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 			if err := schema.DeleteRecords(ctx, tx, deletions, r.projections.Rows()); err != nil {
 				return err
 			}
-			return schema.LockProjections(ctx, tx, r.projections.Rows()) // the tables of others would keep their rows
+			if err := schema.LockProjections(ctx, tx, r.projections.Rows()); err != nil { // the tables of others would keep their rows
+				return err
+			}
+			return r.projections.Enqueue(client, "")(ctx, tx, r.projections.Rows().Deleted(deletions), time.Time{})
 		}); err != nil {
 			return err
 		}

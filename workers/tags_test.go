@@ -75,11 +75,18 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.Expire{}, []string{"periodic"}},
 		{jobs.Audit{}, []string{"periodic"}},
 		{jobs.CheckCounts{}, []string{"periodic"}},
+		{jobs.MakeRecordViews{}, []string{"lexicon"}},
 		{jobs.RetryDeadLetters{}, []string{"periodic"}},
 		{jobs.BackfillAccount{DID: "did:plc:a"}, []string{"manual"}},
 		{jobs.ResyncRepo{DID: "did:plc:a"}, []string{"resync"}},
 		{jobs.BackfillRepo{DID: "did:plc:a"}, []string{"history"}},
 		{jobs.FillCollections{}, []string{"periodic"}},
+		{jobs.JudgeRecords{Batch: jobs.Batch{Stream: "jetstream"}}, []string{"stream-jetstream"}},
+		{jobs.JudgeDependents{}, []string{"lexicon"}},
+		{jobs.JudgeOutdated{Catalog: "v"}, []string{"lexicon"}},
+		{jobs.CheckParked{}, []string{"lexicon"}},
+		{jobs.FetchRecord{}, []string{"lexicon"}},
+		{jobs.ResolveLexicon{NSID: "a.b.c"}, []string{"lexicon"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)
