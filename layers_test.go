@@ -24,7 +24,7 @@ func layers() map[string][]string {
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
 
-		"consumer":           {"schema"},
+		"consumer":           {"archive", "schema"},
 		"consumer/firehose":  {"consumer", "consumer/socket", "consumer/syntax"},
 		"consumer/jetstream": {"consumer", "consumer/socket", "consumer/syntax"},
 		"consumer/recording": {"consumer"},
@@ -52,7 +52,7 @@ func layers() map[string][]string {
 		"link":                {},
 		"redirect":            {"guard", "link"},
 		"loopback":            {},
-		"schema":              {"collection"},
+		"schema":              {"archive", "collection"},
 		"schema/schematest":   {"devpg", "schema"},
 		"simnet":              {"loopback"},
 	}

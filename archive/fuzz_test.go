@@ -50,9 +50,7 @@ func FuzzOpen(f *testing.F) {
 }
 
 func FuzzUnpackRow(f *testing.F) {
-	packed, err := archive.PackRow(archive.AppendRecord(nil, []byte("a")))
-	require.NoError(f, err)
-	f.Add(packed)
+	f.Add(archive.PackRow(archive.AppendRecord(nil, []byte("a"))))
 	f.Fuzz(func(t *testing.T, packed []byte) {
 		raw, err := archive.UnpackRow(packed)
 		if err != nil {

@@ -14,8 +14,12 @@ const maxRow = 64 << 20
 
 // rowEncoder is fast: a row is compressed again when it is sealed. It is safe for
 // concurrent use.
-var rowEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
-	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+var rowEncoder = sync.OnceValue(func() *zstd.Encoder {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return e
 })
 
 var rowDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
@@ -24,12 +28,8 @@ var rowDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 
 // PackRow compresses the records of one commit, framed as in a segment. The open rows
 // in the database hold it until they are sealed.
-func PackRow(raw []byte) ([]byte, error) {
-	e, err := rowEncoder()
-	if err != nil {
-		return nil, fmt.Errorf("set up zstd: %w", err)
-	}
-	return e.EncodeAll(raw, make([]byte, 0, len(raw)/3+64)), nil
+func PackRow(raw []byte) []byte {
+	return rowEncoder().EncodeAll(raw, make([]byte, 0, len(raw)/3+64))
 }
 
 // UnpackRow returns the framed records of a row.
