@@ -136,6 +136,16 @@ type Config struct {
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 
+	// The archive
+
+	// Where what is heard is kept in sealed files: dir:/path, or s3://bucket/prefix with the usual
+	// variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL. Set it
+	// for consumers and workers. Empty: nowhere.
+	Archive string `env:"WEIR_ARCHIVE"`
+	// Which events are archived: stored (those that are stored), followed (everything of the
+	// followed accounts), or everything (the whole network).
+	ArchiveScope string `env:"WEIR_ARCHIVE_SCOPE" envDefault:"stored"`
+
 	// Services that are called
 
 	// The AppView: handles, profiles, follow lists, feeds.
@@ -289,7 +299,9 @@ func (c Config) parse() error {
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
-	return cmp.Or(stored, webhook, hosts, proxies)
+	_, archive := c.archive()
+	_, scope := c.archiveScope()
+	return cmp.Or(stored, webhook, hosts, proxies, archive, scope)
 }
 
 // stored returns the registry of the stored collections.
