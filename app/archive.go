@@ -60,7 +60,7 @@ func (c Config) segments(keep workers.Retention) (*workers.Archive, error) {
 	}
 	sum := sha256.Sum256([]byte(store.String() + c.DatabaseURL))
 	spool := filepath.Join(os.TempDir(), "weir-archive-"+hex.EncodeToString(sum[:8]))
-	return &workers.Archive{Store: store, Spool: spool, Remember: keep.Tombstones}, nil
+	return &workers.Archive{Store: store, Spool: spool, Age: c.ArchiveInterval, Remember: keep.Tombstones}, nil
 }
 
 // archived widens a filter to what is archived.

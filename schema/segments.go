@@ -207,3 +207,41 @@ FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
              coalesce(sum(records) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS records FROM segments) AS s`
 	return One(ctx, db, "read the backlog of the archive", pgx.RowToStructByPos[ArchiveBacklog], sql)
 }
+
+// Rebuildable reports why the archive must not be read into a database; empty: it may.
+// An interrupted rebuild may go on.
+func Rebuildable(ctx context.Context, db DB) (reason string, err error) {
+	const sql = `
+SELECT CASE
+    WHEN EXISTS (SELECT FROM streams WHERE wire <> $1) THEN 'a stream has been read into it'
+    WHEN EXISTS (SELECT FROM archive_open) THEN 'it archives events itself'
+    WHEN EXISTS (SELECT FROM records) AND NOT EXISTS (SELECT FROM archived_ids) THEN 'it has records'
+    ELSE '' END`
+	return One(ctx, db, "look into the database", pgx.RowTo[string], sql, WireRecording)
+}
+
+// RestoreSegment records that a segment of the store has been read into this database.
+func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string, now time.Time) error {
+	if err := insertSegment(ctx, db, m, &now, store); err != nil {
+		return err
+	}
+	const next = `SELECT setval(pg_get_serial_sequence('segments', 'number'), greatest((SELECT max(number) FROM segments), 1))`
+	if _, err := db.Exec(ctx, next); err != nil {
+		return fmt.Errorf("number the next segment: %w", err)
+	}
+	return nil
+}
+
+// RestorePosition makes the row of a stream with the position in a manifest, unless there
+// is one. A resume verifies it.
+func RestorePosition(ctx context.Context, db DB, stream string, position json.RawMessage) error {
+	const sql = `
+INSERT INTO streams (name, wire, host, cursor_kind, cursor, anchor, anchors, anchor_seqs, filter_hash, last_event_at, written_at, caught_up_at)
+SELECT $1, p.wire, p.host, p.cursor_kind, p.cursor, p.anchor, p.anchors, p.anchor_seqs, p.filter_hash, p.last_event_at, p.written_at, p.caught_up_at
+FROM jsonb_populate_record(NULL::streams, $2) AS p
+ON CONFLICT (name) DO NOTHING`
+	if _, err := db.Exec(ctx, sql, stream, position); err != nil {
+		return fmt.Errorf("restore the position of stream %s: %w", stream, err)
+	}
+	return nil
+}
