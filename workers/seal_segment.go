@@ -29,11 +29,12 @@ type Archive struct {
 	Bytes    int64         // a segment is sealed at so many raw bytes; 64 MiB when zero
 	Age      time.Duration // or when a record has waited for so long; 10 min when zero
 	Remember time.Duration // how long a server may send an event again; 8 days when zero
+
+	timeout time.Duration // of a job: as long as that of a killed process stays "running"
 }
 
 const (
-	archiveTimeout = 15 * time.Minute // of a job: a slow store must take a whole segment
-	orphanAge      = 24 * time.Hour   // an object that nothing names is deleted after this
+	orphanAge      = 24 * time.Hour // an object that nothing names is deleted after this
 	segmentSuffix  = ".seg.zst"
 	unfinishedFile = ".tmp-"
 )
@@ -53,7 +54,7 @@ type SealSegment struct {
 }
 
 // Timeout bounds a run.
-func (w *SealSegment) Timeout(*river.Job[jobs.SealSegment]) time.Duration { return archiveTimeout }
+func (w *SealSegment) Timeout(*river.Job[jobs.SealSegment]) time.Duration { return w.archive.timeout }
 
 // Work seals one segment after another while they are due. A job that dies leaves a file
 // at most.

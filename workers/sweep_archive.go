@@ -31,7 +31,7 @@ type SweepArchive struct {
 }
 
 // Timeout bounds a run: a store may list for long.
-func (w *SweepArchive) Timeout(*river.Job[jobs.SweepArchive]) time.Duration { return archiveTimeout }
+func (w *SweepArchive) Timeout(*river.Job[jobs.SweepArchive]) time.Duration { return w.archive.timeout }
 
 // Work sweeps. A server that is away is no reason to leave the rest.
 func (w *SweepArchive) Work(ctx context.Context, _ *river.Job[jobs.SweepArchive]) error {

@@ -23,7 +23,7 @@ type SyncSegment struct {
 }
 
 // Timeout bounds a run.
-func (w *SyncSegment) Timeout(*river.Job[jobs.SyncSegment]) time.Duration { return archiveTimeout }
+func (w *SyncSegment) Timeout(*river.Job[jobs.SyncSegment]) time.Duration { return w.archive.timeout }
 
 // Work stores the segment, reads it back, stores its manifest, and only then deletes the
 // rows. The manifest is what counts: there is one at most for these records. If two

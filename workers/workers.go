@@ -189,6 +189,7 @@ func addArchive(b Bundle, cfg Config) {
 	if cfg.Archive != nil {
 		a = *cfg.Archive
 	}
+	a.timeout = cfg.RescueAfter
 	Add(b, &SealSegment{pool: cfg.Pool, archive: a})
 	Add(b, &SyncSegment{pool: cfg.Pool, archive: a})
 	Add(b, &SweepArchive{pool: cfg.Pool, log: cfg.Logger, archive: a, now: time.Now})
