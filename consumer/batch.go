@@ -35,6 +35,10 @@ type batch struct {
 	desynchronized []schema.Desynchronized // accounts of which something was refused
 	links          []schema.Link           // commits that are proven
 
+	archives bool                  // frames with events are archived
+	known    bool                  // they are in the archive already
+	units    []*schema.ArchiveUnit // what is archived of the frames
+
 	folded *schema.Batch
 }
 
@@ -42,7 +46,9 @@ type batch struct {
 type batchFrame struct {
 	Place
 	events int
-	proof  Proof // nil: none, or it is done
+	proof  Proof               // nil: none, or it is done
+	unit   *schema.ArchiveUnit // nil: it is not archived
+	beside bool                // it is archived even if nothing of it is stored
 }
 
 // split cuts a batch of several events in two, between two frames if it has
@@ -60,6 +66,9 @@ func (b *batch) split() (first, second *batch) {
 	}
 	first, second = b.cut(events)
 	first.frames, second.frames = b.frames[:frames], b.frames[frames:]
+	if b.units != nil {
+		first.units, second.units = unitsOf(first.frames), unitsOf(second.frames)
+	}
 	at := b.frames[frames-1].Place
 	if b.last == nil || !at.named() {
 		return first, second
@@ -82,10 +91,10 @@ func (b *batch) split() (first, second *batch) {
 }
 
 // cut cuts a batch in two after a number of events. The position moves with the
-// second.
+// second. Both archive their frame: what one has archived is known to the other.
 func (b *batch) cut(events int) (first, second *batch) {
-	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, links: b.links, settled: b.settled, oldest: b.oldest}
-	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+	first = &batch{wire: b.wire, events: b.events[:events], deadLetters: b.deadLetters, desynchronized: b.desynchronized, links: b.links, settled: b.settled, oldest: b.oldest, known: b.known, units: b.units}
+	second = &batch{wire: b.wire, events: b.events[events:], gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
 	return first, second
 }
 
@@ -93,7 +102,7 @@ func (b *batch) cut(events int) (first, second *batch) {
 func (b *batch) deadLettered(err error, now time.Time) *batch {
 	deadLetter := b.deadLetter(&b.events[0], now)
 	deadLetter.Cause = err.Error()
-	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, links: b.links, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest}
+	return &batch{wire: b.wire, deadLetters: append(slices.Clip(b.deadLetters), deadLetter), desynchronized: b.desynchronized, links: b.links, settled: b.settled, gap: b.gap, last: b.last, count: b.count, oldest: b.oldest, known: b.known, units: b.units}
 }
 
 // deadLetter returns the dead letter of an event that cannot be stored.
@@ -141,17 +150,25 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 }
 
 // close ends a frame whose events start at index began, and starts its proof if there
-// are any.
-func (b *batch) close(m *Message, began int) {
-	events := len(b.events) - began
-	if events == 0 {
+// are any. moves: the position may be set after this frame. beside: it is archived even
+// if there are none.
+func (b *batch) close(m *Message, began int, moves, beside bool) {
+	f := batchFrame{Place: m.Place, events: len(b.events) - began, beside: beside}
+	if f.events == 0 && !beside {
 		return
 	}
-	if m.Proof != nil {
+	if f.events > 0 && m.Proof != nil {
 		m.Proof.Start()
-		b.unproven = true
+		b.unproven, f.proof = true, m.Proof
 	}
-	b.frames = append(b.frames, batchFrame{m.Place, events, m.Proof})
+	if b.archives {
+		f.unit = archiveUnit(m, b.events[began:])
+		b.units = append(b.units, f.unit)
+	}
+	if !moves {
+		f.Identity = Identity{} // a position needs an anchor, see split
+	}
+	b.frames = append(b.frames, f)
 }
 
 // advance sets a position to just after a frame. Its host and its anchors stay.
@@ -199,7 +216,7 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Deletions, func(a, b schema.Deletion) int { return byKey(a.Key, b.Key) })
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
-	out.DeadLetters, out.Gap = b.deadLetters, b.gap
+	out.DeadLetters, out.Gap, out.Archive = b.deadLetters, b.gap, b.archiveRow()
 	out.Retried = b.settled
 	for i := range b.events {
 		if id := b.events[i].DeadLetterID; id != 0 {

@@ -85,7 +85,7 @@ func framed(end *schema.Position, sizes ...int) *batch {
 			ev := write("r"+strconv.Itoa(len(b.events)), "1")
 			b.events = append(b.events, ev)
 		}
-		b.close(&Message{Place: at}, began)
+		b.close(&Message{Place: at}, began, true, false)
 	}
 	return b
 }
@@ -279,9 +279,9 @@ func TestUnprovenFramesAreSetAside(t *testing.T) {
 				want = append(want, ev.Key)
 			}
 		}
-		b.close(m, began)
+		b.close(m, began, true, false)
 	}
-	b.close(&Message{Proof: proven{Verdict{}, &started}}, len(b.events)) // nothing of it is kept
+	b.close(&Message{Proof: proven{Verdict{}, &started}}, len(b.events), true, false) // nothing of it is kept
 	require.Equal(t, 6, started)
 	counted := 0
 	b.prove(time.Now(), func(string) { counted++ })

@@ -60,6 +60,9 @@ type Config struct {
 	// nothing.
 	Leased func(context.Context) error
 
+	Archive  Scope // which frames are archived; none if empty
+	Archived bool  // what is read is in the archive already, and only becomes known
+
 	// With more than MaxDepth waiting jobs or events the consumer disconnects until at most
 	// half remain: the server keeps events better than the queue.
 	Depth    Depth // nil: no limit

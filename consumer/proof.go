@@ -43,6 +43,10 @@ func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
 	events, frames, at := b.events[:0], b.frames[:0], 0
 	for _, f := range b.frames {
 		of := b.events[at : at+f.events]
+		if len(of) == 0 { // only archived
+			frames = append(frames, f)
+			continue
+		}
 		at += f.events
 		var v Verdict
 		if f.proof != nil {
@@ -53,8 +57,12 @@ func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
 		}
 		link := of[0].Kind == KindLink // it writes nothing itself
 		if v.Cause == "" {
-			if !link {
+			switch {
+			case !link:
 				events, frames = append(events, of...), append(frames, f)
+			case f.beside:
+				f.events = 0
+				frames = append(frames, f)
 			}
 			continue
 		}
@@ -74,6 +82,9 @@ func (b *batch) prove(now time.Time, deadLettered func(collection string)) {
 	}
 	clear(b.events[len(events):])
 	b.events, b.frames = events, frames
+	if b.units != nil {
+		b.units = unitsOf(frames)
+	}
 }
 
 // unprovenLetter returns the dead letter of an event that is not proven.

@@ -46,7 +46,7 @@ func (r *Retry) Run(ctx context.Context, deadLetters []schema.StoredDeadLetter) 
 		if b == nil {
 			wire := r.Wires[deadLetter.Wire]
 			wire.Name = deadLetter.Wire
-			b = &batch{wire: &wire, oldest: now, opened: now}
+			b = &batch{wire: &wire, oldest: now, opened: now, archives: r.Archive != ScopeNone}
 			batches[deadLetter.Wire], order = b, append(order, b)
 		}
 		r.add(b, deadLetter, now)
@@ -116,5 +116,5 @@ func (r *Retry) addEvents(b *batch, deadLetter int64, now time.Time) {
 	for i := range m.Events {
 		b.add(&m.Events[i], now)
 	}
-	b.close(m, began)
+	b.close(m, began, true, false)
 }

@@ -254,7 +254,8 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 
 func (s *session) begin(arrived time.Time) {
 	if s.open == nil {
-		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames)}
+		s.open = &batch{wire: &s.cfg.can.Wire, oldest: arrived, opened: time.Now(), events: make([]Event, 0, s.events), frames: make([]batchFrame, 0, s.frames),
+			archives: s.cfg.Archive != ScopeNone, known: s.cfg.Archived}
 		s.pending.Add(1)
 	}
 }
@@ -305,11 +306,12 @@ func (s *session) add(m *Message, moves bool, arrived time.Time) {
 			s.metrics.deadLettered.WithLabelValues(schema.StageCommit, s.cfg.named(ev.Collection)).Inc()
 		}
 	}
-	if !moves {
-		m.Identity = Identity{} // a position needs an anchor, see split
+	beside := s.cfg.archivesBeside(m)
+	if beside {
+		s.begin(arrived)
 	}
 	if s.open != nil {
-		s.open.close(m, began)
+		s.open.close(m, began, moves, beside)
 	}
 }
 

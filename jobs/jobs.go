@@ -14,7 +14,8 @@ const (
 	QueueResync      = "resync"   // one account's repository per job, in memory
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
-	QueueCards       = "cards" // pages of links: one job, which is slow
+	QueueCards       = "cards"   // pages of links: one job, which is slow
+	QueueArchive     = "archive" // only processes that have WEIR_ARCHIVE process it
 )
 
 // Queues returns all queues except those of the projections.

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,6 +72,8 @@ type Batch struct {
 	Desynchronized []Desynchronized // accounts that must be compared with their repositories
 	Resyncs        []Resync         // set by Apply: those of them that need a job
 
+	Archive *ArchiveRow // what is archived; nil: nothing
+
 	Projections Projections // rows of deleted records are deleted from their tables
 
 	Exclusive bool // another stream may have the same accounts: its commits wait for this one
@@ -121,7 +124,14 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	b.queueCompared(q, &compared)
 	b.Resyncs = nil
 	b.queueDesynchronized(q, b.Desynchronized)
+	var fresh []pgtype.UUID
+	if b.Archive != nil {
+		b.Archive.queue(q, cmp.Or(lease.Stream, StreamRetried), &fresh)
+	}
 	err = tx.SendBatch(ctx, q).Close()
+	if err == nil && len(fresh) > 0 {
+		err = b.Archive.storeFresh(ctx, tx, cmp.Or(lease.Stream, StreamRetried), fresh)
+	}
 	switch {
 	case err != nil || !copying:
 	case deleted && len(b.Deletions) > 0:

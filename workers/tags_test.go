@@ -87,6 +87,9 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.CheckParked{}, []string{"lexicon"}},
 		{jobs.FetchRecord{}, []string{"lexicon"}},
 		{jobs.ResolveLexicon{NSID: "a.b.c"}, []string{"lexicon"}},
+		{jobs.SealSegment{Stream: "s"}, []string{"periodic"}},
+		{jobs.SyncSegment{Segment: 1}, []string{"periodic"}},
+		{jobs.SweepArchive{}, []string{"periodic"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)

@@ -1,0 +1,64 @@
+package dir_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/archive/archivetest"
+	"github.com/weir-social/weir/archive/dir"
+)
+
+func TestPromises(t *testing.T) {
+	t.Parallel()
+	s, err := dir.New(t.TempDir())
+	require.NoError(t, err)
+	archivetest.Promises(t, s)
+}
+
+// TestMissingDiskIsNoEmptyArchive checks that nothing is written below a directory that
+// does not exist, and that no object counts as missing.
+func TestMissingDiskIsNoEmptyArchive(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), "disk")
+	s, err := dir.New(root)
+	require.NoError(t, err)
+	require.Error(t, archivetest.Put(t.Context(), s, "a/1", []byte("x")))
+	_, err = s.Stat(t.Context(), "a/1")
+	require.Error(t, err)
+	require.NotErrorIs(t, err, archive.ErrNotFound)
+	require.NoDirExists(t, root)
+	for _, err := range s.List(t.Context(), "") {
+		require.Error(t, err)
+	}
+}
+
+// TestUnfinishedFileIsNoObject checks that a put that fails half-way leaves nothing, and
+// that a process that died in one left no object.
+func TestUnfinishedFileIsNoObject(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	s, err := dir.New(root)
+	require.NoError(t, err)
+	require.Error(t, s.Put(t.Context(), "a/1", bytes.NewReader([]byte("shorter")), 100))
+	files, err := os.ReadDir(filepath.Join(root, "a"))
+	require.NoError(t, err)
+	require.Empty(t, files)
+	require.NoError(t, os.WriteFile(filepath.Join(root, "a", ".tmp-1"), []byte("x"), 0o600))
+	require.Empty(t, archivetest.Names(t, s, ""))
+}
+
+func TestNamesStayInside(t *testing.T) {
+	t.Parallel()
+	s, err := dir.New(t.TempDir())
+	require.NoError(t, err)
+	for _, name := range []string{"../a", "/a", "a/../../b", "", ".", "a//b"} {
+		require.Error(t, archivetest.Put(t.Context(), s, name, nil), name)
+	}
+	_, err = dir.New("relative")
+	require.Error(t, err)
+}

@@ -1,0 +1,120 @@
+package archive
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Format is the version of the format of segments and manifests.
+const Format = 1
+
+// Manifest describes a sealed segment. A copy is stored beside the segment, so that the
+// archive can be read without a database.
+type Manifest struct {
+	Number      int64           `json:"number"` // of one sequence, over all streams
+	Stream      string          `json:"stream"`
+	Wire        string          `json:"wire"` // the format of the records
+	Name        string          `json:"name"` // of the segment in the store
+	Format      int             `json:"format"`
+	Records     int64           `json:"records"`
+	RawBytes    int64           `json:"raw_bytes"`
+	StoredBytes int64           `json:"stored_bytes"`
+	SHA256      string          `json:"sha256"`  // of the file
+	Content     string          `json:"content"` // XXH64 of the decompressed bytes
+	FirstAt     time.Time       `json:"first_arrival"`
+	LastAt      time.Time       `json:"last_arrival"`
+	SealedAt    time.Time       `json:"sealed_at"`
+	Position    json.RawMessage `json:"position,omitempty"` // the stream's position; everything up to it is in this segment and earlier ones; absent: it was not known
+}
+
+// maxManifest bounds a manifest's JSON.
+const maxManifest = 64 << 10
+
+// manifestSuffix ends the names of manifests.
+const manifestSuffix = ".json"
+
+// NewManifest returns the manifest of a segment that was sealed.
+func NewManifest(number int64, stream, wire string, sum Sum, sealed time.Time) Manifest {
+	sealed = sealed.UTC()
+	m := Manifest{Number: number, Stream: stream, Wire: wire, Format: Format, Records: sum.Records, RawBytes: sum.RawBytes, StoredBytes: sum.StoredBytes,
+		SHA256: sum.SHA256, Content: sum.Content, SealedAt: sealed}
+	m.Name = fmt.Sprintf("%s/%s/%012d-%s.seg.zst", url.PathEscape(stream), sealed.Format(time.DateOnly), number, sum.SHA256[:8])
+	return m
+}
+
+// ManifestName returns the name of the manifest's copy. It depends on the number and
+// the records and not on how they are compressed, so there is at most one manifest for
+// them, and the segment that it names counts.
+func (m Manifest) ManifestName() string {
+	folder, _, _ := cutLast(m.Name, "/")
+	return fmt.Sprintf("%s/%012d-%s%s", folder, m.Number, m.Content, manifestSuffix)
+}
+
+// IsManifest reports whether an object's name is that of a manifest.
+func IsManifest(name string) bool { return strings.HasSuffix(name, manifestSuffix) }
+
+// Sum returns what the manifest says about the file.
+func (m Manifest) Sum() Sum {
+	return Sum{Records: m.Records, RawBytes: m.RawBytes, StoredBytes: m.StoredBytes, SHA256: m.SHA256, Content: m.Content}
+}
+
+// Encode returns the manifest as JSON.
+func (m Manifest) Encode() ([]byte, error) {
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode a manifest: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// ParseManifest reads a manifest.
+func ParseManifest(b []byte) (Manifest, error) {
+	if len(b) > maxManifest {
+		return Manifest{}, corrupt("a manifest of %d bytes", len(b))
+	}
+	var m Manifest
+	d := json.NewDecoder(bytes.NewReader(b))
+	if err := d.Decode(&m); err != nil {
+		return Manifest{}, errors.Join(corrupt("a manifest that is no JSON"), err)
+	}
+	sha, err := hex.DecodeString(m.SHA256)
+	folder, _, ok := cutLast(m.Name, "/")
+	switch {
+	case m.Format != Format:
+		return Manifest{}, fmt.Errorf("segment %d has format %d: this version of Weir reads format %d", m.Number, m.Format, Format)
+	case err != nil || len(sha) != 32 || len(m.Content) != 16:
+		return Manifest{}, corrupt("the hashes of segment %d", m.Number)
+	case m.Number < 1 || m.Records < 0 || m.RawBytes < 0 || m.StoredBytes < 0 || m.StoredBytes > MaxSegment:
+		return Manifest{}, corrupt("the sizes of segment %d", m.Number)
+	case !ok || !strings.HasPrefix(folder, url.PathEscape(m.Stream)+"/") || !validName(m.Name):
+		return Manifest{}, corrupt("the name of segment %d", m.Number)
+	}
+	return m, nil
+}
+
+// MaxSegment is the size of the largest segment that is read.
+const MaxSegment = 1 << 30
+
+// validName reports whether an object's name stays inside the archive: parts of plain
+// characters between slashes, and none of them is a dot or two.
+func validName(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part == "." || part == ".." || strings.ContainsAny(part, "\\\x00") {
+			return false
+		}
+	}
+	return true
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}

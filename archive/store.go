@@ -1,0 +1,154 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ErrExists means that there is an object of that name. Objects never change.
+var ErrExists = errors.New("the object exists")
+
+// ErrNotFound means that there is no object of that name.
+var ErrNotFound = errors.New("there is no such object")
+
+// Store keeps objects under names with slashes.
+type Store interface {
+	// Put stores an object as a whole or not at all, if there is none of that name:
+	// else it returns ErrExists.
+	Put(ctx context.Context, name string, content io.ReadSeeker, size int64) error
+	// Get opens an object, or returns ErrNotFound.
+	Get(ctx context.Context, name string) (io.ReadCloser, error)
+	// Stat returns an object's size, or ErrNotFound.
+	Stat(ctx context.Context, name string) (Object, error)
+	// List yields the objects whose names begin with prefix.
+	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
+	// Delete deletes an object. There may be none.
+	Delete(ctx context.Context, name string) error
+	// String returns where the store is, without secrets.
+	String() string
+}
+
+// Object is an entry of a store's listing.
+type Object struct {
+	Name     string
+	Size     int64
+	Modified time.Time
+}
+
+// Fetch reads an object of at most most bytes.
+func Fetch(ctx context.Context, s Store, name string, most int64) ([]byte, error) {
+	in, err := s.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close() //nolint:errcheck // it was only read
+	b, err := io.ReadAll(io.LimitReader(in, most+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	case int64(len(b)) > most:
+		return nil, fmt.Errorf("read %s: %w", name, corrupt("more than %d bytes", most))
+	}
+	return b, nil
+}
+
+// FetchSegment reads a segment and checks the hash of the file.
+func FetchSegment(ctx context.Context, s Store, m Manifest) (*Segment, error) {
+	data, err := Fetch(ctx, s, m.Name, m.StoredBytes)
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != m.SHA256 {
+		return nil, fmt.Errorf("segment %s: %w", m.Name, corrupt("its SHA-256 is %x instead of %s", sum, m.SHA256))
+	}
+	segment, err := Open(data)
+	if err != nil {
+		return nil, fmt.Errorf("segment %s: %w", m.Name, err)
+	}
+	return segment, nil
+}
+
+// Verify reads a segment back and compares it with its manifest.
+func Verify(ctx context.Context, s Store, m Manifest) error {
+	segment, err := FetchSegment(ctx, s, m)
+	if err != nil {
+		return err
+	}
+	return segment.Matches(m)
+}
+
+// Matches reads everything and compares it with the manifest.
+func (s *Segment) Matches(m Manifest) error {
+	sum, err := s.Check()
+	if err != nil {
+		return fmt.Errorf("segment %s: %w", m.Name, err)
+	}
+	if sum.SHA256 = m.SHA256; sum != m.Sum() {
+		return fmt.Errorf("segment %s: %w", m.Name, corrupt("it holds %d records of %d bytes (%s), its manifest says %d of %d (%s)",
+			sum.Records, sum.RawBytes, sum.Content, m.Records, m.RawBytes, m.Content))
+	}
+	return nil
+}
+
+// PutManifest stores a manifest's copy, or returns the one that is stored already.
+func PutManifest(ctx context.Context, s Store, m Manifest) (Manifest, error) {
+	b, err := m.Encode()
+	if err != nil {
+		return Manifest{}, err
+	}
+	err = s.Put(ctx, m.ManifestName(), bytes.NewReader(b), int64(len(b)))
+	if errors.Is(err, ErrExists) {
+		return ReadManifest(ctx, s, m.ManifestName())
+	}
+	return m, err
+}
+
+// ReadManifest reads a manifest's copy.
+func ReadManifest(ctx context.Context, s Store, name string) (Manifest, error) {
+	b, err := Fetch(ctx, s, name, maxManifest)
+	if err != nil {
+		return Manifest{}, err
+	}
+	m, err := ParseManifest(b)
+	if err == nil && m.ManifestName() != name {
+		err = corrupt("it is the manifest of %s", m.ManifestName())
+	}
+	if err != nil {
+		return Manifest{}, fmt.Errorf("manifest %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// Manifests reads all manifests of a store, in the order of their numbers.
+func Manifests(ctx context.Context, s Store) ([]Manifest, error) {
+	var all []Manifest
+	for o, err := range s.List(ctx, "") {
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", s, err)
+		}
+		if !IsManifest(o.Name) {
+			continue
+		}
+		m, err := ReadManifest(ctx, s, o.Name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b Manifest) int {
+		if a.Number != b.Number {
+			return int(a.Number - b.Number)
+		}
+		return strings.Compare(a.Content, b.Content)
+	})
+	return all, nil
+}

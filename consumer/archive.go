@@ -1,0 +1,100 @@
+package consumer
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/schema"
+)
+
+// Scope is which frames of a stream are archived.
+type Scope string
+
+const (
+	ScopeNone       Scope = ""
+	ScopeStored     Scope = "stored"     // those with an event that is stored
+	ScopeFollowed   Scope = "followed"   // those of the followed accounts
+	ScopeEverything Scope = "everything" // all that the server sends
+)
+
+// archivesBeside reports whether a frame is archived although nothing of it is stored.
+func (c *Config) archivesBeside(m *Message) bool {
+	switch c.Archive {
+	case ScopeFollowed:
+		return m.named() && (c.Follows == nil || c.Follows(m.Identity.Author))
+	case ScopeEverything:
+		return m.named()
+	}
+	return false
+}
+
+// archiveUnit returns what the archive keeps of a frame. events are those that are
+// stored; without any, the frame is known by its own identity.
+func archiveUnit(m *Message, events []Event) *schema.ArchiveUnit {
+	u := &schema.ArchiveUnit{Raw: m.Raw}
+	if at, ok := revTime(m.Identity.Revision); ok {
+		u.Day = int32(at.Unix() / 86400) //nolint:gosec // a TID has 53 bits of microseconds
+	}
+	if len(events) == 0 {
+		n := &m.Identity
+		made := ""
+		if n.Revision == "" {
+			made = madeAt(m.At, m.TimeUS)
+		}
+		u.Events = []schema.ArchivedEvent{{ID: archive.NewID("frame", n.Kind, n.Operation, n.Author, n.Collection, n.Key, n.Revision, made)}}
+		return u
+	}
+	u.Events = make([]schema.ArchivedEvent, len(events))
+	for i := range events {
+		u.Events[i] = schema.ArchivedEvent{ID: eventID(&events[i]), Part: events[i].Part}
+	}
+	return u
+}
+
+// eventID returns what identifies an event on every host. Events of accounts have no
+// revision: their time and what they say are theirs.
+func eventID(ev *Event) archive.ID {
+	switch ev.Kind {
+	case KindCommit:
+		return archive.NewID(ev.Author, ev.Collection, ev.Key, ev.Revision, ev.Operation.String())
+	case KindAccount:
+		return archive.NewID("account", ev.Author, madeAt(ev.At, ev.TimeUS), status(ev))
+	case KindIdentity:
+		return archive.NewID("identity", ev.Author, madeAt(ev.At, ev.TimeUS), ev.Handle)
+	}
+	return archive.NewID("kind "+strconv.Itoa(int(ev.Kind)), ev.Author, ev.Revision)
+}
+
+// madeAt returns when something without a revision was made: by the relay, whose date all
+// its servers pass on, or else by the server.
+func madeAt(at time.Time, timeUS int64) string {
+	if !at.IsZero() {
+		timeUS = at.UnixMicro()
+	}
+	return strconv.FormatInt(timeUS, 10)
+}
+
+// archiveRow returns what the batch adds to the archive; nil: nothing.
+func (b *batch) archiveRow() *schema.ArchiveRow {
+	if len(b.units) == 0 {
+		return nil
+	}
+	r := &schema.ArchiveRow{Wire: b.wire.Name, Excerpt: b.wire.Excerpt, Known: b.known, Units: make([]schema.ArchiveUnit, len(b.units))}
+	for i, u := range b.units {
+		r.Units[i] = *u
+	}
+	r.Pack()
+	return r
+}
+
+// unitsOf returns what the archive keeps of some frames.
+func unitsOf(frames []batchFrame) []*schema.ArchiveUnit {
+	var units []*schema.ArchiveUnit
+	for i := range frames {
+		if u := frames[i].unit; u != nil {
+			units = append(units, u)
+		}
+	}
+	return units
+}

@@ -1,0 +1,215 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/simnet"
+)
+
+// archivedFrames returns the records of the open rows, read without the code that wrote
+// them.
+func archivedFrames(t *testing.T, pool *pgxpool.Pool) (frames [][]byte) {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT blob, records, raw_bytes FROM archive_open ORDER BY number`)
+	require.NoError(t, err)
+	type row struct {
+		Blob         []byte
+		Records, Raw int
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	require.NoError(t, err)
+	for _, r := range all {
+		d, err := zstd.NewReader(bytes.NewReader(r.Blob))
+		require.NoError(t, err)
+		raw, err := io.ReadAll(d)
+		require.NoError(t, err)
+		d.Close()
+		require.Len(t, raw, r.Raw)
+		for n := 0; len(raw) > 0; n++ {
+			size := binary.LittleEndian.Uint32(raw)
+			frames = append(frames, raw[4:4+size])
+			raw = raw[4+size:]
+			r.Records--
+		}
+		require.Zero(t, r.Records)
+	}
+	return frames
+}
+
+// archivedEvents counts the archived events of posts and accounts.
+func archivedEvents(t *testing.T, pool *pgxpool.Pool, wire consumer.Wire) map[string]int {
+	t.Helper()
+	events := map[string]int{}
+	var m consumer.Message
+	for _, frame := range archivedFrames(t, pool) {
+		wire.Decode(frame, time.Now(), &m)
+		require.Empty(t, m.Malformed)
+		for _, ev := range m.Events {
+			switch {
+			case ev.Kind == consumer.KindCommit && ev.Collection == schema.PostCollection:
+				events[fmt.Sprint(ev.Author, " ", ev.Key, " ", ev.Revision, " ", ev.Operation)]++
+			case ev.Kind == consumer.KindAccount, ev.Kind == consumer.KindIdentity:
+				events[fmt.Sprint(ev.Author, " ", ev.Kind, " ", ev.At.UnixMilli())]++
+			}
+		}
+	}
+	return events
+}
+
+// happenedOnce returns how often each of these events happened in the network: once.
+func happenedOnce(log []*simnet.Entry) map[string]int {
+	events := map[string]int{}
+	for _, e := range log {
+		switch {
+		case e.Kind == "commit" && e.Collection == schema.PostCollection:
+			events[fmt.Sprint(e.DID, " ", e.Rkey, " ", e.Rev, " ", e.Operation)]++
+		case e.Kind == "account":
+			events[fmt.Sprint(e.DID, " ", consumer.KindAccount, " ", e.TimeUS/1000)]++
+		case e.Kind == "identity":
+			events[fmt.Sprint(e.DID, " ", consumer.KindIdentity, " ", e.TimeUS/1000)]++
+		}
+	}
+	return events
+}
+
+// differences returns the events that are not archived as often as they happened.
+func differences(want, got map[string]int) (wrong []string) {
+	for event, n := range want {
+		if got[event] != n {
+			wrong = append(wrong, fmt.Sprintf("%s: %d times instead of %d", event, got[event], n))
+		}
+	}
+	for event, n := range got {
+		if want[event] == 0 {
+			wrong = append(wrong, fmt.Sprintf("%s: %d times, and it never happened", event, n))
+		}
+	}
+	return wrong
+}
+
+// TestArchivedOnce kills the consumer in its transactions, again and again, while batches
+// are split, and renumbers the server, so that much is read several times. Every event is
+// in the archive once, also those that the database refused, and after their retry.
+func TestArchivedOnce(t *testing.T) {
+	t.Parallel()
+	for _, w := range wires() {
+		if w.name != "jetstream v2" && w.name != "firehose" {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStreamOf(t, w, history{events: 200})
+			_, err := s.pool.Exec(t.Context(), refusing)
+			require.NoError(t, err)
+			killed := errors.New("killed")
+			random := rand.New(rand.NewPCG(8, 8))
+			for kills := 0; ; kills++ {
+				lives := 1 + random.IntN(6)
+				ended, cancel := s.start(func(cfg *consumer.Config) {
+					cfg.Archive, cfg.BatchEvents = consumer.ScopeStored, 40
+					cfg.Enqueue = func(context.Context, pgx.Tx, []schema.Key, time.Time) error {
+						if lives--; lives == 0 {
+							return killed
+						}
+						return nil
+					}
+				})
+				var died error
+				require.Eventually(t, func() bool {
+					select {
+					case died = <-ended:
+						return true
+					default:
+						return count(t, s.pool, readUpTo, s.last()) == 1
+					}
+				}, time.Minute, 5*time.Millisecond)
+				cancel()
+				if died == nil {
+					require.NoError(t, <-ended)
+					require.Greater(t, kills, 2)
+					break
+				}
+				require.ErrorIs(t, died, killed)
+				if kills%3 == 2 {
+					s.net.Renumber()
+				}
+			}
+			var log []*simnet.Entry
+			switch n := s.net.(type) {
+			case jetstreamNet:
+				log = n.Log().Entries()
+			case relayNet:
+				log = n.Log().Entries()
+			}
+			want := happenedOnce(log)
+			require.Empty(t, differences(want, archivedEvents(t, s.pool, w.decodes)))
+			require.Positive(t, count(t, s.pool, `SELECT count(*) FROM dead_letters`))
+			_, err = s.pool.Exec(t.Context(), `ALTER TABLE posts DROP CONSTRAINT refusing`)
+			require.NoError(t, err)
+			retried(t, s.pool, func(r *consumer.Retry) {
+				r.Archive, r.Wires = consumer.ScopeStored, map[string]consumer.Wire{w.decodes.Name: w.decodes}
+			})
+			s.holds(s.posts())
+			require.Empty(t, differences(want, archivedEvents(t, s.pool, w.decodes)), "after a retry")
+		})
+	}
+}
+
+// TestArchiveScopes checks what is archived of a network of which one account in two is
+// followed.
+func TestArchiveScopes(t *testing.T) {
+	t.Parallel()
+	for scope, includes := range map[consumer.Scope]func(e *simnet.Entry) bool{
+		consumer.ScopeNone: func(*simnet.Entry) bool { return false },
+		consumer.ScopeStored: func(e *simnet.Entry) bool {
+			return even(e.DID) && (e.Kind != "commit" || e.Collection == schema.PostCollection)
+		},
+		consumer.ScopeFollowed:   func(e *simnet.Entry) bool { return even(e.DID) },
+		consumer.ScopeEverything: func(*simnet.Entry) bool { return true },
+	} {
+		t.Run("scope "+string(scope), func(t *testing.T) {
+			t.Parallel()
+			s := newStream(t, simnet.Config{History: 200})
+			stop := s.run(func(cfg *consumer.Config) { cfg.Archive, cfg.Follows = scope, even })
+			last := s.last()
+			require.Eventually(t, func() bool { return count(t, s.pool, readUpTo, last) == 1 }, time.Minute, 5*time.Millisecond)
+			stop()
+			want := 0
+			for _, e := range s.net.(jetstreamNet).Log().Entries() {
+				if includes(e) {
+					want++
+				}
+			}
+			require.Len(t, archivedFrames(t, s.pool), want)
+			require.Equal(t, want, count(t, s.pool, `SELECT count(*) FROM archived_ids`))
+		})
+	}
+}
+
+func even(did string) bool { return did[len(did)-1]%2 == 0 }
+
+// TestKnownBecomesKnownOnly reads what is archived already into an empty database.
+func TestKnownBecomesKnownOnly(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, simnet.Config{History: 100})
+	stop := s.run(func(cfg *consumer.Config) { cfg.Archive, cfg.Archived = consumer.ScopeStored, true })
+	s.stores()
+	stop()
+	require.Zero(t, count(t, s.pool, `SELECT count(*) FROM archive_open`))
+	require.Positive(t, count(t, s.pool, `SELECT count(*) FROM archived_ids`))
+}

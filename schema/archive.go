@@ -1,0 +1,179 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/weir-social/weir/archive"
+)
+
+// StreamRetried is the stream under which retried dead letters are archived: they have
+// none.
+const StreamRetried = "dead-letters"
+
+// ArchiveRow is what a commit adds to the archive: those of its units that have not
+// been archived.
+type ArchiveRow struct {
+	Wire  string
+	Units []ArchiveUnit
+	// Excerpt returns a record with a single event of a unit; nil: every unit has one
+	// event.
+	Excerpt func(raw []byte, part int) []byte
+	// Known: the units are in the archive, and only become known as such.
+	Known bool
+
+	blob []byte // all units; set by Pack
+	raw  int
+}
+
+// ArchiveUnit is a frame of a stream, as it was received.
+type ArchiveUnit struct {
+	Raw    []byte
+	Events []ArchivedEvent
+	Day    int32 // the day in the events' revision, in days since 1970; 0: it names none
+}
+
+// ArchivedEvent is an event of a unit.
+type ArchivedEvent struct {
+	ID   archive.ID
+	Part int // its index in the frame
+}
+
+// Pack compresses the units in the expectation that all of them are new, as nearly
+// always. The commit then needs no time for it.
+func (r *ArchiveRow) Pack() {
+	if r.Known {
+		return
+	}
+	records := make([][]byte, len(r.Units))
+	for i := range r.Units {
+		records[i] = r.Units[i].Raw
+	}
+	r.blob, r.raw = packRecords(records)
+}
+
+func packRecords(records [][]byte) (blob []byte, raw int) {
+	size := 0
+	for _, r := range records {
+		size += len(r) + 4
+	}
+	plain := make([]byte, 0, size)
+	for _, r := range records {
+		plain = archive.AppendRecord(plain, r)
+	}
+	return archive.PackRow(plain), size
+}
+
+// insertIDs makes events known and returns those that were not.
+const insertIDs = `
+INSERT INTO archived_ids (id, day)
+SELECT id, day FROM unnest($1::uuid[], $2::int[]) AS e (id, day)
+ON CONFLICT DO NOTHING
+RETURNING id`
+
+// queue adds the statement that makes the events known and, if all of them are new,
+// stores the row. Otherwise it sets fresh to those that are new: storeFresh stores
+// them.
+func (r *ArchiveRow) queue(q *pgx.Batch, stream string, fresh *[]pgtype.UUID) {
+	const sql = `
+WITH fresh AS (` + insertIDs + `
+), stored AS (
+    INSERT INTO archive_open (stream, wire, records, raw_bytes, blob)
+    SELECT $3, $4, $5, $6, $7 WHERE (SELECT count(*) FROM fresh) = cardinality($1::uuid[])
+    RETURNING number
+)
+SELECT (SELECT array_agg(id) FROM fresh) WHERE NOT EXISTS (SELECT FROM stored)`
+	ids, days := r.ids()
+	if r.Known {
+		q.Queue(insertIDs, ids, days)
+		return
+	}
+	q.Queue(sql, ids, days, stream, r.Wire, len(r.Units), r.raw, r.blob).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, pgx.RowTo[[]pgtype.UUID])
+		if len(found) > 0 {
+			*fresh = found[0]
+		}
+		return err
+	})
+}
+
+// ids returns the events in the order in which their rows are locked.
+func (r *ArchiveRow) ids() (pgtype.FlatArray[pgtype.UUID], pgtype.FlatArray[int32]) {
+	type event struct {
+		id  archive.ID
+		day int32
+	}
+	all := make([]event, 0, len(r.Units))
+	for i := range r.Units {
+		for _, e := range r.Units[i].Events {
+			all = append(all, event{e.ID, r.Units[i].Day})
+		}
+	}
+	slices.SortFunc(all, func(a, b event) int { return slices.Compare(a.id[:], b.id[:]) })
+	ids, days := make(pgtype.FlatArray[pgtype.UUID], len(all)), make(pgtype.FlatArray[int32], len(all))
+	for i, e := range all {
+		ids[i], days[i] = pgtype.UUID{Bytes: e.id, Valid: true}, e.day
+	}
+	return ids, days
+}
+
+// storeFresh stores the units of which some events are new.
+func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, stream string, fresh []pgtype.UUID) error {
+	isNew := make(map[archive.ID]bool, len(fresh))
+	for _, id := range fresh {
+		isNew[id.Bytes] = true
+	}
+	var records [][]byte
+	for i := range r.Units {
+		u := &r.Units[i]
+		var parts []int
+		for _, e := range u.Events {
+			if isNew[e.ID] {
+				parts = append(parts, e.Part)
+				delete(isNew, e.ID) // the same event may be in the batch twice
+			}
+		}
+		switch {
+		case len(parts) == 0:
+		case len(parts) == len(u.Events) || r.Excerpt == nil:
+			records = append(records, u.Raw)
+		default:
+			for _, part := range parts {
+				records = append(records, r.Excerpt(u.Raw, part))
+			}
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	blob, raw := packRecords(records)
+	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob) VALUES ($1, $2, $3, $4, $5)`
+	if _, err := tx.Exec(ctx, sql, stream, r.Wire, len(records), raw, blob); err != nil {
+		return fmt.Errorf("store a row of the archive: %w", err)
+	}
+	return nil
+}
+
+// EnsureArchivedDays makes the partitions of the known events from a time to two days
+// after now.
+func EnsureArchivedDays(ctx context.Context, db DB, since, now time.Time) error {
+	for day := daysSince1970(since); day <= daysSince1970(now)+2; day++ {
+		if _, err := db.Exec(ctx, `SELECT ensure_archived_day($1)`, day); err != nil {
+			return fmt.Errorf("make a partition of archived_ids: %w", withErrBusy(err))
+		}
+	}
+	return nil
+}
+
+// DropArchivedDays forgets the events that were archived before a time.
+func DropArchivedDays(ctx context.Context, db DB, before time.Time) (dropped int, err error) {
+	dropped, err = One(ctx, db, "drop partitions of archived_ids", pgx.RowTo[int], `SELECT drop_archived_days($1)`, daysSince1970(before))
+	return dropped, withErrBusy(err)
+}
+
+func daysSince1970(t time.Time) int32 { return int32(t.Unix() / 86400) } //nolint:gosec // a day
