@@ -48,6 +48,7 @@ func layers() map[string][]string {
 		"link":              {},
 		"redirect":          {"guard", "link"},
 		"loopback":          {},
+		"nostr":             {},
 		"schema":            {"collection"},
 		"schema/schematest": {"devpg", "schema"},
 		"simnet":            {"loopback"},
