@@ -19,7 +19,7 @@ const module = "github.com/weir-social/weir"
 func layers() map[string][]string {
 	return map[string][]string{
 		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "web", "workers"},
+		"app":      {"bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "web", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
@@ -27,13 +27,14 @@ func layers() map[string][]string {
 		"consumer":           {"schema"},
 		"consumer/firehose":  {"consumer", "consumer/socket", "consumer/syntax"},
 		"consumer/jetstream": {"consumer", "consumer/socket", "consumer/syntax"},
+		"consumer/nostr":     {"consumer", "consumer/socket", "nostr"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
 		"consumer/syntax":    {},
 		"workers":            {"bluesky", "card", "collection", "jobs", "link", "ops/health", "ranking", "redirect", "schema"},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
-		"ops/trace":          {"link", "ranking", "schema"},
+		"ops/trace":          {"collection", "link", "ranking", "schema"},
 		"web":                {"ops/health", "ranking", "schema"},
 		"web/browsertest":    {},
 		"ranking":            {"schema"},

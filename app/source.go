@@ -77,7 +77,7 @@ func (c Config) newSource(s socket.Config, stored collection.Registry, verifier 
 	if c.Source == SourceFirehose {
 		return firehose.New(firehose.Config{Config: s, Wanted: stored.Stores, Verifier: verifier})
 	}
-	filter.Collections = stored.Filter()
+	filter.Collections = stored.Repositories().Filter()
 	return jetstream.New(jetstream.Config{Config: s, Filter: filter, Compress: c.Compress, Dictionary: dictionary, Wanted: stored.Stores})
 }
 

@@ -30,7 +30,7 @@ type batch struct {
 	bytes       int
 	oldest      time.Time // arrival of the first frame
 	opened      time.Time // when decoding began; later than oldest if frames waited
-	unproven    bool      // a frame has a proof
+	unproven    bool      // a frame has a proof or an ID
 
 	desynchronized []schema.Desynchronized // accounts of which something was refused
 	links          []schema.Link           // commits that are proven
@@ -140,17 +140,17 @@ func (b *batch) add(ev *Event, at time.Time) bool {
 	return true
 }
 
-// close ends a frame whose events start at index began, and starts its proof if there
-// are any.
+// close ends a frame whose events start at index began. If there are any, it starts the
+// frame's proof, unless the frame may have been seen.
 func (b *batch) close(m *Message, began int) {
 	events := len(b.events) - began
 	if events == 0 {
 		return
 	}
-	if m.Proof != nil {
+	if m.Proof != nil && m.ID == (ID{}) {
 		m.Proof.Start()
-		b.unproven = true
 	}
+	b.unproven = b.unproven || m.Proof != nil || m.ID != (ID{})
 	b.frames = append(b.frames, batchFrame{m.Place, events, m.Proof})
 }
 
@@ -200,6 +200,11 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
 	out.DeadLetters, out.Gap = b.deadLetters, b.gap
+	for i := range b.frames {
+		if id := b.frames[i].ID; id != (ID{}) {
+			out.Seen = append(out.Seen, id)
+		}
+	}
 	out.Retried = b.settled
 	for i := range b.events {
 		if id := b.events[i].DeadLetterID; id != 0 {
@@ -222,11 +227,14 @@ func (f *folding) add(ev *Event) {
 		key := schema.Key{Collection: ev.Collection, DID: ev.Author, Rkey: ev.Key}
 		at := storedTime(ev.TimeUS, ev.Arrived)
 		if ev.Operation == Delete {
-			d := schema.Deletion{Key: key, Rev: ev.Revision, At: at}
+			d := schema.Deletion{Key: key, Rev: ev.Revision, At: at, Lasting: ev.Lasting}
 			put(&f.out.Deletions, f.deletions, key, d, func(old schema.Deletion) bool { return d.Rev > old.Rev })
 			return
 		}
-		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, CreatedAt: schema.CreatedAt(ev.Record, ev.Key, at), Record: ev.Record}
+		w := schema.Write{Key: key, Rev: ev.Revision, CID: ev.CID, Record: ev.Record}
+		if w.CreatedAt = schema.ClampCreatedAt(ev.Written, at); ev.Written.IsZero() {
+			w.CreatedAt = schema.CreatedAt(ev.Record, ev.Key, at)
+		}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
 	case KindSync:
 		f.out.Desynchronized = append(f.out.Desynchronized, schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})

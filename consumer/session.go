@@ -199,11 +199,25 @@ func (s *session) await() error {
 }
 
 // missed adds the gap of the resume to the open batch.
-func (s *session) missed() {
-	gap := s.resume.gap()
+func (s *session) missed() { s.opened(s.resume.gap()) }
+
+// opened adds a gap to the open batch.
+func (s *session) opened(gap *schema.Gap) {
 	s.metrics.gaps.Inc()
 	s.log.Error("gap_opened", "from", gap.From, "to", gap.To, "reason", gap.Reason)
 	s.open.gap = gap
+}
+
+// record adds a gap that the source knows of to the open batch, which has at most one.
+func (s *session) record(ctx context.Context, missed *Missed, arrived time.Time) error {
+	if s.open != nil && s.open.gap != nil {
+		if err := s.flush(ctx); err != nil {
+			return err
+		}
+	}
+	s.begin(arrived)
+	s.opened(&schema.Gap{From: missed.From, To: missed.To, Reason: missed.Reason, Problem: missed.Problem})
+	return nil
 }
 
 // frame adds one frame to the open batch.
@@ -215,7 +229,11 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	}
 	m.Arrived = s.clock.latest(f.Arrived)
 	m.locate()
-	moves := m.TimeUS > 0
+	moves := m.TimeUS > 0 && !m.Still
+	if m.Still { // the past is being read
+		s.begun.Store(true)
+		s.lag.Store(int64(m.Arrived.Sub(complete(s.resume.from))))
+	}
 	if moves && s.resume.open() {
 		saw := s.resume.check(&m.Place)
 		s.settled.Store(s.resume.settled)
@@ -229,6 +247,11 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		case missed:
 			s.begin(f.Arrived)
 			s.missed()
+		}
+	}
+	if m.Missed != nil {
+		if err := s.record(ctx, m.Missed, f.Arrived); err != nil {
+			return err
 		}
 	}
 	if moves {
@@ -364,7 +387,8 @@ func (s *session) flush(ctx context.Context) error {
 		}
 	}
 	clear(s.counted)
-	b.prove(time.Now(), s.unproven)
+	seen := s.seen(ctx, b)
+	b.prove(time.Now(), seen, s.unproven)
 	b.write()
 	select {
 	case <-ctx.Done():
@@ -372,6 +396,30 @@ func (s *session) flush(ctx context.Context) error {
 	case s.commits <- b:
 		return nil
 	}
+}
+
+// seen returns the IDs of a batch that are stored. If they cannot be read, the events are
+// proven and stored once more, which changes nothing.
+func (s *session) seen(ctx context.Context, b *batch) map[ID]bool {
+	var ids [][16]byte
+	for i := range b.frames {
+		if id := b.frames[i].ID; id != (ID{}) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	stored, err := schema.SeenIDs(ctx, s.cfg.Pool, ids)
+	if err != nil {
+		s.log.Warn("seen_ids_not_read", "error", err)
+	}
+	seen := make(map[ID]bool, len(stored))
+	for _, id := range stored {
+		seen[id] = true
+	}
+	s.metrics.duplicates.Add(float64(len(stored)))
+	return seen
 }
 
 // keeps reports whether an event writes something, and its kind in metrics.

@@ -3,8 +3,10 @@ package nostr
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strconv"
 
+	"github.com/btcsuite/btcd/btcec/v2"
 	"github.com/btcsuite/btcd/btcec/v2/schnorr"
 )
 
@@ -129,5 +131,18 @@ func (e *Event) CheckSignature() error {
 	if err != nil || !sig.Verify(e.ID[:], key) {
 		return &Invalid{Cause: "the signature is not of the author", Path: "/sig"}
 	}
+	return nil
+}
+
+// Sign sets the author of a secret key, the id and the signature.
+func (e *Event) Sign(secret [32]byte) error {
+	private, public := btcec.PrivKeyFromBytes(secret[:])
+	e.PubKey = [32]byte(schnorr.SerializePubKey(public))
+	e.ID = e.Hash()
+	sig, err := schnorr.Sign(private, e.ID[:])
+	if err != nil {
+		return fmt.Errorf("sign an event: %w", err)
+	}
+	e.Sig = [64]byte(sig.Serialize())
 	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/btcsuite/btcd/btcec/v2"
-	"github.com/btcsuite/btcd/btcec/v2/schnorr"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
@@ -25,12 +23,7 @@ func bytes32(t testing.TB, digits string) (b [32]byte) {
 // signed returns an event with its id, signed by a key made of one byte.
 func signed(t testing.TB, e nostr.Event) *nostr.Event {
 	t.Helper()
-	private, public := btcec.PrivKeyFromBytes([]byte{7})
-	e.PubKey = [32]byte(schnorr.SerializePubKey(public))
-	e.ID = e.Hash()
-	sig, err := schnorr.Sign(private, e.ID[:])
-	require.NoError(t, err)
-	e.Sig = [64]byte(sig.Serialize())
+	require.NoError(t, e.Sign([32]byte{31: 7}))
 	return &e
 }
 

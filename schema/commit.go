@@ -35,8 +35,9 @@ type Write struct {
 // Deletion removes a record and leaves a tombstone.
 type Deletion struct {
 	Key
-	Rev string
-	At  time.Time
+	Rev     string
+	At      time.Time
+	Lasting bool // the tombstone never expires
 }
 
 // Status is the status of an account event.
@@ -66,6 +67,8 @@ type Batch struct {
 	Retried     []int64 // ids of the dead letters whose input this is: the commit marks them retried
 	Gap         *Gap
 	Position    Position
+
+	Seen [][16]byte // IDs of the events: no other stream stores them again
 
 	Links          []Link           // commits in the order of the stream, if their chains are verified
 	Desynchronized []Desynchronized // accounts that must be compared with their repositories
@@ -115,6 +118,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	if b.Gap != nil {
 		b.Gap.queue(q, lease.Stream)
 	}
+	b.queueSeen(q)
 	var broken []Desynchronized
 	b.queueLinks(q, &broken)
 	b.Resyncs = nil
@@ -322,11 +326,13 @@ ON CONFLICT (collection, did, rkey) DO UPDATE
 SET rev = excluded.rev, deleted_at = excluded.deleted_at
 WHERE excluded.rev > t.rev`
 	keys := newKeyColumns(n)
-	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[time.Time], n)
+	rev, at := make(pgtype.FlatArray[string], n), make(pgtype.FlatArray[*time.Time], n)
 	for i := range b.Deletions {
 		d := &b.Deletions[i]
 		keys.set(i, d.Key)
-		rev[i], at[i] = d.Rev, d.At
+		if rev[i] = d.Rev; !d.Lasting {
+			at[i] = &d.At
+		}
 	}
 	q.Queue(sql, keys.collection, keys.did, keys.rkey, rev, at)
 }

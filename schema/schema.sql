@@ -335,7 +335,7 @@ CREATE TABLE gaps (
 );
 CREATE INDEX gaps_closed ON gaps USING btree (closed_at) WHERE closed_at IS NOT NULL;
 CREATE INDEX gaps_open ON gaps USING btree (stream, from_at) WHERE closed_at IS NULL;
-CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
+CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW WHEN (new.problem = ''::text) EXECUTE FUNCTION close_gap();
 
 -- The collections whose past is read, or was: entries of WEIR_COLLECTIONS, or collections under one. Deleting a row has a collection that is kept for ever read again.
 CREATE TABLE histories (
@@ -694,6 +694,12 @@ CREATE INDEX resyncs_begun ON resyncs USING btree (begun_at);
 CREATE INDEX resyncs_open ON resyncs USING btree (desynchronized_at) WHERE desynchronized_at IS NOT NULL;
 CREATE INDEX resyncs_synchronized ON resyncs USING btree (synchronized_at) WHERE desynchronized_at IS NULL;
 
+-- The first 16 bytes of the ids of events that were stored, for networks whose servers bring the same events. They stay, because an event may come again at any time.
+CREATE TABLE seen (
+    id uuid NOT NULL,
+    CONSTRAINT seen_pkey PRIMARY KEY (id)
+);
+
 -- Every account that counts as a sharer of a link, once, as far as the ledger is counted. Only the counter writes here.
 CREATE TABLE sharers (
     did text COLLATE "C" NOT NULL,
@@ -822,7 +828,7 @@ CREATE TABLE tombstones (
     did text COLLATE "C" NOT NULL,
     rkey text COLLATE "C" NOT NULL,
     rev text COLLATE "C" NOT NULL,
-    deleted_at timestamp with time zone NOT NULL,
+    deleted_at timestamp with time zone, -- When the record was deleted: the tombstone expires by it. NULL: it stays, because a server may bring the record at any time.
     CONSTRAINT tombstones_pkey PRIMARY KEY (collection, did, rkey)
 ) WITH (autovacuum_vacuum_scale_factor=0.05);
 CREATE INDEX tombstones_deleted_at ON tombstones USING btree (deleted_at);
@@ -955,7 +961,7 @@ BEGIN
     END IF;
 END $function$;
 
--- Adds the job that closes a new gap, in the transaction that opens it.
+-- Adds the job that closes a new gap, in the transaction that opens it, unless the gap is known not to be closable.
 CREATE OR REPLACE FUNCTION public.close_gap()
  RETURNS trigger
  LANGUAGE plpgsql
