@@ -50,6 +50,12 @@ type Config struct {
 	Verify string `env:"WEIR_VERIFY" envDefault:"signed"`
 	// The Jetstream endpoints to read from, in order of preference, separated by commas.
 	Jetstream []string `env:"WEIR_JETSTREAM" envDefault:"wss://jetstream2.us-west.bsky.network/subscribe,wss://jetstream2.us-east.bsky.network/subscribe,wss://jetstream1.us-west.bsky.network/subscribe,wss://jetstream1.us-east.bsky.network/subscribe"`
+	// Nostr relays to read as well, separated by commas, such as wss://relay.example. Each is a
+	// stream of its own. WEIR_COLLECTIONS names the kinds to store: nostr.1 are notes.
+	Nostr []string `env:"WEIR_NOSTR"`
+	// A secret key, 64 hexadecimal digits, to authenticate with where a relay demands it. Make
+	// one for Weir alone.
+	NostrKey string `env:"WEIR_NOSTR_KEY" secret:"true"`
 	// The name of the stream's row: one name, one cursor, one active consumer.
 	Stream string `env:"WEIR_STREAM" envDefault:"jetstream"`
 	// The collections to store, separated by commas: names, and prefixes that end in a dot and
@@ -289,7 +295,8 @@ func (c Config) parse() error {
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
-	return cmp.Or(stored, webhook, hosts, proxies)
+	_, relays := c.nostrRelays()
+	return cmp.Or(stored, webhook, hosts, proxies, relays)
 }
 
 // stored returns the registry of the stored collections.

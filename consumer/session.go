@@ -398,30 +398,6 @@ func (s *session) flush(ctx context.Context) error {
 	}
 }
 
-// seen returns the IDs of a batch that are stored. If they cannot be read, the events are
-// proven and stored once more, which changes nothing.
-func (s *session) seen(ctx context.Context, b *batch) map[ID]bool {
-	var ids [][16]byte
-	for i := range b.frames {
-		if id := b.frames[i].ID; id != (ID{}) {
-			ids = append(ids, id)
-		}
-	}
-	if len(ids) == 0 {
-		return nil
-	}
-	stored, err := schema.SeenIDs(ctx, s.cfg.Pool, ids)
-	if err != nil {
-		s.log.Warn("seen_ids_not_read", "error", err)
-	}
-	seen := make(map[ID]bool, len(stored))
-	for _, id := range stored {
-		seen[id] = true
-	}
-	s.metrics.duplicates.Add(float64(len(stored)))
-	return seen
-}
-
 // keeps reports whether an event writes something, and its kind in metrics.
 func (c *Config) keeps(ev *Event) (bool, string) {
 	if ev.Kind != KindOther && c.Follows != nil && !c.Follows(ev.Author) {

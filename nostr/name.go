@@ -83,3 +83,12 @@ func (n *Name) parts(data []byte) error {
 
 // Npub returns the npub of a public key.
 func Npub(key [32]byte) string { return encodeBech32("npub", key[:]) }
+
+// ParseSecret reads a secret key: 64 hexadecimal digits. The error does not contain it.
+func ParseSecret(s string) ([32]byte, error) {
+	key, ok := ParseKey(strings.ToLower(s))
+	if !ok || key == ([32]byte{}) {
+		return key, errors.New("not a secret key: expected 64 hexadecimal digits")
+	}
+	return key, nil
+}

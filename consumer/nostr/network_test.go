@@ -36,7 +36,6 @@ type network struct {
 	pool   *pgxpool.Pool
 	verify *nostr.Verifier
 	key    *[32]byte
-	log    *strings.Builder
 }
 
 func newNetwork(t *testing.T, cfg simnet.NostrConfig) *network {
@@ -191,10 +190,10 @@ func (n *network) holds() {
 	}
 }
 
-// waitFor waits up to half a minute for a condition.
+// waitFor waits up to a minute for a condition.
 func waitFor(t *testing.T, condition func() bool) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -219,7 +218,7 @@ func (n *network) count(sql string, args ...any) int {
 func (n *network) read() {
 	n.t.Helper()
 	relays := len(n.URLs())
-	require.Eventually(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(n.t, func() bool { return n.count(`SELECT count(*) FROM streams WHERE cursor_kind = 'time'`) == relays }, time.Minute, 5*time.Millisecond)
 }
 
 // TestRelaysAreReadToTheirEnd reads relays that cut pages within a second, some of them
