@@ -182,6 +182,7 @@ func (b *batch) fold() schema.Batch {
 		deletions: map[schema.Key]int{},
 		statuses:  map[string]int{},
 		handles:   map[string]int{},
+		erasures:  map[string]int{},
 	}
 	for i := range b.events {
 		f.add(&b.events[i])
@@ -199,6 +200,7 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Deletions, func(a, b schema.Deletion) int { return byKey(a.Key, b.Key) })
 	slices.SortFunc(out.Statuses, func(a, b schema.Status) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
+	slices.SortFunc(out.Erasures, func(a, b schema.Erasure) int { return cmp.Compare(a.DID, b.DID) })
 	out.DeadLetters, out.Gap = b.deadLetters, b.gap
 	for i := range b.frames {
 		if id := b.frames[i].ID; id != (ID{}) {
@@ -219,6 +221,7 @@ type folding struct {
 	out               schema.Batch
 	writes, deletions map[schema.Key]int
 	statuses, handles map[string]int
+	erasures          map[string]int
 }
 
 func (f *folding) add(ev *Event) {
@@ -236,6 +239,9 @@ func (f *folding) add(ev *Event) {
 			w.CreatedAt = schema.CreatedAt(ev.Record, ev.Key, at)
 		}
 		put(&f.out.Writes, f.writes, key, w, func(old schema.Write) bool { return w.Rev > old.Rev })
+	case KindErasure:
+		e := schema.Erasure{DID: ev.Author, Rev: ev.Revision}
+		put(&f.out.Erasures, f.erasures, ev.Author, e, func(old schema.Erasure) bool { return e.Rev > old.Rev })
 	case KindSync:
 		f.out.Desynchronized = append(f.out.Desynchronized, schema.Desynchronized{DID: ev.Author, Cause: "the repository was declared to be at another commit", Rev: ev.Revision})
 	case KindAccount:

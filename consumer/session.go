@@ -418,6 +418,8 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 		return true, "identity"
 	case KindSync:
 		return true, "sync"
+	case KindErasure:
+		return true, "erasure"
 	case KindLink:
 		return true, "link"
 	}

@@ -234,6 +234,7 @@ const (
 	KindIdentity             // an account's handle may have changed
 	KindAccount              // an account's status changed
 	KindSync                 // an account's repository is at a revision whose changes are not sent
+	KindErasure              // everything of an account up to a revision must go, and not come back
 	KindLink                 // a commit without a wanted record, whose place in the chain of commits is proven
 )
 

@@ -5,7 +5,8 @@ const (
 	KindProfile  = 0
 	KindNote     = 1
 	KindFollows  = 3
-	KindDeletion = 5
+	KindDeletion = 5  // NIP-09
+	KindVanish   = 62 // NIP-62
 	KindAuth     = 22242
 )
 

@@ -77,6 +77,9 @@ func (b *Batch) accounts() (set accountLockSet) {
 	for i := range b.Statuses {
 		add(b.Statuses[i].DID)
 	}
+	for i := range b.Erasures {
+		add(b.Erasures[i].DID)
+	}
 	for i := range b.DeadLetters {
 		if b.DeadLetters[i].Key.DID != "" {
 			add(b.DeadLetters[i].Key.DID)

@@ -68,6 +68,8 @@ type Batch struct {
 	Gap         *Gap
 	Position    Position
 
+	Erasures []Erasure // at most one per DID, sorted
+
 	Seen [][16]byte // IDs of the events: no other stream stores them again
 
 	Links          []Link           // commits in the order of the stream, if their chains are verified
@@ -101,6 +103,7 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 		b.queueAdvance(q, lease)
 	}
 	b.queueAccounts(q) // the statuses decide what is written
+	b.queueErasures(q) // and so do these
 	b.queueTombstones(q)
 	if copying {
 		b.queueDeleted(q, &deleted)
@@ -140,6 +143,9 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	default:
 		written, err = b.copyWrites(ctx, tx)
 	}
+	if err == nil {
+		err = b.erase(ctx, tx)
+	}
 	if err != nil {
 		if Classify(err) == Fenced {
 			err = errors.Join(ErrFenced, err)
@@ -162,7 +168,7 @@ func (b *Batch) queueAdvance(q *pgx.Batch, lease Lease) {
 func (b *Batch) queueWrites(q *pgx.Batch, written *[]Key) {
 	// A write that is not newer than the record or its tombstone was delivered
 	// before, and changes nothing. Nor does a write of a deleted account, until the
-	// account is active again.
+	// account is active again, or one that is not newer than its account's erasure.
 	const write = `
 INSERT INTO records AS r (collection, did, rkey, rev, cid, created_at, indexed_at, record)
 SELECT w.collection, w.did, w.rkey, w.rev, w.cid, w.created_at, now(), w.record
@@ -174,7 +180,7 @@ FROM (
         SELECT FROM tombstones AS t
         WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey AND t.rev >= w.rev AND NOT w.goes
     )
-      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND a.status = 'deleted' AND NOT w.goes)
+      AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = w.did AND (a.status = 'deleted' OR a.erased_rev >= w.rev) AND NOT w.goes)
     ORDER BY w.n
 ) AS w `
 	// A row to be deleted is locked here, and not inserted.
@@ -267,8 +273,8 @@ func sortedWrites(writes []Write) []Write {
 	return slices.CompactFunc(writes, func(a, b Write) bool { return a.Key == b.Key })
 }
 
-// queueDeleted checks whether any of the records has a tombstone or a deleted
-// account. LATERAL and LIMIT force one index lookup per record, whatever size of the
+// queueDeleted checks whether any of the records has a tombstone, or an account that was
+// deleted or erased. LATERAL and LIMIT force one index lookup per record, whatever size of the
 // table the planner assumes.
 func (b *Batch) queueDeleted(q *pgx.Batch, deleted *bool) {
 	const sql = `
@@ -279,7 +285,7 @@ SELECT EXISTS (
         WHERE t.collection = w.collection AND t.did = w.did AND t.rkey = w.rkey
         LIMIT 1
     ) AS t
-) OR EXISTS (SELECT FROM accounts AS a WHERE a.did = ANY ($4::text[]) AND a.status = 'deleted')`
+) OR EXISTS (SELECT FROM accounts AS a WHERE a.did = ANY ($4::text[]) AND (a.status = 'deleted' OR a.erased_rev IS NOT NULL))`
 	keys := newKeyColumns(len(b.Writes))
 	for i := range b.Writes {
 		keys.set(i, b.Writes[i].Key)

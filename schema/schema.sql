@@ -24,6 +24,7 @@ CREATE TABLE accounts (
     purged_for timestamp with time zone, -- The status_at of the deletion after which the account was purged.
     purge_at timestamp with time zone, -- When the account is purged once more, of what a replay stored in the meantime.
     check_at timestamp with time zone DEFAULT now() + '1 day'::interval NOT NULL, -- When expiry next checks whether anything needs this row.
+    erased_rev text COLLATE "C", -- Nothing of the account up to this revision may be stored: its author has demanded so. NULL: no such demand.
     CONSTRAINT accounts_pkey PRIMARY KEY (did)
 );
 CREATE INDEX accounts_check ON accounts USING btree (check_at);

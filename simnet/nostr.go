@@ -167,6 +167,9 @@ func (n *Nostr) write() *NostrEvent {
 	}
 	a := n.authors[n.random.IntN(len(n.authors))]
 	text := fmt.Sprintf("note %d <a&b> \u2028 \\ \"quoted\"\n\x01 é 😀 https://news.example/%d", len(n.written), n.random.IntN(50))
+	if n.random.IntN(300) == 0 {
+		return n.sign(a, at, 62, [][]string{{"relay", "ALL_RELAYS"}}, "")
+	}
 	switch d := n.random.IntN(100); {
 	case d < 8:
 		return n.sign(a, at, 0, nil, `{"name":"`+text[:8]+`"}`)

@@ -43,6 +43,7 @@ func excerpt(frame []byte, part int) []byte { return fmt.Appendf(nil, "%d\n%s", 
 // decoder decodes events.
 type decoder struct {
 	kinds    []int
+	relay    string // its URL; "": of a dead letter, whose relay is not known
 	verifier *Verifier
 }
 
@@ -76,8 +77,11 @@ func (d *decoder) event(msg *message, arrived time.Time, m *consumer.Message) *n
 	if expires, ok := expiry(e); ok && !expires.After(arrived) {
 		return e
 	}
-	if e.Kind == nostr.KindDeletion {
+	switch e.Kind {
+	case nostr.KindDeletion:
 		d.deletions(e, m)
+	case nostr.KindVanish:
+		d.vanish(e, m)
 	}
 	if nostr.ClassOf(e.Kind) != nostr.Ephemeral && slices.Contains(d.kinds, e.Kind) {
 		record(e, m)
@@ -195,7 +199,7 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 				continue
 			}
 			for _, kind := range d.kinds {
-				if nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion {
+				if nostr.ClassOf(kind) == nostr.Regular && kind != nostr.KindDeletion && kind != nostr.KindVanish {
 					commit(e, m, consumer.Delete, kind, tag[1], everyRev).Lasting = true
 				}
 			}
@@ -205,6 +209,18 @@ func (d *decoder) deletions(e *nostr.Event, m *consumer.Message) {
 			}
 		}
 	}
+}
+
+// vanish adds the erasure that an author demands of this relay or of all.
+func (d *decoder) vanish(e *nostr.Event, m *consumer.Message) {
+	named := func(tag []string) bool {
+		return len(tag) > 1 && tag[0] == "relay" && (tag[1] == "ALL_RELAYS" || d.relay == "" || strings.TrimRight(tag[1], "/") == strings.TrimRight(d.relay, "/"))
+	}
+	if !slices.ContainsFunc(e.Tags, named) {
+		return
+	}
+	ev := m.Add()
+	ev.Kind, ev.Author, ev.Revision = consumer.KindErasure, DID(e.PubKey), date(e.CreatedAt)+lastID
 }
 
 // address parses the address of replaceable events of an author: kind:author:d.

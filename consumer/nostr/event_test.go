@@ -171,3 +171,20 @@ func FuzzWire(f *testing.F) {
 		}
 	})
 }
+
+// TestVanishErasesOnlyWhereDemanded checks that a demand made to other relays is none.
+func TestVanishErasesOnlyWhereDemanded(t *testing.T) {
+	t.Parallel()
+	for relay, erases := range map[string]bool{"ALL_RELAYS": true, "wss://relay.example/": true, "": false} {
+		tags := [][]string{}
+		if relay != "" {
+			tags = append(tags, []string{"relay", relay})
+		}
+		m := decoded(t, frame(signed(t, 1_700_000_000, 62, "", tags...)), 1)
+		require.Len(t, m.Events, map[bool]int{true: 1}[erases], relay)
+		if erases {
+			require.Equal(t, consumer.KindErasure, m.Events[0].Kind)
+			require.GreaterOrEqual(t, m.Events[0].Revision, nostr.Revision(1_700_000_000, [32]byte{}))
+		}
+	}
+}

@@ -26,7 +26,7 @@ type filter struct {
 // the given authors. No filter means nobody: a relay may take an empty list for everyone.
 // If there are too many filters, one requests everyone.
 func divide(kinds []int, everyone bool, authors []string, most int) []filter {
-	kinds = append(slices.Clone(kinds), nostr.KindDeletion)
+	kinds = slices.Concat(kinds, []int{nostr.KindDeletion, nostr.KindVanish})
 	slices.Sort(kinds)
 	kinds = slices.Compact(kinds)
 	if everyone || len(authors) > most*maxAuthors {

@@ -102,8 +102,11 @@ func (n *network) fold() []record {
 		kind        int
 		author, key string
 	}
-	deleted, addresses := map[[2]string]bool{}, map[name]int64{}
+	deleted, addresses, vanished := map[[2]string]bool{}, map[name]int64{}, map[string]int64{}
 	for _, e := range n.Events() {
+		if e.Kind == 62 {
+			vanished[e.Author] = max(vanished[e.Author], e.CreatedAt)
+		}
 		for _, tag := range e.Tags {
 			switch {
 			case e.Kind != 5 || len(tag) < 2:
@@ -137,7 +140,7 @@ func (n *network) fold() []record {
 		deletedAt, addressDeleted := addresses[at]
 		old := latest[at]
 		switch {
-		case !slices.Contains(stored(), e.Kind), expired:
+		case !slices.Contains(stored(), e.Kind), expired, e.CreatedAt <= vanished[e.Author]:
 		case e.Kind == 1 && deleted[[2]string{e.Author, e.ID}]:
 		case e.Kind != 1 && addressDeleted && e.CreatedAt <= deletedAt:
 		case old == nil, e.CreatedAt > old.CreatedAt, e.CreatedAt == old.CreatedAt && e.ID < old.ID:
@@ -317,4 +320,5 @@ func TestKilledReadersStoreTheFold(t *testing.T) {
 	rejected := n.count(`SELECT count(*) FROM dead_letters`)
 	require.LessOrEqual(t, rejected, 100, "what anybody can make leaves a bounded number of dead letters")
 	require.Positive(t, n.count(`SELECT count(*) FROM tombstones WHERE deleted_at IS NULL`))
+	require.Positive(t, n.count(`SELECT count(*) FROM accounts WHERE erased_rev IS NOT NULL`))
 }

@@ -9,3 +9,7 @@ COMMENT ON TABLE seen IS 'The first 16 bytes of the ids of events that were stor
 ALTER TABLE tombstones ALTER COLUMN deleted_at DROP NOT NULL;
 
 COMMENT ON COLUMN tombstones.deleted_at IS 'When the record was deleted: the tombstone expires by it. NULL: it stays, because a server may bring the record at any time.';
+
+ALTER TABLE accounts ADD COLUMN erased_rev text COLLATE "C";
+
+COMMENT ON COLUMN accounts.erased_rev IS 'Nothing of the account up to this revision may be stored: its author has demanded so. NULL: no such demand.';
