@@ -24,7 +24,7 @@ func writtenTables() []string {
 		"accounts", "alerts", "api_schedule", "api_slots", "audit_faults", "audits", "card_fetches", "card_hosts", "cards", "chains", "changed_subjects",
 		"claim_votes", "claims", "count_checks", "count_state", "dead_letters", "dictionaries", "feed_entries", "feeds", "gap_backfills", "gaps",
 		"histories", "history_accounts", "history_listings", "leaving_links", "link_counts", "link_merges", "links", "listing_members", "pending_counts",
-		"posts", "posts_default", "projections", "purge_queue", "records", "records_other", "resyncs", "sharers", "shares", "shares_default",
+		"posts", "posts_default", "projections", "purge_queue", "records", "records_other", "resyncs", "seen", "sharers", "shares", "shares_default",
 		"short_links", "stored_collections", "streams", "subjects", "tombstones", "top_links", "top_links_state", "unshared_links", "waiting",
 		"watch_members", "watches",
 		"river_job", "river_leader", "river_notification", "river_queue",

@@ -42,7 +42,7 @@ type conn struct {
 
 func newConn(c *Client, ws *socket.Conn, filters []filter, limits limits, from consumer.Cursor) *conn {
 	k := &conn{Conn: ws, client: c, began: time.Now(), filters: filters, from: from, live: map[string]filter{}, waiting: map[string]filter{},
-		decoder: decoder{kinds: c.cfg.Kinds, relay: c.cfg.Endpoints[0], verifier: c.cfg.Verifier}, past: past{limit: limits.Page}}
+		decoder: decoder{kinds: c.cfg.Kinds, relay: c.cfg.Endpoints[0], verifier: c.cfg.Verifier}, past: past{limit: limits.Page, named: limits.named}}
 	for i, f := range filters {
 		f.Limit = 1 // some relays take 0 for their default; without a date, also late events come
 		k.live["live"+strconv.Itoa(i)] = f

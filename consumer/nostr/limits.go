@@ -12,6 +12,8 @@ import (
 type limits struct {
 	Page          int `json:"max_limit"`         // events of a page
 	Subscriptions int `json:"max_subscriptions"` // at once
+
+	named bool // it says how long a page is
 }
 
 // The limits of a relay that names none.
@@ -27,7 +29,7 @@ func (c *Client) limits(ctx context.Context) limits {
 	if err != nil {
 		c.log.Info("relay_limits_unknown", "error", err)
 	}
-	if found.Page < 1 || found.Page > 10*usualPage {
+	if found.named = found.Page >= 1; !found.named || found.Page > 10*usualPage {
 		found.Page = usualPage
 	}
 	if found.Subscriptions < 2 || found.Subscriptions > 10*usualSubscriptions {

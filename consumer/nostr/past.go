@@ -14,7 +14,8 @@ import (
 // before it began, that second included, until a page brings nothing new.
 type past struct {
 	windows []window
-	limit   int // events to ask for in a page
+	limit   int  // events to ask for in a page
+	named   bool // the relay names no lower limit
 
 	cut int // events of the largest page that was followed by more: the relay cut it
 
@@ -41,8 +42,8 @@ type page struct {
 	fresh  bool              // one of them is new
 }
 
-// mayBeCut is the size of a page that may have been cut by a relay of which no other cut
-// page is known.
+// mayBeCut is the size of a page that may have been cut by a relay that names no limit and
+// of which no other cut page is known.
 const mayBeCut = 20
 
 // maxSecond is how many events of one second are read.
@@ -124,7 +125,7 @@ func (p *past) full() bool {
 	if p.cut > 0 && p.page.events >= p.cut {
 		return true
 	}
-	return p.page.events >= p.limit || p.cut == 0 && p.page.events >= mayBeCut
+	return p.page.events >= p.limit || !p.named && p.cut == 0 && p.page.events >= mayBeCut
 }
 
 func missed(from, to time.Time, reason string) *consumer.Missed {
