@@ -32,7 +32,9 @@ func TestTwoNetworksInOneDatabase(t *testing.T) {
 		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
 	notes := func(want int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM records WHERE collection = 'nostr.1'`) == want }, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return count(t, pool, `SELECT count(*) FROM records WHERE collection = 'nostr.1'`) == want
+		}, time.Minute, 10*time.Millisecond)
 	}
 	serve := start(t, env, "serve")
 	notes(30)
