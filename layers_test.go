@@ -19,7 +19,7 @@ const module = "github.com/weir-social/weir"
 func layers() map[string][]string {
 	return map[string][]string{
 		"cmd/weir": {"app", "archive", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"archive", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "lexicon/rules", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "workers"},
+		"app":      {"archive", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "jobs", "lexicon/rules", "nostr", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
@@ -27,12 +27,13 @@ func layers() map[string][]string {
 		"consumer":           {"archive", "schema"},
 		"consumer/firehose":  {"consumer", "consumer/socket", "syntax"},
 		"consumer/jetstream": {"consumer", "consumer/socket", "syntax"},
+		"consumer/nostr":     {"consumer", "consumer/socket", "nostr"},
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
 		"workers":            {"archive", "bluesky", "card", "collection", "jobs", "lexicon", "lexicon/rules", "link", "ops/health", "ranking", "records", "redirect", "schema", "verdict"},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
-		"ops/trace":          {"link", "ranking", "schema"},
+		"ops/trace":          {"collection", "link", "ranking", "schema"},
 		"web":                {"ops/health", "ranking", "records", "schema", "syntax"},
 		"web/browsertest":    {},
 		"ranking":            {"schema"},
@@ -59,6 +60,7 @@ func layers() map[string][]string {
 		"archive/archivetest": {"archive"},
 		"archive/dir":         {"archive"},
 		"archive/s3":          {"archive"},
+		"nostr":               {},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-social/weir/bluesky"
 	"github.com/weir-social/weir/consumer/firehose"
+	"github.com/weir-social/weir/consumer/nostr"
 	"github.com/weir-social/weir/workers"
 )
 
@@ -20,6 +21,9 @@ type signatures struct {
 	once sync.Once
 	one  *firehose.Verifier
 	err  error
+
+	nostrOnce sync.Once
+	nostr     *nostr.Verifier
 }
 
 // verifier returns the verifier of the process; nil if signatures are not checked.

@@ -37,9 +37,9 @@ type committer struct {
 	named       func(collection string) string // in metrics
 	tracer      trace.Tracer
 
-	// alone: another stream may bring the same accounts, as it may beside a
+	// exclusive: another stream may bring the same accounts, as it may beside a
 	// recording.
-	alone bool
+	exclusive bool
 
 	// careful is how many more batches check for stored records instead of assuming
 	// that all are new.
@@ -116,7 +116,7 @@ func (c *committer) persist(ctx context.Context, b *batch) error {
 func (c *committer) try(ctx context.Context, b *batch, write schema.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	write.Position, write.Exclusive, write.Projections = c.position, c.alone, c.projections
+	write.Position, write.Exclusive, write.Projections = c.position, c.exclusive, c.projections
 	if b.last != nil {
 		write.Position = *b.last
 		if b.last.Host == c.position.Host {

@@ -265,7 +265,7 @@ func (c *Consumer) releaseLease(ctx context.Context, lease schema.Lease) error {
 // connections runs one connection after another. work bounds the commits, stop the
 // reading.
 func (c *Consumer) connections(work, stop context.Context, lease schema.Lease) error {
-	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, alone: c.cfg.IgnorePosition}
+	commits := &committer{pool: c.cfg.Pool, enqueue: c.cfg.Enqueue, resync: c.cfg.Resync, lease: lease, projections: c.cfg.Projections, log: c.log, metrics: c.metrics, named: c.cfg.named, tracer: c.cfg.Tracer, position: lease.Position, exclusive: c.cfg.IgnorePosition || c.cfg.can.Overlaps}
 	if c.cfg.IgnorePosition {
 		commits.position = schema.Position{}
 	}

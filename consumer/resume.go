@@ -135,7 +135,7 @@ func (r *resume) check(p *Place) verdict {
 	case r.isAnchor(p):
 		r.settled = true
 		return proceed
-	case r.seen < maxFramesToAnchor && !r.expired:
+	case r.seen < maxFramesToAnchor && !r.expired && !r.can.Complete:
 		return proceed
 	}
 	return r.settle()
@@ -221,7 +221,7 @@ func (r *resume) settle() verdict {
 	r.settled = true
 	from, to := r.interval()
 	switch hole := to.Sub(from); {
-	case hole <= 0:
+	case hole <= 0, r.can.Complete && !r.expired:
 		return proceed
 	case r.expired:
 		return missed

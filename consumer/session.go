@@ -205,11 +205,25 @@ func (s *session) await() error {
 }
 
 // missed adds the gap of the resume to the open batch.
-func (s *session) missed() {
-	gap := s.resume.gap()
+func (s *session) missed() { s.opened(s.resume.gap()) }
+
+// opened adds a gap to the open batch.
+func (s *session) opened(gap *schema.Gap) {
 	s.metrics.gaps.Inc()
 	s.log.Error("gap_opened", "from", gap.From, "to", gap.To, "reason", gap.Reason)
 	s.open.gap = gap
+}
+
+// record adds a gap that the source knows of to the open batch, which has at most one.
+func (s *session) record(ctx context.Context, missed *Missed, arrived time.Time) error {
+	if s.open != nil && s.open.gap != nil {
+		if err := s.flush(ctx); err != nil {
+			return err
+		}
+	}
+	s.begin(arrived)
+	s.opened(&schema.Gap{From: missed.From, To: missed.To, Reason: missed.Reason, Problem: missed.Problem})
+	return nil
 }
 
 // frame adds one frame to the open batch.
@@ -221,9 +235,12 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 	}
 	m.Arrived = s.clock.latest(f.Arrived)
 	m.locate()
-	moves := m.TimeUS > 0
-	if moves && !s.begun.Load() {
+	if m.TimeUS > 0 && !s.begun.Load() {
 		s.begun.Store(true)
+	}
+	moves := m.TimeUS > 0 && !m.Still
+	if m.Still { // the past is being read
+		s.lag.Store(int64(m.Arrived.Sub(complete(s.resume.from))))
 	}
 	if moves && s.resume.open() {
 		saw := s.resume.check(&m.Place)
@@ -238,6 +255,11 @@ func (s *session) frame(ctx context.Context, f Frame) error {
 		case missed:
 			s.begin(f.Arrived)
 			s.missed()
+		}
+	}
+	if m.Missed != nil {
+		if err := s.record(ctx, m.Missed, f.Arrived); err != nil {
+			return err
 		}
 	}
 	if moves {
@@ -374,7 +396,8 @@ func (s *session) flush(ctx context.Context) error {
 		}
 	}
 	clear(s.counted)
-	b.prove(time.Now(), s.unproven)
+	seen := s.seen(ctx, b)
+	b.prove(time.Now(), seen, s.unproven)
 	b.write()
 	select {
 	case <-ctx.Done():
@@ -404,6 +427,8 @@ func (c *Config) keeps(ev *Event) (bool, string) {
 		return true, "identity"
 	case KindSync:
 		return true, "sync"
+	case KindErasure:
+		return true, "erasure"
 	case KindLink:
 		return true, "link"
 	}

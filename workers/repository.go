@@ -89,11 +89,11 @@ func (r *repository) collections(ctx context.Context) ([]string, error) {
 	if r.names != nil {
 		return r.names, nil
 	}
-	names := r.stored.Names()
+	names := r.stored.Repositories().Names()
 	if r.stored.Stores(schema.PostCollection) && !slices.Contains(names, schema.PostCollection) {
 		names = append(names, schema.PostCollection)
 	}
-	if prefixes := r.stored.Prefixes(); len(prefixes) > 0 {
+	if prefixes := r.stored.Repositories().Prefixes(); len(prefixes) > 0 {
 		found, err := r.api.Collections(ctx, r.did)
 		if err != nil {
 			return nil, err

@@ -338,7 +338,7 @@ func TestSilentDirectoryBlocksNoThousandCommits(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, len(v.keys.pending)) //nolint:testifylint // it would print them all
 		p := &proof{verifier: v, deadLetters: 1, commit: commit{did: "did:web:slow.example", raw: []byte{0xa1}}}
-		v.unreadable.size = 0
+		v.unreadable.Size = 0
 		p.Start()
 		<-p.done
 		require.Equal(t, []bool{true, true}, []bool{p.Verdict().Retry, p.Verdict().Drop}, "who serves his own document fills no table")

@@ -127,9 +127,9 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION close_gap IS 'Adds the job that closes a new gap, in the transaction that opens it.';
+COMMENT ON FUNCTION close_gap IS 'Adds the job that closes a new gap, in the transaction that opens it, unless the gap is known not to be closable.';
 
-CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW EXECUTE FUNCTION close_gap();
+CREATE TRIGGER gap_opened AFTER INSERT ON gaps FOR EACH ROW WHEN (NEW.problem = '') EXECUTE FUNCTION close_gap();
 
 CREATE TABLE resyncs (
     did               text COLLATE "C" PRIMARY KEY,
