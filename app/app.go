@@ -263,7 +263,9 @@ func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler
 		return err
 	}
 	server := web.NewServer(web.ServerConfig{Handler: handler, Hosts: hosts, Connections: connections, Within: responseTimeout, Logger: p.log})
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		server.Shutdown(ctx) //nolint:errcheck // remaining connections are closed
@@ -272,6 +274,7 @@ func (p App) serveHTTP(ctx context.Context, l net.Listener, handler http.Handler
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+	<-ended // Serve returns before the last responses are sent
 	return nil
 }
 
