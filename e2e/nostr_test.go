@@ -13,6 +13,7 @@ import (
 
 // TestTwoNetworksInOneDatabase reads Jetstream and two Nostr relays, kills the process, and
 // reads what was written meanwhile. Both networks are stored, once, and trace knows a note.
+// The archive of both fills another database.
 func TestTwoNetworksInOneDatabase(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
@@ -31,8 +32,9 @@ func TestTwoNetworksInOneDatabase(t *testing.T) {
 	url := schematest.NewURL(t)
 	pool := open(t, url)
 	urls := nostr.URLs()
-	env := append(reads(n, url), "WEIR_START=oldest", "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR="+urls[0]+","+urls[1],
-		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007")
+	settings := []string{"WEIR_START=oldest", "WEIR_COLLECTIONS=app.bsky.feed.post,nostr.1=0", "WEIR_NOSTR=" + urls[0] + "," + urls[1],
+		"WEIR_NOSTR_KEY=0000000000000000000000000000000000000000000000000000000000000007", "WEIR_ARCHIVE=dir:" + t.TempDir(), "WEIR_ARCHIVE_INTERVAL=1s"}
+	env := append(reads(n, url), settings...)
 	notes := func(want int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -56,4 +58,15 @@ func TestTwoNetworksInOneDatabase(t *testing.T) {
 	require.Zero(t, count(t, pool, `SELECT count(*) FROM gaps WHERE stream LIKE 'nostr:%'`))
 	require.Contains(t, succeed(t, env, "trace", "at://did:nostr:"+last.Author+"/nostr.1/"+last.ID), "It is stored.")
 	require.NotContains(t, succeed(t, env, "config"), "0000000007")
+
+	require.Eventually(t, func() bool {
+		left, err := tryCount(pool, `SELECT count(*) FROM archive_open`)
+		return err == nil && left == 0
+	}, time.Minute, 20*time.Millisecond, "not everything is in the store")
+	stopServe(t, serve)
+	require.Contains(t, succeed(t, env, "archive", "verify"), fmt.Sprint(count(t, pool, `SELECT sum(records) FROM segments`), " records"))
+	second := schematest.NewURL(t)
+	succeed(t, append(reads(n, second), settings...), "archive", "rebuild", "--database")
+	require.Equal(t, count(t, pool, `SELECT count(*) FROM posts`), count(t, open(t, second), `SELECT count(*) FROM posts`))
+	require.Equal(t, 32, count(t, open(t, second), `SELECT count(*) FROM records WHERE collection = 'nostr.1'`))
 }
