@@ -10,13 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/recording"
 	"github.com/weir-social/weir/schema"
-	"github.com/weir-social/weir/workers"
 )
 
 // errNoArchive means that no archive is configured.
@@ -173,17 +170,7 @@ func (p App) RebuildDatabase(ctx context.Context, progress func(done, all int, m
 	if err := schema.EnsureArchivedDays(ctx, p.pool, now.Add(-p.cfg.ShareRetention), now); err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	working, stop := context.WithCancel(ctx)
-	g.Go(func() error { return p.workers(working, workers.Config{ProcessOnly: true}) })
-	g.Go(func() error {
-		defer stop()
-		if err := p.rebuild(ctx, store, progress); err != nil {
-			return err
-		}
-		return p.drained(ctx)
-	})
-	return g.Wait()
+	return p.processing(ctx, func(ctx context.Context) error { return p.rebuild(ctx, store, progress) })
 }
 
 // rebuild reads the segments that have not been read, in their order, and sets the

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -56,7 +53,7 @@ func BenchmarkGraph(b *testing.B) {
 	measure := func(name string, queries int, f func(ctx context.Context, n int) (truncated bool)) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				took, spent := make([]time.Duration, queries), cpu(b, backend)
+				took, spent := make([]time.Duration, queries), schematest.CPU(b, backend)
 				cut := 0
 				for i := range took {
 					began := time.Now()
@@ -67,7 +64,7 @@ func BenchmarkGraph(b *testing.B) {
 					}
 				}
 				b.ReportMetric(float64(100*cut)/float64(queries), "truncated-%")
-				b.ReportMetric(float64((cpu(b, backend)-spent).Microseconds())/1000/float64(queries), "server-cpu-ms")
+				b.ReportMetric(float64((schematest.CPU(b, backend)-spent).Microseconds())/1000/float64(queries), "server-cpu-ms")
 				slices.Sort(took)
 				for _, p := range []int{50, 99} {
 					b.ReportMetric(float64(took[queries*p/100].Microseconds())/1000, fmt.Sprintf("p%d-ms", p))
@@ -97,19 +94,4 @@ func BenchmarkGraph(b *testing.B) {
 		return p.Truncated
 	})
 	require.Positive(b, found)
-}
-
-// cpu is the CPU time of a process so far, in steps of 10 ms.
-func cpu(b *testing.B, pid uint32) time.Duration {
-	b.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	require.NoError(b, err)
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	ticks := 0
-	for _, field := range fields[11:13] { // user and system time
-		n, err := strconv.Atoi(field)
-		require.NoError(b, err)
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond
 }

@@ -132,7 +132,7 @@ type ExpiredAccounts struct {
 // deleted account is purged. The row of an erased account stays. If Checked is 0, no row is due.
 func ExpireAccounts(ctx context.Context, db DB, projections Projections, now, before time.Time, limit int) (ExpiredAccounts, error) {
 	sql := `
-` + otherKinds + `, due AS MATERIALIZED (
+` + kindsIn("records_other") + `, due AS MATERIALIZED (
     SELECT a.did, a.status, a.status_at, a.purged_for, a.purge_at, a.erased_rev FROM accounts AS a
     WHERE a.check_at <= $1
     ORDER BY a.check_at LIMIT $4

@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,11 +132,11 @@ func (b *Batch) Apply(ctx context.Context, tx pgx.Tx, lease Lease, careful bool)
 	b.queueDesynchronized(q, b.Desynchronized)
 	var fresh []pgtype.UUID
 	if b.Archive != nil {
-		b.Archive.queue(q, cmp.Or(lease.Stream, StreamRetried), &fresh)
+		b.Archive.queue(q, lease, &fresh)
 	}
 	err = tx.SendBatch(ctx, q).Close()
 	if err == nil && len(fresh) > 0 {
-		err = b.Archive.storeFresh(ctx, tx, cmp.Or(lease.Stream, StreamRetried), fresh)
+		err = b.Archive.storeFresh(ctx, tx, lease, fresh)
 	}
 	switch {
 	case err != nil || !copying:

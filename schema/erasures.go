@@ -42,7 +42,7 @@ func (b *Batch) erase(ctx context.Context, tx pgx.Tx) error {
 	if len(b.Erasures) == 0 {
 		return nil
 	}
-	const records = otherKinds + `
+	records := kindsIn("records_other") + `
 SELECT r.collection, r.did, r.rkey, r.rev
 FROM unnest($1::text[], $2::text[]) AS e (did, rev)
 JOIN kinds AS k ON k.collection IS NOT NULL

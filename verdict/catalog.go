@@ -101,14 +101,7 @@ WHERE (l.hash, l.source, l.authority) IS DISTINCT FROM (excluded.hash, excluded.
 
 // Collections returns the collections that have verdicts.
 func Collections(ctx context.Context, db schema.DB) ([]string, error) {
-	const sql = `
-WITH RECURSIVE kinds (collection) AS (
-    SELECT min(collection) FROM verdicts
-    UNION ALL
-    SELECT (SELECT min(v.collection) FROM verdicts AS v WHERE v.collection > k.collection) FROM kinds AS k WHERE k.collection IS NOT NULL
-)
-SELECT k.collection FROM kinds AS k WHERE k.collection IS NOT NULL`
-	return schema.All(ctx, db, "list the judged collections", pgx.RowTo[string], sql)
+	return schema.CollectionsIn(ctx, db, "verdicts")
 }
 
 // Outdated returns at most limit records of a collection whose verdict was made with

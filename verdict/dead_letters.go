@@ -33,7 +33,7 @@ func RetriedBy(ctx context.Context, db schema.DB, job int64) (map[schema.Key]int
 
 // ReplaceDeadLetters settles the open dead letters of records that pass now, have
 // changed or were deleted, and stores others.
-func ReplaceDeadLetters(ctx context.Context, tx pgx.Tx, settled []schema.Key, letters []schema.DeadLetter) error {
+func ReplaceDeadLetters(ctx context.Context, tx pgx.Tx, settled []schema.Key, deadLetters []schema.DeadLetter) error {
 	const settle = `
 UPDATE dead_letters AS d SET state = 'retried', state_at = now()
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k (collection, did, rkey)
@@ -43,8 +43,8 @@ WHERE d.did = k.did AND d.collection = k.collection AND d.rkey = k.rkey AND d.st
 		collection, did, rkey := schema.Columns(len(settled), func(i int) schema.Key { return settled[i] })
 		q.Queue(settle, collection, did, rkey)
 	}
-	for i := range letters {
-		letters[i].Queue(q)
+	for i := range deadLetters {
+		deadLetters[i].Queue(q)
 	}
 	if q.Len() == 0 {
 		return nil

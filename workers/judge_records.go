@@ -125,15 +125,15 @@ func (w *JudgeRecords) judge(ctx context.Context, tx pgx.Tx, job *rivertype.JobR
 	if err := verdict.Store(ctx, tx, judged); err != nil {
 		return err
 	}
-	if err := w.letters(ctx, tx, job, j.records); err != nil {
+	if err := w.storeDeadLetters(ctx, tx, job, j.records); err != nil {
 		return err
 	}
 	return w.enqueueAfter(ctx, tx, j.records)
 }
 
-// letters stores the dead letters of records that fail, and settles those of records
+// storeDeadLetters stores the dead letters of records that fail, and settles those of records
 // that are as they were not before.
-func (w *JudgeRecords) letters(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, judged []*judgedRecord) error {
+func (w *JudgeRecords) storeDeadLetters(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, judged []*judgedRecord) error {
 	var settled []schema.Key
 	var failing []*judgedRecord
 	for _, r := range judged {
@@ -151,13 +151,13 @@ func (w *JudgeRecords) letters(ctx context.Context, tx pgx.Tx, job *rivertype.Jo
 			return err
 		}
 	}
-	var letters []schema.DeadLetter
+	var deadLetters []schema.DeadLetter
 	for _, r := range failing {
 		if id := retried[r.Judgment.Key]; id != 0 || r.differs() {
-			letters = append(letters, r.letter(w.name, id, time.Now()))
+			deadLetters = append(deadLetters, r.deadLetter(w.name, id, time.Now()))
 		}
 	}
-	return verdict.ReplaceDeadLetters(ctx, tx, settled, letters)
+	return verdict.ReplaceDeadLetters(ctx, tx, settled, deadLetters)
 }
 
 // enqueueAfter adds the job that judges what depends on the records that have changed,

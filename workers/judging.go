@@ -265,9 +265,9 @@ func (r *judgedRecord) stage() string {
 	return ""
 }
 
-// letter returns the dead letter of a record that fails. id is that of the one whose
+// deadLetter returns the dead letter of a record that fails. id is that of the one whose
 // retry failed.
-func (r *judgedRecord) letter(projection string, id int64, now time.Time) schema.DeadLetter {
+func (r *judgedRecord) deadLetter(projection string, id int64, now time.Time) schema.DeadLetter {
 	letter := schema.DeadLetter{ID: id, Stage: r.stage(), Projection: projection, Key: r.Judgment.Key, Rev: r.rev, Raw: r.raw, At: now}
 	if r.Judgment.State == verdict.Missing {
 		waits := r.Judgment.Waits[0]
