@@ -52,20 +52,25 @@ func newCheckSubjects(cfg Config, links *ProcessPosts) *CheckSubjects {
 		calls: subjectCalls, waitAtMost: waitingRows, now: time.Now}
 }
 
-// Work runs until nothing is due, or its time is up. It ends with what others are
-// waiting for: while it runs, no other job can be added.
+// Work runs until nothing is due, its calls are used up, or its time is up.
 func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubjects]) error {
 	r := &subjectCheck{w, job.JobRow, time.Now().Add(w.patience), w.calls}
-	for _, step := range []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.changed, r.fetch, r.changed, r.fetch} {
-		done, err := step(ctx)
-		if err != nil {
+	steps := []func(context.Context) (bool, error){r.expireWaiting, r.expireSubjects, r.changed, r.fetch}
+	for {
+		for _, step := range steps {
+			done, err := step(ctx)
+			if err != nil {
+				return err
+			}
+			if !done {
+				return snooze(0)
+			}
+		}
+		if done, err := finish(ctx, w.pool, job, r.idle); err != nil || done {
 			return err
 		}
-		if !done {
-			return snooze(0)
-		}
+		steps = []func(context.Context) (bool, error){r.changed, r.fetch}
 	}
-	return nil
 }
 
 // subjectCheck is one run.
@@ -143,6 +148,16 @@ func (w *subjectCheck) fetch(ctx context.Context) (done bool, err error) {
 		}
 	}
 	return true, nil // the rest is left to the next run
+}
+
+// idle finds out whether subjects have changed or become due.
+func (w *subjectCheck) idle(ctx context.Context, db schema.DB) (bool, error) {
+	changed, err := ranking.ChangedSubjects(ctx, db, 1)
+	if err != nil || len(changed) > 0 || w.left <= 0 {
+		return len(changed) == 0, err
+	}
+	due, err := ranking.DueSubjects(ctx, db, w.now(), 1)
+	return len(due) == 0, err
 }
 
 // fetchPosts fetches subjects and stores what the AppView shows of them. If it refuses

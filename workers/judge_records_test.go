@@ -143,7 +143,7 @@ SELECT v.did || ' ' || right(v.rkey, 4) || ' ' || v.verdict || ' ' || v.state ||
        || coalesce(' letter:' || (SELECT string_agg(l.stage, ',' ORDER BY l.stage) FROM dead_letters AS l WHERE (l.did, l.collection, l.rkey) = (v.did, v.collection, v.rkey) AND l.state = 'open'), '')
 FROM verdicts AS v ORDER BY 1`
 
-// settled waits until no record waits and no job is left. It does not wait for the times
+// settled waits until no record waits and no job is left in the queues that are worked. It does not wait for the times
 // of the looks.
 func (b *bench) settled() {
 	b.t.Helper()
@@ -154,7 +154,8 @@ func (b *bench) settled() {
 		}
 		var left int
 		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `
-SELECT (SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'discarded', 'cancelled') AND kind IN ('judge_records', 'judge_dependents', 'judge_outdated', 'fetch_record', 'retry_dead_letters')) + (SELECT count(*) FROM parked WHERE state <> 'missing')`).Scan(&left))
+SELECT (SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'discarded', 'cancelled') AND kind IN ('judge_records', 'judge_dependents', 'judge_outdated', 'fetch_record', 'retry_dead_letters')
+           AND (cardinality($1::text[]) = 0 OR queue = ANY ($1))) + (SELECT count(*) FROM parked WHERE state <> 'missing')`, append([]string{}, b.client.cfg.Queues...)).Scan(&left))
 		return left == 0
 	}, time.Minute, 100*time.Millisecond)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-social/weir/link"
 	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/redirect"
+	"github.com/weir-social/weir/schema"
 )
 
 // ResolveLinks asks shorteners where their links lead, and merges each link with the one
@@ -42,15 +43,25 @@ func resolveAgain(tries int) (wait time.Duration, ok bool) {
 }
 
 // Work runs until nothing is due, or its time is up.
-func (w *ResolveLinks) Work(ctx context.Context, _ *river.Job[jobs.ResolveLinks]) error {
+func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[jobs.ResolveLinks]) error {
 	if w.client == nil {
 		return nil
 	}
 	until := time.Now().Add(w.patience)
 	for {
 		due, err := ranking.DueShortLinks(ctx, w.pool, w.now(), resolveAtOnce)
-		if err != nil || len(due) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(due) == 0 {
+			done, err := finish(ctx, w.pool, job, func(ctx context.Context, db schema.DB) (bool, error) {
+				due, err := ranking.DueShortLinks(ctx, db, w.now(), 1)
+				return len(due) == 0, err
+			})
+			if err != nil || done {
+				return err
+			}
+			continue
 		}
 		group, ctx := errgroup.WithContext(ctx)
 		for _, short := range due {

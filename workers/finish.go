@@ -1,0 +1,34 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// finish completes a job of which one is unfinished at a time, if idle finds that nothing
+// is left to do. It returns false if something is. Whoever adds work commits it and then
+// inserts the job. An insert that finds an unfinished job locks its row and adds none: idle
+// sees that work, because it runs after the row was locked here. A later insert waits for
+// the end of this transaction, and adds a job.
+func finish[T river.JobArgs](ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, schema.DB) (bool, error)) (done bool, err error) {
+	if _, err := river.ClientFromContextSafely[pgx.Tx](ctx); err != nil {
+		return true, nil //nolint:nilerr // outside a client, nobody adds jobs
+	}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT FROM river_job WHERE id = $1 FOR UPDATE`, job.ID); err != nil {
+			return fmt.Errorf("lock the job: %w", err)
+		}
+		if done, err = idle(ctx, tx); err != nil || !done {
+			return err
+		}
+		_, err := river.JobCompleteTx[*riverDriver](ctx, tx, job)
+		return err
+	})
+	return done && err == nil, err
+}
