@@ -128,8 +128,9 @@ SELECT NULL, NULL WHERE (SELECT count(*) FROM late) > $2::int`, pgx.Identifier{p
 }
 
 // MarkKept marks at most limit links of dropped partitions as kept, or what they have been
-// merged into since, and returns how many. It is a step of its own, because dropping must not hold its lock for as long as
-// that takes.
+// merged into since, and returns how many. It waits for whoever else marks them: the
+// search for links without shares relies on the marks. It is a step of its own, because
+// dropping must not hold its lock for as long as that takes.
 func MarkKept(ctx context.Context, db schema.DB, limit int) (int, error) {
 	const sql = `
 WITH taken AS (
@@ -137,7 +138,7 @@ WITH taken AS (
     WHERE ctid = ANY (ARRAY(
         SELECT k.ctid FROM leaving_links AS k
         WHERE NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = k.part)
-        LIMIT $1 FOR UPDATE OF k SKIP LOCKED
+        ORDER BY k.part, k.link_id LIMIT $1 FOR UPDATE OF k
     ))
     RETURNING link_id, sharers, counted
 ), kept AS (
