@@ -66,7 +66,7 @@ func (w *CheckSubjects) Work(ctx context.Context, job *river.Job[jobs.CheckSubje
 				return snooze(0)
 			}
 		}
-		if done, err := finish(ctx, w.pool, job, r.idle); err != nil || done {
+		if done, err := completeIdle(ctx, w.pool, job, r.idle); err != nil || done {
 			return err
 		}
 		steps = []func(context.Context) (bool, error){r.changed, r.fetch}

@@ -94,13 +94,23 @@ func (w *FillCollections) Work(ctx context.Context, job *river.Job[jobs.FillColl
 	}
 	unfinished = unfinished || waiting > 0
 	for _, h := range runs {
-		if err := p.complete(ctx, h); err != nil {
+		more, err := p.complete(ctx, h)
+		if err != nil {
 			return err
 		}
+		unfinished = unfinished || more
 	}
 	switch {
-	case !unfinished || p.full != "": // the next minute looks again
+	case p.full != "": // the next minute looks again
 		return nil
+	case !unfinished:
+		idle, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db schema.DB) (bool, error) {
+			now, err := schema.HistoryRuns(ctx, db)
+			return !slices.ContainsFunc(now, func(h schema.HistoryRun) bool { return !h.Complete && !slices.Contains(runs, h) }), err
+		})
+		if err != nil || idle {
+			return err
+		}
 	case job.Args.Once:
 		_, err := river.ClientFromContext[pgx.Tx](ctx).Insert(ctx, jobs.FillCollections{}, nil)
 		return err
@@ -117,16 +127,42 @@ func (p *historyPass) visit(ctx context.Context, h *schema.HistoryRun) (soon boo
 	return !h.Complete && (problem == "" || h.Stored && !h.Began), schema.SetHistoryProblem(ctx, p.pool, *h, problem)
 }
 
-// complete ends a run whose accounts are all read.
-func (p *historyPass) complete(ctx context.Context, h schema.HistoryRun) error {
+// errUnlisted means that the last accounts of a history brought collections that were not
+// known before.
+var errUnlisted = errors.New("there are collections that no relay was asked for")
+
+// complete ends a run whose accounts are all read. more: they have brought collections for
+// which relays must be asked.
+func (p *historyPass) complete(ctx context.Context, h schema.HistoryRun) (more bool, err error) {
 	if !h.Began || h.Complete {
-		return nil
+		return false, nil
 	}
-	done, ended, err := schema.CompleteHistory(ctx, p.pool, h, p.everyone)
-	if ended {
+	var done schema.History
+	ended := false
+	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		if done, ended, err = schema.CompleteHistory(ctx, tx, h, p.everyone); err != nil || !ended || !p.everyone {
+			return err
+		}
+		names, err := p.names(ctx, tx, h.Collection) // after it was seen that no account waits
+		if err != nil {
+			return err
+		}
+		if err := schema.AddHistoryNames(ctx, tx, h.Collection, h.Run, names); err != nil {
+			return err
+		}
+		open, err := schema.OpenListings(ctx, tx, h)
+		if err == nil && len(open) > 0 {
+			err = errUnlisted
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, errUnlisted):
+		return true, nil
+	case err == nil && ended:
 		p.log.Info("collection_filled", "collection", h.Collection, "accounts", done.Accounts, "records", done.Records, "bytes", done.Bytes, "unread", done.Unread, "limited", done.Limited)
 	}
-	return err
+	return false, err
 }
 
 // begin begins a run if a stream stores the collection, and returns why it cannot.
@@ -216,7 +252,7 @@ func (p *historyPass) run(ctx context.Context, h *schema.HistoryRun) (problem st
 
 // advance finds accounts of a history where the whole network is followed.
 func (p *historyPass) advance(ctx context.Context, h schema.HistoryRun) (problem string, err error) {
-	names, err := p.names(ctx, h.Collection)
+	names, err := p.names(ctx, p.pool, h.Collection)
 	switch {
 	case err != nil:
 		return "", err
@@ -243,16 +279,16 @@ func (p *historyPass) advance(ctx context.Context, h schema.HistoryRun) (problem
 // names returns the collections that relays are asked for. Under a prefix these are the
 // ones that have stored records: first by the stream, then from the repositories that are
 // read. Earlier runs knew others, perhaps.
-func (p *historyPass) names(ctx context.Context, of string) ([]string, error) {
+func (p *historyPass) names(ctx context.Context, db schema.DB, of string) ([]string, error) {
 	prefix, ok := strings.CutSuffix(of, "*")
 	if !ok {
 		return []string{of}, nil
 	}
-	names, err := schema.HistoryNames(ctx, p.pool, of)
+	names, err := schema.HistoryNames(ctx, db, of)
 	if err != nil {
 		return nil, err
 	}
-	found, err := schema.CollectionsUnder(ctx, p.pool, prefix, schema.MaxHistoryNames)
+	found, err := schema.CollectionsUnder(ctx, db, prefix, schema.MaxHistoryNames)
 	if err != nil {
 		return nil, err
 	}

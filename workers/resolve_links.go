@@ -54,7 +54,7 @@ func (w *ResolveLinks) Work(ctx context.Context, job *river.Job[jobs.ResolveLink
 			return err
 		}
 		if len(due) == 0 {
-			done, err := finish(ctx, w.pool, job, func(ctx context.Context, db schema.DB) (bool, error) {
+			done, err := completeIdle(ctx, w.pool, job, func(ctx context.Context, db schema.DB) (bool, error) {
 				due, err := ranking.DueShortLinks(ctx, db, w.now(), 1)
 				return len(due) == 0, err
 			})

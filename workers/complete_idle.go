@@ -11,14 +11,14 @@ import (
 	"github.com/weir-social/weir/schema"
 )
 
-// finish completes a job of which one is unfinished at a time, if idle finds that nothing
+// completeIdle completes a job of which one is unfinished at a time, if idle finds that nothing
 // is left to do. It returns false if something is. Whoever adds work commits it and then
 // inserts the job. An insert that finds an unfinished job locks its row and adds none: idle
 // sees that work, because it runs after the row was locked here. A later insert waits for
 // the end of this transaction, and adds a job.
-func finish[T river.JobArgs](ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, schema.DB) (bool, error)) (done bool, err error) {
-	if _, err := river.ClientFromContextSafely[pgx.Tx](ctx); err != nil {
-		return true, nil //nolint:nilerr // outside a client, nobody adds jobs
+func completeIdle[T river.JobArgs](ctx context.Context, pool *pgxpool.Pool, job *river.Job[T], idle func(context.Context, schema.DB) (bool, error)) (done bool, err error) {
+	if _, err := river.ClientFromContextSafely[pgx.Tx](ctx); err != nil { //nolint:nilerr // outside a client
+		return idle(ctx, pool) // there is no row to lock
 	}
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT FROM river_job WHERE id = $1 FOR UPDATE`, job.ID); err != nil {
