@@ -156,8 +156,12 @@ func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, lease Lease, fre
 		return nil
 	}
 	blob, raw := packRecords(records)
+	return insertOpenRow(ctx, tx, lease.archivedAs(), r.Wire, len(records), raw, blob)
+}
+
+func insertOpenRow(ctx context.Context, tx pgx.Tx, stream, wire string, records, raw int, blob []byte) error {
 	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob) VALUES ($1, $2, $3, $4, $5)`
-	if _, err := tx.Exec(ctx, sql, lease.archivedAs(), r.Wire, len(records), raw, blob); err != nil {
+	if _, err := tx.Exec(ctx, sql, stream, wire, records, raw, blob); err != nil {
 		return fmt.Errorf("store a row of the archive: %w", err)
 	}
 	return nil

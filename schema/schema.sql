@@ -86,6 +86,14 @@ CREATE TABLE archive_open (
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=500);
 CREATE INDEX archive_open_segment ON archive_open USING btree (segment) WHERE segment IS NOT NULL;
 
+-- The tables of which the archive keeps snapshots, because no event says what they hold.
+CREATE TABLE archive_snapshots (
+    name text NOT NULL, -- The name of the table.
+    content text NOT NULL, -- A hash of its last snapshot. Nothing is archived until the table has another content.
+    archived_at timestamp with time zone NOT NULL, -- When that was taken.
+    CONSTRAINT archive_snapshots_pkey PRIMARY KEY (name)
+);
+
 -- The events that are archived, as long as a server may send them again, so that no event is archived twice.
 CREATE TABLE archived_ids (
     id uuid NOT NULL, -- The first half of a SHA-256 of what identifies the event: account, collection, key, revision and operation.

@@ -52,6 +52,17 @@ COMMENT ON COLUMN archive_open.arrived_at IS 'When the commit was made.';
 COMMENT ON COLUMN archive_open.segment IS 'The segment that it is sealed in. NULL: none yet.';
 COMMENT ON COLUMN archive_open.blob IS 'The records, each after its length in four bytes, compressed by zstd.';
 
+CREATE TABLE archive_snapshots (
+    name        text        PRIMARY KEY,
+    content     text        NOT NULL,
+    archived_at timestamptz NOT NULL
+);
+
+COMMENT ON TABLE  archive_snapshots IS 'The tables of which the archive keeps snapshots, because no event says what they hold.';
+COMMENT ON COLUMN archive_snapshots.name IS 'The name of the table.';
+COMMENT ON COLUMN archive_snapshots.content IS 'A hash of its last snapshot. Nothing is archived until the table has another content.';
+COMMENT ON COLUMN archive_snapshots.archived_at IS 'When that was taken.';
+
 CREATE TABLE archived_ids (
     id   uuid NOT NULL,
     day  int  NOT NULL,
