@@ -3,7 +3,6 @@ package ranking
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +15,9 @@ import (
 // archivedMerge is a row of link_merges in the archive.
 type archivedMerge struct {
 	Identity  string     `json:"identity"`
+	URL       string     `json:"url"`
+	Site      string     `json:"site"`
+	First     time.Time  `json:"first_seen"`
 	Into      string     `json:"into_identity"`
 	IntoURL   string     `json:"into_url"`
 	IntoSite  string     `json:"into_site"`
@@ -26,8 +28,9 @@ type archivedMerge struct {
 }
 
 // RestoreMerges merges and splits the links of a database as the archive says, in the
-// order in which they were merged. Links that are not stored are left out. Restoring
-// twice changes nothing the second time.
+// order in which they were merged. It adds links that are missing: a post that is fetched
+// later may name them, and they expire otherwise. Restoring twice changes nothing the
+// second time.
 func RestoreMerges(ctx context.Context, pool *pgxpool.Pool, rows []json.RawMessage) error {
 	for _, row := range rows {
 		var m archivedMerge
@@ -45,17 +48,11 @@ func (m *archivedMerge) restore(ctx context.Context, tx pgx.Tx) error {
 	if err := waitForMerges(ctx, tx); err != nil {
 		return err
 	}
-	link, err := schema.One(ctx, tx, "find the link", pgx.RowTo[int64], `SELECT id FROM links WHERE identity = $1`, m.Identity)
-	if errors.Is(err, schema.ErrNoRows) {
-		return nil
-	}
+	link, err := ensureLink(ctx, tx, m.Identity, m.URL, m.Site, m.First)
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, insertLinks, []string{m.Into}, []string{m.IntoURL}, []string{m.IntoSite}, m.IntoFirst); err != nil {
-		return fmt.Errorf("add the link: %w", err)
-	}
-	into, err := schema.One(ctx, tx, "find the link", pgx.RowTo[int64], `SELECT id FROM links WHERE identity = $1`, m.Into)
+	into, err := ensureLink(ctx, tx, m.Into, m.IntoURL, m.IntoSite, m.IntoFirst)
 	if err != nil {
 		return err
 	}
@@ -67,4 +64,12 @@ func (m *archivedMerge) restore(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("restore a split: %w", err)
 	}
 	return nil
+}
+
+// ensureLink returns the id of a link, and adds it if it is missing.
+func ensureLink(ctx context.Context, tx pgx.Tx, identity, url, site string, first time.Time) (int64, error) {
+	if _, err := tx.Exec(ctx, insertLinks, []string{identity}, []string{url}, []string{site}, first); err != nil {
+		return 0, fmt.Errorf("add the link: %w", err)
+	}
+	return schema.One(ctx, tx, "find the link", pgx.RowTo[int64], `SELECT id FROM links WHERE identity = $1`, identity)
 }

@@ -91,7 +91,8 @@ SET handle       = CASE WHEN coalesce(excluded.handle_at, '-infinity') >= coales
     status_at    = greatest(a.status_at, excluded.status_at)`},
 		{SnapshotOfMerges, `
 SELECT to_jsonb(k) FROM (
-    SELECT l.identity, i.identity AS into_identity, i.url AS into_url, i.site AS into_site, i.first_seen AS into_first_seen, m.why, m.merged_at, m.split_at
+    SELECT l.identity, l.url, l.site, l.first_seen, i.identity AS into_identity, i.url AS into_url, i.site AS into_site, i.first_seen AS into_first_seen,
+           m.why, m.merged_at, m.split_at
     FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id
     ORDER BY m.merged_at, l.identity
 ) AS k`, ""},

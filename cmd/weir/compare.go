@@ -31,6 +31,9 @@ Both databases should have read the same stream to the same point, and no job sh
 			if tables {
 				for _, t := range compare.Tables() {
 					fmt.Fprintf(out, "%s: %s\n", t.Name, strings.Join(slices.Concat(t.Key, t.Columns), ", "))
+					if t.Rows != "" {
+						fmt.Fprintf(out, "    without %s\n", t.Rows)
+					}
 					for _, column := range slices.Sorted(maps.Keys(t.Without)) {
 						fmt.Fprintf(out, "    without %s: %s\n", column, t.Without[column])
 					}
