@@ -11,6 +11,8 @@ import (
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
+	"github.com/weir-social/weir/consumer/nostr"
+	protocol "github.com/weir-social/weir/nostr"
 	"github.com/weir-social/weir/schema"
 )
 
@@ -100,7 +102,8 @@ func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest,
 }
 
 // ExportArchive writes the records of a store as JSON lines, in the order of their
-// segments. A record that is no JSON becomes an object with its wire and its base64.
+// segments. A Nostr event becomes its JSON. Another record that is no JSON becomes an
+// object with its wire and its base64.
 func ExportArchive(ctx context.Context, store archive.Store, stream string, out io.Writer) error {
 	manifests, err := archive.Manifests(ctx, store)
 	if err != nil {
@@ -127,6 +130,11 @@ func ExportArchive(ctx context.Context, store archive.Store, stream string, out 
 }
 
 func exportRecord(out io.Writer, wire string, record []byte) error {
+	if wire == nostr.WireName {
+		if e, err := protocol.DecodeNotepack(record); err == nil {
+			record = e.AppendJSON(nil)
+		}
+	}
 	line := json.RawMessage(record)
 	if !json.Valid(record) {
 		b, err := json.Marshal(map[string]string{"wire": wire, "record": base64.StdEncoding.EncodeToString(record)})

@@ -166,7 +166,7 @@ func (b *batch) close(m *Message, began int, moves, beside bool) {
 	}
 	b.unproven = b.unproven || f.proof != nil || seen
 	if b.archives {
-		f.unit = archiveUnit(m, b.events[began:])
+		f.unit = archiveUnit(b.wire, m, b.events[began:])
 		b.units = append(b.units, f.unit)
 	}
 	if !moves {
