@@ -128,6 +128,7 @@ func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 	if err != nil || len(row.Units) == 0 {
 		return err
 	}
+	row.Date(f.Writes)
 	row.Pack()
 	return row.store(ctx, tx, Lease{Stream: StreamFetched})
 }

@@ -203,7 +203,7 @@ func (s *snapshot) add(rows []json.RawMessage, last bool) error {
 
 func (s *snapshot) store(ctx context.Context, tx pgx.Tx) error {
 	for _, r := range s.rows {
-		if err := insertOpenRow(ctx, tx, StreamSnapshots, WireSnapshot, r.records, r.raw, r.blob); err != nil {
+		if err := insertOpenRow(ctx, tx, StreamSnapshots, r.records, &ArchiveRow{Wire: WireSnapshot, blob: r.blob, raw: r.raw}); err != nil {
 			return err
 		}
 	}
