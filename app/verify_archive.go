@@ -94,7 +94,8 @@ func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest,
 		if err != nil {
 			return err
 		}
-		if wire.Decode(record, m.LastAt, &message); len(message.Malformed) > 0 {
+		// A frame is kept if some of its events could be read; the others are dead letters.
+		if wire.Decode(record, m.LastAt, &message); len(message.Malformed) > 0 && len(message.Events) == 0 {
 			return fmt.Errorf("segment %s: %w: %w", m.Name, archive.ErrCorrupt, message.Malformed[0])
 		}
 	}

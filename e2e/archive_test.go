@@ -207,15 +207,17 @@ func damage(t *testing.T, root string) {
 }
 
 // TestRebuiltEqualsRunning lets a process follow accounts, read their past, repair a gap and
-// what somebody deleted by hand, lose a follow, and merge and split links. A database that
-// is rebuilt from the archive alone is then equal to its own.
+// what somebody deleted by hand, lose a follow, and merge and split links. No event is
+// archived twice. A database that is rebuilt from the archive alone, by a rebuild that is
+// killed once, is then equal to its own.
 func TestRebuiltEqualsRunning(t *testing.T) {
 	schematest.Long(t)
 	t.Parallel()
 	n := followNetwork(t, 40)
 	database, second := schematest.NewURL(t), schematest.NewURL(t)
 	pool, hub := open(t, database), n.Hub()
-	settings := []string{"WEIR_ARCHIVE=dir:" + t.TempDir(), "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "WEIR_FETCH_CARDS=false", "WEIR_GAP_THRESHOLD=1ms"}
+	root := t.TempDir()
+	settings := []string{"WEIR_ARCHIVE=dir:" + root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "WEIR_FETCH_CARDS=false", "WEIR_GAP_THRESHOLD=1ms"}
 	env := slices.Concat(follower(n, database), settings, []string{"WEIR_WATCH=" + hub.DID})
 	serve := start(t, env, "serve")
 	finishes(t, 50*time.Millisecond, func() (int, error) {
@@ -225,9 +227,9 @@ func TestRebuiltEqualsRunning(t *testing.T) {
 	require.Eventually(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) > 0 }, 5*time.Minute, 20*time.Millisecond)
 	stopServe(t, serve)
 	stop()
-	n.Play(1000)
-	require.NoError(t, n.Do(simnet.TooOld))
 	n.Play(300)
+	require.NoError(t, n.Do(simnet.TooOld))
+	n.Play(200)
 	_, err := pool.Exec(t.Context(), `DELETE FROM posts WHERE rkey = (SELECT max(rkey) FROM posts)`)
 	require.NoError(t, err)
 	serve = start(t, env, "serve")
@@ -247,10 +249,20 @@ SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job WHE
 	}, "not everything is in the store")
 	stopServe(t, serve)
 	require.Positive(t, count(t, pool, `SELECT sum(records) FROM segments WHERE stream = 'fetched'`))
+	for event, times := range archivedIn(t, root) {
+		require.Equal(t, 1, times, event)
+	}
 
 	rebuilt := open(t, second)
 	env = slices.Concat(follower(n, second), settings)
 	n.Stop() // nobody is asked
+	killed := start(t, env, "archive", "rebuild", "--database", "--rate", "200")
+	require.Eventually(t, func() bool {
+		begun, err := tryCount(rebuilt, `SELECT count(*) FROM records`)
+		return err == nil && begun > 50
+	}, 5*time.Minute, time.Millisecond)
+	killed.kill()
+	require.Zero(t, count(t, rebuilt, `SELECT count(*) FROM streams WHERE wire <> 'recording'`), "it was not finished")
 	succeed(t, env, "archive", "rebuild", "--database")
 	stdout, stderr, code := weir(t, env, "compare", "--with", database)
 	require.Zero(t, code, stdout+stderr)

@@ -134,16 +134,21 @@ func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 }
 
 // RestoreFetched stores archived events that were fetched, in their order and as they were
-// stored first. It calls also in each transaction with the records that have changed.
-// Restoring twice changes nothing the second time.
-func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Projections, records [][]byte, also func(context.Context, pgx.Tx, []Key) error) error {
-	events := make([]fetchedEvent, len(records))
-	for i, record := range records {
-		if err := json.Unmarshal(record, &events[i]); err != nil {
+// stored first, if stores returns true for their collection. It calls also in each
+// transaction with the records that have changed. Restoring twice changes nothing the
+// second time.
+func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Projections, stores func(collection string) bool, records [][]byte, also func(context.Context, pgx.Tx, []Key) error) error {
+	events := make([]fetchedEvent, 0, len(records))
+	for _, record := range records {
+		var e fetchedEvent
+		if err := json.Unmarshal(record, &e); err != nil {
 			return errors.Join(archive.ErrCorrupt, err)
 		}
-		if events[i].Commit == nil && events[i].Account == nil {
-			return fmt.Errorf("%w: an event of the kind %q was fetched", archive.ErrCorrupt, events[i].Kind)
+		if e.Commit == nil && e.Account == nil {
+			return fmt.Errorf("%w: an event of the kind %q was fetched", archive.ErrCorrupt, e.Kind)
+		}
+		if e.Commit == nil || stores(e.Commit.Collection) {
+			events = append(events, e)
 		}
 	}
 	for len(events) > 0 {

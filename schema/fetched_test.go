@@ -42,12 +42,15 @@ func fetches(t *testing.T, pool *pgxpool.Pool, f schema.Fetched) {
 // restores restores records and returns the keys that changed.
 func restores(t *testing.T, pool *pgxpool.Pool, records [][]byte) (changed []schema.Key) {
 	t.Helper()
-	require.NoError(t, schema.RestoreFetched(t.Context(), pool, nil, records, func(_ context.Context, _ pgx.Tx, keys []schema.Key) error {
+	require.NoError(t, schema.RestoreFetched(t.Context(), pool, nil, stores, records, func(_ context.Context, _ pgx.Tx, keys []schema.Key) error {
 		changed = append(changed, keys...)
 		return nil
 	}))
 	return changed
 }
+
+// stores leaves out one collection.
+func stores(collection string) bool { return collection != "com.example.other" }
 
 // held returns what the tables hold of posts and accounts.
 func held(t *testing.T, pool *pgxpool.Pool) (text string) {
@@ -76,6 +79,10 @@ func TestFetchedIsRestored(t *testing.T) {
 	fetches(t, pool, schema.Fetched{Statuses: []schema.Status{{DID: "did:plc:gone", Status: "deleted", At: time.Unix(3, 0)}}})
 	records := archivedBy(t, pool, schema.StreamFetched)
 	require.Len(t, records, 7, "%s", records)
+	unwanted := post("d", "3222222222222")
+	unwanted.Collection = "com.example.other"
+	fetches(t, pool, schema.Fetched{Writes: []schema.Write{unwanted}})
+	records = archivedBy(t, pool, schema.StreamFetched)
 	require.Contains(t, []string{"c"}, restores(t, second, records)[3].Rkey)
 	want := held(t, second)
 	require.Contains(t, want, "a 2222222222222 other 1970-01-01 00:00:01")
@@ -83,6 +90,7 @@ func TestFetchedIsRestored(t *testing.T) {
 	require.Contains(t, want, "c 3222222222223 c3222222222223")
 	require.Contains(t, want, "b 3222222222223 1970-01-01 00:00:02")
 	require.Contains(t, want, "did:plc:gone deleted")
+	require.NotContains(t, want, "d 3222222222222")
 	restores(t, second, records)
 	require.Equal(t, want, held(t, second), "a second time changes nothing")
 	fetches(t, second, schema.Fetched{Writes: []schema.Write{edited}, Deletions: []schema.Deletion{deletion("b", "3222222222223")}})
