@@ -48,6 +48,10 @@ func (p App) RebuildDatabase(ctx context.Context, how Rebuild) error {
 	if err := schema.EnsureArchivedDays(ctx, p.pool, now.Add(-p.cfg.ShareRetention), now); err != nil {
 		return err
 	}
+	// No leader runs beside a rebuild, and so nobody else releases what a killed one left.
+	if err := schema.ReleaseJobs(ctx, p.pool, p.projections.Kinds()...); err != nil {
+		return err
+	}
 	r := rebuilding{App: p, store: store, progress: how.Progress, limit: rate.NewLimiter(rate.Inf, 0)}
 	if how.PerSecond > 0 {
 		r.limit = rate.NewLimiter(rate.Limit(how.PerSecond), how.PerSecond)

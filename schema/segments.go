@@ -115,7 +115,11 @@ func NextSegment(ctx context.Context, db DB) (int64, error) {
 // StoreSegment stores a segment's manifest and assigns the rows to it. It returns
 // ErrSealed if one of them is in a segment already.
 func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int64) error {
-	if err := insertSegment(ctx, tx, m, nil, ""); err != nil {
+	inserted, err := insertSegment(ctx, tx, m, nil, "")
+	if err == nil && !inserted {
+		err = fmt.Errorf("segment %d exists", m.Number)
+	}
+	if err != nil {
 		return err
 	}
 	const assign = `UPDATE archive_open SET segment = $1 WHERE number = ANY ($2) AND segment IS NULL`
@@ -129,18 +133,19 @@ func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int
 	return nil
 }
 
-func insertSegment(ctx context.Context, db DB, m archive.Manifest, synced *time.Time, store string) error {
+// insertSegment reports whether there was no segment of the same number or name.
+func insertSegment(ctx context.Context, db DB, m archive.Manifest, synced *time.Time, store string) (inserted bool, err error) {
 	const sql = `
 INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position, sealed_at, synced_at, store,
     created_from, created_to)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
-ON CONFLICT (name) DO NOTHING`
-	_, err := db.Exec(ctx, sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
+ON CONFLICT DO NOTHING`
+	tag, err := db.Exec(ctx, sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
 		m.FirstAt, m.LastAt, m.Position, m.SealedAt, synced, store, m.CreatedFrom, m.CreatedTo)
 	if err != nil {
-		return fmt.Errorf("store the manifest of segment %d: %w", m.Number, err)
+		return false, fmt.Errorf("store the manifest of segment %d: %w", m.Number, err)
 	}
-	return nil
+	return tag.RowsAffected() == 1, nil
 }
 
 const segmentColumns = `number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position, created_from, created_to`
@@ -241,9 +246,11 @@ SELECT CASE
 	return One(ctx, db, "look into the database", pgx.RowTo[string], sql, WireRecording)
 }
 
-// RestoreSegment records that a segment of the store has been read into this database.
+// RestoreSegment records that a segment of the store has been read into this database. If
+// two databases have archived to one place, some numbers are there twice: the first
+// segment of a number is recorded, and an interrupted rebuild reads the other one again.
 func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string, now time.Time) error {
-	if err := insertSegment(ctx, db, m, &now, store); err != nil {
+	if _, err := insertSegment(ctx, db, m, &now, store); err != nil {
 		return err
 	}
 	const next = `SELECT setval(pg_get_serial_sequence('segments', 'number'), greatest((SELECT max(number) FROM segments), 1))`
