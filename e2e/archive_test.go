@@ -244,7 +244,7 @@ func TestRebuiltEqualsRunning(t *testing.T) {
 	since := count(t, pool, `SELECT max(id) FROM river_job`)
 	finishes(t, 50*time.Millisecond, func() (int, error) {
 		return tryCount(pool, fmt.Sprintf(`
-SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job WHERE finalized_at IS NULL AND NOT 'periodic' = ANY (tags))
+SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job WHERE state IN ('available', 'running') AND NOT 'periodic' = ANY (tags))
      + (SELECT 1 - least(1, count(*)) FROM river_job WHERE kind = 'snapshot_archive' AND state = 'completed' AND id > %d)`, since))
 	}, "not everything is in the store")
 	stopServe(t, serve)
