@@ -140,12 +140,9 @@ func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
 func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Projections, stores func(collection string) bool, records [][]byte, also func(context.Context, pgx.Tx, []Key) error) error {
 	events := make([]fetchedEvent, 0, len(records))
 	for _, record := range records {
-		var e fetchedEvent
-		if err := json.Unmarshal(record, &e); err != nil {
-			return errors.Join(archive.ErrCorrupt, err)
-		}
-		if e.Commit == nil && e.Account == nil {
-			return fmt.Errorf("%w: an event of the kind %q was fetched", archive.ErrCorrupt, e.Kind)
+		e, err := parseFetched(record)
+		if err != nil {
+			return err
 		}
 		if e.Commit == nil || stores(e.Commit.Collection) {
 			events = append(events, e)
@@ -168,6 +165,18 @@ func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Project
 		events = events[run:]
 	}
 	return nil
+}
+
+// parseFetched reads an archived event.
+func parseFetched(record []byte) (fetchedEvent, error) {
+	var e fetchedEvent
+	if err := json.Unmarshal(record, &e); err != nil {
+		return e, errors.Join(archive.ErrCorrupt, err)
+	}
+	if (e.Commit == nil) == (e.Account == nil) || e.Commit != nil && e.Commit.Operation != fetchedWrite && e.Commit.Operation != fetchedDeletion {
+		return e, fmt.Errorf("%w: an event of the kind %q cannot have been fetched", archive.ErrCorrupt, e.Kind)
+	}
+	return e, nil
 }
 
 // sort returns what one transaction restores: writes, deletions or statuses.

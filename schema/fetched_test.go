@@ -169,3 +169,18 @@ func FuzzSnapshots(f *testing.F) {
 		}
 	})
 }
+
+// FuzzFetched checks that an event that is accepted is identified, whatever it says.
+func FuzzFetched(f *testing.F) {
+	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"commit","commit":{"rev":"3222222222222","operation":"create","collection":"a.b.c","rkey":"r","record":{}}}`))
+	f.Add([]byte(`{"did":"did:plc:a","time_us":1,"kind":"account","account":{"active":false,"did":"did:plc:a","status":"deleted","time":"2026-01-01T00:00:00Z"}}`))
+	f.Add([]byte(`{"commit":{"operation":"update"}}`))
+	f.Fuzz(func(t *testing.T, record []byte) {
+		id, _, err := schema.ParseFetched(record)
+		if err != nil {
+			require.ErrorIs(t, err, archive.ErrCorrupt)
+			return
+		}
+		require.NotZero(t, id)
+	})
+}

@@ -183,6 +183,8 @@ func FuzzWire(f *testing.F) {
 	require.NoError(f, e.Sign([32]byte{31: 9}))
 	f.Add(frame(e))
 	f.Add(append([]byte("1\n"), frame(e)...))
+	f.Add(e.AppendNotepack(nil))
+	f.Add(append([]byte("0\n"), e.AppendNotepack(nil)...))
 	f.Add([]byte(`["CLOSED","live0","auth-required: x"]`))
 	f.Add([]byte(`["OK","x",true,""]`))
 	wire := nostr.Wire([]int{0, 1, 3, 5, 30023}, nostr.NewVerifier(nostr.VerifierConfig{}))
