@@ -18,8 +18,8 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"app", "archive", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"archive", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "jobs", "lexicon/rules", "nostr", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "workers"},
+		"cmd/weir": {"app", "archive", "bluesky", "devpg", "jobs", "link", "ops/compare", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
+		"app":      {"archive", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/nostr", "consumer/recording", "consumer/socket", "devpg", "jobs", "lexicon/rules", "nostr", "ops/compare", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "syntax", "web", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
@@ -31,6 +31,7 @@ func layers() map[string][]string {
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
 		"workers":            {"archive", "bluesky", "card", "collection", "jobs", "lexicon", "lexicon/rules", "link", "ops/health", "ranking", "records", "redirect", "schema", "verdict"},
+		"ops/compare":        {},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"collection", "link", "ranking", "schema"},

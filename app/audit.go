@@ -24,5 +24,6 @@ func (p App) Audit(ctx context.Context, a workers.Auditor) (schema.Audit, []sche
 		return schema.Audit{}, nil, err
 	}
 	a.Pool, a.API, a.Client, a.Projections, a.Log, a.Collections = p.pool, api, queue, p.projections, p.log, p.stored
+	a.Archived = p.cfg.Archive != ""
 	return a.Audit(ctx)
 }

@@ -2,156 +2,34 @@ package app
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"iter"
 	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/time/rate"
 
 	"github.com/weir-social/weir/archive"
 	"github.com/weir-social/weir/consumer"
 	"github.com/weir-social/weir/consumer/recording"
+	"github.com/weir-social/weir/ranking"
 	"github.com/weir-social/weir/schema"
+	"github.com/weir-social/weir/workers"
 )
 
-// errNoArchive means that no archive is configured.
-var errNoArchive = errors.New("WEIR_ARCHIVE is empty: set it to the archive, such as dir:/path or s3://bucket/prefix")
-
-// OpenArchive returns the configured store.
-func (c Config) OpenArchive() (archive.Store, error) {
-	store, err := c.archive()
-	if err == nil && store == nil {
-		err = errNoArchive
-	}
-	return store, err
-}
-
-// ArchiveCheck is the result of a check of an archive.
-type ArchiveCheck struct {
-	Segments, Records, RawBytes int64
-	Problems                    []string
-}
-
-// VerifyArchive reads every segment of the store, checks all hashes, decodes every record,
-// and compares the manifests with those in the database.
-func (p App) VerifyArchive(ctx context.Context) (ArchiveCheck, error) {
-	store, err := p.cfg.OpenArchive()
-	if err != nil {
-		return ArchiveCheck{}, err
-	}
-	rows, err := schema.Segments(ctx, p.pool) // before the listing: later ones are in it
-	if err != nil {
-		return ArchiveCheck{}, err
-	}
-	manifests, err := archive.Manifests(ctx, store)
-	if err != nil {
-		return ArchiveCheck{}, err
-	}
-	wires := p.archivedWires()
-	var check ArchiveCheck
-	problem := func(format string, args ...any) {
-		check.Problems = append(check.Problems, fmt.Sprintf(format, args...))
-	}
-	there := map[string]archive.Manifest{}
-	for _, m := range manifests {
-		there[m.Name] = m
-		if err := verifySegment(ctx, store, m, wires); errors.Is(err, archive.ErrCorrupt) || errors.Is(err, archive.ErrNotFound) {
-			problem("%v", err)
-		} else if err != nil {
-			return check, err
-		}
-		check.Segments, check.Records, check.RawBytes = check.Segments+1, check.Records+m.Records, check.RawBytes+m.RawBytes
-	}
-	for _, m := range rows {
-		got, ok := there[m.Name]
-		switch {
-		case !ok:
-			problem("segment %d, %s: the database knows it, and the store has no manifest of it", m.Number, m.Name)
-		case got.SHA256 != m.SHA256 || got.Sum() != m.Sum():
-			problem("segment %d, %s: its manifest is not the one in the database", m.Number, m.Name)
-		}
-	}
-	return check, nil
-}
-
-// verifySegment compares a segment with its manifest and decodes its records.
-func verifySegment(ctx context.Context, store archive.Store, m archive.Manifest, wires map[string]consumer.Wire) error {
-	segment, err := archive.FetchSegment(ctx, store, m)
-	if err != nil {
-		return err
-	}
-	if err := segment.Matches(m); err != nil {
-		return err
-	}
-	wire, ok := wires[m.Wire]
-	if !ok {
-		return fmt.Errorf("segment %s: %w: its wire %s is unknown", m.Name, archive.ErrCorrupt, m.Wire)
-	}
-	var message consumer.Message
-	for record, err := range segment.Records() {
-		if err != nil {
-			return err
-		}
-		if wire.Decode(record, m.LastAt, &message); len(message.Malformed) > 0 {
-			return fmt.Errorf("segment %s: %w: %w", m.Name, archive.ErrCorrupt, message.Malformed[0])
-		}
-	}
-	return nil
-}
-
-// ExportArchive writes the records of a store as JSON lines, in the order of their
-// segments. A record that is no JSON becomes an object with its wire and its base64.
-func ExportArchive(ctx context.Context, store archive.Store, stream string, out io.Writer) error {
-	manifests, err := archive.Manifests(ctx, store)
-	if err != nil {
-		return err
-	}
-	for _, m := range manifests {
-		if stream != "" && m.Stream != stream {
-			continue
-		}
-		segment, err := archive.FetchSegment(ctx, store, m)
-		if err != nil {
-			return err
-		}
-		for record, err := range segment.Records() {
-			if err == nil {
-				err = exportRecord(out, m.Wire, record)
-			}
-			if err != nil {
-				return fmt.Errorf("export segment %s: %w", m.Name, err)
-			}
-		}
-	}
-	return nil
-}
-
-func exportRecord(out io.Writer, wire string, record []byte) error {
-	line := json.RawMessage(record)
-	if !json.Valid(record) {
-		b, err := json.Marshal(map[string]string{"wire": wire, "record": base64.StdEncoding.EncodeToString(record)})
-		if err != nil {
-			return err
-		}
-		line = b
-	} else if slices.Contains(record, '\n') {
-		b, err := json.Marshal(line) // without the blanks
-		if err != nil {
-			return err
-		}
-		line = b
-	}
-	_, err := out.Write(append(slices.Clip(line), '\n'))
-	return err
+// Rebuild is how an archive is read into a database.
+type Rebuild struct {
+	PerSecond int                                     // records at most; 0: as fast as possible
+	Progress  func(done, all int, m archive.Manifest) // called after each segment
 }
 
 // RebuildDatabase reads the archive into an empty database through the normal commit, and
 // processes the jobs that result. The streams are then at the archived position. An
-// interrupted rebuild goes on after the last whole segment. progress is called after
-// each.
-func (p App) RebuildDatabase(ctx context.Context, progress func(done, all int, m archive.Manifest)) error {
+// interrupted rebuild goes on after the last whole segment.
+func (p App) RebuildDatabase(ctx context.Context, how Rebuild) error {
 	store, err := p.cfg.OpenArchive()
 	if err != nil {
 		return err
@@ -170,64 +48,196 @@ func (p App) RebuildDatabase(ctx context.Context, progress func(done, all int, m
 	if err := schema.EnsureArchivedDays(ctx, p.pool, now.Add(-p.cfg.ShareRetention), now); err != nil {
 		return err
 	}
-	return p.processing(ctx, func(ctx context.Context) error { return p.rebuild(ctx, store, progress) })
+	// No leader runs beside a rebuild, and so nobody else releases what a killed one left.
+	if err := schema.ReleaseJobs(ctx, p.pool, p.projections.Kinds()...); err != nil {
+		return err
+	}
+	r := rebuilding{App: p, store: store, progress: how.Progress, limit: rate.NewLimiter(rate.Inf, 0)}
+	if how.PerSecond > 0 {
+		r.limit = rate.NewLimiter(rate.Limit(how.PerSecond), how.PerSecond)
+	}
+	return p.processing(ctx, r.run)
 }
 
-// rebuild reads the segments that have not been read, in their order, and sets the
-// positions of the streams.
-func (p App) rebuild(ctx context.Context, store archive.Store, progress func(done, all int, m archive.Manifest)) error {
-	manifests, err := archive.Manifests(ctx, store)
+// rebuilding is a rebuild that runs.
+type rebuilding struct {
+	App
+	store     archive.Store
+	progress  func(done, all int, m archive.Manifest)
+	limit     *rate.Limiter // of records
+	snapshots schema.Snapshots
+	follows   func(did string) bool // nil: everyone is stored
+	read      int                   // segments
+	all       int
+}
+
+// run restores the last snapshots, reads the segments that have not been read, and sets
+// the positions of the streams. The snapshots are restored once more at the end, because
+// events may have changed what listings say of an account. Links can be merged when the
+// workers have stored them.
+func (r *rebuilding) run(ctx context.Context) error {
+	manifests, err := archive.Manifests(ctx, r.store)
 	if err != nil {
 		return err
 	}
-	done, err := schema.Segments(ctx, p.pool)
+	done, err := schema.Segments(ctx, r.pool)
 	if err != nil {
 		return err
+	}
+	slices.SortStableFunc(manifests, func(a, b archive.Manifest) int { return rebuildOrder(a.Stream) - rebuildOrder(b.Stream) })
+	r.all = len(manifests)
+	streams, _ := slices.BinarySearchFunc(manifests, rebuildOrder(""), func(m archive.Manifest, order int) int { return rebuildOrder(m.Stream) - order })
+	for _, m := range manifests[:streams] {
+		if err := r.segment(ctx, m, r.readSnapshots); err != nil {
+			return err
+		}
+	}
+	if err := r.snapshots.Restore(ctx, r.pool); err != nil {
+		return err
+	}
+	// Of the whole network, only those are stored who were followed.
+	if scope, _ := r.cfg.archiveScope(); scope == consumer.ScopeEverything && !r.snapshots.FollowsEveryone() {
+		r.follows = r.snapshots.EverFollowed
 	}
 	positions := map[string]json.RawMessage{}
-	for i, m := range manifests {
+	for _, m := range manifests[streams:] {
 		if m.Position != nil {
 			positions[m.Stream] = m.Position
 		}
 		if slices.ContainsFunc(done, func(d archive.Manifest) bool { return d.Name == m.Name }) {
+			r.read++
 			continue
 		}
-		if err := p.readSegment(ctx, store, m); err != nil {
+		read := r.commitSegment
+		if m.Stream == schema.StreamFetched {
+			read = r.restoreFetched
+		}
+		if err := r.segment(ctx, m, read); err != nil {
 			return err
 		}
-		if ctx.Err() != nil {
-			return ctx.Err() // the consumer stopped before the end
-		}
-		if err := schema.RestoreSegment(ctx, p.pool, m, store.String(), time.Now()); err != nil {
-			return err
-		}
-		progress(i+1, len(manifests), m)
 	}
-	for stream, position := range positions {
-		if err := schema.RestorePosition(ctx, p.pool, stream, position); err != nil {
+	if err := r.snapshots.Restore(ctx, r.pool); err != nil {
+		return err
+	}
+	if err := r.drained(ctx); err != nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if err := ranking.RestoreMerges(ctx, r.pool, r.snapshots.Rows(schema.SnapshotOfMerges)); err != nil {
+		return err
+	}
+	for stream, position := range positions { // the last step: with them the rebuild is finished
+		if err := schema.RestorePosition(ctx, r.pool, stream, position); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readSegment commits the records of a segment.
-func (p App) readSegment(ctx context.Context, store archive.Store, m archive.Manifest) error {
-	wire, ok := p.archivedWires()[m.Wire]
-	if !ok {
-		return fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+// rebuildOrder returns when a stream is read: snapshots first, because they say who is
+// followed, and what was fetched last, because an account that is inactive in an earlier
+// segment of its stream would refuse it.
+func rebuildOrder(stream string) int {
+	switch stream {
+	case schema.StreamSnapshots:
+		return 0
+	case schema.StreamFetched:
+		return 2
 	}
-	segment, err := archive.FetchSegment(ctx, store, m)
+	return 1
+}
+
+// segment reads a segment, and records that.
+func (r *rebuilding) segment(ctx context.Context, m archive.Manifest, read func(context.Context, archive.Manifest, iter.Seq2[[]byte, error]) error) error {
+	segment, err := archive.FetchSegment(ctx, r.store, m)
 	if err == nil {
 		err = segment.Matches(m)
+	}
+	if err == nil {
+		err = read(ctx, m, r.limited(ctx, segment.Records()))
 	}
 	if err != nil {
 		return err
 	}
-	stream := p.cfg.Stream + "-rebuild"
-	c, err := p.consumer(consumer.Config{
-		Stream: stream, Wire: schema.WireRecording, Source: &recording.Records{Name: m.Name, Wire: wire, Frames: segment.Records()}, IgnorePosition: true, BlockOnFullBuffer: true,
-		Archived: true, BatchEvents: p.cfg.BatchEvents, BatchInterval: p.cfg.BatchInterval, BufferBytes: min(p.cfg.BufferBytes, 8<<20), LeaseTTL: p.cfg.LeaseTTL,
+	if ctx.Err() != nil {
+		return ctx.Err() // the consumer stopped before the end
+	}
+	if err := schema.RestoreSegment(ctx, r.pool, m, r.store.String(), time.Now()); err != nil {
+		return err
+	}
+	r.read++
+	r.progress(r.read, r.all, m)
+	return nil
+}
+
+// limited yields records no faster than the limit.
+func (r *rebuilding) limited(ctx context.Context, records iter.Seq2[[]byte, error]) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for record, err := range records {
+			if err == nil {
+				err = r.limit.Wait(ctx)
+			}
+			if !yield(record, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// readSnapshots collects snapshots.
+func (r *rebuilding) readSnapshots(_ context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
+	for record, err := range records {
+		if err == nil {
+			err = r.snapshots.Add(record)
+		}
+		if err != nil {
+			return fmt.Errorf("segment %s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+// restoreFetched stores what was fetched, a few hundred records at a time.
+func (r *rebuilding) restoreFetched(ctx context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
+	const page = 500
+	queue, err := workers.Queue(r.pool, r.log)
+	if err != nil {
+		return err
+	}
+	enqueue := r.projections.Enqueue(queue, "")
+	restore := func(some [][]byte) error {
+		err := schema.RestoreFetched(ctx, r.pool, r.projections.Rows(), r.stored.Stores, some, func(ctx context.Context, tx pgx.Tx, changed []schema.Key) error {
+			return enqueue(ctx, tx, changed, time.Time{})
+		})
+		if err != nil {
+			return fmt.Errorf("segment %s: %w", m.Name, err)
+		}
+		return nil
+	}
+	var some [][]byte
+	for record, err := range records {
+		if err != nil {
+			return err
+		}
+		if some = append(some, record); len(some) == page {
+			if err := restore(some); err != nil {
+				return err
+			}
+			some = some[:0]
+		}
+	}
+	return restore(some)
+}
+
+// commitSegment commits the records of a stream's segment.
+func (r *rebuilding) commitSegment(ctx context.Context, m archive.Manifest, records iter.Seq2[[]byte, error]) error {
+	wire, ok := r.archivedWires()[m.Wire]
+	if !ok {
+		return fmt.Errorf("segment %s: this version of Weir does not know the wire %s", m.Name, m.Wire)
+	}
+	stream := r.cfg.Stream + "-rebuild"
+	c, err := r.consumer(consumer.Config{
+		Stream: stream, Wire: schema.WireRecording, Source: &recording.Records{Name: m.Name, Wire: wire, Frames: records}, IgnorePosition: true, BlockOnFullBuffer: true, Follows: r.follows,
+		Archived: true, BatchEvents: r.cfg.BatchEvents, BatchInterval: r.cfg.BatchInterval, BufferBytes: min(r.cfg.BufferBytes, 8<<20), LeaseTTL: r.cfg.LeaseTTL,
 	})
 	if err != nil {
 		return err
@@ -235,5 +245,5 @@ func (p App) readSegment(ctx context.Context, store archive.Store, m archive.Man
 	err = c.Run(ctx)
 	dropping, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
 	defer cancel()
-	return errors.Join(err, schema.DropRecording(dropping, p.pool, stream))
+	return errors.Join(err, schema.DropRecording(dropping, r.pool, stream))
 }

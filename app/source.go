@@ -109,7 +109,19 @@ func (p App) wires() (map[string]consumer.Wire, error) {
 // archivedWires returns the wires of archived records, for one goroutine. The signatures
 // of commits were checked before the records were archived; since then the hashes of the
 // segments vouch for them.
-func (p App) archivedWires() map[string]consumer.Wire { return p.wiresWith(nil) }
+func (p App) archivedWires() map[string]consumer.Wire {
+	wires := p.wiresWith(nil)
+	wires[schema.WireSnapshot] = consumer.Wire{Name: schema.WireSnapshot, Decode: decodeSnapshot}
+	return wires
+}
+
+// decodeSnapshot checks a part of a snapshot. It holds no events.
+func decodeSnapshot(record []byte, arrived time.Time, m *consumer.Message) {
+	m.Reset(record, arrived)
+	if _, err := schema.ParseSnapshotPart(record); err != nil {
+		m.Refuse(&consumer.Malformed{Cause: err.Error(), Raw: record})
+	}
+}
 
 func (p App) wiresWith(verifier *firehose.Verifier) map[string]consumer.Wire {
 	wires := map[string]consumer.Wire{}

@@ -29,6 +29,8 @@ type Manifest struct {
 	Content     string          `json:"content"` // XXH64 of the decompressed bytes
 	FirstAt     time.Time       `json:"first_arrival"`
 	LastAt      time.Time       `json:"last_arrival"`
+	CreatedFrom *time.Time      `json:"min_created_at,omitempty"` // of the stored records; absent: there is none
+	CreatedTo   *time.Time      `json:"max_created_at,omitempty"`
 	SealedAt    time.Time       `json:"sealed_at"`
 	Position    json.RawMessage `json:"position,omitempty"` // the stream's position; everything up to it is in this segment and earlier ones; absent: it was not known
 }
@@ -41,11 +43,15 @@ const manifestSuffix = ".json"
 
 // NewManifest returns the manifest of a segment that was sealed.
 func NewManifest(number int64, stream, wire string, sum Sum, sealed time.Time) Manifest {
-	sealed = sealed.UTC()
-	m := Manifest{Number: number, Stream: stream, Wire: wire, Format: Format, Records: sum.Records, RawBytes: sum.RawBytes, StoredBytes: sum.StoredBytes,
-		SHA256: sum.SHA256, Content: sum.Content, SealedAt: sealed}
-	m.Name = fmt.Sprintf("%s/%s/%012d-%s.seg.zst", url.PathEscape(stream), sealed.Format(time.DateOnly), number, sum.SHA256[:8])
+	m := Manifest{Number: number, Stream: stream, Wire: wire, Format: Format, SealedAt: sealed.UTC()}
+	m.Refile(sum)
 	return m
+}
+
+// Refile has the manifest describe another file of its segment.
+func (m *Manifest) Refile(sum Sum) {
+	m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content = sum.Records, sum.RawBytes, sum.StoredBytes, sum.SHA256, sum.Content
+	m.Name = fmt.Sprintf("%s/%s/%012d-%s.seg.zst", url.PathEscape(m.Stream), m.SealedAt.Format(time.DateOnly), m.Number, sum.SHA256[:8])
 }
 
 // ManifestName returns the name of the manifest's copy. It depends on the number and

@@ -31,8 +31,11 @@ func (c *Config) archivesBeside(m *Message) bool {
 
 // archiveUnit returns what the archive keeps of a frame. events are those that are
 // stored; without any, the frame is known by its own identity.
-func archiveUnit(m *Message, events []Event) *schema.ArchiveUnit {
+func archiveUnit(wire *Wire, m *Message, events []Event) *schema.ArchiveUnit {
 	u := &schema.ArchiveUnit{Raw: m.Raw}
+	if wire.Archived != nil {
+		u.Raw = wire.Archived(m.Raw)
+	}
 	if at, ok := revTime(m.Identity.Revision); ok {
 		u.Day = int32(at.Unix() / 86400) //nolint:gosec // a TID has 53 bits of microseconds
 	}

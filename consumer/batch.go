@@ -166,7 +166,7 @@ func (b *batch) close(m *Message, began int, moves, beside bool) {
 	}
 	b.unproven = b.unproven || f.proof != nil || seen
 	if b.archives {
-		f.unit = archiveUnit(m, b.events[began:])
+		f.unit = archiveUnit(b.wire, m, b.events[began:])
 		b.units = append(b.units, f.unit)
 	}
 	if !moves {
@@ -223,6 +223,9 @@ func (b *batch) fold() schema.Batch {
 	slices.SortFunc(out.Handles, func(a, b schema.Handle) int { return cmp.Compare(a.DID, b.DID) })
 	slices.SortFunc(out.Erasures, func(a, b schema.Erasure) int { return cmp.Compare(a.DID, b.DID) })
 	out.DeadLetters, out.Gap, out.Archive = b.deadLetters, b.gap, b.archiveRow()
+	if out.Archive != nil {
+		out.Archive.Date(out.Writes)
+	}
 	for i := range b.frames {
 		if id := b.frames[i].ID; id != (ID{}) {
 			out.Seen = append(out.Seen, id)

@@ -87,6 +87,9 @@ type Wire struct {
 	// of the frame with this Part. nil: every frame has one event and is that
 	// input.
 	Excerpt func(frame []byte, part int) []byte
+	// Archived returns a shorter form of a frame that Decode decodes into the same
+	// events: the archive keeps it. nil: the archive keeps the frame.
+	Archived func(frame []byte) []byte
 }
 
 // input returns the bytes of an event that its dead letter keeps.

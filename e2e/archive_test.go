@@ -205,3 +205,71 @@ func damage(t *testing.T, root string) {
 	file[len(file)/3] ^= 4
 	require.NoError(t, os.WriteFile(found[0], file, 0o600))
 }
+
+// TestRebuiltEqualsRunning lets a process follow accounts, read their past, repair a gap and
+// what somebody deleted by hand, lose a follow, and merge and split links. No event is
+// archived twice. A database that is rebuilt from the archive alone, by a rebuild that is
+// killed once, is then equal to its own.
+func TestRebuiltEqualsRunning(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	n := followNetwork(t, 40)
+	database, second := schematest.NewURL(t), schematest.NewURL(t)
+	pool, hub := open(t, database), n.Hub()
+	root := t.TempDir()
+	settings := []string{"WEIR_ARCHIVE=dir:" + root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_RESOLVE_LINKS=false", "WEIR_FETCH_CARDS=false", "WEIR_GAP_THRESHOLD=1ms"}
+	env := slices.Concat(follower(n, database), settings, []string{"WEIR_WATCH=" + hub.DID})
+	serve := start(t, env, "serve")
+	finishes(t, 50*time.Millisecond, func() (int, error) {
+		return tryCount(pool, `SELECT 1 - least(1, (SELECT count(*) FROM accounts WHERE feed_read_at IS NOT NULL)) + (SELECT count(*) FROM river_job WHERE kind = 'backfill_account' AND finalized_at IS NULL)`)
+	}, "the past is not read")
+	stop := live(t, n, 300)
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT cursor FROM streams`) > 0 }, 5*time.Minute, 20*time.Millisecond)
+	stopServe(t, serve)
+	stop()
+	n.Play(300)
+	require.NoError(t, n.Do(simnet.TooOld))
+	n.Play(200)
+	_, err := pool.Exec(t.Context(), `DELETE FROM posts WHERE rkey = (SELECT max(rkey) FROM posts)`)
+	require.NoError(t, err)
+	serve = start(t, env, "serve")
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM gaps WHERE closed_at IS NOT NULL`) == 1 }, 5*time.Minute, 20*time.Millisecond)
+	require.NoError(t, n.Unfollow(hub.DID, n.Follows(hub.DID)[0]))
+	succeed(t, env, "watch", "sync")
+	require.Eventually(t, func() bool { return count(t, pool, `SELECT count(*) FROM purge_queue`) == 1 }, 5*time.Minute, 20*time.Millisecond)
+	links := texts(t, pool, `SELECT url FROM (SELECT DISTINCT l.url FROM links AS l JOIN shares AS s ON s.named_id = l.id WHERE s.did IN (SELECT did FROM watch_members)) AS l ORDER BY 1 LIMIT 4`)
+	succeed(t, env, "link", "merge", links[0], links[1])
+	succeed(t, env, "link", "merge", links[2], links[3])
+	succeed(t, env, "link", "split", links[2])
+	since := count(t, pool, `SELECT max(id) FROM river_job`)
+	finishes(t, 50*time.Millisecond, func() (int, error) {
+		return tryCount(pool, fmt.Sprintf(`
+SELECT (SELECT count(*) FROM archive_open) + (SELECT count(*) FROM river_job WHERE state IN ('available', 'running') AND NOT 'periodic' = ANY (tags))
+     + (SELECT 1 - least(1, count(*)) FROM river_job WHERE kind = 'snapshot_archive' AND state = 'completed' AND id > %d)`, since))
+	}, "not everything is in the store")
+	stopServe(t, serve)
+	require.Positive(t, count(t, pool, `SELECT sum(records) FROM segments WHERE stream = 'fetched'`))
+	for event, times := range archivedIn(t, root) {
+		require.Equal(t, 1, times, event)
+	}
+
+	rebuilt := open(t, second)
+	env = slices.Concat(follower(n, second), settings)
+	n.Stop() // nobody is asked
+	killed := start(t, env, "archive", "rebuild", "--database", "--rate", "200")
+	require.Eventually(t, func() bool {
+		begun, err := tryCount(rebuilt, `SELECT count(*) FROM records`)
+		return err == nil && begun > 50
+	}, 5*time.Minute, time.Millisecond)
+	killed.kill()
+	require.Zero(t, count(t, rebuilt, `SELECT count(*) FROM streams WHERE wire <> 'recording'`), "it was not finished")
+	succeed(t, env, "archive", "rebuild", "--database")
+	stdout, stderr, code := weir(t, env, "compare", "--with", database)
+	require.Zero(t, code, stdout+stderr)
+	require.Positive(t, count(t, rebuilt, `SELECT count(*) FROM records`))
+	require.Equal(t, 1, count(t, rebuilt, `SELECT count(*) FROM link_merges WHERE split_at IS NULL`))
+	_, err = rebuilt.Exec(t.Context(), `DELETE FROM posts WHERE rkey = (SELECT max(rkey) FROM posts)`)
+	require.NoError(t, err)
+	_, _, code = weir(t, env, "compare", "--with", database)
+	require.NotZero(t, code)
+}

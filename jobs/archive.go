@@ -29,6 +29,16 @@ func (SyncSegment) Kind() string { return "sync_segment" }
 // InsertOpts are the defaults of its inserts.
 func (SyncSegment) InsertOpts() river.InsertOpts { return archiveOpts(2) }
 
+// SnapshotArchive archives the tables that no event describes, if they have changed. There
+// is one unfinished job at a time.
+type SnapshotArchive struct{}
+
+// Kind names the job.
+func (SnapshotArchive) Kind() string { return "snapshot_archive" }
+
+// InsertOpts are the defaults of its inserts.
+func (SnapshotArchive) InsertOpts() river.InsertOpts { return archiveOpts(1) }
+
 // SweepArchive deletes what killed jobs left, and forgets events that no server sends
 // again. There is one unfinished job at a time.
 type SweepArchive struct{}

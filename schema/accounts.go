@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // neededAccount selects one row if the account s.did is followed or has stored
@@ -104,17 +103,15 @@ WHERE excluded.status_at >= coalesce(a.status_at, '-infinity') OR excluded.handl
 }
 
 // MarkDeleted marks an account as deleted, as a stream does that reports it: its records
-// are purged. A later event makes it active again.
-func MarkDeleted(ctx context.Context, pool *pgxpool.Pool, did string) error {
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		now, err := Now(ctx, tx)
-		if err != nil {
-			return err
-		}
-		b := Batch{Statuses: []Status{{DID: did, Status: "deleted", At: now}}}
-		_, err = b.Apply(ctx, tx, Lease{}, true)
-		return err
-	})
+// are purged. A later event makes it active again. It returns the status.
+func MarkDeleted(ctx context.Context, tx pgx.Tx, did string) (Status, error) {
+	now, err := Now(ctx, tx)
+	if err != nil {
+		return Status{}, err
+	}
+	deleted := Status{DID: did, Status: "deleted", At: now}
+	_, err = (&Batch{Statuses: []Status{deleted}}).Apply(ctx, tx, Lease{}, true)
+	return deleted, err
 }
 
 // accountCheckInterval is the time between two checks of an account's row.

@@ -31,8 +31,9 @@ type ArchiveRow struct {
 	// Known: the units are in the archive, and only become known as such.
 	Known bool
 
-	blob []byte // all units; set by Pack
-	raw  int
+	blob     []byte // all units; set by Pack
+	raw      int
+	from, to *time.Time // set by Date
 }
 
 // ArchiveUnit is a frame of a stream, as it was received.
@@ -61,6 +62,19 @@ func (r *ArchiveRow) Pack() {
 	r.blob, r.raw = packRecords(records)
 }
 
+// Date sets between which dates the records of the commit were created.
+func (r *ArchiveRow) Date(writes []Write) {
+	for i := range writes {
+		at := &writes[i].CreatedAt
+		if r.from == nil || at.Before(*r.from) {
+			r.from = at
+		}
+		if r.to == nil || at.After(*r.to) {
+			r.to = at
+		}
+	}
+}
+
 func packRecords(records [][]byte) (blob []byte, raw int) {
 	size := 0
 	for _, r := range records {
@@ -87,8 +101,8 @@ func (r *ArchiveRow) queue(q *pgx.Batch, lease Lease, fresh *[]pgtype.UUID) {
 	const sql = `
 WITH fresh AS (` + insertIDs + `
 ), stored AS (
-    INSERT INTO archive_open (stream, wire, records, raw_bytes, blob)
-    SELECT $3, $4, $5, $6, $7 WHERE (SELECT count(*) FROM fresh) = cardinality($1::uuid[])
+    INSERT INTO archive_open (stream, wire, records, raw_bytes, blob, created_from, created_to)
+    SELECT $3, $4, $5, $6, $7, $8, $9 WHERE (SELECT count(*) FROM fresh) = cardinality($1::uuid[])
     RETURNING number
 )
 SELECT (SELECT array_agg(id) FROM fresh) WHERE NOT EXISTS (SELECT FROM stored)`
@@ -97,7 +111,7 @@ SELECT (SELECT array_agg(id) FROM fresh) WHERE NOT EXISTS (SELECT FROM stored)`
 		q.Queue(insertIDs, ids, days)
 		return
 	}
-	q.Queue(sql, ids, days, lease.archivedAs(), r.Wire, len(r.Units), r.raw, r.blob).Query(func(rows pgx.Rows) error {
+	q.Queue(sql, ids, days, lease.archivedAs(), r.Wire, len(r.Units), r.raw, r.blob, r.from, r.to).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, pgx.RowTo[[]pgtype.UUID])
 		if len(found) > 0 {
 			*fresh = found[0]
@@ -156,8 +170,13 @@ func (r *ArchiveRow) storeFresh(ctx context.Context, tx pgx.Tx, lease Lease, fre
 		return nil
 	}
 	blob, raw := packRecords(records)
-	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob) VALUES ($1, $2, $3, $4, $5)`
-	if _, err := tx.Exec(ctx, sql, lease.archivedAs(), r.Wire, len(records), raw, blob); err != nil {
+	return insertOpenRow(ctx, tx, lease.archivedAs(), len(records), &ArchiveRow{Wire: r.Wire, blob: blob, raw: raw, from: r.from, to: r.to})
+}
+
+// insertOpenRow stores a packed row of so many records.
+func insertOpenRow(ctx context.Context, tx pgx.Tx, stream string, records int, r *ArchiveRow) error {
+	const sql = `INSERT INTO archive_open (stream, wire, records, raw_bytes, blob, created_from, created_to) VALUES ($1, $2, $3, $4, $5, $6, $7)`
+	if _, err := tx.Exec(ctx, sql, stream, r.Wire, records, r.raw, r.blob, r.from, r.to); err != nil {
 		return fmt.Errorf("store a row of the archive: %w", err)
 	}
 	return nil

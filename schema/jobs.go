@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -23,4 +24,13 @@ SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'running')) AS r
 FROM river_job
 WHERE kind = ANY ($1) AND state IN ` + unfinished
 	return One(ctx, db, "count unfinished jobs", pgx.RowToStructByName[Unfinished], sql, kinds)
+}
+
+// ReleaseJobs makes running jobs of some kinds available again: the process that ran them
+// was killed. A job that runs after all runs twice, which changes nothing.
+func ReleaseJobs(ctx context.Context, db DB, kinds ...string) error {
+	if _, err := db.Exec(ctx, `UPDATE river_job SET state = 'available', scheduled_at = now() WHERE kind = ANY ($1) AND state = 'running'`, kinds); err != nil {
+		return fmt.Errorf("release the jobs of a killed process: %w", err)
+	}
+	return nil
 }

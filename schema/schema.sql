@@ -79,12 +79,22 @@ CREATE TABLE archive_open (
     records integer NOT NULL,
     raw_bytes integer NOT NULL,
     arrived_at timestamp with time zone DEFAULT now() NOT NULL, -- When the commit was made.
+    created_from timestamp with time zone, -- The earliest created_at of the records that the commit wrote, and created_to the latest. NULL: it wrote none.
+    created_to timestamp with time zone,
     segment bigint, -- The segment that it is sealed in. NULL: none yet.
     blob bytea STORAGE e NOT NULL, -- The records, each after its length in four bytes, compressed by zstd.
     CONSTRAINT archive_open_pkey PRIMARY KEY (number),
     CONSTRAINT archive_open_segment_fkey FOREIGN KEY (segment) REFERENCES segments(number)
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=500);
 CREATE INDEX archive_open_segment ON archive_open USING btree (segment) WHERE segment IS NOT NULL;
+
+-- The tables of which the archive keeps snapshots, because no event says what they hold.
+CREATE TABLE archive_snapshots (
+    name text NOT NULL, -- The name of the table.
+    content text NOT NULL, -- A hash of its last snapshot. Nothing is archived until the table has another content.
+    archived_at timestamp with time zone NOT NULL, -- When that was taken.
+    CONSTRAINT archive_snapshots_pkey PRIMARY KEY (name)
+);
 
 -- The events that are archived, as long as a server may send them again, so that no event is archived twice.
 CREATE TABLE archived_ids (
@@ -823,6 +833,8 @@ CREATE TABLE segments (
     content text NOT NULL, -- XXH64 of the decompressed bytes.
     first_at timestamp with time zone NOT NULL, -- When the first commit of the records was made, and last_at the last.
     last_at timestamp with time zone NOT NULL,
+    created_from timestamp with time zone, -- The earliest created_at of the records that these commits wrote, and created_to the latest. NULL: they wrote none.
+    created_to timestamp with time zone,
     "position" jsonb, -- The position of the stream: everything up to it is in this segment or an earlier one. NULL: later events were waiting when this one was sealed.
     sealed_at timestamp with time zone NOT NULL,
     synced_at timestamp with time zone, -- When the copy in the store was read back and compared. NULL: not yet, and the rows in archive_open stay.

@@ -38,6 +38,23 @@ type SegmentPlan struct {
 	LastAt   *time.Time
 	Position json.RawMessage // of the stream; nil: more rows are left
 	Due      bool
+
+	CreatedFrom *time.Time // of the records; nil: there is none
+	CreatedTo   *time.Time
+}
+
+// Describe sets what a manifest says of the rows.
+func (p *SegmentPlan) Describe(m *archive.Manifest) {
+	m.FirstAt, m.LastAt, m.Position = p.FirstAt.UTC(), p.LastAt.UTC(), p.Position
+	m.CreatedFrom, m.CreatedTo = inUTC(p.CreatedFrom), inUTC(p.CreatedTo)
+}
+
+func inUTC(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	at := t.UTC()
+	return &at
 }
 
 // PlanSegment chooses the open rows of the next segment: those of about rawBytes, half of
@@ -47,7 +64,7 @@ type SegmentPlan struct {
 func PlanSegment(ctx context.Context, db DB, of OpenStream, rawBytes int64, age time.Duration) (SegmentPlan, error) {
 	const sql = `
 WITH open AS (
-    SELECT number, wire, arrived_at, raw_bytes, sum(raw_bytes) OVER (PARTITION BY wire ORDER BY number) - raw_bytes AS before
+    SELECT number, wire, arrived_at, created_from, created_to, raw_bytes, sum(raw_bytes) OVER (PARTITION BY wire ORDER BY number) - raw_bytes AS before
     FROM archive_open
     WHERE stream = $1 AND segment IS NULL
 ), chosen AS (
@@ -56,6 +73,8 @@ WITH open AS (
 SELECT coalesce((SELECT array_agg(number ORDER BY number) FROM chosen), '{}') AS numbers,
        (SELECT min(arrived_at) FROM chosen) AS first_at,
        (SELECT max(arrived_at) FROM chosen) AS last_at,
+       (SELECT min(created_from) FROM chosen) AS created_from,
+       (SELECT max(created_to) FROM chosen) AS created_to,
        (SELECT jsonb_build_object('wire', wire, 'host', host, 'cursor_kind', cursor_kind, 'cursor', cursor, 'anchor', anchor, 'anchors', anchors,
             'anchor_seqs', anchor_seqs, 'filter_hash', filter_hash, 'last_event_at', last_event_at, 'written_at', written_at, 'caught_up_at', caught_up_at)
         FROM streams WHERE name = $1 AND cursor_kind <> '' AND (SELECT count(*) FROM chosen) = (SELECT count(*) FROM open)) AS position,
@@ -96,7 +115,11 @@ func NextSegment(ctx context.Context, db DB) (int64, error) {
 // StoreSegment stores a segment's manifest and assigns the rows to it. It returns
 // ErrSealed if one of them is in a segment already.
 func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int64) error {
-	if err := insertSegment(ctx, tx, m, nil, ""); err != nil {
+	inserted, err := insertSegment(ctx, tx, m, nil, "")
+	if err == nil && !inserted {
+		err = fmt.Errorf("segment %d exists", m.Number)
+	}
+	if err != nil {
 		return err
 	}
 	const assign = `UPDATE archive_open SET segment = $1 WHERE number = ANY ($2) AND segment IS NULL`
@@ -110,24 +133,27 @@ func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int
 	return nil
 }
 
-func insertSegment(ctx context.Context, db DB, m archive.Manifest, synced *time.Time, store string) error {
+// insertSegment reports whether there was no segment of the same number or name.
+func insertSegment(ctx context.Context, db DB, m archive.Manifest, synced *time.Time, store string) (inserted bool, err error) {
 	const sql = `
-INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position, sealed_at, synced_at, store)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
-ON CONFLICT (name) DO NOTHING`
-	_, err := db.Exec(ctx, sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
-		m.FirstAt, m.LastAt, m.Position, m.SealedAt, synced, store)
+INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position, sealed_at, synced_at, store,
+    created_from, created_to)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+ON CONFLICT DO NOTHING`
+	tag, err := db.Exec(ctx, sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
+		m.FirstAt, m.LastAt, m.Position, m.SealedAt, synced, store, m.CreatedFrom, m.CreatedTo)
 	if err != nil {
-		return fmt.Errorf("store the manifest of segment %d: %w", m.Number, err)
+		return false, fmt.Errorf("store the manifest of segment %d: %w", m.Number, err)
 	}
-	return nil
+	return tag.RowsAffected() == 1, nil
 }
 
-const segmentColumns = `number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position`
+const segmentColumns = `number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position, created_from, created_to`
 
 func scanManifest(row pgx.CollectableRow) (m archive.Manifest, err error) {
 	err = row.Scan(&m.Number, &m.Stream, &m.Wire, &m.Name, &m.Format, &m.Records, &m.RawBytes, &m.StoredBytes, &m.SHA256, &m.Content,
-		&m.FirstAt, &m.LastAt, &m.SealedAt, &m.Position)
+		&m.FirstAt, &m.LastAt, &m.SealedAt, &m.Position, &m.CreatedFrom, &m.CreatedTo)
+	m.CreatedFrom, m.CreatedTo = inUTC(m.CreatedFrom), inUTC(m.CreatedTo)
 	m.FirstAt, m.LastAt, m.SealedAt = m.FirstAt.UTC(), m.LastAt.UTC(), m.SealedAt.UTC()
 	return m, err
 }
@@ -220,9 +246,11 @@ SELECT CASE
 	return One(ctx, db, "look into the database", pgx.RowTo[string], sql, WireRecording)
 }
 
-// RestoreSegment records that a segment of the store has been read into this database.
+// RestoreSegment records that a segment of the store has been read into this database. If
+// two databases have archived to one place, some numbers are there twice: the first
+// segment of a number is recorded, and an interrupted rebuild reads the other one again.
 func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string, now time.Time) error {
-	if err := insertSegment(ctx, db, m, &now, store); err != nil {
+	if _, err := insertSegment(ctx, db, m, &now, store); err != nil {
 		return err
 	}
 	const next = `SELECT setval(pg_get_serial_sequence('segments', 'number'), greatest((SELECT max(number) FROM segments), 1))`

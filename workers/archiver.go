@@ -26,6 +26,7 @@ type archiver struct {
 	client  *river.Client[pgx.Tx]
 	archive *Archive // nil: there is nothing to do
 	swept   time.Time
+	snapped time.Time // when the last snapshot_archive job was added
 }
 
 // run adds jobs until ctx ends.
@@ -45,6 +46,9 @@ func (a *archiver) enqueue(ctx context.Context) error {
 	var due []river.InsertManyParams
 	if time.Since(a.swept) >= archiveSweeps {
 		due = append(due, river.InsertManyParams{Args: jobs.SweepArchive{}})
+	}
+	if time.Since(a.snapped) >= a.archive.Age {
+		due = append(due, river.InsertManyParams{Args: jobs.SnapshotArchive{}})
 	}
 	streams, err := schema.DueStreams(ctx, a.pool, a.archive.Bytes, a.archive.Age)
 	if err != nil {
@@ -68,6 +72,9 @@ func (a *archiver) enqueue(ctx context.Context) error {
 	}
 	if time.Since(a.swept) >= archiveSweeps {
 		a.swept = time.Now()
+	}
+	if time.Since(a.snapped) >= a.archive.Age {
+		a.snapped = time.Now()
 	}
 	return nil
 }

@@ -41,6 +41,7 @@ type BackfillAccount struct {
 	stored  collection.Registry
 
 	projections *Projections
+	fetched     fetched
 
 	patience time.Duration // how long to read before the job yields to others; shorter than the job's timeout
 }
@@ -95,7 +96,7 @@ func (w *BackfillAccount) read(ctx context.Context, job *river.Job[jobs.Backfill
 		at.State = "poll"
 	}
 	since := readUntil(job.Args.Since, job.Priority, feed.Newest)
-	repo := &repository{pool: w.pool, api: w.api, did: job.Args.DID, stored: w.stored, projections: w.projections}
+	repo := &repository{pool: w.pool, api: w.api, did: job.Args.DID, stored: w.stored, projections: w.projections, fetched: w.fetched}
 	started := time.Now()
 	log := jobLog(ctx, w.log).With("did", job.Args.DID, "handle", feed.Handle, "state", at.State)
 	for {
@@ -229,7 +230,7 @@ func (w *BackfillAccount) page(ctx context.Context, job *river.Job[jobs.Backfill
 		})
 	}
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		written, err := schema.StoreRecords(ctx, tx, writes)
+		written, err := w.fetched.store(ctx, tx, writes, schema.StoreRecords)
 		if err != nil {
 			return err
 		}

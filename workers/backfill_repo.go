@@ -36,6 +36,7 @@ type BackfillRepo struct {
 	log         *slog.Logger
 	stored      collection.Registry
 	projections *Projections
+	fetched     fetched
 	read        ReadRepository
 	limits      HistoryLimits
 	memory      chan struct{} // the token of the repository in memory
@@ -51,7 +52,7 @@ const (
 )
 
 func newBackfillRepo(cfg Config) *BackfillRepo {
-	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
+	return &BackfillRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, fetched: cfg.fetched(), read: cfg.ReadRepository,
 		limits: cfg.History.withDefaults(), memory: make(chan struct{}, 1), patience: cfg.JobTimeout / 2}
 }
 
@@ -198,7 +199,7 @@ func (h *pastReader) fill(ctx context.Context, a schema.HistoryAccount) error {
 		return err
 	}
 	names := h.names[a.Collection]
-	repo := &repository{pool: h.pool, api: &h.limited, did: h.did, stored: h.stored, projections: h.projections}
+	repo := &repository{pool: h.pool, api: &h.limited, did: h.did, stored: h.stored, projections: h.projections, fetched: h.fetched}
 	now, err := schema.EarliestTime(ctx, h.pool, time.Now()) // the clock of the retention
 	if err != nil {
 		return err
@@ -298,7 +299,7 @@ func (h *pastReader) failed(ctx context.Context, histories []schema.HistoryAccou
 	}
 	if errors.Is(err, bluesky.ErrGone) {
 		h.log.Info("account_deleted", "error", err)
-		if err := schema.MarkDeleted(ctx, h.pool, h.did); err != nil {
+		if err := h.fetched.markDeleted(ctx, h.pool, h.did); err != nil {
 			return err
 		}
 		return h.drop(ctx, histories)

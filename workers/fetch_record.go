@@ -23,6 +23,7 @@ type FetchRecord struct {
 	pool        *pgxpool.Pool
 	api         *bluesky.Client
 	projections *Projections
+	fetched     fetched
 }
 
 // Work asks once, however many wait. A server that fails is asked again a few times.
@@ -64,7 +65,7 @@ func (w *FetchRecord) store(ctx context.Context, key schema.Key, record bluesky.
 	write := schema.Write{Key: key, Rev: schema.ListedRev, CID: record.CID, CreatedAt: schema.CreatedAt(record.Record, key.Rkey, now), Record: record.Record}
 	stored := 0
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		written, err := schema.StoreRecords(ctx, tx, []schema.Write{write})
+		written, err := w.fetched.store(ctx, tx, []schema.Write{write}, schema.StoreRecords)
 		if stored = len(written); err != nil {
 			return err
 		}

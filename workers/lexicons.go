@@ -52,7 +52,7 @@ func addJudges(known, interruptible Bundle, cfg Config) {
 	Add(known, &JudgeDependents{pool: cfg.Pool, patience: patience})
 	Add(known, &JudgeOutdated{pool: cfg.Pool, log: cfg.Logger, catalogs: shared, patience: patience})
 	Add(known, &CheckParked{pool: cfg.Pool})
-	Add(interruptible, &FetchRecord{pool: cfg.Pool, api: cfg.Bluesky, projections: cfg.Projections})
+	Add(interruptible, &FetchRecord{pool: cfg.Pool, api: cfg.Bluesky, projections: cfg.Projections, fetched: cfg.fetched()})
 	Add(interruptible, &ResolveLexicon{pool: cfg.Pool, api: cfg.Bluesky, txt: txt, names: cfg.Lexicons.Resolve})
 }
 

@@ -27,6 +27,7 @@ type repository struct {
 	stored collection.Registry
 
 	projections *Projections
+	fetched     fetched
 
 	names []string // the collections; nil: not read yet
 	cut   bool     // there are more than mostCollections
@@ -302,7 +303,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 	// Deletions have their own transaction: each transaction locks its rows in order.
 	if len(deletions) > 0 {
 		if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-			if err := schema.DeleteRecords(ctx, tx, deletions, r.projections.Rows()); err != nil {
+			if err := r.fetched.remove(ctx, tx, deletions, r.projections.Rows()); err != nil {
 				return err
 			}
 			if err := schema.LockProjections(ctx, tx, r.projections.Rows()); err != nil { // the tables of others would keep their rows
@@ -314,7 +315,7 @@ func (r *repository) repair(ctx context.Context, client *river.Client[pgx.Tx], r
 		}
 	}
 	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		written, err := schema.RepairRecords(ctx, tx, writes)
+		written, err := r.fetched.store(ctx, tx, writes, schema.RepairRecords)
 		if err != nil {
 			return err
 		}

@@ -36,6 +36,7 @@ type ResyncRepo struct {
 	log         *slog.Logger
 	stored      collection.Registry
 	projections *Projections
+	fetched     fetched
 	read        ReadRepository
 	limits      ResyncLimits
 	again       chan struct{} // the token of an account that could not be compared the last time
@@ -78,7 +79,7 @@ const (
 func newResyncRepo(cfg Config) *ResyncRepo {
 	limits := ResyncLimits{PerHour: cmp.Or(cfg.Resync.PerHour, 600), Useful: cmp.Or(cfg.Resync.Useful, time.Minute), Useless: cmp.Or(cfg.Resync.Useless, time.Hour),
 		First: cmp.Or(cfg.Resync.First, time.Minute), Within: cmp.Or(cfg.Resync.Within, 9*time.Minute)}
-	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, read: cfg.ReadRepository,
+	return &ResyncRepo{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, stored: cfg.Collections, projections: cfg.Projections, fetched: cfg.fetched(), read: cfg.ReadRepository,
 		limits: limits, again: make(chan struct{}, resyncsAtOnce-1)}
 }
 
@@ -189,7 +190,7 @@ func (w *ResyncRepo) failed(ctx context.Context, job *river.Job[jobs.ResyncRepo]
 	uncertain := errors.Is(err, bluesky.ErrUncertain)
 	if errors.Is(err, bluesky.ErrGone) {
 		log.Info("account_deleted", "error", err)
-		if err := schema.MarkDeleted(ctx, w.pool, job.Args.DID); err != nil {
+		if err := w.fetched.markDeleted(ctx, w.pool, job.Args.DID); err != nil {
 			return err
 		}
 		return w.drop(ctx, job)
@@ -220,7 +221,7 @@ func (w *ResyncRepo) resync(ctx context.Context, did string, r *schema.ResyncRes
 	if err != nil {
 		return 0, err
 	}
-	repo := &repository{pool: w.pool, did: did, stored: w.stored, projections: w.projections}
+	repo := &repository{pool: w.pool, did: did, stored: w.stored, projections: w.projections, fetched: w.fetched}
 	if repo.api, err = w.fetch(ctx, did, r); err != nil {
 		return 0, err
 	}
@@ -290,7 +291,7 @@ func (w *ResyncRepo) outdate(ctx context.Context, repo *repository, copied expor
 				c.listed[k.Rkey] = schema.SourceRecord{Rkey: k.Rkey, CID: r.CID, Record: r.Record}
 			}
 		}
-		if err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return schema.BuryRecords(ctx, tx, gone) }); err != nil {
+		if err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return w.fetched.bury(ctx, tx, gone) }); err != nil {
 			return err
 		}
 		for _, c := range there {

@@ -90,7 +90,7 @@ func (w *SealSegment) seal(ctx context.Context, of schema.OpenStream, plan schem
 		return err
 	}
 	m := archive.NewManifest(number, of.Stream, of.Wire, sum, now)
-	m.FirstAt, m.LastAt, m.Position = plan.FirstAt.UTC(), plan.LastAt.UTC(), plan.Position
+	plan.Describe(&m)
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := schema.StoreSegment(ctx, tx, m, plan.Numbers); err != nil {
 			return err
@@ -186,9 +186,7 @@ func (a Archive) open(ctx context.Context, pool *pgxpool.Pool, m *archive.Manife
 		if sum.Content != m.Content {
 			return nil, fmt.Errorf("the rows of segment %d are not those that were sealed", m.Number)
 		}
-		again := archive.NewManifest(m.Number, m.Stream, m.Wire, sum, m.SealedAt)
-		again.FirstAt, again.LastAt, again.Position = m.FirstAt, m.LastAt, m.Position
-		*m = again
+		m.Refile(sum)
 	}
 	return os.Open(path)
 }

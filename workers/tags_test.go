@@ -90,6 +90,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.SealSegment{Stream: "s"}, []string{"periodic"}},
 		{jobs.SyncSegment{Segment: 1}, []string{"periodic"}},
 		{jobs.SweepArchive{}, []string{"periodic"}},
+		{jobs.SnapshotArchive{}, []string{"periodic"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)

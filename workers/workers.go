@@ -153,7 +153,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(known, &RunProjection{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, records: pageRecords, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &SyncFollows{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, window: cfg.Window, patience: cfg.JobTimeout / 2})
 	Add(interruptible, &RequestBackfill{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger})
-	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections})
+	Add(interruptible, &BackfillAccount{pool: cfg.Pool, api: cfg.Bluesky, log: cfg.Logger, fromPDS: cfg.FromPDS, stored: cfg.Collections, patience: cfg.JobTimeout / 2, projections: cfg.Projections, fetched: cfg.fetched()})
 	Add(interruptible, newCheckSubjects(cfg, links))
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
@@ -173,7 +173,7 @@ func addWorkers(known Bundle, cfg Config) error {
 		Add(known, expire)
 	}
 	Add(interruptible, &Audit{every: cfg.Audit.Every, auditor: Auditor{Pool: cfg.Pool, API: cfg.Bluesky, Projections: cfg.Projections, Log: cfg.Logger, Accounts: cfg.Audit.Accounts,
-		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true}})
+		Window: auditWindow, Collections: cfg.Collections, Settle: auditSettle, Repair: true, Archived: cfg.Archive != nil}})
 	return nil
 }
 
@@ -193,6 +193,7 @@ func addArchive(b Bundle, cfg Config) {
 	a.timeout = cfg.RescueAfter
 	Add(b, &SealSegment{pool: cfg.Pool, archive: a})
 	Add(b, &SyncSegment{pool: cfg.Pool, archive: a})
+	Add(b, &SnapshotArchive{pool: cfg.Pool})
 	Add(b, &SweepArchive{pool: cfg.Pool, log: cfg.Logger, archive: a, now: time.Now})
 }
 

@@ -69,7 +69,7 @@ func archiveExportCommand() *cobra.Command {
 }
 
 func archiveRebuildCommand() *cobra.Command {
-	database := false
+	database, perSecond := false, 0
 	cmd := &cobra.Command{
 		Use:   "rebuild",
 		Short: "Fill an empty database from the archive; its streams then resume where the archive ends",
@@ -80,9 +80,9 @@ func archiveRebuildCommand() *cobra.Command {
 			}
 			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
 				defer printStopping(ctx, cmd.ErrOrStderr())()
-				err := p.RebuildDatabase(ctx, func(done, all int, m archive.Manifest) {
+				err := p.RebuildDatabase(ctx, app.Rebuild{PerSecond: perSecond, Progress: func(done, all int, m archive.Manifest) {
 					fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s, %s\n", done, all, m.Name, counts(m.Records, "record", "records"))
-				})
+				}})
 				if ctx.Err() != nil {
 					return errors.New("stopped: run it again to go on after the last whole segment")
 				}
@@ -90,6 +90,7 @@ func archiveRebuildCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().IntVar(&perSecond, "rate", 0, "records per second at most; 0: as fast as possible")
 	cmd.Flags().BoolVar(&database, "database", false, "fill the empty database in DATABASE_URL")
 	return cmd
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/weir-social/weir/nostr"
 )
 
-// wireName is stored with dead letters.
-const wireName = "nostr"
+// WireName is stored with dead letters and archived events.
+const WireName = "nostr"
 
 // network is the part of a collection's name before the kind.
 const network = "nostr"
 
 // Wire returns the wire of a relay's messages, of which only EVENT has events. The input
 // of a dead letter may begin with the number of its event in the message, on a line of
-// its own.
+// its own. An event may also be alone, in the form notepack: so it is archived.
 func Wire(kinds []int, verifier *Verifier) consumer.Wire {
 	d := &decoder{kinds: kinds, verifier: verifier}
-	return consumer.Wire{Name: wireName, Excerpt: excerpt, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
+	return consumer.Wire{Name: WireName, Excerpt: excerpt, Archived: archived, Decode: func(input []byte, arrived time.Time, m *consumer.Message) {
 		number, frame, numbered := bytes.Cut(input, []byte("\n"))
 		part, err := strconv.Atoi(string(number))
 		if !numbered || err != nil {
@@ -40,6 +40,20 @@ func Wire(kinds []int, verifier *Verifier) consumer.Wire {
 // excerpt returns the input of one event of a frame.
 func excerpt(frame []byte, part int) []byte { return fmt.Appendf(nil, "%d\n%s", part, frame) }
 
+// archived returns the event of a message in the form notepack, or the message if it has
+// none.
+func archived(frame []byte) []byte {
+	msg, err := parse(frame)
+	if err != nil || msg.kind != "EVENT" {
+		return frame
+	}
+	e, err := nostr.Decode(msg.event)
+	if err != nil {
+		return frame
+	}
+	return e.AppendNotepack(make([]byte, 0, len(frame)))
+}
+
 // decoder decodes events.
 type decoder struct {
 	kinds    []int
@@ -50,6 +64,10 @@ type decoder struct {
 // decode decodes a message that may be an EVENT.
 func (d *decoder) decode(frame []byte, arrived time.Time, m *consumer.Message) {
 	m.Reset(frame, arrived)
+	if e, err := nostr.DecodeNotepack(frame); err == nil {
+		d.decoded(e, arrived, m)
+		return
+	}
 	msg, err := parse(frame)
 	if err != nil {
 		d.refuse(m, &nostr.Invalid{Cause: "not a message of a relay: " + err.Error()}, causeUnreadable)
@@ -68,6 +86,11 @@ func (d *decoder) event(msg *message, arrived time.Time, m *consumer.Message) *n
 		d.refuse(m, err, causeUnreadable)
 		return nil
 	}
+	return d.decoded(e, arrived, m)
+}
+
+// decoded adds the events that a readable event makes, and returns it if its id holds.
+func (d *decoder) decoded(e *nostr.Event, arrived time.Time, m *consumer.Message) *nostr.Event {
 	if err := e.CheckID(); err != nil {
 		d.refuse(m, err, causeID)
 		return nil

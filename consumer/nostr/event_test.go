@@ -54,6 +54,32 @@ func TestNoteIsARecord(t *testing.T) {
 	require.Empty(t, decoded(t, frame(e), 7).Events, "the kind is not stored")
 }
 
+// TestArchivedIsTheEvent checks that what the archive keeps of a message is shorter, and
+// makes the same events, also if it is an excerpt.
+func TestArchivedIsTheEvent(t *testing.T) {
+	t.Parallel()
+	wire := nostr.Wire([]int{1, 5, 30023}, nostr.NewVerifier(nostr.VerifierConfig{}))
+	for _, e := range []*protocol.Event{
+		signed(t, 1_700_000_000, 1, "line\n\x00é", []string{"t", "\x00"}, []string{"e", strings.Repeat("ab", 32)}),
+		signed(t, 0, 30023, "", []string{"d", "10\n"}),
+		signed(t, 1_700_000_010, 5, "", []string{"e", strings.Repeat("cd", 32)}, []string{"k", "1"}, []string{"a", "30023:" + strings.Repeat("00", 32) + ":x"}),
+	} {
+		input := frame(e)
+		kept := wire.Archived(input)
+		require.Less(t, len(kept), len(input))
+		require.Equal(t, kept, wire.Archived(kept))
+		want, got := decoded(t, input, 1, 5, 30023), decoded(t, kept, 1, 5, 30023)
+		require.NotEmpty(t, got.Events)
+		require.Equal(t, want.Events, got.Events)
+		require.Equal(t, want.ID, got.ID)
+		last := got.Events[len(got.Events)-1]
+		require.Equal(t, []consumer.Event{last}, decoded(t, wire.Excerpt(kept, last.Part), 1, 5, 30023).Events)
+	}
+	for _, other := range []string{`["EOSE","page1"]`, `["EVENT","page1",{}]`, `no JSON`} {
+		require.Equal(t, []byte(other), wire.Archived([]byte(other)))
+	}
+}
+
 // TestRevisionsSortAsTheNetworkDoes checks that the later date is newer, and that of the
 // same date the lower id is.
 func TestRevisionsSortAsTheNetworkDoes(t *testing.T) {
@@ -157,6 +183,8 @@ func FuzzWire(f *testing.F) {
 	require.NoError(f, e.Sign([32]byte{31: 9}))
 	f.Add(frame(e))
 	f.Add(append([]byte("1\n"), frame(e)...))
+	f.Add(e.AppendNotepack(nil))
+	f.Add(append([]byte("0\n"), e.AppendNotepack(nil)...))
 	f.Add([]byte(`["CLOSED","live0","auth-required: x"]`))
 	f.Add([]byte(`["OK","x",true,""]`))
 	wire := nostr.Wire([]int{0, 1, 3, 5, 30023}, nostr.NewVerifier(nostr.VerifierConfig{}))

@@ -13,6 +13,8 @@ CREATE TABLE segments (
     content      text        NOT NULL,
     first_at     timestamptz NOT NULL,
     last_at      timestamptz NOT NULL,
+    created_from timestamptz,
+    created_to   timestamptz,
     position     jsonb,
     sealed_at    timestamptz NOT NULL,
     synced_at    timestamptz,
@@ -29,19 +31,22 @@ COMMENT ON COLUMN segments.raw_bytes IS 'The size of the records with their leng
 COMMENT ON COLUMN segments.sha256 IS 'The hash of the file.';
 COMMENT ON COLUMN segments.content IS 'XXH64 of the decompressed bytes.';
 COMMENT ON COLUMN segments.first_at IS 'When the first commit of the records was made, and last_at the last.';
+COMMENT ON COLUMN segments.created_from IS 'The earliest created_at of the records that these commits wrote, and created_to the latest. NULL: they wrote none.';
 COMMENT ON COLUMN segments.position IS 'The position of the stream: everything up to it is in this segment or an earlier one. NULL: later events were waiting when this one was sealed.';
 COMMENT ON COLUMN segments.synced_at IS 'When the copy in the store was read back and compared. NULL: not yet, and the rows in archive_open stay.';
 COMMENT ON COLUMN segments.store IS 'Where that copy is. Empty: there is none yet.';
 
 CREATE TABLE archive_open (
-    number     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    stream     text        NOT NULL,
-    wire       text        NOT NULL,
-    records    int         NOT NULL,
-    raw_bytes  int         NOT NULL,
-    arrived_at timestamptz NOT NULL DEFAULT now(),
-    segment    bigint REFERENCES segments,
-    blob       bytea       NOT NULL
+    number       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    stream       text        NOT NULL,
+    wire         text        NOT NULL,
+    records      int         NOT NULL,
+    raw_bytes    int         NOT NULL,
+    arrived_at   timestamptz NOT NULL DEFAULT now(),
+    created_from timestamptz,
+    created_to   timestamptz,
+    segment      bigint REFERENCES segments,
+    blob         bytea       NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 ALTER TABLE archive_open ALTER COLUMN blob SET STORAGE EXTERNAL; -- it is compressed
 CREATE INDEX archive_open_segment ON archive_open (segment) WHERE segment IS NOT NULL;
@@ -49,8 +54,20 @@ CREATE INDEX archive_open_segment ON archive_open (segment) WHERE segment IS NOT
 COMMENT ON TABLE  archive_open IS 'What has been heard and is in no segment of the store yet: a row per commit. It is deleted when the store has its segment.';
 COMMENT ON COLUMN archive_open.wire IS 'The format of the records.';
 COMMENT ON COLUMN archive_open.arrived_at IS 'When the commit was made.';
+COMMENT ON COLUMN archive_open.created_from IS 'The earliest created_at of the records that the commit wrote, and created_to the latest. NULL: it wrote none.';
 COMMENT ON COLUMN archive_open.segment IS 'The segment that it is sealed in. NULL: none yet.';
 COMMENT ON COLUMN archive_open.blob IS 'The records, each after its length in four bytes, compressed by zstd.';
+
+CREATE TABLE archive_snapshots (
+    name        text        PRIMARY KEY,
+    content     text        NOT NULL,
+    archived_at timestamptz NOT NULL
+);
+
+COMMENT ON TABLE  archive_snapshots IS 'The tables of which the archive keeps snapshots, because no event says what they hold.';
+COMMENT ON COLUMN archive_snapshots.name IS 'The name of the table.';
+COMMENT ON COLUMN archive_snapshots.content IS 'A hash of its last snapshot. Nothing is archived until the table has another content.';
+COMMENT ON COLUMN archive_snapshots.archived_at IS 'When that was taken.';
 
 CREATE TABLE archived_ids (
     id   uuid NOT NULL,

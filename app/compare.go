@@ -1,0 +1,18 @@
+package app
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weir-social/weir/ops/compare"
+)
+
+// Compare compares what the database of the process holds with the one at a URL.
+func (p App) Compare(ctx context.Context, with string, report func(compare.Difference)) ([]compare.Result, error) {
+	other, err := OpenPool(ctx, with, 1, p.cfg.pooled())
+	if err != nil {
+		return nil, fmt.Errorf("open the database to compare with: %w", err)
+	}
+	defer other.Close()
+	return compare.Databases(ctx, p.pool, other, report)
+}

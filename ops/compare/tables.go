@@ -1,0 +1,89 @@
+package compare
+
+// Table is a table that is compared.
+type Table struct {
+	Name    string
+	Key     []string // what names a row in every database
+	Columns []string
+	From    string            // the rows, with these columns; empty: all rows of the table
+	Rows    string            // which rows are not compared, and why; empty: all are
+	Without map[string]string // the other columns of the table, and why they are not compared
+}
+
+// kept leaves out accounts of which the next purge deletes records: it runs at another
+// moment in each database.
+const kept = ` NOT EXISTS (SELECT FROM accounts AS gone WHERE gone.did = k.did AND gone.status = 'deleted')
+  AND NOT EXISTS (SELECT FROM purge_queue AS gone WHERE gone.did = k.did) `
+
+// ofStored leaves out shares of posts that are not stored.
+const ofStored = ` (k.subject_did IS NULL OR EXISTS (
+    SELECT FROM posts AS p WHERE p.collection = 'app.bsky.feed.post' AND p.did = k.subject_did AND p.rkey = k.subject_rkey)) `
+
+// Why rows are left out.
+const (
+	purged = "those of deleted accounts and of accounts that wait for a purge: the next purge deletes them, at another moment in each database"
+	asked  = "those of quotes and reposts of posts that are not stored: the AppView is asked for their links again"
+)
+
+// Why columns are left out.
+const (
+	numbered  = "every database numbers its own rows"
+	clock     = "when this database did it"
+	reading   = "how far servers were asked: it claims no more than the archive has, and is asked again"
+	schedule  = "when a job does it next"
+	inLinks   = "compared as the identity of the link"
+	inMerges  = "link_merges says it"
+	votes     = "the votes are counted again, and pages fetched again"
+	expiries  = "what a link's expired shares were: the archive may have older ones than the database"
+	wordsOf   = "made from the record"
+	operation = "how it went, not what is stored"
+)
+
+// Tables returns the tables that are compared.
+func Tables() []Table {
+	return []Table{
+		{Name: "records", Key: []string{"collection", "did", "rkey"}, Columns: []string{"rev", "cid", "created_at", "record"},
+			From: `SELECT * FROM records AS k WHERE` + kept, Rows: purged, Without: map[string]string{"indexed_at": clock}},
+		{Name: "tombstones", Key: []string{"collection", "did", "rkey"}, Columns: []string{"rev", "deleted_at"},
+			From: `SELECT * FROM tombstones AS k WHERE` + kept + `AND NOT EXISTS (
+    SELECT FROM records AS r WHERE r.collection = k.collection AND r.did = k.did AND r.rkey = k.rkey)`,
+			Rows: purged + "; and those of records that are stored again: they say nothing any more"},
+		{Name: "accounts", Key: []string{"did"}, Columns: []string{"handle", "handle_at", "display_name", "avatar", "status", "status_at", "erased_rev"},
+			From: `SELECT * FROM accounts AS k
+WHERE k.status <> 'active' OR k.erased_rev IS NOT NULL OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = k.did)`,
+			Rows: "active accounts that are not followed: which of their handles are stored depends on how batches were cut",
+			Without: map[string]string{"feed_since": reading, "feed_newest": reading, "feed_read_at": reading, "feed_problem": reading, "reread_since": reading, "reread_count": reading,
+				"reread_at": schedule, "purged_for": schedule, "purge_at": schedule, "check_at": schedule}},
+		{Name: "watches", Key: []string{"target", "kind"}, Columns: []string{"at_least", "added_at"},
+			Without: map[string]string{"id": numbered, "synced_at": reading, "problem": reading}},
+		{Name: "watch_members", Key: []string{"target", "kind", "did"}, Columns: []string{"added_at"},
+			From:    `SELECT w.target, w.kind, m.did, m.added_at FROM watch_members AS m JOIN watches AS w ON w.id = m.watch_id`,
+			Without: map[string]string{"watch_id": "compared as the target and kind of the watch"}},
+		{Name: "shares", Key: []string{"collection", "did", "rkey", "named"}, Columns: []string{"link", "how", "shared_at", "subject_did", "subject_rkey", "gift"},
+			From:    `SELECT k.*, n.identity AS named, l.identity AS link FROM shares AS k JOIN links AS n ON n.id = k.named_id JOIN links AS l ON l.id = k.link_id WHERE` + kept + `AND` + ofStored,
+			Rows:    purged + "; and " + asked,
+			Without: map[string]string{"link_id": inLinks, "named_id": inLinks, "claim_id": numbered, "stored_at": clock, "words": wordsOf}},
+		{Name: "links", Key: []string{"identity"}, Columns: []string{"site"},
+			From: `SELECT * FROM links AS l WHERE EXISTS (SELECT FROM shares AS k WHERE k.named_id = l.id AND` + kept + `AND` + ofStored + `)`, Rows: "those without a share that is compared",
+			Without: map[string]string{"id": numbered, "url": votes, "title": votes, "description": votes, "image": votes, "card_from": votes, "first_seen": clock,
+				"kept_sharers": expiries, "kept_at": expiries, "merged_into": inMerges, "counts_as": inMerges}},
+		{Name: "link_merges", Key: []string{"identity"}, Columns: []string{"into", "why", "merged_at", "split_at"},
+			From:    `SELECT l.identity, i.identity AS "into", m.why, m.merged_at, m.split_at FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id`,
+			Without: map[string]string{"link_id": inLinks, "into_id": inLinks}},
+	}
+}
+
+// LeftOut returns the tables that are not compared, by the reason.
+func LeftOut() map[string][]string {
+	return map[string][]string{
+		"counted from shares: `weir recount --check` compares them in each database": {"changed_subjects", "claim_votes", "claims", "count_checks", "count_state", "leaving_links",
+			"link_counts", "pending_counts", "sharers", "top_links", "top_links_state", "unshared_links"},
+		"made from records, which are compared; `weir rebuild --projection` makes them again": {"parked", "record_refs", "record_texts", "record_views", "verdicts"},
+		"what servers said when they were asked; they are asked again":                        {"card_fetches", "card_hosts", "cards", "lexicons", "paused_shorteners", "short_links", "subjects"},
+		"how far streams, listings and repositories were read":                                {"chains", "gap_backfills", "gaps", "histories", "history_accounts", "history_listings", "listing_members", "resyncs", "streams"},
+		operation:                              {"alerts", "api_schedule", "api_slots", "audit_faults", "audits", "dead_letters", "purge_queue", "waiting"},
+		"what readers asked for":               {"feed_entries", "feeds"},
+		"of the archive and its known events":  {"archive_open", "archive_snapshots", "archived_ids", "seen", "segments"},
+		"of the program and its configuration": {"dictionaries", "instance_key", "projections", "stored_collections", "weir_migration"},
+	}
+}

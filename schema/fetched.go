@@ -1,0 +1,280 @@
+package schema
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/archive"
+)
+
+// StreamFetched is the stream under which is archived what no stream brought: Weir asked
+// a server for it.
+const StreamFetched = "fetched"
+
+// wireFetched is the wire of Jetstream, whose format the archived events have: whoever
+// reads the archive of a stream reads them too.
+const wireFetched = "jetstream-v1"
+
+// Fetched is what was asked for, as far as it has changed the tables.
+type Fetched struct {
+	Writes    []Write
+	Deletions []Deletion
+	Statuses  []Status
+}
+
+// fetchedEvent is an archived event.
+type fetchedEvent struct {
+	DID       string          `json:"did"`
+	TimeUS    int64           `json:"time_us"`
+	Kind      string          `json:"kind"`
+	Commit    *fetchedCommit  `json:"commit,omitempty"`
+	Account   *fetchedAccount `json:"account,omitempty"`
+	CreatedAt *time.Time      `json:"created_at,omitempty"` // as it was stored; not of Jetstream
+}
+
+type fetchedCommit struct {
+	Rev        string          `json:"rev"`
+	Operation  string          `json:"operation"`
+	Collection string          `json:"collection"`
+	Rkey       string          `json:"rkey"`
+	Record     json.RawMessage `json:"record,omitempty"`
+	CID        string          `json:"cid,omitempty"`
+}
+
+type fetchedAccount struct {
+	Active bool      `json:"active"`
+	DID    string    `json:"did"`
+	Seq    int64     `json:"seq"`
+	Status string    `json:"status,omitempty"`
+	Time   time.Time `json:"time"`
+}
+
+// The operations of fetched events.
+const (
+	fetchedWrite    = "create"
+	fetchedDeletion = "delete"
+)
+
+// events returns the events of what was fetched. now dates writes.
+func (f Fetched) events(now time.Time) []fetchedEvent {
+	events := make([]fetchedEvent, 0, len(f.Writes)+len(f.Deletions)+len(f.Statuses))
+	for _, w := range f.Writes {
+		created := w.CreatedAt.UTC()
+		events = append(events, fetchedEvent{DID: w.DID, TimeUS: now.UnixMicro(), Kind: "commit", CreatedAt: &created,
+			Commit: &fetchedCommit{Rev: w.Rev, Operation: fetchedWrite, Collection: w.Collection, Rkey: w.Rkey, Record: w.Record, CID: w.CID}})
+	}
+	for _, d := range f.Deletions {
+		events = append(events, fetchedEvent{DID: d.DID, TimeUS: d.At.UnixMicro(), Kind: "commit",
+			Commit: &fetchedCommit{Rev: d.Rev, Operation: fetchedDeletion, Collection: d.Collection, Rkey: d.Rkey}})
+	}
+	for _, s := range f.Statuses {
+		events = append(events, fetchedEvent{DID: s.DID, TimeUS: s.At.UnixMicro(), Kind: "account",
+			Account: &fetchedAccount{DID: s.DID, Active: s.Status == "active", Status: s.Status, Time: s.At.UTC()}})
+	}
+	return events
+}
+
+// id returns what identifies the event. A server may list two versions of a record under
+// one revision.
+func (e *fetchedEvent) id() archive.ID {
+	if c := e.Commit; c != nil {
+		return archive.NewID("fetched", e.DID, c.Collection, c.Rkey, c.Rev, c.Operation, c.CID)
+	}
+	return archive.NewID("fetched account", e.DID, e.Account.Status, e.Account.Time.Format(time.RFC3339Nano))
+}
+
+// day returns the day in the event's revision, in days since 1970; 0: it names none.
+func (e *fetchedEvent) day() int32 {
+	if e.Commit == nil || e.Commit.Rev == ListedRev {
+		return 0
+	}
+	at, ok := tidTime(e.Commit.Rev)
+	if !ok {
+		return 0
+	}
+	return daysSince1970(at)
+}
+
+// archiveRow returns what events add to the archive.
+func archiveRow(events []fetchedEvent) (*ArchiveRow, error) {
+	r := &ArchiveRow{Wire: wireFetched, Units: make([]ArchiveUnit, len(events))}
+	for i := range events {
+		raw, err := json.Marshal(&events[i])
+		if err != nil {
+			return nil, fmt.Errorf("archive what was fetched: %w", err)
+		}
+		r.Units[i] = ArchiveUnit{Raw: raw, Events: []ArchivedEvent{{ID: events[i].id()}}, Day: events[i].day()}
+	}
+	return r, nil
+}
+
+// ArchiveFetched adds what was fetched to the archive, in the transaction that stores it,
+// after the locks of its accounts: so the rows of one account are in the order in which
+// they were stored.
+func ArchiveFetched(ctx context.Context, tx pgx.Tx, f Fetched) error {
+	now, err := Now(ctx, tx)
+	if err != nil {
+		return err
+	}
+	row, err := archiveRow(f.events(now))
+	if err != nil || len(row.Units) == 0 {
+		return err
+	}
+	row.Date(f.Writes)
+	row.Pack()
+	return row.store(ctx, tx, Lease{Stream: StreamFetched})
+}
+
+// RestoreFetched stores archived events that were fetched, in their order and as they were
+// stored first, if stores returns true for their collection. It calls also in each
+// transaction with the records that have changed. Restoring twice changes nothing the
+// second time.
+func RestoreFetched(ctx context.Context, pool *pgxpool.Pool, projections Projections, stores func(collection string) bool, records [][]byte, also func(context.Context, pgx.Tx, []Key) error) error {
+	events := make([]fetchedEvent, 0, len(records))
+	for _, record := range records {
+		e, err := parseFetched(record)
+		if err != nil {
+			return err
+		}
+		if e.Commit == nil || stores(e.Commit.Collection) {
+			events = append(events, e)
+		}
+	}
+	for len(events) > 0 {
+		run := 1
+		for run < len(events) && events[run].sort() == events[0].sort() {
+			run++
+		}
+		if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			changed, err := restoreRun(ctx, tx, projections, events[:run])
+			if err == nil && len(changed) > 0 {
+				err = also(ctx, tx, changed)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		events = events[run:]
+	}
+	return nil
+}
+
+// parseFetched reads an archived event.
+func parseFetched(record []byte) (fetchedEvent, error) {
+	var e fetchedEvent
+	if err := json.Unmarshal(record, &e); err != nil {
+		return e, errors.Join(archive.ErrCorrupt, err)
+	}
+	if (e.Commit == nil) == (e.Account == nil) || e.Commit != nil && e.Commit.Operation != fetchedWrite && e.Commit.Operation != fetchedDeletion {
+		return e, fmt.Errorf("%w: an event of the kind %q cannot have been fetched", archive.ErrCorrupt, e.Kind)
+	}
+	return e, nil
+}
+
+// sort returns what one transaction restores: writes, deletions or statuses.
+func (e *fetchedEvent) sort() string {
+	if e.Commit != nil {
+		return e.Commit.Operation
+	}
+	return e.Kind
+}
+
+// restoreRun restores events of one sort, and makes them known as archived.
+func restoreRun(ctx context.Context, tx pgx.Tx, projections Projections, events []fetchedEvent) (changed []Key, err error) {
+	var writes []Write
+	var deletions []Deletion
+	b := Batch{}
+	for i := range events {
+		e := &events[i]
+		if e.Commit == nil {
+			b.Statuses = append(b.Statuses, Status{DID: e.DID, Status: e.Account.Status, At: e.Account.Time})
+			continue
+		}
+		key := Key{Collection: e.Commit.Collection, DID: e.DID, Rkey: e.Commit.Rkey}
+		if e.Commit.Operation == fetchedDeletion {
+			deletions = append(deletions, Deletion{Key: key, Rev: e.Commit.Rev, At: time.UnixMicro(e.TimeUS).UTC()})
+			continue
+		}
+		w := Write{Key: key, Rev: e.Commit.Rev, CID: e.Commit.CID, Record: e.Commit.Record}
+		if e.CreatedAt != nil {
+			w.CreatedAt = *e.CreatedAt
+		}
+		writes = append(writes, w)
+	}
+	switch {
+	case len(writes) > 0:
+		changed, err = RepairRecords(ctx, tx, lastOf(writes, func(w Write) Key { return w.Key }))
+	case len(deletions) > 0:
+		deletions = lastOf(deletions, func(d Deletion) Key { return d.Key })
+		slices.SortFunc(deletions, func(a, b Deletion) int { return a.compare(b.Key) })
+		if err = DeleteRecords(ctx, tx, deletions, projections); err == nil {
+			changed, err = projections.Deleted(deletions), LockProjections(ctx, tx, projections) // the tables of others would keep their rows
+		}
+	default:
+		b.Statuses = lastOf(b.Statuses, func(s Status) Key { return Key{DID: s.DID} })
+		slices.SortFunc(b.Statuses, func(a, b Status) int { return Key{DID: a.DID}.compare(Key{DID: b.DID}) })
+		_, err = b.Apply(ctx, tx, Lease{}, true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	row, err := archiveRow(events)
+	if err != nil {
+		return nil, err
+	}
+	row.Known = true
+	return changed, row.store(ctx, tx, Lease{})
+}
+
+// lastOf returns the last of those with the same key, in the order of their first.
+func lastOf[T any](all []T, key func(T) Key) []T {
+	at := make(map[Key]int, len(all))
+	last := all[:0:0]
+	for _, v := range all {
+		if i, ok := at[key(v)]; ok {
+			last[i] = v
+			continue
+		}
+		at[key(v)] = len(last)
+		last = append(last, v)
+	}
+	return last
+}
+
+// store makes the events known and stores the row, outside a batch of statements.
+func (r *ArchiveRow) store(ctx context.Context, tx pgx.Tx, lease Lease) error {
+	var fresh []pgtype.UUID
+	q := &pgx.Batch{}
+	r.queue(q, lease, &fresh)
+	err := tx.SendBatch(ctx, q).Close()
+	if err == nil && len(fresh) > 0 {
+		err = r.storeFresh(ctx, tx, lease, fresh)
+	}
+	if err != nil {
+		return fmt.Errorf("archive to %s: %w", lease.archivedAs(), err)
+	}
+	return nil
+}
+
+// Written returns the writes of these keys, the first of each.
+func Written(writes []Write, keys []Key) []Write {
+	wrote := make(map[Key]bool, len(keys))
+	for _, k := range keys {
+		wrote[k] = true
+	}
+	written := make([]Write, 0, len(keys))
+	for _, w := range sortedWrites(writes) {
+		if wrote[w.Key] {
+			written = append(written, w)
+		}
+	}
+	return written
+}

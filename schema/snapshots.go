@@ -1,0 +1,305 @@
+package schema
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/archive"
+)
+
+// StreamSnapshots is the stream under which is archived what no event says: whom Weir
+// follows, what listings said of these accounts, and which links were merged.
+const StreamSnapshots = "snapshots"
+
+// WireSnapshot is the format of its records: parts of snapshots.
+const WireSnapshot = "snapshot"
+
+// SnapshotPart is a part of a snapshot of one table. A snapshot counts if its last part
+// is archived.
+type SnapshotPart struct {
+	Table string            `json:"table"`
+	Part  int               `json:"part"` // from 0
+	Last  bool              `json:"last"`
+	Rows  []json.RawMessage `json:"rows"`
+}
+
+// ParseSnapshotPart reads a record of a snapshot.
+func ParseSnapshotPart(record []byte) (SnapshotPart, error) {
+	var p SnapshotPart
+	if err := json.Unmarshal(record, &p); err != nil {
+		return p, errors.Join(archive.ErrCorrupt, err)
+	}
+	if p.Table == "" || p.Part < 0 {
+		return p, fmt.Errorf("%w: a part of a snapshot names no table", archive.ErrCorrupt)
+	}
+	return p, nil
+}
+
+// The tables that are archived as snapshots.
+const (
+	SnapshotOfMerges = "link_merges"
+	snapshotMembers  = "watch_members"
+)
+
+// snapshotTable is how a table is read into a snapshot and restored from it.
+type snapshotTable struct {
+	name    string
+	read    string // rows of one jsonb
+	restore string // of the rows in $1, in order; empty: not here
+}
+
+// snapshotTables returns the tables in the order in which they are restored.
+func snapshotTables() []snapshotTable {
+	return []snapshotTable{
+		{"watches", `
+SELECT to_jsonb(w) FROM (SELECT id, target, kind, at_least, added_at, synced_at FROM watches ORDER BY id) AS w`, `
+INSERT INTO watches (id, target, kind, at_least, added_at, synced_at) OVERRIDING SYSTEM VALUE
+SELECT id, target, kind, at_least, added_at, synced_at FROM jsonb_populate_recordset(NULL::watches, $1)
+ON CONFLICT DO NOTHING`},
+		{snapshotMembers, `
+SELECT to_jsonb(m) FROM (SELECT watch_id, did, added_at FROM watch_members ORDER BY did, watch_id) AS m`, `
+INSERT INTO watch_members (watch_id, did, added_at)
+SELECT m.watch_id, m.did, m.added_at FROM jsonb_populate_recordset(NULL::watch_members, $1) AS m
+WHERE EXISTS (SELECT FROM watches AS w WHERE w.id = m.watch_id)
+ON CONFLICT DO NOTHING`},
+		{"purge_queue", `
+SELECT to_jsonb(p) FROM (SELECT did, queued_at FROM purge_queue ORDER BY did) AS p`, `
+INSERT INTO purge_queue (did, queued_at) SELECT did, queued_at FROM jsonb_populate_recordset(NULL::purge_queue, $1)
+ON CONFLICT DO NOTHING`},
+		{"accounts", `
+SELECT to_jsonb(k) FROM (
+    SELECT a.did, a.handle, a.handle_at, a.display_name, a.avatar, a.status, a.status_at FROM accounts AS a
+    WHERE a.display_name IS NOT NULL OR a.avatar IS NOT NULL OR a.status = 'hidden' OR EXISTS (SELECT FROM watch_members AS w WHERE w.did = a.did)
+    ORDER BY a.did
+) AS k`, `
+INSERT INTO accounts AS a (did, handle, handle_at, display_name, avatar, status, status_at)
+SELECT s.did, s.handle, s.handle_at, s.display_name, s.avatar, s.status, s.status_at FROM jsonb_populate_recordset(NULL::accounts, $1) AS s
+ON CONFLICT (did) DO UPDATE
+SET handle       = CASE WHEN coalesce(excluded.handle_at, '-infinity') >= coalesce(a.handle_at, '-infinity') THEN excluded.handle ELSE a.handle END,
+    handle_at    = greatest(a.handle_at, excluded.handle_at),
+    display_name = excluded.display_name,
+    avatar       = excluded.avatar,
+    status       = CASE WHEN coalesce(excluded.status_at, '-infinity') >= coalesce(a.status_at, '-infinity') THEN excluded.status ELSE a.status END,
+    status_at    = greatest(a.status_at, excluded.status_at)`},
+		{SnapshotOfMerges, `
+SELECT to_jsonb(k) FROM (
+    SELECT l.identity, l.url, l.site, l.first_seen, i.identity AS into_identity, i.url AS into_url, i.site AS into_site, i.first_seen AS into_first_seen,
+           m.why, m.merged_at, m.split_at
+    FROM link_merges AS m JOIN links AS l ON l.id = m.link_id JOIN links AS i ON i.id = m.into_id
+    ORDER BY m.merged_at, l.identity
+) AS k`, ""},
+	}
+}
+
+// Sizes of a part of a snapshot, and of the row of archive_open that holds parts.
+const (
+	snapshotPartRows = 1000
+	snapshotRowBytes = 4 << 20
+)
+
+// ArchiveSnapshots adds to the archive the tables that have changed since their last
+// snapshot, all of them at one moment. It returns how many.
+func ArchiveSnapshots(ctx context.Context, pool *pgxpool.Pool) (changed int, err error) {
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+		for _, table := range snapshotTables() {
+			s, err := takeSnapshot(ctx, tx, table)
+			if err != nil {
+				return err
+			}
+			const remember = `
+INSERT INTO archive_snapshots AS s (name, content, archived_at) VALUES ($1, $2, now())
+ON CONFLICT (name) DO UPDATE SET content = excluded.content, archived_at = excluded.archived_at WHERE s.content <> excluded.content`
+			done, err := tx.Exec(ctx, remember, table.name, s.content())
+			if err != nil {
+				return fmt.Errorf("remember the snapshot of %s: %w", table.name, err)
+			}
+			if done.RowsAffected() == 0 {
+				continue
+			}
+			changed++
+			if err := s.store(ctx, tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return changed, err
+}
+
+// snapshot is the content of a table, as rows of archive_open.
+type snapshot struct {
+	table string
+	rows  []packedRow
+	raw   []byte // of the row that is not full
+	parts int
+	inRow int // parts in raw
+	hash  [sha256.Size]byte
+}
+
+type packedRow struct {
+	blob         []byte
+	records, raw int
+}
+
+func (s *snapshot) content() string { return hex.EncodeToString(s.hash[:]) }
+
+// takeSnapshot reads a table.
+func takeSnapshot(ctx context.Context, tx pgx.Tx, table snapshotTable) (*snapshot, error) {
+	s := &snapshot{table: table.name}
+	rows, err := tx.Query(ctx, table.read)
+	if err != nil {
+		return nil, fmt.Errorf("take a snapshot of %s: %w", table.name, err)
+	}
+	defer rows.Close()
+	hash := sha256.New()
+	var part []json.RawMessage
+	for rows.Next() {
+		raw := rows.RawValues()[0]
+		if len(raw) > 0 && raw[0] == 1 { // the binary form of jsonb has a version before the text
+			raw = raw[1:]
+		}
+		row := json.RawMessage(bytes.Clone(raw))
+		hash.Write(row)          //nolint:errcheck // never fails
+		hash.Write([]byte{'\n'}) //nolint:errcheck // likewise
+		if part = append(part, row); len(part) == snapshotPartRows {
+			if err := s.add(part, false); err != nil {
+				return nil, err
+			}
+			part = part[:0]
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("take a snapshot of %s: %w", table.name, err)
+	}
+	hash.Sum(s.hash[:0])
+	return s, s.add(part, true)
+}
+
+// add adds a part.
+func (s *snapshot) add(rows []json.RawMessage, last bool) error {
+	if rows == nil {
+		rows = []json.RawMessage{}
+	}
+	record, err := json.Marshal(SnapshotPart{Table: s.table, Part: s.parts, Last: last, Rows: rows})
+	if err != nil {
+		return fmt.Errorf("encode a snapshot of %s: %w", s.table, err)
+	}
+	s.parts++
+	s.inRow++
+	if s.raw = archive.AppendRecord(s.raw, record); last || len(s.raw) >= snapshotRowBytes {
+		s.rows = append(s.rows, packedRow{blob: archive.PackRow(s.raw), records: s.inRow, raw: len(s.raw)})
+		s.raw, s.inRow = s.raw[:0], 0
+	}
+	return nil
+}
+
+func (s *snapshot) store(ctx context.Context, tx pgx.Tx) error {
+	for _, r := range s.rows {
+		if err := insertOpenRow(ctx, tx, StreamSnapshots, r.records, &ArchiveRow{Wire: WireSnapshot, blob: r.blob, raw: r.raw}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Snapshots collects the last whole snapshot of each table from the archive's records.
+type Snapshots struct {
+	whole map[string][]json.RawMessage
+	begun map[string][]json.RawMessage
+	next  map[string]int // the part that goes on
+	ever  map[string]bool
+}
+
+// Add adds a record.
+func (s *Snapshots) Add(record []byte) error {
+	p, err := ParseSnapshotPart(record)
+	if err != nil {
+		return err
+	}
+	if s.whole == nil {
+		s.whole, s.begun, s.next, s.ever = map[string][]json.RawMessage{}, map[string][]json.RawMessage{}, map[string]int{}, map[string]bool{}
+	}
+	if p.Part == 0 {
+		s.begun[p.Table], s.next[p.Table] = nil, 0
+	}
+	if p.Part != s.next[p.Table] {
+		return fmt.Errorf("%w: part %d of a snapshot of %s comes after part %d", archive.ErrCorrupt, p.Part, p.Table, s.next[p.Table]-1)
+	}
+	s.next[p.Table]++
+	s.begun[p.Table] = append(s.begun[p.Table], p.Rows...)
+	if p.Last {
+		s.whole[p.Table] = s.begun[p.Table]
+		delete(s.begun, p.Table)
+	}
+	if p.Table == snapshotMembers {
+		return s.remember(p.Rows)
+	}
+	return nil
+}
+
+// remember adds the members of watches to those that were ever followed.
+func (s *Snapshots) remember(rows []json.RawMessage) error {
+	for _, row := range rows {
+		var m struct {
+			DID string `json:"did"`
+		}
+		if err := json.Unmarshal(row, &m); err != nil {
+			return errors.Join(archive.ErrCorrupt, err)
+		}
+		s.ever[m.DID] = true
+	}
+	return nil
+}
+
+// Rows returns the rows of a table in its last whole snapshot.
+func (s *Snapshots) Rows(table string) []json.RawMessage { return s.whole[table] }
+
+// FollowsEveryone reports whether the whole network is followed.
+func (s *Snapshots) FollowsEveryone() bool { return len(s.whole["watches"]) == 0 }
+
+// EverFollowed reports whether an account was a member of a watch in any snapshot.
+func (s *Snapshots) EverFollowed(did string) bool { return s.ever[did] }
+
+// Restore restores the tables, except the merges of links. What was restored before, or
+// what events have changed since, stays. Accounts that are no longer followed are queued
+// for a purge.
+func (s *Snapshots) Restore(ctx context.Context, pool *pgxpool.Pool) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		for _, table := range snapshotTables() {
+			rows := s.whole[table.name]
+			for len(rows) > 0 && table.restore != "" {
+				n := min(len(rows), snapshotPartRows)
+				if _, err := tx.Exec(ctx, table.restore, rows[:n]); err != nil {
+					return fmt.Errorf("restore %s: %w", table.name, err)
+				}
+				rows = rows[n:]
+			}
+		}
+		left := make([]string, 0)
+		for did := range s.ever {
+			left = append(left, did)
+		}
+		const finish = `
+WITH numbered AS (
+    SELECT setval(pg_get_serial_sequence('watches', 'id'), greatest((SELECT max(id) FROM watches), 1))
+), unwatched AS (
+    INSERT INTO purge_queue (did, queued_at)
+    SELECT d.did, now() FROM unnest($1::text[]) AS d (did)
+    WHERE EXISTS (SELECT FROM watches) AND NOT EXISTS (SELECT FROM watch_members AS w WHERE w.did = d.did)
+    ON CONFLICT (did) DO NOTHING
+)
+SELECT FROM numbered`
+		if _, err := tx.Exec(ctx, finish, left); err != nil {
+			return fmt.Errorf("queue the accounts that are no longer followed: %w", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,145 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/ops/health"
+	"github.com/weir-social/weir/schema"
+)
+
+// fullDisk is a directory on a disk with some room: what does not fit is written in part.
+type fullDisk struct {
+	archive.Store
+	room int64
+}
+
+// cut is a reader whose copy meets the end of the disk.
+type cut struct {
+	io.ReadSeeker
+	room int64
+}
+
+func (c *cut) Read(b []byte) (int, error) {
+	if c.room == 0 {
+		return 0, syscall.ENOSPC
+	}
+	n, err := c.ReadSeeker.Read(b[:min(int64(len(b)), c.room)])
+	c.room -= int64(n)
+	return n, err
+}
+
+func (d *fullDisk) Put(ctx context.Context, name string, content io.ReadSeeker, size int64) error {
+	err := d.Store.Put(ctx, name, &cut{content, d.room}, size)
+	if err == nil {
+		d.room -= size
+	}
+	return err
+}
+
+// TestFullDiskLosesNothing lets the store's disk fill up in each segment and each
+// manifest in turn. What was written in part is no object, and everything arrives when
+// there is room again.
+func TestFullDiskLosesNothing(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	refused := 0
+	for room := int64(0); ; room += 300 {
+		a.add(12)
+		require.NoError(t, a.seal())
+		before := len(a.stored())
+		if err := a.sync(&fullDisk{a.store, room}); err == nil {
+			break
+		} else {
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			refused++
+		}
+		require.Equal(t, before, len(a.stored()), "no manifest names what does not fit")
+		require.NotZero(t, a.count(`SELECT count(*) FROM archive_open WHERE segment IS NOT NULL`))
+		require.NoError(t, filepath.WalkDir(strings.TrimPrefix(a.store.String(), "dir:"), func(path string, _ os.DirEntry, err error) error {
+			require.NotContains(t, path, ".tmp-")
+			return err
+		}))
+		require.NoError(t, a.sync(a.store))
+	}
+	require.Greater(t, refused, 2)
+	a.complete()
+}
+
+// away is a store that cannot be reached.
+type away struct{ archive.Store }
+
+var errAway = errors.New("no route to the store")
+
+func (away) Put(context.Context, string, io.ReadSeeker, int64) error { return errAway }
+func (away) Get(context.Context, string) (io.ReadCloser, error)      { return nil, errAway }
+
+// TestHourWithoutTheStore lets every minute of an hour bring records while the store is
+// away. They wait, health says so after half an hour, and all of them arrive.
+func TestHourWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	a.archive.Age = 10 * time.Minute
+	behind := func() bool {
+		t.Helper()
+		report, err := health.Read(t.Context(), a.pool, time.Now(), health.Limits{ArchiveAge: 30 * time.Minute})
+		require.NoError(t, err)
+		for _, c := range report.Conditions {
+			if c.Name == "WeirArchiveBehind" {
+				return true
+			}
+		}
+		return false
+	}
+	for minute := range 60 {
+		a.exec(`UPDATE archive_open SET arrived_at = arrived_at - interval '1 minute'`)
+		a.add(1)
+		due, err := schema.DueStreams(t.Context(), a.pool, a.archive.Bytes, a.archive.Age)
+		require.NoError(t, err)
+		if len(due) > 0 {
+			require.NoError(t, a.seal())
+		}
+		if minute%10 == 9 {
+			require.Equal(t, minute >= 31, behind(), "after %d minutes", minute)
+		}
+		if numbers, err := schema.UnsyncedSegments(t.Context(), a.pool); err == nil && len(numbers) > 0 {
+			require.ErrorIs(t, a.sync(away{a.store}), errAway)
+		}
+	}
+	require.Equal(t, 60, a.count(`SELECT count(*) FROM archive_open`))
+	require.Greater(t, a.count(`SELECT count(*) FROM segments WHERE synced_at IS NULL`), 4)
+	require.Empty(t, a.stored())
+	a.complete()
+	require.False(t, behind())
+}
+
+// TestManifestNamesDates checks that a manifest says between which dates the records of
+// its segment were created, also if the file was written again.
+func TestManifestNamesDates(t *testing.T) {
+	t.Parallel()
+	a := newArchiveTest(t)
+	a.add(3)
+	a.exec(`UPDATE archive_open SET created_from = '2026-01-01Z'::timestamptz + number * interval '1 day', created_to = '2026-02-01Z'::timestamptz - number * interval '1 day' WHERE number > 1`)
+	a.archive.Age = time.Nanosecond
+	require.NoError(t, a.seal())
+	require.NoError(t, os.RemoveAll(a.archive.Spool))
+	require.NoError(t, a.sync(a.store))
+	manifests, err := archive.Manifests(t.Context(), a.store)
+	require.NoError(t, err)
+	require.Len(t, manifests, 1)
+	require.Equal(t, "2026-01-03 2026-01-30", fmt.Sprint(manifests[0].CreatedFrom.Format(time.DateOnly), " ", manifests[0].CreatedTo.Format(time.DateOnly)))
+	rows, err := schema.Segments(t.Context(), a.pool)
+	require.NoError(t, err)
+	require.Equal(t, manifests, rows)
+}

@@ -1,0 +1,64 @@
+package workers
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-social/weir/schema"
+)
+
+// fetched stores what was asked for, and archives what that changes, in one transaction.
+type fetched struct {
+	archived bool // there is an archive
+}
+
+// fetched returns how the workers store what they ask for.
+func (c Config) fetched() fetched { return fetched{archived: c.Archive != nil} }
+
+// archive adds what was stored to the archive.
+func (f fetched) archive(ctx context.Context, tx pgx.Tx, changes schema.Fetched) error {
+	if !f.archived {
+		return nil
+	}
+	return schema.ArchiveFetched(ctx, tx, changes)
+}
+
+// store is schema.StoreRecords or schema.RepairRecords.
+type storeRecords func(ctx context.Context, tx pgx.Tx, writes []schema.Write) ([]schema.Key, error)
+
+// store stores records and returns the keys of those that it wrote.
+func (f fetched) store(ctx context.Context, tx pgx.Tx, writes []schema.Write, store storeRecords) (written []schema.Key, err error) {
+	if written, err = store(ctx, tx, writes); err != nil || len(written) == 0 {
+		return written, err
+	}
+	return written, f.archive(ctx, tx, schema.Fetched{Writes: schema.Written(writes, written)})
+}
+
+// remove deletes records.
+func (f fetched) remove(ctx context.Context, tx pgx.Tx, deletions []schema.Deletion, projections schema.Projections) error {
+	if err := schema.DeleteRecords(ctx, tx, deletions, projections); err != nil {
+		return err
+	}
+	return f.archive(ctx, tx, schema.Fetched{Deletions: deletions})
+}
+
+// bury leaves tombstones of records that are not stored.
+func (f fetched) bury(ctx context.Context, tx pgx.Tx, deletions []schema.Deletion) error {
+	if err := schema.BuryRecords(ctx, tx, deletions); err != nil {
+		return err
+	}
+	return f.archive(ctx, tx, schema.Fetched{Deletions: deletions})
+}
+
+// markDeleted marks an account as deleted.
+func (f fetched) markDeleted(ctx context.Context, pool *pgxpool.Pool, did string) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		deleted, err := schema.MarkDeleted(ctx, tx, did)
+		if err != nil {
+			return err
+		}
+		return f.archive(ctx, tx, schema.Fetched{Statuses: []schema.Status{deleted}})
+	})
+}

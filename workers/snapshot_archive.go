@@ -1,0 +1,24 @@
+package workers
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// SnapshotArchive archives the tables that no event describes.
+type SnapshotArchive struct {
+	river.WorkerDefaults[jobs.SnapshotArchive]
+	pool *pgxpool.Pool
+}
+
+// Work archives the tables that have changed since their last snapshot, in one
+// transaction. A second run finds nothing changed.
+func (w *SnapshotArchive) Work(ctx context.Context, _ *river.Job[jobs.SnapshotArchive]) error {
+	_, err := schema.ArchiveSnapshots(ctx, w.pool)
+	return err
+}
