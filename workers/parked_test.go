@@ -196,6 +196,8 @@ func TestDeletedAccountIsKnownAtOnce(t *testing.T) {
 		b.write(key(typeDefs, did, i), tidOf(1), typeDef(k))
 	}
 	b.write(key(expressions, did, 5), tidOf(1), word(parent))
+	plain := key(typeDefs, did, 6) // no rule reads its second reference
+	b.write(plain, tidOf(1), typeDef(kept)+fmt.Sprintf(`,"typeKindUri":%q`, stored.URI()))
 	found := func() (all []string) {
 		for i := range 4 {
 			all = append(all, b.state(key(typeDefs, did, i)))
@@ -209,14 +211,21 @@ func TestDeletedAccountIsKnownAtOnce(t *testing.T) {
 	b.account(author, "deleted")
 	b.settled()
 	require.Equal(t, []string{dangles, dangles, dangles, refers, "valid projected refs:/parentRef!"}, found())
+	require.Equal(t, "valid projected refs:/ontologyRef,/typeKindUri!", b.state(plain))
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM parked`))
 
 	execute(t, b.pool, `DELETE FROM records_other WHERE rkey = '`+purged.Rkey+`' AND did = '`+author+`'`)
 	b.account(author, "active")
 	b.settled()
 	require.Equal(t, []string{refers, dangles, dangles, refers, "valid projected refs:/parentRef"}, found(), "what was purged stays deleted until it is stored again")
-	require.NoError(t, b.commit(b.projections, schema.Batch{Statuses: []schema.Status{{DID: "did:plc:nobody", Status: "deleted", At: time.Now()}}}))
+	require.Equal(t, "valid projected refs:/ontologyRef,/typeKindUri", b.state(plain))
+	b.account("did:plc:nobody", "deleted")
 	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_account' AND args ->> 'did' <> $1`, author), "nothing refers to it")
+
+	execute(t, b.pool, `DELETE FROM river_job`)
+	execute(t, b.pool, `DELETE FROM projections WHERE name = 'lexicon'`)
+	execute(t, b.pool, `UPDATE accounts SET status = 'deleted' WHERE did = '`+author+`'`)
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_account'`), "without the projection no worker knows the job")
 }
 
 // account commits the status of an account.
