@@ -73,6 +73,10 @@ func TestXRPCReadsRecords(t *testing.T) {
 		require.JSONEq(t, one, rec.Body.String())
 		require.Equal(t, []string{"*", "cross-origin"}, []string{rec.Header().Get("Access-Control-Allow-Origin"), rec.Header().Get("Cross-Origin-Resource-Policy")})
 	}
+	asked := r.do(http.MethodOptions, get+aliceDID+"&rkey=one")
+	require.Equal(t, http.StatusNoContent, asked.Code)
+	require.Equal(t, []string{"*", "GET, HEAD", "*"}, []string{asked.Header().Get("Access-Control-Allow-Origin"),
+		asked.Header().Get("Access-Control-Allow-Methods"), asked.Header().Get("Access-Control-Allow-Headers")})
 	require.Empty(t, r.do(http.MethodGet, "/api/v1/records/"+treeCollection).Header().Values("Access-Control-Allow-Origin"), "the others are for the page")
 	for target, want := range map[string]xrpcError{
 		get + aliceDID + "&rkey=gone":                         {400, "RecordNotFound", "Could not locate record: " + treeURI("gone")},

@@ -142,6 +142,12 @@ func (s *server) secure(next http.Handler) http.Handler {
 		if strings.HasPrefix(r.URL.Path, "/xrpc/") { // public, and without cookies: pages of any site may read it
 			h.Set("Access-Control-Allow-Origin", "*")
 			h.Set("Cross-Origin-Resource-Policy", "cross-origin")
+			if r.Method == http.MethodOptions { // a browser asks before it sends a header of its page
+				h.Set("Access-Control-Allow-Methods", "GET, HEAD")
+				h.Set("Access-Control-Allow-Headers", "*")
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
 		}
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			h.Set("Allow", "GET, HEAD")
