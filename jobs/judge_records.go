@@ -37,6 +37,20 @@ func (JudgeDependents) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{Queue: QueueProcess, Priority: 2, Tags: []string{"lexicon"}}
 }
 
+// JudgeAccount judges the records again that depend on the records of an account, which
+// was deleted or came back. A trigger on accounts adds it.
+type JudgeAccount struct {
+	DID string `json:"did"`
+}
+
+// Kind names the job.
+func (JudgeAccount) Kind() string { return "judge_account" }
+
+// InsertOpts are the defaults of its inserts: the process queue.
+func (JudgeAccount) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: QueueProcess, Priority: 2, Tags: []string{"lexicon"}}
+}
+
 // JudgeOutdated judges the records again whose verdicts were made with other schemas
 // than those of a catalog.
 type JudgeOutdated struct {

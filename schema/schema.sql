@@ -33,6 +33,8 @@ CREATE INDEX accounts_hidden ON accounts USING btree (did) WHERE status <> 'acti
 CREATE INDEX accounts_purge ON accounts USING btree (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX accounts_reread ON accounts USING btree (reread_at) WHERE reread_since IS NOT NULL;
 CREATE INDEX accounts_unpurged ON accounts USING btree (did) WHERE status = 'deleted'::text AND purged_for IS DISTINCT FROM COALESCE(status_at, '-infinity'::timestamp with time zone);
+CREATE TRIGGER account_deleted AFTER INSERT ON accounts FOR EACH ROW WHEN (new.status = 'deleted'::text) EXECUTE FUNCTION judge_account();
+CREATE TRIGGER account_deleted_or_back AFTER UPDATE OF status ON accounts FOR EACH ROW WHEN ((old.status = 'deleted'::text) <> (new.status = 'deleted'::text)) EXECUTE FUNCTION judge_account();
 CREATE TRIGGER account_hidden_or_shown AFTER UPDATE ON accounts FOR EACH ROW WHEN ((new.status = 'active'::text) <> (old.status = 'active'::text) OR new.did <> old.did) EXECUTE FUNCTION record_account_change();
 CREATE TRIGGER account_reactivated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (new.status = 'active'::text AND old.status <> 'active'::text AND (new.reread_since IS NOT NULL OR old.status = 'deleted'::text)) EXECUTE FUNCTION enqueue_reread();
 CREATE TRIGGER accounts_truncated AFTER TRUNCATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION record_everything();
@@ -1511,6 +1513,22 @@ CREATE OR REPLACE FUNCTION public.follows_changed()
 AS $function$
 BEGIN
     PERFORM pg_notify('weir_follows', '');
+    RETURN NULL;
+END $function$;
+
+-- Has the records judged again that depend on the records of an account which was deleted or came back, whoever says so.
+CREATE OR REPLACE FUNCTION public.judge_account()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    -- A judgment under way looks at its targets once more after its commit. So either it sees this change, or its rows are seen here.
+    -- Without the projection no worker knows the job.
+    IF EXISTS (SELECT FROM projections AS l WHERE l.name = 'lexicon')
+       AND (EXISTS (SELECT FROM record_refs AS r WHERE r.to_did = NEW.did AND r.to_rkey IS NOT NULL)
+            OR EXISTS (SELECT FROM parked AS p WHERE p.to_did = NEW.did)) THEN
+        PERFORM enqueue_job('judge_account', 'process', jsonb_build_object('did', NEW.did), ARRAY['lexicon']);
+    END IF;
     RETURN NULL;
 END $function$;
 

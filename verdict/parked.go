@@ -61,7 +61,8 @@ const dependents = `
     UNION
     (SELECT r.collection, r.did, r.rkey FROM record_refs AS r
      WHERE r.to_did = k.did AND r.to_collection = k.collection AND r.to_rkey = k.rkey AND (r.did, r.collection, r.rkey) > ($4, $5, $6)
-       AND (r.read OR r.dangling = EXISTS (SELECT FROM records_other AS s WHERE s.collection = k.collection AND s.did = k.did AND s.rkey = k.rkey))
+       AND (r.read OR r.dangling = (EXISTS (SELECT FROM records_other AS s WHERE s.collection = k.collection AND s.did = k.did AND s.rkey = k.rkey)
+                                    AND NOT EXISTS (SELECT FROM accounts AS a WHERE a.did = k.did AND a.status = 'deleted')))
      ORDER BY r.did, r.collection, r.rkey LIMIT $7)`
 
 // HaveDependents returns those of the records, stored or deleted, because of which
@@ -86,6 +87,23 @@ CROSS JOIN LATERAL (` + dependents + `) AS d
 ORDER BY d.did, d.collection, d.rkey LIMIT $7`
 	return schema.All(ctx, db, "read what depends on "+of.URI(), pgx.RowToStructByPos[schema.Key], sql,
 		of.Collection, of.DID, of.Rkey, after.DID, after.Collection, after.Rkey, limit)
+}
+
+// TargetsOf returns at most limit of an account's records that others refer to or wait
+// for, stored or not, sorted, after a key.
+func TargetsOf(ctx context.Context, db schema.DB, did string, after schema.Key, limit int) ([]schema.Key, error) {
+	const sql = `
+SELECT t.to_collection, $1::text, t.to_rkey FROM (
+    (SELECT DISTINCT p.to_collection, p.to_rkey FROM parked AS p
+     WHERE p.to_did = $1 AND (p.to_collection, p.to_rkey) > ($2, $3)
+     ORDER BY p.to_collection, p.to_rkey LIMIT $4)
+    UNION
+    (SELECT DISTINCT r.to_collection, r.to_rkey FROM record_refs AS r
+     WHERE r.to_did = $1 AND r.to_rkey IS NOT NULL AND (r.to_collection, r.to_rkey) > ($2, $3)
+     ORDER BY r.to_collection, r.to_rkey LIMIT $4)
+) AS t
+ORDER BY t.to_collection, t.to_rkey LIMIT $4`
+	return schema.All(ctx, db, "read what others refer to of "+did, pgx.RowToStructByPos[schema.Key], sql, did, after.Collection, after.Rkey, limit)
 }
 
 // A Look is a target that was looked for.

@@ -71,7 +71,13 @@ func TestXRPCReadsRecords(t *testing.T) {
 		rec := r.do(http.MethodGet, target)
 		require.Equal(t, http.StatusOK, rec.Code, rec.Body.String())
 		require.JSONEq(t, one, rec.Body.String())
+		require.Equal(t, []string{"*", "cross-origin"}, []string{rec.Header().Get("Access-Control-Allow-Origin"), rec.Header().Get("Cross-Origin-Resource-Policy")})
 	}
+	asked := r.do(http.MethodOptions, get+aliceDID+"&rkey=one")
+	require.Equal(t, http.StatusNoContent, asked.Code)
+	require.Equal(t, []string{"*", "GET, HEAD", "*"}, []string{asked.Header().Get("Access-Control-Allow-Origin"),
+		asked.Header().Get("Access-Control-Allow-Methods"), asked.Header().Get("Access-Control-Allow-Headers")})
+	require.Empty(t, r.do(http.MethodGet, "/api/v1/records/"+treeCollection).Header().Values("Access-Control-Allow-Origin"), "the others are for the page")
 	for target, want := range map[string]xrpcError{
 		get + aliceDID + "&rkey=gone":                         {400, "RecordNotFound", "Could not locate record: " + treeURI("gone")},
 		get + aliceDID + "&rkey=one&cid=bafyreianothercid":    {400, "RecordNotFound", "Could not locate record: " + treeURI("one")},
@@ -87,7 +93,9 @@ func TestXRPCReadsRecords(t *testing.T) {
 		list + aliceDID + "&cursor=%00":                       {400, "InvalidRequest", "Error: cursor is not one of this list"},
 		"/xrpc/com.atproto.repo.createRecord":                 {501, "MethodNotImplemented", "Method not implemented: com.atproto.repo.createRecord"},
 	} {
-		got := decode[xrpcError](r, want.code, r.do(http.MethodGet, target))
+		response := r.do(http.MethodGet, target)
+		require.Equal(t, "*", response.Header().Get("Access-Control-Allow-Origin"), "a page of another site reads errors too")
+		got := decode[xrpcError](r, want.code, response)
 		got.code = want.code
 		require.Equal(t, want, got, target)
 	}

@@ -43,10 +43,15 @@ func (w *JudgeDependents) Work(ctx context.Context, job *river.Job[jobs.JudgeDep
 
 // judge returns the job for the next records, and advances the position.
 func (at *pagePlace) judge(keys []schema.Key) jobs.JudgeRecords {
+	return jobs.JudgeRecords{Batch: jobs.Batch{Records: at.advance(keys)}}
+}
+
+// advance moves the position behind records, and returns them.
+func (at *pagePlace) advance(keys []schema.Key) []jobs.Record {
 	at.After, at.Count = jobs.Record(keys[len(keys)-1]), at.Count+len(keys)
-	args := jobs.JudgeRecords{}
-	for _, key := range keys {
-		args.Records = append(args.Records, jobs.Record(key))
+	records := make([]jobs.Record, len(keys))
+	for i, key := range keys {
+		records[i] = jobs.Record(key)
 	}
-	return args
+	return records
 }

@@ -154,7 +154,7 @@ func (b *bench) settled() {
 		}
 		var left int
 		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `
-SELECT (SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'discarded', 'cancelled') AND kind IN ('judge_records', 'judge_dependents', 'judge_outdated', 'fetch_record', 'retry_dead_letters')
+SELECT (SELECT count(*) FROM river_job WHERE state NOT IN ('completed', 'discarded', 'cancelled') AND kind IN ('judge_records', 'judge_dependents', 'judge_account', 'judge_outdated', 'fetch_record', 'retry_dead_letters')
            AND (cardinality($1::text[]) = 0 OR queue = ANY ($1))) + (SELECT count(*) FROM parked WHERE state <> 'missing')`, append([]string{}, b.client.cfg.Queues...)).Scan(&left))
 		return left == 0
 	}, time.Minute, 100*time.Millisecond)

@@ -50,6 +50,7 @@ func addJudges(known, interruptible Bundle, cfg Config) {
 	}
 	Add(known, &JudgeRecords{Projector: known.Projector(projection.Name), catalogs: shared, rules: cfg.Lexicons.Rules, judged: projection.Reads})
 	Add(known, &JudgeDependents{pool: cfg.Pool, patience: patience})
+	Add(known, &JudgeAccount{pool: cfg.Pool, patience: patience})
 	Add(known, &JudgeOutdated{pool: cfg.Pool, log: cfg.Logger, catalogs: shared, patience: patience})
 	Add(known, &CheckParked{pool: cfg.Pool})
 	Add(interruptible, &FetchRecord{pool: cfg.Pool, api: cfg.Bluesky, projections: cfg.Projections, fetched: cfg.fetched()})

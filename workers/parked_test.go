@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river/rivertype"
@@ -164,6 +165,7 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 		{func() { b.write(target, tidOf(1), `,"name":"o"`) }, "valid projected refs:/ontologyRef"},
 		{func() { b.delete(target, tidOf(2)) }, "valid projected dangling refs:/ontologyRef!"},
 		{func() { b.write(target, tidOf(3), `,"name":"o"`) }, "valid projected refs:/ontologyRef"},
+		{func() { b.account(target.DID, "deleted") }, "valid projected dangling refs:/ontologyRef!"},
 	} {
 		once := c.does
 		w.committed = func() {
@@ -175,6 +177,61 @@ func TestTargetThatChangesMeanwhile(t *testing.T) {
 		require.NoError(t, w.chunk(context.Background(), &rivertype.JobRow{}, []schema.Key{def}))
 		require.Equal(t, c.want, b.state(def))
 	}
+}
+
+// TestDeletedAccountIsKnownAtOnce: what refers to its records is dangling, and what waits
+// for them ends to wait. So it is while they are not purged, and when it comes back.
+func TestDeletedAccountIsKnownAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	const author, other, did = "did:plc:author", "did:plc:other", "did:plc:waiter"
+	stored, purged, never, kept := key(ontologies, author, 1), key(ontologies, author, 2), key(ontologies, author, 3), key(ontologies, other, 1)
+	parent := key(expressions, author, 4)
+	word := func(of schema.Key) string { return fmt.Sprintf(`,"id":"x","kind":"word","parentRef":%q`, of.URI()) }
+	for _, k := range []schema.Key{stored, purged, kept} {
+		b.write(k, tidOf(1), `,"name":"o"`)
+	}
+	b.write(parent, tidOf(1), `,"id":"p","kind":"document"`)
+	for i, k := range []schema.Key{stored, purged, never, kept} {
+		b.write(key(typeDefs, did, i), tidOf(1), typeDef(k))
+	}
+	b.write(key(expressions, did, 5), tidOf(1), word(parent))
+	plain := key(typeDefs, did, 6) // no rule reads its second reference
+	b.write(plain, tidOf(1), typeDef(kept)+fmt.Sprintf(`,"typeKindUri":%q`, stored.URI()))
+	found := func() (all []string) {
+		for i := range 4 {
+			all = append(all, b.state(key(typeDefs, did, i)))
+		}
+		return append(all, b.state(key(expressions, did, 5)))
+	}
+	const refers, dangles = "valid projected refs:/ontologyRef", "valid projected dangling refs:/ontologyRef!"
+	b.settled()
+	require.Equal(t, []string{refers, refers, "valid missing letter:reference", refers, "valid projected refs:/parentRef"}, found())
+
+	b.account(author, "deleted")
+	b.settled()
+	require.Equal(t, []string{dangles, dangles, dangles, refers, "valid projected refs:/parentRef!"}, found())
+	require.Equal(t, "valid projected refs:/ontologyRef,/typeKindUri!", b.state(plain))
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM parked`))
+
+	execute(t, b.pool, `DELETE FROM records_other WHERE rkey = '`+purged.Rkey+`' AND did = '`+author+`'`)
+	b.account(author, "active")
+	b.settled()
+	require.Equal(t, []string{refers, dangles, dangles, refers, "valid projected refs:/parentRef"}, found(), "what was purged stays deleted until it is stored again")
+	require.Equal(t, "valid projected refs:/ontologyRef,/typeKindUri", b.state(plain))
+	b.account("did:plc:nobody", "deleted")
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_account' AND args ->> 'did' <> $1`, author), "nothing refers to it")
+
+	execute(t, b.pool, `DELETE FROM river_job`)
+	execute(t, b.pool, `DELETE FROM projections WHERE name = 'lexicon'`)
+	execute(t, b.pool, `UPDATE accounts SET status = 'deleted' WHERE did = '`+author+`'`)
+	require.Zero(t, count(t, b.pool, `SELECT count(*) FROM river_job WHERE kind = 'judge_account'`), "without the projection no worker knows the job")
+}
+
+// account commits the status of an account.
+func (b *bench) account(did, status string) {
+	b.t.Helper()
+	require.NoError(b.t, b.commit(b.projections, schema.Batch{Statuses: []schema.Status{{DID: did, Status: status, At: time.Now()}}}))
 }
 
 // TestLadder: what is missing is looked for after 1, 4 and 16 seconds.

@@ -83,6 +83,7 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.FillCollections{}, []string{"periodic"}},
 		{jobs.JudgeRecords{Batch: jobs.Batch{Stream: "jetstream"}}, []string{"stream-jetstream"}},
 		{jobs.JudgeDependents{}, []string{"lexicon"}},
+		{jobs.JudgeAccount{}, []string{"lexicon"}},
 		{jobs.JudgeOutdated{Catalog: "v"}, []string{"lexicon"}},
 		{jobs.CheckParked{}, []string{"lexicon"}},
 		{jobs.FetchRecord{}, []string{"lexicon"}},

@@ -108,3 +108,21 @@ COMMENT ON COLUMN parked.attempts IS 'How often the target was looked for since.
 COMMENT ON COLUMN parked.retry_at IS 'When it is looked for next. NULL: never; its arrival releases the record.';
 COMMENT ON COLUMN parked.state IS 'waiting: it may come any moment; asking: the server of its account is asked for it; missing: the server has none, or gave no answer, and the record is a dead letter.';
 COMMENT ON COLUMN parked.problem IS 'What the server said.';
+
+CREATE FUNCTION judge_account() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- A judgment under way looks at its targets once more after its commit. So either it sees this change, or its rows are seen here.
+    -- Without the projection no worker knows the job.
+    IF EXISTS (SELECT FROM projections AS l WHERE l.name = 'lexicon')
+       AND (EXISTS (SELECT FROM record_refs AS r WHERE r.to_did = NEW.did AND r.to_rkey IS NOT NULL)
+            OR EXISTS (SELECT FROM parked AS p WHERE p.to_did = NEW.did)) THEN
+        PERFORM enqueue_job('judge_account', 'process', jsonb_build_object('did', NEW.did), ARRAY['lexicon']);
+    END IF;
+    RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION judge_account IS 'Has the records judged again that depend on the records of an account which was deleted or came back, whoever says so.';
+
+CREATE TRIGGER account_deleted AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.status = 'deleted') EXECUTE FUNCTION judge_account();
+CREATE TRIGGER account_deleted_or_back AFTER UPDATE OF status ON accounts FOR EACH ROW
+    WHEN ((OLD.status = 'deleted') <> (NEW.status = 'deleted')) EXECUTE FUNCTION judge_account();
