@@ -6,7 +6,7 @@ PKG   ?= ./...
 POSTGRES =
 on_postgres = PATH="$$(scripts/postgres.sh $(POSTGRES)):$$PATH"
 
-.PHONY: help postgres pgbouncer prometheus chromium screenshots build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
+.PHONY: help postgres pgbouncer prometheus clickhouse chromium screenshots build demo run test test-postgres lint bench bench-against chaos soak fuzz clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ pgbouncer: ## install PgBouncer, for the tests, if it is missing
 prometheus: ## install Prometheus, for the tests of the alerts, if it is missing
 	@scripts/prometheus.sh
 
+clickhouse: ## fetch ClickHouse's server, for the tests of the archive's index, if it is missing
+	@scripts/clickhouse.sh
+
 chromium: ## install Chromium and axe-core, for the tests of the page, if they are missing
 	@scripts/chromium.sh
 
@@ -32,10 +35,10 @@ demo: postgres build ## run everything on a simulated network; needs no configur
 run: postgres build ## run everything on the public Jetstream
 	$(on_postgres) bin/weir dev
 
-test: postgres pgbouncer prometheus chromium ## run the whole suite, on Postgres servers that it starts
+test: postgres pgbouncer prometheus clickhouse chromium ## run the whole suite, on Postgres servers that it starts
 	$(on_postgres) go test -parallel 6 -timeout 20m $(PKG)
 
-test-postgres: pgbouncer prometheus chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
+test-postgres: pgbouncer prometheus clickhouse chromium ## run the suite on every supported major version of Postgres, or on POSTGRES="17 18"; SHORT=1 leaves out the long tests
 	@failed=; for version in $(or $(POSTGRES),15 16 17 18); do \
 		bin=$$(scripts/postgres.sh $$version) && "$$bin/postgres" --version || exit 1; \
 		skip=; [ -x "$$bin/pg_dump" ] || { skip='-skip RestoredBackup|PgDump'; echo "without backup and restore: $$bin has no pg_dump"; }; \
