@@ -18,8 +18,8 @@ const module = "github.com/weir-social/weir"
 // from the commands down to the leaves. A new edge is one reviewed line here.
 func layers() map[string][]string {
 	return map[string][]string{
-		"cmd/weir": {"app", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
-		"app":      {"bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "web", "workers"},
+		"cmd/weir": {"app", "archive", "bluesky", "devpg", "jobs", "link", "ops/doctor", "ops/health", "ops/trace", "ranking", "schema", "simnet", "web", "workers"},
+		"app":      {"archive", "archive/dir", "archive/s3", "bluesky", "card", "collection", "consumer", "consumer/firehose", "consumer/jetstream", "consumer/recording", "consumer/socket", "devpg", "jobs", "ops/doctor", "ops/health", "ranking", "redirect", "schema", "web", "workers"},
 		"e2e":      {},
 
 		"examples/likes": {"app", "jobs", "schema", "workers"},
@@ -30,7 +30,7 @@ func layers() map[string][]string {
 		"consumer/recording": {"consumer"},
 		"consumer/socket":    {"consumer"},
 		"consumer/syntax":    {},
-		"workers":            {"bluesky", "card", "collection", "jobs", "link", "ops/health", "ranking", "redirect", "schema"},
+		"workers":            {"archive", "bluesky", "card", "collection", "jobs", "link", "ops/health", "ranking", "redirect", "schema"},
 		"ops/doctor":         {"consumer", "schema"},
 		"ops/health":         {"jobs", "schema"},
 		"ops/trace":          {"link", "ranking", "schema"},

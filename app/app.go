@@ -65,6 +65,9 @@ func (p App) consumer(cfg consumer.Config) (*consumer.Consumer, error) {
 		return nil, err
 	}
 	cfg.Pool, cfg.Enqueue, cfg.Projections, cfg.Wanted = p.pool, p.projections.Enqueue(queue, cfg.Stream), p.projections.Rows(), p.stored.Stores
+	if cfg.Archive, err = p.cfg.archiveScope(); err != nil {
+		return nil, err
+	}
 	cfg.Label, cfg.Resync = p.stored.Label, workers.EnqueueResyncs(queue)
 	leased := cfg.Leased
 	cfg.Leased = func(ctx context.Context) error {
@@ -120,6 +123,9 @@ func (p App) workers(ctx context.Context, cfg workers.Config) error {
 		return err
 	}
 	cfg.Keep, cfg.Collections, cfg.ReadRepository = &keep, p.stored, p.readRepository
+	if cfg.Archive, err = p.cfg.segments(keep); err != nil {
+		return err
+	}
 	if p.cfg.ResolveLinks {
 		cfg.Redirects = redirect.New(redirect.Config{Limit: p.calls().Take, UserAgent: userAgent})
 	}
@@ -197,8 +203,12 @@ func (p App) retryDeadLetters(keep workers.Retention) (func(context.Context, []s
 		}
 		followed := &follows{}
 		followed.take(now)
+		scope, err := p.cfg.archiveScope()
+		if err != nil {
+			return err
+		}
 		retry := consumer.Retry{
-			Config: consumer.Config{Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections.Rows(),
+			Config: consumer.Config{Archive: scope, Pool: p.pool, Enqueue: p.projections.Enqueue(queue, ""), Resync: workers.EnqueueResyncs(queue), Projections: p.projections.Rows(),
 				Wanted: p.stored.Stores, Follows: followed.includes, Logger: p.log, Tracer: p.tracer},
 			Wires: wires,
 		}

@@ -136,6 +136,19 @@ type Config struct {
 	// How many accounts, chosen at random, an audit compares.
 	AuditAccounts int `env:"WEIR_AUDIT_ACCOUNTS" envDefault:"20"`
 
+	// The archive
+
+	// Where what is heard is kept in sealed files: dir:/path, or s3://bucket/prefix with the usual
+	// variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL. Set it
+	// for consumers and workers. Empty: nowhere.
+	Archive string `env:"WEIR_ARCHIVE"`
+	// Which events are archived: stored (those that are stored), followed (everything of the
+	// followed accounts), or everything (the whole network).
+	ArchiveScope string `env:"WEIR_ARCHIVE_SCOPE" envDefault:"stored"`
+	// How long an event waits in the database before it is sealed into a file. A file is also
+	// sealed when it has 64 MiB of events.
+	ArchiveInterval time.Duration `env:"WEIR_ARCHIVE_INTERVAL" envDefault:"10m"`
+
 	// Services that are called
 
 	// The AppView: handles, profiles, follow lists, feeds.
@@ -277,6 +290,8 @@ func ReadConfig() (Config, error) {
 		return Config{}, errors.New("WEIR_LAG_LIMIT and WEIR_DATABASE_LIMIT must be greater than 0")
 	case c.AuditInterval != 0 && c.AuditInterval < time.Hour || c.AuditAccounts < 1 || c.AuditAccounts > 10_000:
 		return Config{}, errors.New("WEIR_AUDIT_INTERVAL must be 1h or more, or 0 for never, and WEIR_AUDIT_ACCOUNTS 1 to 10000")
+	case c.ArchiveInterval < time.Second || c.ArchiveInterval > 20*time.Minute:
+		return Config{}, errors.New("WEIR_ARCHIVE_INTERVAL must be 1s to 20m: an alert fires after half an hour")
 	case c.AlertInterval < time.Second || c.AlertInterval > time.Minute:
 		return Config{}, errors.New("WEIR_ALERT_INTERVAL must be 1s to 1m: an alert fires only after its condition has been checked several times")
 	}
@@ -289,7 +304,9 @@ func (c Config) parse() error {
 	_, webhook := c.webhook()
 	_, hosts := c.hosts()
 	_, proxies := c.proxies()
-	return cmp.Or(stored, webhook, hosts, proxies)
+	_, archive := c.archive()
+	_, scope := c.archiveScope()
+	return cmp.Or(stored, webhook, hosts, proxies, archive, scope)
 }
 
 // stored returns the registry of the stored collections.

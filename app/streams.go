@@ -128,7 +128,7 @@ func (s *streams) refresh(ctx context.Context) error {
 	for _, one := range s.all {
 		one.follows.take(followed)
 		before := one.follows.above
-		filter := one.follows.filter(followed, s.stored.Filter())
+		filter := s.archived(one.follows.filter(followed, s.stored.Filter()))
 		if one.follows.above != before {
 			s.log.Info("stream_request_changed", "stream", one.name, "accounts", len(followed.DIDs), "everyone", filter.Everyone)
 		}

@@ -83,7 +83,12 @@ func Verify(ctx context.Context, s Store, m Manifest) error {
 	if err != nil {
 		return err
 	}
-	sum, err := segment.Check()
+	return segment.Matches(m)
+}
+
+// Matches reads everything and compares it with the manifest.
+func (s *Segment) Matches(m Manifest) error {
+	sum, err := s.Check()
 	if err != nil {
 		return fmt.Errorf("segment %s: %w", m.Name, err)
 	}

@@ -13,7 +13,8 @@ const (
 	QueueBackfill    = "backfill" // one account's feed per job
 	QueueMaintenance = "maintenance"
 	QueueAlerts      = "alerts"
-	QueueCards       = "cards" // pages of links: one job, which is slow
+	QueueCards       = "cards"   // pages of links: one job, which is slow
+	QueueArchive     = "archive" // only processes that have WEIR_ARCHIVE process it
 )
 
 // Queues returns all queues except those of the projections.

@@ -88,11 +88,12 @@ func (dates) InsertBegin(_ context.Context, job *rivertype.JobInsertParams) erro
 // Client is a River client whose clock is the database's.
 type Client struct {
 	*river.Client[pgx.Tx]
-	cfg     Config
-	clock   *clock
-	counter *counter
-	repairs int           // remaining passes over the jobs' times
-	back    time.Duration // how far the clock was just set back
+	cfg      Config
+	clock    *clock
+	counter  *counter
+	archiver *archiver
+	repairs  int           // remaining passes over the jobs' times
+	back     time.Duration // how far the clock was just set back
 
 	lease time.Time // end of the leader's lease in the database's future, at its first reading
 	since time.Time // time of that reading
@@ -125,6 +126,7 @@ func (c *Client) Start(ctx context.Context) error {
 		stop()
 	}()
 	go c.counter.run(counting)
+	go c.archiver.run(counting)
 	return nil
 }
 

@@ -80,6 +80,9 @@ func TestTagsOfJobs(t *testing.T) {
 		{jobs.ResyncRepo{DID: "did:plc:a"}, []string{"resync"}},
 		{jobs.BackfillRepo{DID: "did:plc:a"}, []string{"history"}},
 		{jobs.FillCollections{}, []string{"periodic"}},
+		{jobs.SealSegment{Stream: "s"}, []string{"periodic"}},
+		{jobs.SyncSegment{Segment: 1}, []string{"periodic"}},
+		{jobs.SweepArchive{}, []string{"periodic"}},
 	} {
 		covered[c.args.Kind()] = true
 		inserted, err := queue.Insert(t.Context(), c.args, nil)

@@ -48,6 +48,7 @@ type Config struct {
 	Backfill     int              // concurrent backfill_account jobs; 4 when zero
 	Window       time.Duration    // how far back a new account's feed is read; 24 h when zero
 	SyncInterval time.Duration    // how often the watches' listings are read again; 1 h when zero
+	Archive      *Archive         // where segments are written; nil: these workers write none
 	Redirects    *redirect.Client // asks shorteners; nil: their links are not resolved
 	Cards        *card.Client     // fetches the pages of links; nil: none are fetched
 	FromPDS      bool             // read feeds from the accounts' own servers instead of the AppView
@@ -90,6 +91,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Collections.Empty() {
 		cfg.Collections = collection.Of(collection.Entry{Pattern: schema.PostCollection, Retention: cfg.postRetention()})
 	}
+	if cfg.Archive != nil {
+		cfg.Archive = cfg.Archive.withDefaults()
+	}
 	known := Bundle{workers: river.NewWorkers(), args: decoders{}, pool: cfg.Pool, log: cfg.Logger, metrics: newProjectorMetrics(cfg.Registerer)}
 	if err := addWorkers(known, cfg); err != nil {
 		return nil, err
@@ -127,7 +131,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the workers: %w", err)
 	}
-	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg, client)}, nil
+	return &Client{Client: client, cfg: cfg, clock: clock, counter: newCounter(cfg, client), archiver: &archiver{pool: cfg.Pool, log: cfg.Logger, client: client, archive: cfg.Archive}}, nil
 }
 
 // addWorkers adds all workers.
@@ -152,6 +156,7 @@ func addWorkers(known Bundle, cfg Config) error {
 	Add(interruptible, &ResolveLinks{pool: cfg.Pool, client: cfg.Redirects, patience: cfg.JobTimeout / 2, now: time.Now})
 	Add(interruptible, &FetchCard{pool: cfg.Pool, client: cfg.Cards, patience: cfg.JobTimeout / 2})
 	addRepositories(interruptible, cfg)
+	addArchive(known, cfg)
 	Add(known, &CloseGap{pool: cfg.Pool, log: cfg.Logger})
 	Add(known, &RetryDeadLetters{pool: cfg.Pool, log: cfg.Logger, projections: cfg.Projections, events: cfg.Retry, args: known.args, patience: cfg.JobTimeout / 2})
 	Add(known, &CheckAlerts{pool: cfg.Pool, log: cfg.Logger, limits: cfg.Limits, notify: cfg.Webhook != nil, now: time.Now})
@@ -176,6 +181,18 @@ func addRepositories(b Bundle, cfg Config) {
 	Add(b, newResyncRepo(cfg, memory))
 	Add(b, newBackfillRepo(cfg, memory))
 	Add(b, newFillCollections(cfg))
+}
+
+// addArchive adds the workers that write segments.
+func addArchive(b Bundle, cfg Config) {
+	var a Archive
+	if cfg.Archive != nil {
+		a = *cfg.Archive
+	}
+	a.timeout = cfg.RescueAfter
+	Add(b, &SealSegment{pool: cfg.Pool, archive: a})
+	Add(b, &SyncSegment{pool: cfg.Pool, archive: a})
+	Add(b, &SweepArchive{pool: cfg.Pool, log: cfg.Logger, archive: a, now: time.Now})
 }
 
 // riverIndexes returns the indexes that River rebuilds each night. The schema
@@ -243,6 +260,9 @@ func queues(cfg Config) (map[string]river.QueueConfig, error) {
 		jobs.QueueMaintenance: queue(1),
 		jobs.QueueAlerts:      queue(4), // a hanging webhook must not block the next check
 		jobs.QueueCards:       queue(1),
+	}
+	if cfg.Archive != nil {
+		all[jobs.QueueArchive] = queue(2) // one may seal while the other waits for the store
 	}
 	for _, name := range cfg.Projections.Queues() {
 		if _, ok := all[name]; !ok {

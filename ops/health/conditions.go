@@ -85,6 +85,10 @@ func (r *Report) addConditions(limits Limits) {
 	if r.CountsWrong > 0 {
 		add("WeirCountsWrong", Warning, "", "weir recount --check, then weir recount", "%d counts of the last sample are not what the shares say", r.CountsWrong)
 	}
+	if a := r.Archive; seconds(a.Oldest) > limits.ArchiveAge {
+		add("WeirArchiveBehind", Warning, "", "SELECT kind, state, errors[array_upper(errors, 1)] ->> 'error' FROM river_job WHERE queue = 'archive'",
+			"the archive's store lacks what has been heard for %s: %d commits, %s", seconds(a.Oldest), a.Rows, plural(a.Unsynced, "segment is sealed", "segments are sealed"))
+	}
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(a.Severity, b.Severity) }) // critical before warning
 	switch {
 	case len(r.Conditions) > 0 && r.Conditions[0].Severity == Critical:

@@ -24,6 +24,7 @@ func FireAfter() map[string]time.Duration {
 		"WeirAuditFails":     0,
 		"WeirAuditScore":     0,
 		"WeirCountsWrong":    0,
+		"WeirArchiveBehind":  0,
 	}
 }
 

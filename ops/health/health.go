@@ -39,6 +39,7 @@ type Limits struct {
 	Bytes        int64         // 3 GB: size of the database
 	AuditAge     time.Duration // 50 h: since the last audit ended, or since one was possible; negative: audits are off
 	AuditScore   float64       // 0.999: score of the last audit
+	ArchiveAge   time.Duration // 30 min: since the oldest commit that the archive's store does not have
 }
 
 func (l Limits) withDefaults() Limits {
@@ -53,6 +54,7 @@ func (l Limits) withDefaults() Limits {
 	l.Bytes = cmp.Or(l.Bytes, 3<<30)
 	l.AuditAge = cmp.Or(l.AuditAge, 50*time.Hour)
 	l.AuditScore = cmp.Or(l.AuditScore, 0.999)
+	l.ArchiveAge = cmp.Or(l.ArchiveAge, 30*time.Minute)
 	return l
 }
 
@@ -100,6 +102,8 @@ type Report struct {
 	CountsPending    int64    `json:"counts_pending"`     // changes that the ranking's counts do not contain yet; readers correct them
 	CountsSecondsAgo *float64 `json:"counts_seconds_ago"` // since the time for which the counts are kept; null: nothing is counted yet
 	CountsWrong      int64    `json:"counts_wrong"`       // counts of the last sample that differed from the shares
+
+	Archive schema.ArchiveBacklog `json:"archive"` // what its store has, and what waits for it
 }
 
 // Stream is one stream of a report.
@@ -152,6 +156,9 @@ func Read(ctx context.Context, db schema.DB, now time.Time, limits Limits) (Repo
 		return Report{}, err
 	}
 	if r.Histories, err = schema.Histories(ctx, db); err != nil {
+		return Report{}, err
+	}
+	if r.Archive, err = schema.ReadArchiveBacklog(ctx, db); err != nil {
 		return Report{}, err
 	}
 	counts, err := schema.ReadCounts(ctx, db)

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-social/weir/app"
+	"github.com/weir-social/weir/archive"
+)
+
+func archiveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "archive",
+		Short: "Check, export and read back the archive in WEIR_ARCHIVE",
+	}
+	cmd.AddCommand(archiveVerifyCommand(), archiveExportCommand(), archiveRebuildCommand())
+	return cmd
+}
+
+func archiveVerifyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "verify",
+		Short: "Read every segment and check all hashes and records against the manifests in the store and in the database",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				check, err := p.VerifyArchive(ctx)
+				if err != nil {
+					return err
+				}
+				for _, problem := range check.Problems {
+					fmt.Fprintln(cmd.OutOrStdout(), problem)
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s with %s, %.1f MB decompressed\n", counts(check.Segments, "segment", "segments"), counts(check.Records, "record", "records"), float64(check.RawBytes)/1e6)
+				if len(check.Problems) > 0 {
+					return errors.New(counts(int64(len(check.Problems)), "problem was found", "problems were found"))
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func archiveExportCommand() *cobra.Command {
+	stream := ""
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write the archived records to standard output as JSON lines; needs no database",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := app.ReadConfig()
+			if err != nil {
+				return err
+			}
+			store, err := cfg.OpenArchive()
+			if err != nil {
+				return err
+			}
+			out := bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20)
+			return errors.Join(app.ExportArchive(cmd.Context(), store, stream, out), out.Flush())
+		},
+	}
+	cmd.Flags().StringVar(&stream, "stream", "", "only the records of this stream")
+	return cmd
+}
+
+func archiveRebuildCommand() *cobra.Command {
+	database := false
+	cmd := &cobra.Command{
+		Use:   "rebuild",
+		Short: "Fill an empty database from the archive; its streams then resume where the archive ends",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !database {
+				return errors.New("say what to rebuild: --database")
+			}
+			return app.With(cmd.Context(), func(ctx context.Context, p app.App) error {
+				defer printStopping(ctx, cmd.ErrOrStderr())()
+				err := p.RebuildDatabase(ctx, func(done, all int, m archive.Manifest) {
+					fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s, %s\n", done, all, m.Name, counts(m.Records, "record", "records"))
+				})
+				if ctx.Err() != nil {
+					return errors.New("stopped: run it again to go on after the last whole segment")
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&database, "database", false, "fill the empty database in DATABASE_URL")
+	return cmd
+}

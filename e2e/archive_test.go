@@ -1,0 +1,207 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-social/weir/schema/schematest"
+	"github.com/weir-social/weir/simnet"
+)
+
+// archivedIn reads the segments in a directory, without the code that wrote them, and
+// counts their events of posts and accounts.
+func archivedIn(t *testing.T, root string) map[string]int {
+	t.Helper()
+	events := map[string]int{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".seg.zst") {
+			return err
+		}
+		file, err := os.ReadFile(path)
+		require.NoError(t, err)
+		d, err := zstd.NewReader(bytes.NewReader(file))
+		require.NoError(t, err)
+		defer d.Close()
+		raw, err := io.ReadAll(d)
+		require.NoError(t, err)
+		for len(raw) > 0 {
+			n := uint32(raw[0]) | uint32(raw[1])<<8 | uint32(raw[2])<<16 | uint32(raw[3])<<24
+			count := func(event string) { events[event]++ }
+			countEvent(t, raw[4:4+n], count)
+			raw = raw[4+n:]
+		}
+		return nil
+	}))
+	return events
+}
+
+// countEvent calls count with what identifies the event of a frame.
+func countEvent(t *testing.T, frame []byte, count func(string)) {
+	t.Helper()
+	var ev struct {
+		DID, Kind string
+		Commit    struct{ Rev, Operation, Collection, Rkey string }
+		Identity  struct{ Time time.Time }
+		Account   struct{ Time time.Time }
+	}
+	require.NoError(t, json.Unmarshal(frame, &ev), string(frame))
+	switch ev.Kind {
+	case "commit":
+		count(fmt.Sprint(ev.DID, " ", ev.Commit.Collection, " ", ev.Commit.Rkey, " ", ev.Commit.Rev, " ", ev.Commit.Operation))
+	case "identity":
+		count(fmt.Sprint(ev.DID, " identity ", ev.Identity.Time.UnixMilli()))
+	case "account":
+		count(fmt.Sprint(ev.DID, " account ", ev.Account.Time.UnixMilli()))
+	}
+}
+
+// onceEach returns the events of the network that are stored, each once.
+func onceEach(n *simnet.Net) map[string]int {
+	events := map[string]int{}
+	for _, e := range n.Log().Entries() {
+		switch {
+		case e.Kind != "commit":
+			events[fmt.Sprint(e.DID, " ", e.Kind, " ", e.TimeUS/1000)]++
+		case e.Collection == "app.bsky.feed.post" || e.Collection == "app.bsky.feed.repost":
+			events[fmt.Sprint(e.DID, " ", e.Collection, " ", e.Rkey, " ", e.Rev, " ", e.Operation)]++
+		}
+	}
+	return events
+}
+
+// notOnce lists the events that are not archived as they happened, some of them.
+func notOnce(want, got map[string]int) (wrong []string) {
+	for event, n := range want {
+		if got[event] != n {
+			wrong = append(wrong, fmt.Sprintf("%s: %d times", event, got[event]))
+		}
+	}
+	for event := range got {
+		if want[event] == 0 {
+			wrong = append(wrong, event+": it never happened")
+		}
+	}
+	return wrong[:min(len(wrong), 10)]
+}
+
+// storedText returns the columns that an archive restores. What refers to other posts is
+// projected again when these change, later, and accounts that were deleted are purged later.
+func storedText(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	const kept = ` WHERE did NOT IN (SELECT did FROM accounts WHERE status = 'deleted') `
+	return slices.Concat(
+		texts(t, pool, `SELECT collection || ' ' || did || ' ' || rkey || ' ' || rev || ' ' || cid || ' ' || created_at || ' ' || record FROM records`+kept+`ORDER BY 1`),
+		texts(t, pool, `SELECT collection || ' ' || did || ' ' || rkey || ' ' || rev FROM tombstones`+kept+`ORDER BY 1`),
+		texts(t, pool, `SELECT did || ' ' || rkey || ' ' || identity || ' ' || shared_at FROM shares JOIN links ON links.id = link_id`+kept+`AND how = 'post' ORDER BY 1`),
+		texts(t, pool, `SELECT did || ' ' || status FROM accounts ORDER BY 1`))
+}
+
+// TestArchive kills a process that archives, again and again, takes its disk away, and
+// lets the server repeat itself. Every event is in the segments once. A database that is
+// rebuilt from them has the same records, and the stream resumes where they end.
+func TestArchive(t *testing.T) {
+	schematest.Long(t)
+	t.Parallel()
+	n := busyNetwork(t)
+	root := filepath.Join(t.TempDir(), "archive")
+	require.NoError(t, os.Mkdir(root, 0o750))
+	url := schematest.NewURL(t)
+	pool := open(t, url)
+	settings := []string{"WEIR_ARCHIVE=dir:" + root, "WEIR_ARCHIVE_INTERVAL=1s", "WEIR_BATCH_EVENTS=50", "WEIR_RESOLVE_LINKS=false"}
+	env := append(reads(n, url), settings...)
+	k := &killing{t: t, net: n}
+	archived := func() {
+		t.Helper()
+		k.drain(pool)
+		require.Eventually(t, func() bool {
+			left, err := tryCount(pool, `SELECT count(*) FROM archive_open`)
+			return err == nil && left == 0
+		}, time.Minute, 20*time.Millisecond, "not everything is in the store")
+	}
+	for i := range 6 {
+		k.process = start(t, env, "serve")
+		before := count(t, pool, `SELECT count(*) FROM segments WHERE synced_at IS NOT NULL`)
+		require.Eventually(t, func() bool {
+			now, err := tryCount(pool, `SELECT count(*) FROM segments`)
+			return err == nil && now > before
+		}, time.Minute, time.Millisecond)
+		k.process.kill()
+		n.Play(100)
+		if i == 3 {
+			require.NoError(t, n.Do(simnet.Renumber))
+		}
+		if i == 4 {
+			require.NoError(t, n.Do(simnet.Duplicate))
+		}
+	}
+	require.NoError(t, os.Rename(root, root+".away"))
+	k.process = start(t, env, "serve")
+	n.Play(300)
+	k.drain(pool)
+	require.NotZero(t, count(t, pool, `SELECT count(*) FROM archive_open`), "it waits in the database")
+	require.NoError(t, os.Rename(root+".away", root))
+	archived()
+	stopServe(t, k.process)
+	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)))
+	require.Contains(t, succeed(t, env, "archive", "verify"), fmt.Sprint(count(t, pool, `SELECT sum(records) FROM segments`), " records"))
+	exported := 0
+	for line := range strings.Lines(succeed(t, env, "archive", "export")) {
+		countEvent(t, []byte(line), func(string) { exported++ })
+	}
+	require.Equal(t, len(onceEach(n)), exported)
+
+	second := schematest.NewURL(t)
+	rebuilt := open(t, second)
+	env = append(reads(n, second), settings...)
+	succeed(t, env, "archive", "rebuild", "--database")
+	want, got := storedText(t, pool), storedText(t, rebuilt)
+	require.Equal(t, len(want), len(got))
+	for i := range want {
+		require.Equal(t, want[i], got[i])
+	}
+	_, stderr, code := weir(t, env, "archive", "rebuild", "--database")
+	require.NotZero(t, code)
+	require.Contains(t, stderr, "the database is not empty")
+	n.Play(200)
+	pool = rebuilt
+	k.process = start(t, env, "serve")
+	archived()
+	stopServe(t, k.process)
+	require.NotContains(t, k.process.stderr.String(), "gap_opened")
+	require.Empty(t, notOnce(onceEach(n), archivedIn(t, root)), "the rebuilt database knows what is archived")
+	damage(t, root)
+	stdout, _, code := weir(t, env, "archive", "verify")
+	require.NotZero(t, code)
+	require.Contains(t, stdout, "SHA-256")
+}
+
+func stopServe(t *testing.T, p *process) {
+	t.Helper()
+	p.signal(syscall.SIGTERM)
+	require.Zero(t, p.wait(t, time.Minute))
+}
+
+// damage flips a byte of one segment.
+func damage(t *testing.T, root string) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(root, "*", "*", "*.seg.zst"))
+	require.NoError(t, err)
+	file, err := os.ReadFile(found[0])
+	require.NoError(t, err)
+	file[len(file)/3] ^= 4
+	require.NoError(t, os.WriteFile(found[0], file, 0o600))
+}

@@ -1,0 +1,45 @@
+package jobs
+
+import "github.com/riverqueue/river"
+
+// SealSegment writes what a stream has added to the archive into segments, if it is
+// enough or has waited long enough. There is one unfinished job per stream and wire. It
+// has few attempts: every few seconds another job is added while there is work.
+type SealSegment struct {
+	Stream string `json:"stream" river:"unique"`
+	Wire   string `json:"wire" river:"unique"`
+}
+
+// Kind names the job.
+func (SealSegment) Kind() string { return "seal_segment" }
+
+// InsertOpts are the defaults of its inserts.
+func (SealSegment) InsertOpts() river.InsertOpts { return archiveOpts(1) }
+
+// SyncSegment copies a sealed segment to the store, reads it back, and deletes the rows
+// that it was made of. There is one unfinished job per segment. It has few attempts:
+// another job is added while the segment is not in the store.
+type SyncSegment struct {
+	Segment int64 `json:"segment" river:"unique"`
+}
+
+// Kind names the job.
+func (SyncSegment) Kind() string { return "sync_segment" }
+
+// InsertOpts are the defaults of its inserts.
+func (SyncSegment) InsertOpts() river.InsertOpts { return archiveOpts(2) }
+
+// SweepArchive deletes what killed jobs left, and forgets events that no server sends
+// again. There is one unfinished job at a time.
+type SweepArchive struct{}
+
+// Kind names the job.
+func (SweepArchive) Kind() string { return "sweep_archive" }
+
+// InsertOpts are the defaults of its inserts.
+func (SweepArchive) InsertOpts() river.InsertOpts { return archiveOpts(3) }
+
+func archiveOpts(priority int) river.InsertOpts {
+	return river.InsertOpts{Queue: QueueArchive, Priority: priority, MaxAttempts: 3 + Deaths, Tags: []string{tagPeriodic},
+		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: unfinished()}}
+}

@@ -1,0 +1,247 @@
+package schema
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-social/weir/archive"
+)
+
+// ErrSealed means that another job has sealed the rows meanwhile.
+var ErrSealed = errors.New("the rows are in a segment already")
+
+// OpenStream is a stream with rows that are in no segment.
+type OpenStream struct{ Stream, Wire string }
+
+// DueStreams lists the streams whose open rows have so many bytes, or of which one is
+// older than that.
+func DueStreams(ctx context.Context, db DB, rawBytes int64, age time.Duration) ([]OpenStream, error) {
+	const sql = `
+SELECT stream, wire
+FROM archive_open
+WHERE segment IS NULL
+GROUP BY stream, wire
+HAVING sum(raw_bytes) >= $1 OR min(arrived_at) <= clock_timestamp() - $2::interval
+ORDER BY min(arrived_at)`
+	return All(ctx, db, "list the open rows of the archive", pgx.RowToStructByPos[OpenStream], sql, rawBytes, age)
+}
+
+// SegmentPlan is what the next segment of a stream consists of.
+type SegmentPlan struct {
+	Numbers  []int64 // of the rows, ascending
+	FirstAt  *time.Time
+	LastAt   *time.Time
+	Position json.RawMessage // of the stream; nil: more rows are left
+	Due      bool
+}
+
+// PlanSegment chooses the open rows of the next segment: those of about rawBytes, half of
+// it more if that takes all. Due is as for DueStreams. The position is read in the same
+// snapshot: if all rows of the stream are chosen, everything up to it is in them or in
+// earlier segments.
+func PlanSegment(ctx context.Context, db DB, of OpenStream, rawBytes int64, age time.Duration) (SegmentPlan, error) {
+	const sql = `
+WITH open AS (
+    SELECT number, wire, arrived_at, raw_bytes, sum(raw_bytes) OVER (PARTITION BY wire ORDER BY number) - raw_bytes AS before
+    FROM archive_open
+    WHERE stream = $1 AND segment IS NULL
+), chosen AS (
+    SELECT * FROM open WHERE wire = $2 AND before < $3 * 3 / 2
+)
+SELECT coalesce((SELECT array_agg(number ORDER BY number) FROM chosen), '{}') AS numbers,
+       (SELECT min(arrived_at) FROM chosen) AS first_at,
+       (SELECT max(arrived_at) FROM chosen) AS last_at,
+       (SELECT jsonb_build_object('wire', wire, 'host', host, 'cursor_kind', cursor_kind, 'cursor', cursor, 'anchor', anchor, 'anchors', anchors,
+            'anchor_seqs', anchor_seqs, 'filter_hash', filter_hash, 'last_event_at', last_event_at, 'written_at', written_at, 'caught_up_at', caught_up_at)
+        FROM streams WHERE name = $1 AND cursor_kind <> '' AND (SELECT count(*) FROM chosen) = (SELECT count(*) FROM open)) AS position,
+       coalesce((SELECT sum(raw_bytes) >= $3 OR min(arrived_at) <= clock_timestamp() - $4::interval FROM open WHERE wire = $2), false) AS due`
+	return One(ctx, db, "plan a segment of "+of.Stream, pgx.RowToStructByName[SegmentPlan], sql, of.Stream, of.Wire, rawBytes, age)
+}
+
+// ReadOpenRows calls use for the rows of these numbers, in their order. It returns
+// ErrSealed if one of them is gone.
+func ReadOpenRows(ctx context.Context, db DB, numbers []int64, use func(packed []byte) error) error {
+	const sql = `SELECT blob FROM archive_open WHERE number = ANY ($1) ORDER BY number`
+	const page = 100 // a few MiB
+	for len(numbers) > 0 {
+		n := min(page, len(numbers))
+		blobs, err := All(ctx, db, "read open rows of the archive", pgx.RowTo[[]byte], sql, numbers[:n])
+		if err != nil {
+			return err
+		}
+		if len(blobs) != n {
+			return ErrSealed
+		}
+		for _, blob := range blobs {
+			if err := use(blob); err != nil {
+				return err
+			}
+		}
+		numbers = numbers[n:]
+	}
+	return nil
+}
+
+// NextSegment returns the number of a new segment.
+func NextSegment(ctx context.Context, db DB) (int64, error) {
+	const sql = `SELECT nextval(pg_get_serial_sequence('segments', 'number'))`
+	return One(ctx, db, "number a segment", pgx.RowTo[int64], sql)
+}
+
+// StoreSegment stores a segment's manifest and assigns the rows to it. It returns
+// ErrSealed if one of them is in a segment already.
+func StoreSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, rows []int64) error {
+	if err := insertSegment(ctx, tx, m, nil, ""); err != nil {
+		return err
+	}
+	const assign = `UPDATE archive_open SET segment = $1 WHERE number = ANY ($2) AND segment IS NULL`
+	tag, err := tx.Exec(ctx, assign, m.Number, rows)
+	if err != nil {
+		return fmt.Errorf("seal segment %d: %w", m.Number, err)
+	}
+	if tag.RowsAffected() != int64(len(rows)) {
+		return ErrSealed
+	}
+	return nil
+}
+
+func insertSegment(ctx context.Context, db DB, m archive.Manifest, synced *time.Time, store string) error {
+	const sql = `
+INSERT INTO segments (number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, position, sealed_at, synced_at, store)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+ON CONFLICT (name) DO NOTHING`
+	_, err := db.Exec(ctx, sql, m.Number, m.Stream, m.Wire, m.Name, m.Format, m.Records, m.RawBytes, m.StoredBytes, m.SHA256, m.Content,
+		m.FirstAt, m.LastAt, m.Position, m.SealedAt, synced, store)
+	if err != nil {
+		return fmt.Errorf("store the manifest of segment %d: %w", m.Number, err)
+	}
+	return nil
+}
+
+const segmentColumns = `number, stream, wire, name, format, records, raw_bytes, stored_bytes, sha256, content, first_at, last_at, sealed_at, position`
+
+func scanManifest(row pgx.CollectableRow) (m archive.Manifest, err error) {
+	err = row.Scan(&m.Number, &m.Stream, &m.Wire, &m.Name, &m.Format, &m.Records, &m.RawBytes, &m.StoredBytes, &m.SHA256, &m.Content,
+		&m.FirstAt, &m.LastAt, &m.SealedAt, &m.Position)
+	m.FirstAt, m.LastAt, m.SealedAt = m.FirstAt.UTC(), m.LastAt.UTC(), m.SealedAt.UTC()
+	return m, err
+}
+
+// UnsyncedSegment reads a segment that is not in the store yet; ErrNoRows: it is there.
+// after reports whether an earlier one of its stream is not, either.
+func UnsyncedSegment(ctx context.Context, db DB, number int64) (m archive.Manifest, after bool, err error) {
+	const sql = `
+SELECT ` + segmentColumns + `
+FROM segments
+WHERE number = $1 AND synced_at IS NULL`
+	if m, err = One(ctx, db, "read a segment", scanManifest, sql, number); err != nil {
+		return m, false, err
+	}
+	const earlier = `SELECT EXISTS (SELECT FROM segments WHERE synced_at IS NULL AND number < $1 AND stream = $2)`
+	after, err = One(ctx, db, "look for earlier segments", pgx.RowTo[bool], earlier, number, m.Stream)
+	return m, after, err
+}
+
+// UnsyncedSegments lists the numbers of the segments that are not in the store.
+func UnsyncedSegments(ctx context.Context, db DB) ([]int64, error) {
+	const sql = `SELECT number FROM segments WHERE synced_at IS NULL ORDER BY number`
+	return All(ctx, db, "list the segments", pgx.RowTo[int64], sql)
+}
+
+// Segments reads the manifests of all segments that are in the store.
+func Segments(ctx context.Context, db DB) ([]archive.Manifest, error) {
+	const sql = `SELECT ` + segmentColumns + ` FROM segments WHERE synced_at IS NOT NULL ORDER BY number`
+	return All(ctx, db, "list the segments", scanManifest, sql)
+}
+
+// SegmentRows lists the open rows that are sealed in a segment.
+func SegmentRows(ctx context.Context, db DB, number int64) ([]int64, error) {
+	const sql = `SELECT number FROM archive_open WHERE segment = $1 ORDER BY number`
+	return All(ctx, db, "list the rows of a segment", pgx.RowTo[int64], sql, number)
+}
+
+// FinishSegment records that the store has a segment, and deletes its rows. The manifest
+// may name another file than before, with the same records.
+func FinishSegment(ctx context.Context, tx pgx.Tx, m archive.Manifest, store string) error {
+	const finish = `
+UPDATE segments
+SET name = $2, stored_bytes = $3, sha256 = $4, sealed_at = $5, synced_at = clock_timestamp(), store = $6
+WHERE number = $1 AND content = $7`
+	tag, err := tx.Exec(ctx, finish, m.Number, m.Name, m.StoredBytes, m.SHA256, m.SealedAt, store, m.Content)
+	if err == nil && tag.RowsAffected() != 1 {
+		err = errors.New("it has other records")
+	}
+	if err == nil {
+		_, err = tx.Exec(ctx, `DELETE FROM archive_open WHERE segment = $1`, m.Number)
+	}
+	if err != nil {
+		return fmt.Errorf("finish segment %d: %w", m.Number, err)
+	}
+	return nil
+}
+
+// ArchiveBacklog is what waits for the archive's store.
+type ArchiveBacklog struct {
+	Rows     int64   `json:"rows"`             // commits
+	Bytes    int64   `json:"bytes"`            // of their records, decompressed
+	Oldest   float64 `json:"oldest_seconds"`   // since the oldest of them; 0: there is none
+	Unsynced int64   `json:"unsynced"`         // sealed segments that are not in the store
+	Segments int64   `json:"segments"`         // in the store
+	Stored   int64   `json:"stored_bytes"`     // of these
+	Records  int64   `json:"archived_records"` // in these
+}
+
+// ReadArchiveBacklog reads what waits for the archive's store.
+func ReadArchiveBacklog(ctx context.Context, db DB) (ArchiveBacklog, error) {
+	const sql = `
+SELECT o.rows, o.bytes, o.oldest, s.unsynced, s.segments, s.stored, s.records
+FROM (SELECT count(*) AS rows, coalesce(sum(raw_bytes), 0)::bigint AS bytes,
+             coalesce(extract(epoch FROM clock_timestamp() - min(arrived_at)), 0)::float8 AS oldest FROM archive_open) AS o,
+     (SELECT count(*) FILTER (WHERE synced_at IS NULL) AS unsynced, count(*) FILTER (WHERE synced_at IS NOT NULL) AS segments,
+             coalesce(sum(stored_bytes) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS stored,
+             coalesce(sum(records) FILTER (WHERE synced_at IS NOT NULL), 0)::bigint AS records FROM segments) AS s`
+	return One(ctx, db, "read the backlog of the archive", pgx.RowToStructByPos[ArchiveBacklog], sql)
+}
+
+// Rebuildable reports why the archive must not be read into a database; empty: it may.
+// An interrupted rebuild may go on.
+func Rebuildable(ctx context.Context, db DB) (reason string, err error) {
+	const sql = `
+SELECT CASE
+    WHEN EXISTS (SELECT FROM streams WHERE wire <> $1) THEN 'a stream has been read into it'
+    WHEN EXISTS (SELECT FROM archive_open) THEN 'it archives events itself'
+    WHEN EXISTS (SELECT FROM records) AND NOT EXISTS (SELECT FROM archived_ids) THEN 'it has records'
+    ELSE '' END`
+	return One(ctx, db, "look into the database", pgx.RowTo[string], sql, WireRecording)
+}
+
+// RestoreSegment records that a segment of the store has been read into this database.
+func RestoreSegment(ctx context.Context, db DB, m archive.Manifest, store string, now time.Time) error {
+	if err := insertSegment(ctx, db, m, &now, store); err != nil {
+		return err
+	}
+	const next = `SELECT setval(pg_get_serial_sequence('segments', 'number'), greatest((SELECT max(number) FROM segments), 1))`
+	if _, err := db.Exec(ctx, next); err != nil {
+		return fmt.Errorf("number the next segment: %w", err)
+	}
+	return nil
+}
+
+// RestorePosition makes the row of a stream with the position in a manifest, unless there
+// is one. A resume verifies it.
+func RestorePosition(ctx context.Context, db DB, stream string, position json.RawMessage) error {
+	const sql = `
+INSERT INTO streams (name, wire, host, cursor_kind, cursor, anchor, anchors, anchor_seqs, filter_hash, last_event_at, written_at, caught_up_at)
+SELECT $1, p.wire, p.host, p.cursor_kind, p.cursor, p.anchor, p.anchors, p.anchor_seqs, p.filter_hash, p.last_event_at, p.written_at, p.caught_up_at
+FROM jsonb_populate_record(NULL::streams, $2) AS p
+ON CONFLICT (name) DO NOTHING`
+	if _, err := db.Exec(ctx, sql, stream, position); err != nil {
+		return fmt.Errorf("restore the position of stream %s: %w", stream, err)
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package workers
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+const (
+	archiveInterval = 5 * time.Second
+	archiveSweeps   = time.Hour
+)
+
+// archiver adds the jobs of the archive. It runs in every process that has one, and not
+// in the leader, which may have none: the jobs are unique.
+type archiver struct {
+	pool    *pgxpool.Pool
+	log     *slog.Logger
+	client  *river.Client[pgx.Tx]
+	archive *Archive // nil: there is nothing to do
+	swept   time.Time
+}
+
+// run adds jobs until ctx ends.
+func (a *archiver) run(ctx context.Context) {
+	for a.archive != nil {
+		if err := a.enqueue(ctx); err != nil && ctx.Err() == nil && schema.Classify(err) != schema.Transient {
+			a.log.Error("archive_jobs_not_added", "error", err)
+		}
+		if sleep(ctx, archiveInterval) != nil {
+			return
+		}
+	}
+}
+
+// enqueue adds what is due.
+func (a *archiver) enqueue(ctx context.Context) error {
+	var due []river.InsertManyParams
+	if time.Since(a.swept) >= archiveSweeps {
+		due = append(due, river.InsertManyParams{Args: jobs.SweepArchive{}})
+	}
+	streams, err := schema.DueStreams(ctx, a.pool, a.archive.Bytes, a.archive.Age)
+	if err != nil {
+		return err
+	}
+	for _, s := range streams {
+		due = append(due, river.InsertManyParams{Args: jobs.SealSegment{Stream: s.Stream, Wire: s.Wire}})
+	}
+	segments, err := schema.UnsyncedSegments(ctx, a.pool)
+	if err != nil {
+		return err
+	}
+	for _, number := range segments {
+		due = append(due, river.InsertManyParams{Args: jobs.SyncSegment{Segment: number}})
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	if _, err := a.client.InsertMany(ctx, due); err != nil {
+		return err
+	}
+	if time.Since(a.swept) >= archiveSweeps {
+		a.swept = time.Now()
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// Archive is where and when segments are written.
+type Archive struct {
+	Store    archive.Store
+	Spool    string        // a directory for segments that are not in the store yet; it may be lost
+	Bytes    int64         // a segment is sealed at so many raw bytes; 64 MiB when zero
+	Age      time.Duration // or when a record has waited for so long; 10 min when zero
+	Remember time.Duration // how long a server may send an event again; 8 days when zero
+
+	timeout time.Duration // of a job: as long as that of a killed process stays "running"
+}
+
+const (
+	orphanAge      = 24 * time.Hour // an object that nothing names is deleted after this
+	segmentSuffix  = ".seg.zst"
+	unfinishedFile = ".tmp-"
+)
+
+func (a Archive) withDefaults() *Archive {
+	a.Bytes = cmp.Or(a.Bytes, 64<<20)
+	a.Age = cmp.Or(a.Age, 10*time.Minute)
+	a.Remember = cmp.Or(a.Remember, 8*24*time.Hour)
+	return &a
+}
+
+// SealSegment writes open rows into segments.
+type SealSegment struct {
+	river.WorkerDefaults[jobs.SealSegment]
+	pool    *pgxpool.Pool
+	archive Archive
+}
+
+// Timeout bounds a run.
+func (w *SealSegment) Timeout(*river.Job[jobs.SealSegment]) time.Duration { return w.archive.timeout }
+
+// Work seals one segment after another while they are due. A job that dies leaves a file
+// at most.
+func (w *SealSegment) Work(ctx context.Context, job *river.Job[jobs.SealSegment]) error {
+	of := schema.OpenStream{Stream: job.Args.Stream, Wire: job.Args.Wire}
+	for {
+		plan, err := schema.PlanSegment(ctx, w.pool, of, w.archive.Bytes, w.archive.Age)
+		if err != nil || !plan.Due {
+			return err
+		}
+		err = w.seal(ctx, of, plan)
+		if errors.Is(err, schema.ErrSealed) {
+			return nil // another process does it
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// seal writes one segment and its manifest's row.
+func (w *SealSegment) seal(ctx context.Context, of schema.OpenStream, plan schema.SegmentPlan) error {
+	_, sum, err := w.archive.write(ctx, w.pool, plan.Numbers)
+	if err != nil {
+		return err
+	}
+	number, err := schema.NextSegment(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	now, err := schema.Now(ctx, w.pool)
+	if err != nil {
+		return err
+	}
+	m := archive.NewManifest(number, of.Stream, of.Wire, sum, now)
+	m.FirstAt, m.LastAt, m.Position = plan.FirstAt.UTC(), plan.LastAt.UTC(), plan.Position
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := schema.StoreSegment(ctx, tx, m, plan.Numbers); err != nil {
+			return err
+		}
+		if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertTx(ctx, tx, jobs.SyncSegment{Segment: number}, nil); err != nil {
+			return fmt.Errorf("enqueue sync_segment: %w", err)
+		}
+		return nil
+	})
+}
+
+// spooled returns the path of a segment's file in the spool.
+func (a Archive) spooled(sha string) string { return filepath.Join(a.Spool, sha+segmentSuffix) }
+
+// write writes a segment of these rows into the spool.
+func (a Archive) write(ctx context.Context, pool *pgxpool.Pool, rows []int64) (path string, sum archive.Sum, err error) {
+	if err := os.MkdirAll(a.Spool, 0o700); err != nil {
+		return "", sum, fmt.Errorf("make the folder for segments: %w", err)
+	}
+	file, err := os.CreateTemp(a.Spool, unfinishedFile)
+	if err != nil {
+		return "", sum, fmt.Errorf("write a segment: %w", err)
+	}
+	defer os.Remove(file.Name()) //nolint:errcheck // after the rename there is none
+	sum, err = a.fill(ctx, file, pool, rows)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return "", sum, err
+	}
+	path = a.spooled(sum.SHA256)
+	if err := os.Rename(file.Name(), path); err != nil {
+		return "", sum, fmt.Errorf("write a segment: %w", err)
+	}
+	return path, sum, syncFolder(a.Spool)
+}
+
+// fill writes the records of these rows.
+func (a Archive) fill(ctx context.Context, file io.Writer, pool *pgxpool.Pool, rows []int64) (archive.Sum, error) {
+	out, err := archive.NewWriter(file)
+	if err != nil {
+		return archive.Sum{}, err
+	}
+	err = schema.ReadOpenRows(ctx, pool, rows, func(packed []byte) error {
+		raw, err := archive.UnpackRow(packed)
+		if err != nil {
+			return err
+		}
+		for record, err := range archive.Records(raw) {
+			if err == nil {
+				err = out.Add(record)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return archive.Sum{}, err
+	}
+	return out.Close()
+}
+
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err == nil {
+		err = errors.Join(folder.Sync(), folder.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("sync a folder: %w", err)
+	}
+	return nil
+}
+
+// open opens the file of a segment, or writes it again from its rows if it is not in this
+// process's spool. The records are the same; another version of Weir may compress them
+// differently, and the manifest then says so.
+func (a Archive) open(ctx context.Context, pool *pgxpool.Pool, m *archive.Manifest) (*os.File, error) {
+	path := a.spooled(m.SHA256)
+	if sha, err := hashFile(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	} else if sha != m.SHA256 {
+		rows, err := schema.SegmentRows(ctx, pool, m.Number)
+		if err != nil {
+			return nil, err
+		}
+		var sum archive.Sum
+		if path, sum, err = a.write(ctx, pool, rows); err != nil {
+			return nil, err
+		}
+		if sum.Content != m.Content {
+			return nil, fmt.Errorf("the rows of segment %d are not those that were sealed", m.Number)
+		}
+		again := archive.NewManifest(m.Number, m.Stream, m.Wire, sum, m.SealedAt)
+		again.FirstAt, again.LastAt, again.Position = m.FirstAt, m.LastAt, m.Position
+		*m = again
+	}
+	return os.Open(path)
+}
+
+// hashFile returns the SHA-256 of a file.
+func hashFile(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close() //nolint:errcheck // it was only read
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", fmt.Errorf("read a segment: %w", err)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}

@@ -1,0 +1,95 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/weir-social/weir/archive"
+	"github.com/weir-social/weir/jobs"
+	"github.com/weir-social/weir/schema"
+)
+
+// SyncSegment copies a segment to the store.
+type SyncSegment struct {
+	river.WorkerDefaults[jobs.SyncSegment]
+	pool    *pgxpool.Pool
+	archive Archive
+}
+
+// Timeout bounds a run.
+func (w *SyncSegment) Timeout(*river.Job[jobs.SyncSegment]) time.Duration { return w.archive.timeout }
+
+// Work stores the segment, reads it back, stores its manifest, and only then deletes the
+// rows. The manifest is what counts: there is one at most for these records. If two
+// processes do this at once, or one wakes up after long, all of them finish with the
+// segment that the manifest names.
+func (w *SyncSegment) Work(ctx context.Context, job *river.Job[jobs.SyncSegment]) error {
+	m, after, err := schema.UnsyncedSegment(ctx, w.pool, job.Args.Segment)
+	switch {
+	case errors.Is(err, schema.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case after:
+		return snooze(time.Second) // a position holds for earlier segments too
+	}
+	sealed := m.SHA256
+	store := w.archive.Store
+	m, err = w.stored(ctx, m)
+	if err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return schema.FinishSegment(ctx, tx, m, store.String()) })
+	if err != nil {
+		return err
+	}
+	for _, sha := range []string{sealed, m.SHA256} {
+		os.Remove(w.archive.spooled(sha)) //nolint:errcheck // a leftover is swept
+	}
+	return nil
+}
+
+// stored returns the manifest in the store, whose segment has been read back. It puts
+// both there if they are missing.
+func (w *SyncSegment) stored(ctx context.Context, m archive.Manifest) (archive.Manifest, error) {
+	store := w.archive.Store
+	there, err := archive.ReadManifest(ctx, store, m.ManifestName())
+	if err == nil {
+		return there, archive.Verify(ctx, store, there)
+	}
+	if !errors.Is(err, archive.ErrNotFound) {
+		return m, err
+	}
+	if err := w.put(ctx, &m); err != nil {
+		return m, err
+	}
+	there, err = archive.PutManifest(ctx, store, m)
+	if err == nil && there.SHA256 != m.SHA256 {
+		err = archive.Verify(ctx, store, there)
+	}
+	return there, err
+}
+
+// put puts a segment into the store and reads it back. What came out wrong is deleted.
+func (w *SyncSegment) put(ctx context.Context, m *archive.Manifest) error {
+	file, err := w.archive.open(ctx, w.pool, m)
+	if err != nil {
+		return err
+	}
+	defer file.Close() //nolint:errcheck // it was only read
+	store := w.archive.Store
+	if err := store.Put(ctx, m.Name, file, m.StoredBytes); err != nil && !errors.Is(err, archive.ErrExists) {
+		return err
+	}
+	err = archive.Verify(ctx, store, *m)
+	if errors.Is(err, archive.ErrCorrupt) {
+		err = errors.Join(err, store.Delete(ctx, m.Name))
+	}
+	return err
+}
