@@ -231,6 +231,23 @@ func TestLostResponse(t *testing.T) {
 	w.once(s)
 }
 
+// TestFalseSuccess checks that a 200 is not believed: a proxy answers without the server.
+func TestFalseSuccess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := segment(1, 10)
+	w.faults.set(func(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+	})
+	require.ErrorIs(t, w.put(s), ErrAmbiguous)
+	require.Zero(t, w.marks.indexed[1])
+	w.faults.set(nil)
+	w.marks.settled()
+	require.NoError(t, w.put(s))
+	require.Equal(t, 1, w.marks.indexed[1])
+	w.once(s)
+}
+
 // TestLateInsert delays an insert until another attempt is made. The second attempt waits
 // until the first is settled.
 func TestLateInsert(t *testing.T) {
